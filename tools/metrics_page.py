@@ -82,7 +82,7 @@ kubectl -n tandem-system logs -l app.kubernetes.io/component=operator --tail=-1 
   jq -c 'select(.operation == "0123456789abcdef")'
 ```
 
-shows the lines of one operation: `told` (each event), `adopted`, `job started`, `committed` with
+shows the lines of one operation: `event` (each event), `adopted`, `job started`, `committed` with
 `version`, `ended` with `phase`, `reason`, `message`, `version` and `seconds`, a warning if it
 failed. The operator itself logs `starts` with its version and settings, `leads`, `leads no more`,
 `resigned`, `stops`. No line contains a secret.

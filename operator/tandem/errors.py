@@ -248,7 +248,7 @@ class ObjectNotFound(StorageError):
 
 
 class AlreadyExists(StorageError):
-    """Put-if-absent found an object: somebody else was first."""
+    """Put-if-absent found an object: another writer was first."""
 
 
 class OutcomeUnknown(StorageError):

@@ -46,7 +46,7 @@ def test_a_plan_says_planned_and_its_status_is_that_of_a_dry_run(
     text = typed(table, "TableCompaction", {"type": "Major"})
     shown = tandem("plan", "-f", "-", input_=text).stdout
     assert "layout BinPack: rows keep their order" in block(shown, "TableCompaction/o: Planned")
-    assert block(shown, "LakeTable/lake: would turn deletion vectors on")[1].startswith(
+    assert block(shown, "LakeTable/lake: would enable deletion vectors")[1].startswith(
         "is at version 3: 3 files"
     )
     found = json.loads(tandem("plan", "-f", "-", "-o", "json", input_=text).stdout)

@@ -236,7 +236,7 @@ def test_features_that_block_the_log_and_features_that_block_rows_only() -> None
 def test_where_not_even_a_commit_without_files_may_be_put(
     protocol: Protocol, metadata: Metadata
 ) -> None:
-    with pytest.raises(UnsupportedFeature, match="to commit is refused"):
+    with pytest.raises(UnsupportedFeature, match="committing is refused"):
         check_commits(protocol, metadata)
 
 

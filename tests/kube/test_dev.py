@@ -104,9 +104,9 @@ def test_a_job_that_fails(
 @pytest.mark.parametrize(
     ("spec", "expected_text"),
     [
-        ({"mainApplicationFile": "local:///opt/pi.py"}, "none of Tandem's applications"),
-        ({"mainApplicationFile": "local:///rewrite.py/../pi.jar"}, "none of Tandem's"),
-        ({"type": "Scala", "mainClass": "Pi"}, "none of Tandem's applications"),
+        ({"mainApplicationFile": "local:///opt/pi.py"}, "not one of Tandem's applications"),
+        ({"mainApplicationFile": "local:///rewrite.py/../pi.jar"}, "not one of Tandem's"),
+        ({"type": "Scala", "mainClass": "Pi"}, "not one of Tandem's applications"),
         ({"arguments": ["--location", "x"]}, "--spec"),
         ({"arguments": ["--location", "x", "--spec", "y", "--shell", "z"]}, "--shell"),
         ({"arguments": ["--location", "x", "--spec", "y", "--option", "z"]}, "KEY=VALUE"),

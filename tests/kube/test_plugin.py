@@ -177,7 +177,7 @@ def test_suspend_resume_wait_and_retry(stage: Stage) -> None:
     stage.space.await_end_of(KIND, "weak", "Succeeded")
     refused = stage.type("retry", "tcomp/weak")
     assert refused.exit_code == 2
-    assert "only what failed can be tried again" in refused.stderr
+    assert "only a failed operation can be retried" in refused.stderr
 
     stage.lake("paused")
     with stage.jobs.held():

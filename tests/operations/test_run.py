@@ -218,7 +218,7 @@ def test_deletion_vectors_are_turned_on_only_when_asked_for(bench: Bench) -> Non
     statuses = by_name(run([lake(enableDeletionVectors=False), delete], bench.options()))
     assert statuses["TableUpdate/u"].conditions[0].reason == Reason.DELETION_VECTORS_DISABLED
     statuses = by_name(run([lake(), delete], bench.options()))
-    assert statuses["LakeTable/t"].conditions[0].message == "turned deletion vectors on"
+    assert statuses["LakeTable/t"].conditions[0].message == "enabled deletion vectors"
     # A reported ending stays until another run is requested.
     assert statuses["TableUpdate/u"].conditions[0].reason == Reason.DELETION_VECTORS_DISABLED
     statuses = by_name(run([lake(), delete], bench.options(again=True)))

@@ -185,4 +185,4 @@ def test_a_process_taken_for_dead_does_not_wait_for_ever(why: str) -> None:
         assert session.advance()
     waiting = session.state.pending.effect
     assert waiting is None or waiting.point is not Point.POLL_JOB
-    assert session.state.message.startswith("attempt 1 was taken for dead")
+    assert session.state.message.startswith("attempt 1 was declared dead")

@@ -134,7 +134,7 @@ def locked_etcd() -> Iterator[Locked]:
             starting.join()
             assert code == 0, said
             assert "user tandem made" in said
-            assert "etcd asks for passwords now" in said
+            assert "authentication is enabled now" in said
             yield locked
         finally:
             starting.join()

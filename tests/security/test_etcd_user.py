@@ -256,7 +256,7 @@ def _tls(etcd: Locked, authority: trustme.CA) -> ssl.SSLSocket:
 def test_roots_password_is_not_guessed_and_the_users_is_renewed(etcd: Locked) -> None:
     code, said = etcd.tandem(root="wrong")
     assert code == 1
-    assert "root's is another one" in said
+    assert "root has another password" in said
     secret = secrets.token_hex(8)
     code, said = etcd.tandem(user=secret)
     assert (code, said) == (0, "user tandem has the password that was given\n")
@@ -302,7 +302,7 @@ def test_an_etcd_that_lost_its_users_is_set_up_again_and_the_error_says_so(etcd:
     assert "ours" not in str(refused.value)
     code, said = etcd.tandem()
     assert code == 0
-    assert "etcd asks for passwords now" in said
+    assert "authentication is enabled now" in said
     assert fresh.entries(TABLE) == ()
     # Who has gone on all the time gets a new token, and its lock again: with the old one, etcd
     # would be silent until it has counted as far as when it gave it.

@@ -110,7 +110,7 @@ def test_each_namespace_has_its_own() -> None:
     rules.check(table("s3://any/where", "team-c"))
     with pytest.raises(LocationNotAllowed):
         rules.check(table("gs://teams/team-b/t", "team-c"))
-    with pytest.raises(LocationNotAllowed, match="no tables of this namespace"):
+    with pytest.raises(LocationNotAllowed, match="no tables in this namespace"):
         LocationPolicy(("team-a=s3://lake",)).check(table("s3://lake/t", "team-b"))
     # A value in a path is no pattern.
     assert LocationPolicy(("s3://lake/dt=1",)).prefixes("x") == ("s3://lake/dt=1",)

@@ -1,13 +1,13 @@
 """The command line: `tandem`.
 
-Thin: reads what was typed, calls the layers below, prints what they return. Messages go to
-standard error; standard output holds results only. Modules import what is heavy (Arrow, Spark,
-the engine) inside the functions that need it, so that `tandem --help` starts quickly.
+Thin: parses the arguments, calls the layers below, prints what they return. Messages go to
+standard error; standard output holds results only. Heavy imports (Arrow, Spark, the engine) are
+inside the functions that need them, so that `tandem --help` starts quickly.
 
     main             the entry point
-    commands         room: one module for each command
-    history          room: `tandem history`
-    kubectl          room: `kubectl tandem`
+    commands         package: one module for each command
+    history          package: `tandem history`
+    kubectl          package: `kubectl tandem`
     engine           imports the engine on demand
     errors           exit codes and error messages
     logs             log lines on standard error

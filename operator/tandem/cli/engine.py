@@ -1,4 +1,4 @@
-"""The one place where the command line meets the engine.
+"""The interface of the command line to the engine.
 
 Tests replace `run` and `plan`; the rest of the command line uses only this module.
 """
@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from tandem.spec import AnyResource, ResourceOutcome, StatusObserver
 
 DEFAULT_PARALLEL = 8
-"""Operations at once: each has a Spark driver of its own, about half a GiB. Folders of many
-ingests would otherwise start them all."""
+"""Concurrent operations: each has a Spark driver of its own, of about half a GiB. Without a limit,
+a folder of many ingests would start all of them at once."""
 
 
 def run(
@@ -23,7 +23,7 @@ def run(
     observer: StatusObserver,
     cancel: threading.Event,
 ) -> list[ResourceOutcome]:
-    """Run resources to their ends, in order of their dependencies.
+    """Run resources until they have ended, in the order of their dependencies.
 
     Args:
         parallel: how many operations at once; 0 for no limit.

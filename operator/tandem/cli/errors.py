@@ -21,9 +21,9 @@ from tandem.errors import (
 
 
 class Exit(IntEnum):
-    """`OK`: everything ended `Succeeded` or `Superseded`. `FAILED`: something did not.
-    `WRONG_INPUT`: what was typed is wrong, and nothing was started. `INTERRUPTED`: stopped by
-    the user; what had committed is reported."""
+    """`OK`: all operations ended `Succeeded` or `Superseded`. `FAILED`: at least one did not.
+    `WRONG_INPUT`: the input is wrong, and nothing was started. `INTERRUPTED`: stopped by the
+    user; what had committed is reported."""
 
     OK = 0
     FAILED = 1
@@ -49,9 +49,9 @@ def exit_code(error: TandemError) -> Exit:
 
 @contextmanager
 def errors_to_exit() -> Iterator[None]:
-    """Print an error that was raised on purpose, and leave with its exit code.
+    """Print a TandemError, and exit with its exit code.
 
-    Anything else is a bug and keeps its traceback.
+    Any other exception is a bug and keeps its traceback.
     """
     try:
         yield
@@ -62,14 +62,15 @@ def errors_to_exit() -> Iterator[None]:
         say("Interrupted.")
         raise typer.Exit(Exit.INTERRUPTED) from error
     except BrokenPipeError as error:
-        # `tandem scan … | head`: the reader has enough. Python would complain at its exit.
+        # `tandem scan … | head`: the reader has closed the pipe. Python would report an error when
+        # it exits.
         sys.stdout = None
         raise typer.Exit(Exit.OK) from error
 
 
 @contextmanager
 def about(location: str) -> Iterator[None]:
-    """Errors in the block name the table, also those that know only a file of it."""
+    """Errors raised in the block name the table, also those that name only one of its files."""
     try:
         yield
     except TandemError as error:
@@ -79,8 +80,8 @@ def about(location: str) -> Iterator[None]:
 
 
 def complain(error: TandemError) -> None:
-    """One error on standard error: what happened, then found, expected and remedy on lines of
-    their own."""
+    """Print one error to standard error: what happened, then found, expected and remedy on lines
+    of their own."""
     say(f"Error ({error.reason}): {error_text(error)}")
 
 
@@ -108,6 +109,6 @@ def error_text(error: TandemError) -> str:
 
 
 def say(text: str) -> None:
-    """A line for people."""
+    """Print a message to standard error."""
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()

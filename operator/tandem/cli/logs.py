@@ -7,8 +7,8 @@ import sys
 
 
 def configure(*, json: bool, verbose: bool) -> None:
-    """Set structlog up. Only warnings are shown unless asked for more: progress bars and the
-    final table tell people what they want to know."""
+    """Configure structlog. Only warnings are shown unless `verbose`: progress bars and the final
+    table show what users need."""
     import structlog
 
     level = logging.INFO if json or verbose else logging.WARNING
@@ -27,6 +27,6 @@ def configure(*, json: bool, verbose: bool) -> None:
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        # What standard error is then: where it is replaced for a while, the old one may be closed.
+        # Look up standard error for each line: tests replace it, and the old one may be closed.
         logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
     )

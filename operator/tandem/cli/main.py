@@ -1,7 +1,6 @@
-"""What can be typed: options and their help, nothing else.
+"""The commands, their options and their help, and nothing else.
 
-Every command is a few lines that hand over to a module which is imported when the command
-runs.
+Every command is a few lines that call a module, which is imported when the command runs.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 table_app = typer.Typer(
-    help="Look at a table.", no_args_is_help=True, pretty_exceptions_enable=False
+    help="Inspect a table.", no_args_is_help=True, pretty_exceptions_enable=False
 )
 app.add_typer(table_app, name="table")
 
@@ -98,7 +97,7 @@ def run(
         int, typer.Option("--parallel", min=0, help="Operations at once; 0: all.")
     ] = DEFAULT_PARALLEL,
     again: Annotated[
-        bool, typer.Option("--again", help="Run again what has a recorded result.")
+        bool, typer.Option("--again", help="Run operations again that have a recorded result.")
     ] = False,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Show no progress.")] = False,
 ) -> None:
@@ -123,7 +122,7 @@ def run(
 
 @app.command()
 def plan(files: Filenames, output: OutputOption = Output.TABLE, only: OnlyResources = None) -> None:
-    """Say what `run` would do; change nothing."""
+    """Show what `run` would do; change nothing."""
     with errors_to_exit():
         from tandem.cli.commands import run
 
@@ -180,7 +179,7 @@ def table_segments(
     output: OutputOption = Output.TABLE,
     version: Version = None,
     every: Annotated[
-        bool, typer.Option("--all", help="Also former segments that the log still names.")
+        bool, typer.Option("--all", help="Also former segments that the log still has.")
     ] = False,
     options: StoreOptions = None,
 ) -> None:
@@ -202,7 +201,7 @@ def table_show(
     version: Version = None,
     options: StoreOptions = None,
 ) -> None:
-    """Show what a table is: version, size, columns, protocol."""
+    """Show a table's version, size, columns and protocol."""
     with errors_to_exit():
         from tandem.cli.commands import tables
 
@@ -226,16 +225,16 @@ def history(
     html: Annotated[
         str | None,
         typer.Option(
-            "--html", metavar="FILE", help="Draw it: one self-contained page; - prints it."
+            "--html", metavar="FILE", help="Write one self-contained HTML page; - prints it."
         ),
     ] = None,
     options: StoreOptions = None,
 ) -> None:
-    """Show a table's commits, newest first, and who replayed what onto what.
+    """Show a table's commits, newest first, and how operations reconciled with them.
 
-    The picture beside the versions: ● a commit of ours, ○ others added rows, ◆ changed rows,
-    ■ rewrote files, · no data. A line runs from an operation back to the version that it read;
-    ▶ is a commit that it met on the way and did something about.
+    The picture beside the versions: ● a commit of Tandem; of another writer: ○ added rows,
+    ◆ changed rows, ■ rewrote files, · no data. A line runs from an operation back to the version
+    that it read; ▶ is a commit in between that it reconciled with.
     """
     with errors_to_exit():
         from tandem.cli.commands import tables
@@ -254,7 +253,7 @@ def locks(
     output: OutputOption = Output.TABLE,
     options: StoreOptions = None,
 ) -> None:
-    """List the locks on a table. Without a cluster they live in the running process only."""
+    """List the locks on a table. Without a cluster they exist in the running process only."""
     with errors_to_exit():
         from tandem.cli.commands import tables
 
@@ -304,8 +303,8 @@ def dev(
 ) -> None:
     """Stand in for a Spark operator: run SparkApplications with local Spark.
 
-    Needs the Spark operator's CRDs, and nothing else of it. Serves Tandem's own applications
-    alone; jobs end with this command. `tandem -v dev` prints every state.
+    Needs the Spark operator's CRDs, but no running Spark operator. Runs only applications of
+    Tandem; jobs end with this command. `tandem -v dev` prints every state.
     """
     with errors_to_exit():
         from tandem.cli.commands import dev

@@ -1,4 +1,4 @@
-"""How results are printed: JSON, YAML and tables. Pure but for the final write."""
+"""Prints results as JSON, YAML and tables. Pure except for the final write."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 PIPE_WIDTH = 240
-"""Columns of a table that goes to a file or pipe."""
+"""Width in characters of a table that goes to a file or pipe."""
 
 
 class Output(StrEnum):
@@ -33,13 +33,13 @@ OutputOption = Annotated[Output, typer.Option("-o", "--output", help="How result
 
 
 def write(text: str) -> None:
-    """A result, on standard output."""
+    """Write a result to standard output."""
     sys.stdout.write(text)
     sys.stdout.flush()
 
 
 def blocks(found: Iterable[tuple[str, Iterable[tuple[str, str]]]]) -> Group:
-    """For people: of each title its lines of name and value, without those that say nothing."""
+    """A block per title: its lines of name and value, without those whose value is empty."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -57,7 +57,7 @@ def blocks(found: Iterable[tuple[str, Iterable[tuple[str, str]]]]) -> Group:
 
 
 def print_data(data: Any, output: Output) -> None:
-    """Plain data as one JSON or YAML document."""
+    """Print plain data as one JSON or YAML document."""
     if output is Output.YAML:
         import yaml
 
@@ -67,15 +67,15 @@ def print_data(data: Any, output: Output) -> None:
 
 
 def error_console() -> Console:
-    """For what people watch: standard error."""
+    """A console on standard error, for progress and messages."""
     from rich.console import Console
 
     return Console(stderr=True)
 
 
 def print_table(table: Table | Group) -> None:
-    """A table is a result: standard output. Wide terminals are used whole; when the output
-    goes to a file or pipe nothing is cut off."""
+    """Print a table to standard output, as wide as the terminal. In a file or pipe nothing is cut
+    off."""
     from rich.console import Console
 
     console = Console(file=sys.stdout)
@@ -123,7 +123,7 @@ def table_of(
             name,
             justify="right" if numeric else "left",
             overflow="fold",
-            # Names are to be copied: they stay whole, unless they are too long for that.
+            # Names are meant to be copied: they are not broken unless they are too long.
             no_wrap=index == 0 and all(len(str(value)) <= NEVER_BROKEN for value in values),
         )
     for row in rows:
@@ -133,7 +133,7 @@ def table_of(
 
 
 class ByteSize(int):
-    """A number of bytes that prints as people read it."""
+    """A number of bytes that prints with a unit."""
 
     def __str__(self) -> str:
         return human_bytes(int(self))
@@ -165,8 +165,8 @@ def people_time(milliseconds: int | None) -> str:
 
 
 def json_value(value: Any) -> Any:
-    """A cell of a table as JSON says it: what JSON has no word for becomes text, as Spark's
-    `to_json` writes it (decimals and 64-bit integers keep every digit)."""
+    """A cell of a table as JSON: types that JSON lacks become text, as Spark's `to_json` writes
+    them (decimals and 64-bit integers keep every digit)."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
     if isinstance(value, bytes):

@@ -1,6 +1,6 @@
-"""What `tandem plan` prints for people. Pure.
+"""What `tandem plan` prints as text. Pure.
 
-The status of a plan is that of a dry run, which has succeeded as such; people read "Planned".
+The status of a plan is that of a dry run, which has succeeded as such; it is shown as "Planned".
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Group
 
 SourceSummaries = Mapping[str, str]
-"""What was seen of the source of a resource, by its id."""
+"""The summary of a resource's source, by the resource's id."""
 
 
 def blocks(outcomes: Sequence[ResourceOutcome], sources: SourceSummaries) -> Group:
@@ -42,7 +42,7 @@ def _headline(outcome: ResourceOutcome) -> str:
     if status.phase is Phase.FAILED and not status.attempt:
         return f"Would fail, {message}"
     if status.phase in ENDED:
-        # No plan ends so, and none makes an attempt: it is what was recorded.
+        # A plan never ends like this, nor makes an attempt: this is a recorded result.
         return f"{status.phase} already (run --again repeats it), {message}"
     return f"{status.phase}, {message}" if message else str(status.phase)
 
@@ -52,7 +52,7 @@ def _reason(status: OperationStatus) -> str:
 
 
 def _lines(outcome: ResourceOutcome, sources: SourceSummaries) -> list[tuple[str, str]]:
-    """Name and value of what a plan says."""
+    """The lines of a plan: name and value."""
     status, resource = outcome.status, outcome.resource
     if isinstance(status, TableStatus):
         return _of_table(status)
@@ -72,7 +72,7 @@ def _lines(outcome: ResourceOutcome, sources: SourceSummaries) -> list[tuple[str
         output += f", about {human_bytes(plan.output_bytes)}"
     steps = plan.steps or ()
     if len(steps) == 1:
-        steps = ()  # that is what `segments` says
+        steps = ()  # `segments` says the same
     return [
         ("statement", spec_summary.clause_by_clause(plan.statement or "")),
         *lines,

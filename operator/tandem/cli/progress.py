@@ -20,7 +20,7 @@ _COLOURS = {
     Phase.FAILED: "red",
     Phase.SUSPENDED: "yellow",
 }
-# How far an operation is by its phase alone, where its job does not say. Percent.
+# The progress that each phase stands for if the job reports none. Percent.
 _FLOOR = {Phase.PENDING: 0, Phase.PLANNED: 5, Phase.LOCKED: 10, Phase.RUNNING: 10}
 _JOB_SHARE = 80  # percent of the bar that the job's own progress fills
 
@@ -38,7 +38,7 @@ def percent(status: OperationStatus) -> int:
 
 
 def describe(status: ResourceStatus) -> str:
-    """Phase, and in a few words what is going on."""
+    """The phase, and a short description of the current step."""
     text = str(status.phase)
     if isinstance(status, OperationStatus):
         if status.progress is not None and status.phase is Phase.RUNNING:
@@ -51,7 +51,7 @@ def describe(status: ResourceStatus) -> str:
 
 
 class ProgressDisplay:
-    """A context manager that is also an observer; may be called from any thread."""
+    """A context manager that is also the observer of a run; may be called from any thread."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         self._lock = threading.Lock()

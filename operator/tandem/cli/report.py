@@ -1,4 +1,4 @@
-"""What `run` prints at its end, and what `plan` shares with it (`plan_report`). Pure."""
+"""What `run` prints when it has ended, and what it shares with `plan` (`plan_report`). Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def documents(outcomes: Sequence[ResourceOutcome]) -> list[dict[str, Any]]:
 
 
 def exit_of(outcomes: Sequence[ResourceOutcome], *, interrupted: bool) -> Exit:
-    """The exit code of `run`. What is suspended did not fail."""
+    """The exit code of `run`. A suspended operation does not count as failed."""
     if interrupted:
         return Exit.INTERRUPTED
     failed = any(outcome.status.phase is Phase.FAILED for outcome in outcomes)
@@ -34,8 +34,8 @@ def exit_of(outcomes: Sequence[ResourceOutcome], *, interrupted: bool) -> Exit:
 
 
 def result_table(outcomes: Sequence[ResourceOutcome]) -> Group:
-    """One line per resource; below them, over the whole width, what went wrong and which commits
-    were met: both are too long for a column."""
+    """One line per resource; below them, over the full width, the errors and the commits that were
+    met, which are too long for a column."""
     from rich.console import Group
     from rich.text import Text
 
@@ -50,7 +50,7 @@ def result_table(outcomes: Sequence[ResourceOutcome]) -> Group:
             below.append(Text(f"{outcome.resource.id}: {message}{hint}\n"))
             message = message.partition(":")[0] + ", see below"
         elif message.startswith(committed := f"committed as version {_version(status)}"):
-            # There is a column for it.
+            # It has a column of its own.
             story, message = message.removeprefix(committed).removeprefix(": "), ""
             if story:
                 below.append(Text(f"{outcome.resource.id}: {story}.\n"))
@@ -70,7 +70,8 @@ def result_table(outcomes: Sequence[ResourceOutcome]) -> Group:
 
 
 def _again(outcome: ResourceOutcome) -> str:
-    """Operations that succeeded must not be repeated. Tables are read every time."""
+    """The command that starts this resource again. `--again` would also repeat operations that
+    have succeeded, so it names this one only."""
     if isinstance(outcome.status, TableStatus):
         return "tandem run"
     return f"tandem run --again --only {outcome.resource.id}"
@@ -82,7 +83,7 @@ def file_count(files: int) -> str:
 
 
 def message_of(status: ResourceStatus) -> str:
-    """The message of the condition that says most: `Succeeded`, else the last one."""
+    """The message of the most informative condition: `Succeeded`, otherwise the last one."""
     for wanted in ("Succeeded", "Ready"):
         for condition in status.conditions:
             if condition.type.value == wanted:

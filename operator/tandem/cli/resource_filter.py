@@ -11,7 +11,7 @@ from tandem.spec import AnyResource, LakeTable
 def select(resources: Sequence[AnyResource], only: Sequence[str]) -> list[AnyResource]:
     """The chosen resources and the tables that they refer to, in their order.
 
-    What a chosen operation depends on is neither run nor waited for unless it is chosen too.
+    Dependencies of a chosen operation are neither run nor waited for unless they are chosen, too.
 
     Raises:
         InvalidSpec: not of the form KIND/NAME.

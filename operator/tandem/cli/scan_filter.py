@@ -1,7 +1,7 @@
-"""`tandem scan --where`: only Spark decides for which rows a condition holds.
+"""`tandem scan --where`: Spark alone evaluates the condition.
 
-The rows are read by our reader. Spark, in this process, is shown the columns that the condition
-names, and answers with row numbers; the values that are printed never pass through it.
+Our reader reads the rows. Spark, in this process, gets the columns that the condition refers to,
+and returns row numbers; the values that are printed never pass through it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from tandem.delta.log.snapshot import Snapshot
 
 ROWS_AT_ONCE = 500_000
-"""Rows that are shown to Spark in one go: bounds memory, and is enough to hide the cost of
-one small job."""
+"""Rows that Spark gets at a time: few enough to bound memory, and enough to outweigh the cost of a
+small job."""
 
 ReadBatches = Callable[[Sequence[str] | None], tuple[pa.Schema, Iterable[pa.RecordBatch]]]
 
@@ -36,17 +36,17 @@ def matching(
     """Schema and batches of the rows for which `where` is true.
 
     Args:
-        read: gives the rows of these columns, of all columns for None.
+        read: reads the rows of these columns, of all columns for None.
 
     Raises:
         InvalidStatement: before anything is read. StatementFailed: while batches are taken.
         SparkMissing.
     """
     condition = parse_where(where, snapshot.metadata.schema_string, resource="--where", field="")
-    # The tree knows columns as the schema spells them, whatever the case that was typed.
+    # The tree spells columns as the schema does, whatever case was typed.
     used = [name for name in snapshot.schema.names if name in referenced(condition)]
     wanted = list(snapshot.schema.names if columns is None else columns)
-    # What is asked for first, then what only the condition needs.
+    # The requested columns first, then those that only the condition needs.
     both = [*wanted, *(name for name in used if name not in wanted)]
     schema, batches = read(both)
     shown = pa.schema([schema.field(index) for index in range(len(wanted))])
@@ -72,7 +72,7 @@ def _filter(
                 if not isinstance(described, StatementFailed):
                     raise described from error
                 raise StatementFailed(
-                    "the condition failed on some row",
+                    "the condition failed on a row",
                     resource="--where",
                     found=_first_sentence(error, described),
                     expected="a condition that every row has an answer to",
@@ -119,7 +119,7 @@ def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 def _session() -> SparkSession:
     from tandem.spark.runtime.session import build_conf, launch_environment, quiet_session
 
-    # What goes wrong is reported by us, once: not by the JVM's log, and not by PySpark's.
+    # We report errors, once; neither the JVM's log nor PySpark's repeats them.
     conf = {**build_conf(), "spark.log.level": "OFF"}
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
     os.environ.update(launch_environment())

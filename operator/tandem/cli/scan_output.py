@@ -1,4 +1,4 @@
-"""The forms in which `tandem scan` prints rows."""
+"""The output formats of `tandem scan`."""
 
 from __future__ import annotations
 

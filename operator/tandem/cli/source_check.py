@@ -1,9 +1,9 @@
 """`tandem plan` checks that the sources of merges and ingests exist.
 
-The engine leaves that to the job, since an operator may have no right to read a source, or not
-its disk. The jobs of `tandem run` run here, with this environment, so what is seen here holds
-for them. A source may also be created between the plan and the run, so a missing one is a warning,
-not an error.
+The engine leaves that to the job, since an operator may have no permission to read a source, or no
+access to its disk. The jobs of `tandem run` run on this machine, in this environment, so the check
+is valid for them. A source may also be created between the plan and the run, so a missing one is a
+warning, not an error.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ABSENT = (InvalidSpec, ObjectNotFound, DataFileMissing, TableNotFound, VersionN
 
 @dataclass(frozen=True)
 class SourceCheck:
-    """A summary of a source as it is now, and the warning if something is wrong."""
+    """A summary of a source as it is now, and a warning if there is a problem."""
 
     summary: str
     warning: str = ""
@@ -59,7 +59,7 @@ def check_sources(outcomes: Sequence[ResourceOutcome]) -> dict[str, SourceCheck]
 
 
 def _to_come(outcome: ResourceOutcome) -> bool:
-    """Whether it would run now: not what has a recorded result, nor what would fail anyway."""
+    """Whether the operation would run now: it has no recorded result, and planning succeeded."""
     status = outcome.status
     reasons = {condition.reason for condition in status.conditions}
     return status.phase is Phase.PENDING or Reason.DRY_RUN in reasons

@@ -1,7 +1,7 @@
-"""What a resource asks for beside its table, in words for a plan. Pure.
+"""A short description of a resource's spec, without its table, for a plan. Pure.
 
-Read from the spec as it was typed, or as the API server has it: `tandem plan` and
-`kubectl tandem plan` say the same.
+Made from the spec as typed, or as the API server has it: `tandem plan` and `kubectl tandem plan`
+print the same.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ _CLAUSE = re.compile(r"'(?:[^'\\]|\\.|'')*'|`(?:[^`]|``)*`| (?=WHEN (?:NOT )?MAT
 
 
 def lines_of(kind: str, spec: Mapping[str, Any], *, source_now: str = "") -> list[tuple[str, str]]:
-    """Names and values: what the kind prints of its spec, and the source. `source_now` is what
-    was seen of the source, "" if nothing was."""
+    """Names and values: what the kind prints of its spec, and the source. `source_now` is a
+    summary of the source as it is now, "" if there is none."""
     model = OPERATIONS[kind]
     _, source = model.source_in(spec)
     if not source:
@@ -32,8 +32,9 @@ def clause_by_clause(statement: str) -> str:
 
 
 def _source(source: Mapping[str, Any]) -> str:
-    told = f"{source.get('format')} {source.get('location')}"
+    summary = f"{source.get('format')} {source.get('location')}"
     if source.get("format") != "Delta":
-        return told
+        return summary
     version = source.get("version")
-    return f"{told}, version {version}" if version is not None else f"{told}, its latest version"
+    which = f"version {version}" if version is not None else "its latest version"
+    return f"{summary}, {which}"

@@ -1,9 +1,9 @@
 """The Delta protocol: log, snapshot, deletion vectors, statistics, data files.
 
-Speaks the Delta protocol and knows nothing of Tandem's operations.
+Implements the Delta protocol, independent of Tandem's operations.
 
-    log             room: the transaction log: commits, snapshots, checkpoints, clean-up
-    datafiles       room: data files: Parquet in both directions, footers, exact times
+    log             package: the transaction log: commits, snapshots, checkpoints, clean-up
+    datafiles       package: data files: Parquet in both directions, footers, exact times
     actions         the actions of a commit as values
     schema          a table's schema as a typed tree
     protocol        what the protocol's features allow

@@ -1,8 +1,8 @@
 """The actions of a Delta commit as values (protocol, section "Actions").
 
-Frozen, and free of I/O. Unknown fields are kept in `extra` so that what we rewrite keeps what
-others put there. Paths are kept twice where it matters: `path` is decoded (what the store is
-asked for), `logged_path` is what the log says (what a `remove` must repeat).
+Immutable; no I/O. Unknown fields are kept in `extra`, so that actions that we rewrite keep the
+fields of other writers. Where it matters, paths are kept twice: `path` is decoded, for the store;
+`logged_path` is as logged, which a `remove` must repeat.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ class DeletionVector:
     """A deletion vector's descriptor (protocol, "Deletion Vectors").
 
     `storage` is `u` (relative file), `i` (inline) or `p` (absolute). `size` is in bytes;
-    `cardinality` is the number of deleted rows. Two are the same file content if and only if
-    their `unique_id` is the same.
+    `cardinality` is the number of deleted rows. Two descriptors refer to the same vector if and
+    only if their `unique_id` is the same.
     """
 
     storage: str
@@ -116,18 +116,18 @@ class Txn:
 
 
 LAST_MOMENT_MS = 253_402_300_799_999
-"""The end of the year 9999, the last moment that engines and Python can show."""
+"""The end of the year 9999, the last time that engines and Python can display."""
 
 
 def _moment_ms(value: Any) -> int | None:
-    """A time as logged, None where it is none: provenance is free text that anybody writes."""
+    """A time as logged, None if it is not a valid one: `commitInfo` is free-form."""
     whole = isinstance(value, int) and not isinstance(value, bool)
     return value if whole and 0 <= value <= LAST_MOMENT_MS else None
 
 
 @dataclass(frozen=True, slots=True)
 class CommitInfo:
-    """`commitInfo`, as free-form JSON with the fields that we rely on picked out."""
+    """`commitInfo`: free-form JSON, with attributes for the fields that we rely on."""
 
     body: Mapping[str, Any]
 
@@ -149,7 +149,7 @@ class CommitInfo:
 
     @property
     def txn_id(self) -> str:
-        """The token by which a writer knows its own commit again; "" if it wrote none."""
+        """The token by which a writer recognizes its own commit; "" if it has none."""
         return str(self.body.get("txnId") or "")
 
 
@@ -165,8 +165,8 @@ Action = AddFile | RemoveFile | Metadata | Protocol | Txn | CommitInfo | DomainM
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """One version of the log. `timestamp_ms` is the in-commit timestamp where the table has
-    them, else the object's modification time. `cdc_files` counts change-data actions."""
+    """One version of the log. `timestamp_ms` is the in-commit timestamp if the table has them,
+    otherwise the object's modification time. `cdc_files` counts `cdc` actions."""
 
     version: int
     timestamp_ms: int

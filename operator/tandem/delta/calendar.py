@@ -15,17 +15,17 @@ import pyarrow as pa
 _DATE = re.compile(r"([+-]?)(\d{4,7})-(\d{1,2})-(\d{1,2})")
 _DAY_US = 86_400_000_000
 _ERA_DAYS = 146_097
-"""Days of 400 years, after which the calendar repeats."""
+"""The number of days in 400 years, after which the calendar repeats."""
 _EPOCH = 719_468
-"""Days from 1 March of the year 0 to 1 January 1970."""
+"""The number of days from 1 March of the year 0 to 1 January 1970."""
 
 
 def days_of(text: str) -> int:
     """Days since 1970 of a date such as `2020-01-31`, `+10000-01-01` or `-0044-03-15`.
-    Raises: ValueError if it is none."""
+    Raises: ValueError if it is not a date."""
     match = _DATE.fullmatch(text)
     if match is None:
-        raise ValueError(f"{text!r} is no date")
+        raise ValueError(f"{text!r} is not a date")
     year = -int(match[2]) if match[1] == "-" else int(match[2])
     month, day = int(match[3]), int(match[4])
     if not 1 <= month <= 12:
@@ -54,8 +54,8 @@ def moment_text(micros: int, *, aware: bool) -> str:
 
 
 def python_values(array: Any) -> list[Any]:
-    """`to_pylist` of an Arrow array or record batch of the table's types; dates and times that
-    Python has no value for are texts; bytes of a text that are not UTF-8 are escaped (`\\xff`)."""
+    """`to_pylist` of an Arrow array or record batch of the table's types. Dates and times outside
+    of Python's range become texts; bytes of a text that are not UTF-8 are escaped (`\\xff`)."""
     try:
         found: list[Any] = array.to_pylist()
     except (OverflowError, UnicodeDecodeError):

@@ -1,12 +1,12 @@
 """Deletion vectors: which rows of a data file are deleted (protocol, "Deletion Vectors" and
 "Deletion Vector Format").
 
-A vector is a set of row positions, `pyroaring.BitMap64`. It lies inline in the log (`i`, Z85
-text), in a file below the table (`u`) or at an absolute place (`p`). Everything that can be
-checked is checked on reading, before memory is taken for it: a vector that is read wrong loses
-or resurrects rows without a sound. Inline vectors carry no checksum, so there a damage that
-leaves a well-formed set of the right cardinality cannot be seen; in files every bit counts.
-The bytes of the set itself are the business of `tandem.delta.dv_format`.
+A vector is a set of row positions, `pyroaring.BitMap64`. It is stored inline in the log (`i`, Z85
+text), in a file below the table (`u`) or in a file at an absolute path (`p`). A vector is verified
+as far as possible when it is read, before memory is allocated for it: one that is read wrongly
+silently loses or resurrects rows. Files have a checksum. Inline vectors have none, so damage that
+leaves a well-formed set of the right cardinality is not detected there. `tandem.delta.dv_format`
+has the encoding of the set itself.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from tandem.errors import AlreadyExists, CorruptDeletionVector, ObjectNotFound, 
 from tandem.storage.store import Store
 
 FILE_VERSION = 1
-# A vector takes at most about a bit a row: enough for two billion scattered rows in one file.
+# A vector has at most about one bit per row: enough for two billion scattered rows in a file.
 MAX_BYTES = 256 * 1024 * 1024
 _UUID_CHARS = 20
-# Reading vectors of one file that lie close together is one request.
+# Vectors of one file that are at most so far apart are read in one request.
 _GAP = 64 * 1024
 _REMEDY = (
     "The table is damaged: restore this version's predecessor, or the file from a backup; "
@@ -55,7 +55,7 @@ def load(store: Store, vector: DeletionVector) -> BitMap64:
 
 
 def load_many(store: Store, vectors: Sequence[DeletionVector]) -> list[BitMap64]:
-    """As `load`, in the order of `vectors`; those that share a file are read together."""
+    """Like `load`, in the order of `vectors`; those that share a file are read together."""
     found: list[BitMap64 | None] = [None] * len(vectors)
     by_file: dict[str, list[int]] = defaultdict(list)
     for index, vector in enumerate(vectors):
@@ -75,7 +75,7 @@ def load_many(store: Store, vectors: Sequence[DeletionVector]) -> list[BitMap64]
 
 
 def file_path(vector: DeletionVector) -> str:
-    """Where a vector's file lies: relative to the table's root (`u`), or absolute (`p`).
+    """The path of a vector's file: relative to the table's root (`u`), or absolute (`p`).
 
     Raises:
         CorruptDeletionVector: an inline vector, an unknown storage type or a bad UUID.
@@ -107,11 +107,11 @@ def write_file(
 
     Args:
         prefix: the folder, relative to the table's root, without slashes at its ends; "" for
-            the root. Ours begins with `_tandem/`, where no vacuum looks.
-        file_id: names the file; fresh by default.
+            the root. Ours begins with `_tandem/`, which vacuum ignores.
+        file_id: part of the file's name; a new UUID by default.
 
-    A lost answer is resolved by looking at the file: its name is ours alone. No bitmaps, no
-    file.
+    If the answer of the put is lost, the file is looked up: its name is unique. Without bitmaps no
+    file is written.
 
     Raises:
         StorageFull, AccessDenied, StorageError: the store's.
@@ -155,7 +155,7 @@ def _put_own(store: Store, path: str, content: bytes) -> None:
 
 
 def to_base64(bitmap: BitMap64) -> str:
-    """For job files: `serialize` as base 64."""
+    """`serialize` in base 64, for job files."""
     return base64.b64encode(serialize(bitmap)).decode("ascii")
 
 

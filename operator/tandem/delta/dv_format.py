@@ -1,10 +1,10 @@
 """The bytes of a deletion vector: magic number, portable roaring bitmap, Z85 text.
 
-Only the format that the protocol names is accepted (magic 1681511377). Spark's sources also
-know an older "native" one (1681511376; the protocol's third JSON example still shows it, in
-big-endian order). Released Spark writes only the portable one, and Delta's Rust kernel, under
-delta-rs and DuckDB, does not read the native one either: it is refused by name. No I/O here;
-everything raises `ValueError`, which `tandem.delta.dv` turns into an error that names the file.
+Only the format that the protocol specifies is accepted (magic 1681511377). Delta's sources also
+have an older "native" one (1681511376; the protocol's third JSON example still shows it, in
+big-endian order). Released versions write only the portable one, and Delta's Rust kernel, which
+delta-rs and DuckDB use, does not read the native one either: it is refused by name. No I/O here;
+all functions raise `ValueError`, which `tandem.delta.dv` turns into an error that names the file.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MAGIC = 1681511377
 NATIVE_MAGIC = 1681511376
 _NATIVE = (struct.pack("<I", NATIVE_MAGIC), struct.pack(">I", NATIVE_MAGIC))
 
-# Z85 is RFC 1924's base 85, which the standard library has, in another alphabet.
+# Z85 is the base 85 encoding of RFC 1924, which the standard library has, with another alphabet.
 _Z85 = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _B85 = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
 _TO_Z85 = bytes.maketrans(_B85, _Z85)
@@ -43,9 +43,9 @@ def deserialize(
 ) -> tuple[BitMap64, int]:
     """The set, and its cardinality by the headers; raises `ValueError`.
 
-    The headers are walked first: the library ignores bytes after the end, and would believe
-    any header. A set whose headers do not add up to `cardinality` is not built.
-    `ordered` also checks the values themselves, for what has no checksum.
+    The headers are verified first: the library ignores bytes after the end, and trusts any
+    header. A set whose headers do not add up to `cardinality` is not built. `ordered` also checks
+    the values themselves, for vectors without a checksum.
     """
     if len(data) < 12:
         raise ValueError(f"{len(data)} bytes are too few")

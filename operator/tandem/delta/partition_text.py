@@ -1,4 +1,4 @@
-"""Partition values: the log's texts → typed Arrow scalars (protocol, "Partition Value
+"""Converts the log's texts of partition values to typed Arrow scalars (protocol, "Partition Value
 Serialization"). The other direction is `tandem.delta.values.partition_texts`. No I/O.
 """
 
@@ -23,11 +23,11 @@ _INTEGERS = {"byte", "short", "integer", "long"}
 
 
 def to_scalar(text: str | None, type_: DataType, *, resource: str = "", column: str = "") -> Any:
-    """The typed `pa.Scalar` of a logged partition value; null for None, and for "" where that is
-    no value of the type. (By the protocol "" is null for texts and bytes, too; Spark and
-    deltalake read it as the empty value.)
+    """The typed `pa.Scalar` of a logged partition value; null for None, and for "" if that is not
+    a value of the type. (By the protocol "" is null for texts and bytes, too; Spark and deltalake
+    read it as the empty value.)
 
-    Raises: CorruptLog if the text is no value of that type.
+    Raises: CorruptLog if the text is not a value of that type.
     """
     arrow = to_arrow_type(type_)
     if text is None or (
@@ -70,8 +70,8 @@ def _value(text: str, type_: DataType) -> Any:
             # Some writers log a date with a time of midnight.
             return pa.scalar(days_of(text.split(" ")[0].split("T")[0]), pa.int32())
         case "binary":
-            # Spark and deltalake take the text's own bytes for the value, whatever the protocol
-            # says of "escaped" ones.
+            # Spark and deltalake take the bytes of the text as the value, although the protocol
+            # speaks of "escaped" ones.
             return text.encode("utf-8")
         case "timestamp" | "timestamp_ntz":
             return _instant(text, aware=name == "timestamp")
@@ -80,8 +80,8 @@ def _value(text: str, type_: DataType) -> Any:
 
 
 def _instant(text: str, *, aware: bool) -> int:
-    """Microseconds since 1970. Both forms of the protocol: `2020-01-01 00:00:00[.ffffff]` (UTC)
-    and ISO 8601 with a zone; digits of a fraction beyond the sixth are cut."""
+    """Microseconds since 1970, from both forms of the protocol: `2020-01-01 00:00:00[.ffffff]`
+    (UTC), and ISO 8601 with a zone. Digits of the fraction beyond the sixth are cut off."""
     found = _MOMENT.fullmatch(text)
     if found is None:
         raise ValueError("no moment")

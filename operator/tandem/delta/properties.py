@@ -1,7 +1,7 @@
 """Table properties that ask for maintenance, with Delta's defaults. No I/O.
 
-A property that cannot be understood raises `ValueError`: maintenance then does nothing and says
-so, rather than guess at how long somebody wants to keep a log.
+An invalid property raises `ValueError`: maintenance then does nothing and reports that, rather
+than guess how long the log is to be kept.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def interval_ms(name: str, text: str) -> int:
         total += int(match[1]) * unit
         end = match.end()
     if not rest or rest[end:].strip() or not end:
-        raise ValueError(f"{name} = {text!r} is no interval such as 'interval 30 days'")
+        raise ValueError(f"{name} = {text!r} is not an interval such as 'interval 30 days'")
     return total
 
 
@@ -40,7 +40,7 @@ def checkpoint_interval(configuration: Mapping[str, str]) -> int:
     """Commits between checkpoints: 10 by default, as in Spark (decision 0002)."""
     text = configuration.get("delta.checkpointInterval", "10")
     if not text.strip().isdigit() or int(text) <= 0:
-        raise ValueError(f"delta.checkpointInterval = {text!r} is no positive number")
+        raise ValueError(f"delta.checkpointInterval = {text!r} is not a positive number")
     return int(text)
 
 
@@ -59,7 +59,7 @@ def cleans_log(configuration: Mapping[str, str]) -> bool:
 
 
 def flag(configuration: Mapping[str, str], name: str, *, default: bool) -> bool:
-    """A boolean property. Raises: ValueError for what is neither true nor false."""
+    """A boolean property. Raises: ValueError if it is neither true nor false."""
     text = configuration.get(name, str(default)).strip().lower()
     if text not in ("true", "false"):
         raise ValueError(f"{name} = {text!r} is neither true nor false")

@@ -2,7 +2,7 @@
 
 A feature counts only if it is *in use*: delta-rs lists `variantType` on every table that it
 creates with deletion vectors, and a table at writer version 2 "supports" column invariants
-that no column has. A feature that we do not know always counts. No I/O.
+that no column has. An unknown feature always counts. No I/O.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tandem.errors import UnsupportedFeature
 
 
 class OperationKind(StrEnum):
-    """What somebody wants to do with a table."""
+    """What a caller wants to do with a table."""
 
     READ = "Read"  # read rows
     INGEST = "Ingest"  # add new rows in new files
@@ -93,9 +93,9 @@ def _partitioned(metadata: Metadata, _: StructType) -> bool:
 class Feature:
     """A row of the table.
 
-    `refused`: what we do not do on a table that uses it. `why`: the reason, or how we keep the
-    feature's rules where nothing is refused. `blocks_log`: the log itself cannot be read right.
-    `blocks_commits`: not even a commit without files may be put there.
+    `refused`: the operations that we refuse on a table that uses it. `why`: the reason, or, if
+    nothing is refused, how we follow the feature's rules. `blocks_log`: the log itself cannot be
+    interpreted. `blocks_commits`: not even a commit without files may be added.
     """
 
     name: str
@@ -121,7 +121,7 @@ _TABLE = (
     Feature("identityColumns",
             _field_key("delta.identity.start", "delta.identity.step",
                        "delta.identity.highWaterMark", "delta.identity.allowExplicitInsert"),
-            _NEW_VALUES, "we do not give out identity values"),
+            _NEW_VALUES, "we do not generate identity values"),
     Feature("allowColumnDefaults", _field_key("CURRENT_DEFAULT", "EXISTS_DEFAULT"),
             frozenset({OperationKind.INGEST, OperationKind.MERGE}),
             "default values are SQL that we do not evaluate on rows that lack a column"),
@@ -146,7 +146,7 @@ _TABLE = (
     Feature("checkpointProtection", _always, _NOTHING,
             "commits are unaffected; log clean-up is left to others on such tables"),
     Feature("rowTracking", _tracks_rows, _WRITES,
-            "every new or recommitted file needs row ids, which we do not give out"),
+            "every new or recommitted file needs row ids, which we do not generate"),
     Feature("variantType", _type("variant"), _ALL, "variant columns have no Arrow form here"),
     Feature("variantType-preview", _type("variant"), _ALL,
             "variant columns have no Arrow form here"),
@@ -200,14 +200,14 @@ _UNKNOWN = "we do not know this feature"
 
 
 def reader_features(protocol: Protocol) -> frozenset[str]:
-    """The features that a reader must know, legacy versions spelled out."""
+    """The features that a reader must support, including those of legacy versions."""
     if protocol.min_reader >= 3:
         return protocol.reader_features
     return _legacy(_LEGACY_READER, protocol.min_reader)
 
 
 def writer_features(protocol: Protocol) -> frozenset[str]:
-    """The features that a writer must know: its own and the reader's."""
+    """The features that a writer must support: the writer's and the reader's."""
     if protocol.min_writer >= 7:
         return protocol.writer_features | reader_features(protocol)
     return _legacy(_LEGACY_WRITER, protocol.min_writer) | reader_features(protocol)
@@ -228,25 +228,25 @@ def features_in_use(protocol: Protocol, metadata: Metadata) -> tuple[str, ...]:
 
 
 FORGETFUL = "delta.setTransactionRetentionDuration"
-"""With this property checkpoints of others leave out each `txn` that is older, so nobody knows
-any more what was committed or abandoned: an ingest would be done twice, and the files of a
-success be deleted as those of a failure."""
+"""With this property, checkpoints of other writers leave out each `txn` that is older. The log
+then no longer shows what was committed or abandoned: an ingest could run twice, and the files of
+a success could be deleted as those of a failure."""
 
 
 HIDDEN_PREFIX = "__tandem_"
-"""What columns begin with, in any case, that jobs add to the rows that they read. One of the same
-name in the table, or in the source of a merge, would be taken for ours."""
+"""The prefix, in any case, of columns that jobs add to the rows that they read. A column of the
+table, or of a merge's source, of the same name would be taken for one of them."""
 
 
 def is_reserved_column(column: str) -> bool:
-    """Whether a column's name is one that jobs keep for themselves."""
+    """Whether a column's name is reserved for jobs."""
     return column.lower().startswith(HIDDEN_PREFIX)
 
 
 _SPARKS_OWN = frozenset({"_metadata", "_tmp_metadata_row_index"})
-"""Columns that Spark adds to files as it reads them, in lower case. It finds deleted rows by
-them: a table that has such a column itself cannot be read by Spark once a file has a deletion
-vector (`AMBIGUOUS_REFERENCE`)."""
+"""Columns that Spark adds when it reads files, in lower case, and needs to skip deleted rows. If
+a table has such a column itself, Spark cannot read it once a file has a deletion vector
+(`AMBIGUOUS_REFERENCE`)."""
 
 
 def _vector_clashes(schema: StructType) -> Iterator[tuple[str, str]]:
@@ -260,16 +260,16 @@ def _vector_clashes(schema: StructType) -> Iterator[tuple[str, str]]:
 
 
 def check_vectors(metadata: Metadata, *, resource: str = "") -> None:
-    """Refuse to turn deletion vectors on where they would make the table unreadable to others.
-    Raises: UnsupportedFeature."""
+    """Refuse to enable deletion vectors if they would make the table unreadable for Spark. Raises:
+    UnsupportedFeature."""
     schema = parse(metadata.schema_string, resource=resource)
-    _refuse(list(_vector_clashes(schema)), "to turn deletion vectors on is refused", resource)
+    _refuse(list(_vector_clashes(schema)), "enabling deletion vectors is refused", resource)
 
 
 def refusals(
     protocol: Protocol, metadata: Metadata, kind: OperationKind
 ) -> Iterator[tuple[str, str]]:
-    """(feature or version, why) of everything that keeps us from doing `kind`."""
+    """(feature or version, reason) of everything that rules `kind` out."""
     reads = kind is OperationKind.READ
     yield from _too_new(protocol, reads=reads)
     if not reads:
@@ -291,8 +291,8 @@ def refusals(
 
 
 def _strange_types(schema: StructType) -> Iterator[tuple[str, str]]:
-    """(top-level column, type) of what has no Arrow form at any depth, whether a feature says so
-    or not."""
+    """(top-level column, type) of types without an Arrow form, at any depth, whether or not a
+    feature declares them."""
     for field in schema:
         for type_ in types_of(field.type):
             if isinstance(type_, PrimitiveType) and not has_arrow_form(type_):
@@ -317,9 +317,9 @@ def check(
 
 
 def check_remembers(metadata: Metadata, *, resource: str = "") -> None:
-    """Refuse a table whose log may have forgotten what was committed. Raises:
+    """Refuse a table whose log may have expired the `txn`s of our commits. Raises:
     UnsupportedFeature."""
-    _refuse(list(_forgets(metadata)), "to go on is refused", resource)
+    _refuse(list(_forgets(metadata)), "continuing is refused", resource)
 
 
 def _forgets(metadata: Metadata) -> Iterator[tuple[str, str]]:
@@ -339,7 +339,7 @@ def check_readable(protocol: Protocol, metadata: Metadata, *, resource: str = ""
             found.append((name, _UNKNOWN))
         elif feature.blocks_log and feature.in_use(metadata, schema):
             found.append((name, feature.why))
-    # Writer features may say that the log is not the truth either.
+    # With some writer features the log is not authoritative, either.
     found += [
         (name, FEATURES[name].why)
         for name in sorted(writer_features(protocol) - reader_features(protocol))
@@ -351,8 +351,8 @@ def check_readable(protocol: Protocol, metadata: Metadata, *, resource: str = ""
 
 
 def check_commits(protocol: Protocol, metadata: Metadata, *, resource: str = "") -> None:
-    """Refuse a table to whose readable log we may not even add a commit without files. Raises:
-    UnsupportedFeature."""
+    """Refuse a table whose log is readable, but to which not even a commit without files may be
+    added. Raises: UnsupportedFeature."""
     found = [*_too_new(protocol, reads=False), *_forgets(metadata)]
     for name in features_in_use(protocol, metadata):
         feature = FEATURES.get(name)
@@ -360,7 +360,7 @@ def check_commits(protocol: Protocol, metadata: Metadata, *, resource: str = "")
             found.append((name, _UNKNOWN))
         elif feature.blocks_commits:
             found.append((name, feature.why))
-    _refuse(found, "to commit is refused", resource)
+    _refuse(found, "committing is refused", resource)
 
 
 def _refuse(found: list[tuple[str, str]], what: str, resource: str) -> None:
@@ -372,7 +372,7 @@ def _refuse(found: list[tuple[str, str]], what: str, resource: str) -> None:
         field="protocol",
         found=", ".join(name for name, _ in found),
         expected="a table that uses only features known to Tandem for this operation",
-        remedy="See docs/features.md for what is possible on tables with which features",
+        remedy="docs/features.md lists what is possible with each feature",
     )
 
 
@@ -385,14 +385,14 @@ def supports_deletion_vectors(protocol: Protocol) -> bool:
 
 
 def writes_deletion_vectors(protocol: Protocol, metadata: Metadata) -> bool:
-    """Whether writers are asked to: supported, and `delta.enableDeletionVectors` is true."""
+    """Whether writers are to use them: supported, and `delta.enableDeletionVectors` is true."""
     enabled = metadata.configuration.get("delta.enableDeletionVectors", "").lower() == "true"
     return enabled and supports_deletion_vectors(protocol)
 
 
 def enable_deletion_vectors(protocol: Protocol, metadata: Metadata) -> tuple[Protocol, Metadata]:
-    """The upgrade that `enableDeletionVectors` of a LakeTable asks for. Features that the
-    legacy versions stood for are all listed, as the protocol demands."""
+    """The upgrade that `enableDeletionVectors` of a LakeTable requests. All features that the
+    legacy versions stood for are listed, as the protocol requires."""
     upgraded = replace(
         protocol,
         min_reader=3,

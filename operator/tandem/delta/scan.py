@@ -1,8 +1,9 @@
-"""A table at a version as Arrow: exactly the rows that `deltalake` and Spark with Delta give.
+"""A table at a version as Arrow: exactly the rows that `deltalake` and Spark with Delta return.
 
-Reads the snapshot's files one after the other through the store, masks deletion vectors, fills
-in partition values and columns that came later. It evaluates no predicates: a statement has one
-meaning, Spark's (`tandem.statements`); callers may hand in a filter of their own on batches.
+Reads the snapshot's files one after the other through the store, masks deleted rows, and adds
+partition values and columns that are missing in older files. It evaluates no predicates: a
+statement has one meaning, Spark's (`tandem.statements`); callers may pass a filter of their own on
+batches.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ def scan(
     columns: Sequence[str] | None = None,
     row_filter: RowFilter | None = None,
 ) -> pa.RecordBatchReader:
-    """All live rows, in no order that means anything; nothing is read before it is asked for.
+    """All live rows, in no particular order; nothing is read before it is requested.
 
     Args:
         columns: logical names, in the order wanted; None for all.
         row_filter: applied to each batch of exactly those columns; must keep its schema.
     Raises:
-        UnsupportedFeature: the table's rows cannot be read, whichever columns are asked for.
+        UnsupportedFeature: the table's rows cannot be read, whichever columns are requested.
         InvalidSpec: an unknown column.
         DataFileMissing, CorruptDeletionVector, StorageError: while reading.
     """
@@ -65,8 +66,8 @@ def scan(
 
 
 def check_rows(snapshot: Snapshot) -> None:
-    """That the rows of a version can be read: the log of a table can be readable where they are
-    not. Every way to rows begins here. Raises: UnsupportedFeature."""
+    """Check that the rows of a version can be read, which may not be so even if its log can. Every
+    reader of rows calls this first. Raises: UnsupportedFeature."""
     protocol.check(
         snapshot.protocol,
         snapshot.metadata,

@@ -129,8 +129,8 @@ MAX_PRECISION = 38
 
 
 def has_arrow_form(type_: PrimitiveType) -> bool:
-    """Whether values of this type can be read and written: not variants, intervals, geometries,
-    and not what a later version of the protocol may add."""
+    """Whether values of this type can be read and written. Variants, intervals, geometries and
+    types of later versions of the protocol cannot."""
     decimal = type_.decimal
     if decimal is not None:
         return 1 <= decimal[0] <= MAX_PRECISION and 0 <= decimal[1] <= decimal[0]
@@ -149,7 +149,7 @@ def parse(schema_string: str, *, resource: str = "metaData") -> StructType:
             field="metaData.schemaString",
             found=f"{schema_string[:200]} ({type(error).__name__}: {error})",
             expected="a struct in the protocol's schema format",
-            remedy="Restore the table to a version with a sound schema",
+            remedy="Restore the table to a version with a valid schema",
         ) from error
     if not isinstance(parsed, StructType):
         raise CorruptLog(
@@ -158,14 +158,14 @@ def parse(schema_string: str, *, resource: str = "metaData") -> StructType:
             field="metaData.schemaString",
             found=schema_string[:200],
             expected='{"type": "struct", "fields": […]}',
-            remedy="Restore the table to a version with a sound schema",
+            remedy="Restore the table to a version with a valid schema",
         )
     return parsed
 
 
 def check_names(schema: StructType, partition_columns: Sequence[str], *, resource: str) -> None:
-    """That every name means one column: a partition column of another spelling would be looked
-    for in the data files, and read as nulls. Raises: CorruptLog."""
+    """Check that every name identifies one column: a partition column in another spelling would be
+    searched in the data files, and read as nulls. Raises: CorruptLog."""
     names = schema.names
     twice = sorted({name for name in names if names.count(name) > 1}) if _has_twins(names) else []
     absent = [name for name in partition_columns if name not in names]
@@ -180,7 +180,7 @@ def check_names(schema: StructType, partition_columns: Sequence[str], *, resourc
                 field=field_,
                 found=", ".join(found),
                 expected=expected,
-                remedy="Restore the table to a version with sound metadata",
+                remedy="Restore the table to a version with valid metadata",
             )
 
 

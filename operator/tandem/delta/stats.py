@@ -1,13 +1,14 @@
-"""Per-file statistics (protocol, "Per-file Statistics"): read by column, loosened for vectors.
+"""Per-file statistics (protocol, "Per-file Statistics"): read by column, and widened for files
+that get a deletion vector.
 
-Those of files that we write are made in `tandem.delta.datafiles.stats`. No I/O.
+`tandem.delta.datafiles.stats` makes those of files that we write. No I/O.
 
 Arrow parses the texts; no Python object is made for a file. Only texts near one that Arrow
 refuses (truncated, or with a value of another type) are parsed one by one, so that a broken text
 costs its neighbours time and nothing else.
 
-One rule holds for every reader: what is not of the expected type is unknown, as if it were
-absent. A number of rows or NULLs is an integer from 0 to `MOST_ROWS`; `true` is none.
+For every reader, a value that is not of the expected type is unknown, as if it were absent. A
+number of rows or NULLs is an integer from 0 to `MOST_ROWS`; `true` is not a number.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ import pyarrow.compute as pc
 import pyarrow.json as paj
 
 MOST_ROWS = 10**18 - 1
-"""More rows than this are a broken number: sums of them would not fit 64 bits."""
+"""A larger number of rows is invalid: sums of such numbers would not fit 64 bits."""
 
 _CHUNK_ROWS = 65_536
 _FEW_ROWS = 256
-"""So many texts are parsed one by one where Arrow refuses one of them."""
+"""So many texts around one that Arrow refuses are parsed one by one."""
 
 _OPEN = pa.scalar('{"s":', pa.large_string())
 _CLOSE = pa.scalar("}", pa.large_string())
@@ -36,7 +37,7 @@ _ROWS = pa.schema([("numRecords", pa.int64())])
 
 
 def read(stats: pa.ChunkedArray, wanted: pa.Schema) -> pa.Table:
-    """Chosen fields of the statistics, one row a file; unknown ones are null.
+    """Chosen fields of the statistics, one row per file; unknown ones are null.
 
     Args:
         stats: JSON texts, null where a file has none.
@@ -51,18 +52,18 @@ def read(stats: pa.ChunkedArray, wanted: pa.Schema) -> pa.Table:
 
 
 def num_records(stats: pa.ChunkedArray) -> pa.ChunkedArray:
-    """int64, one a file: its physical rows, null where unknown."""
+    """int64, one value per file: its physical rows, null if unknown."""
     return valid_counts(read(stats, _ROWS)["numRecords"])
 
 
 def num_records_of(text: str | None) -> int | None:
-    """As `num_records`, of one file."""
+    """Like `num_records`, of one file."""
     found = _fitting(text, _ROWS).get("numRecords")
     return found if found is not None and 0 <= found <= MOST_ROWS else None
 
 
 def valid_counts(numbers: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The numbers of rows or NULLs among these, null for what is none."""
+    """The numbers of rows or NULLs, null for invalid ones."""
     valid = pc.and_(
         pc.greater_equal(numbers, pa.scalar(0, pa.int64())),
         pc.less_equal(numbers, pa.scalar(MOST_ROWS, pa.int64())),
@@ -71,7 +72,7 @@ def valid_counts(numbers: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _piece(texts: pa.Array, wanted: pa.Schema) -> list[pa.Table]:
-    """The texts in as few pieces as their broken ones allow."""
+    """The parsed texts, in as few pieces as broken ones allow."""
     if texts.null_count == len(texts):
         return [pa.table([pa.nulls(len(texts), f.type) for f in wanted], schema=wanted)]
     try:
@@ -115,7 +116,7 @@ def _parsed(texts: pa.Array, wanted: pa.Schema) -> pa.Table:
 
 
 def _fitting(text: str | None, wanted: pa.Schema) -> dict[str, Any]:
-    """What one text says, without what is of another type."""
+    """The fields of one text, without values of another type."""
     try:
         body = json.loads(text) if text else None
     except (ValueError, RecursionError):
@@ -141,7 +142,7 @@ def _fit(value: Any, type_: pa.DataType) -> Any:
         except OverflowError:
             return None
     if pa.types.is_string(type_) and isinstance(value, str):
-        # Half of a surrogate pair can be read as JSON, but is no text.
+        # Half of a surrogate pair can be read as JSON, but is not text.
         return value if value.isascii() or _is_utf8(value) else None
     return None
 
@@ -156,8 +157,9 @@ def _is_utf8(text: str) -> bool:
 
 @lru_cache(1_024)
 def loosen(stats: str | None, num_records: int) -> str:
-    """The statistics of a file that gets a deletion vector: bounds kept but no longer tight,
-    `num_records` (physical rows) certain. Broken or absent statistics become that alone.
+    """The statistics of a file that gets a deletion vector: the bounds are kept but no longer
+    tight, and `num_records` (physical rows) is set. Broken or absent statistics are replaced by
+    `num_records` alone.
 
     Kept for a while: each try of a commit asks for the same files."""
     certain = {"numRecords": num_records, "tightBounds": False}
@@ -168,7 +170,7 @@ def loosen(stats: str | None, num_records: int) -> str:
             text.encode()  # half of a surrogate pair can be read as JSON, but not be written
             return text
     except (ValueError, RecursionError):
-        pass  # what cannot be parsed bounds nothing
+        pass  # statistics that cannot be parsed bound nothing
     return dumps(certain)
 
 

@@ -1,4 +1,4 @@
-"""Python values → the texts of the protocol: partition values and values in statistics JSON.
+"""Converts Python values to the protocol's texts: partition values, and values in statistics.
 
 Source: protocol, "Partition Value Serialization" and "Per-file Statistics". No I/O.
 """
@@ -22,7 +22,7 @@ def partition_texts(values: Any) -> list[str | None]:
     """The protocol's texts of partition values (an Arrow array); None for null. Empty texts and
     bytes become null, as they do for Spark: the protocol has one spelling for both.
 
-    Raises: ValueError for bytes that are not UTF-8: no text of the log stands for them.
+    Raises: ValueError for bytes that are not UTF-8: the log cannot represent them.
     """
     type_ = values.type
     if pa.types.is_date(type_):
@@ -72,7 +72,8 @@ def _moment_text(micros: int, *, zoned: bool) -> str:
 
 def to_json_value(value: Any) -> Any:
     """A value for `minValues`/`maxValues`: JSON's own types, text for dates and times, None for
-    what JSON cannot carry exactly (the bound is then left out, which is always allowed)."""
+    values that JSON cannot represent exactly (the bound is then left out, which is always
+    allowed)."""
     match value:
         case bool() | int() | str() | None:
             return value

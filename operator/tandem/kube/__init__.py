@@ -1,16 +1,16 @@
-"""Everything that knows Kubernetes: the operator, and the stand-in for a Spark operator.
+"""Everything that depends on Kubernetes: the operator, and the stand-in for a Spark operator.
 
-Handlers are thin; what an operation does is decided in `tandem.operations`, which knows no
-cluster. Nothing below this package may import it.
+Handlers are thin; `tandem.operations`, which does not depend on Kubernetes, decides what an
+operation does. The layers below this package must not import it.
 
-    client         room: the Kubernetes API, our kinds, events, the cache of resources
-    metrics        room: Prometheus metrics
-    tables         room: a table in the operator
-    runtime        room: what one operator process shares
-    controllers    room: the controllers of operations and of tables
-    dev            room: `tandem dev`
-    handlers       what kopf calls
+    client         package: the Kubernetes API, our kinds, events, the cache of resources
+    metrics        package: Prometheus metrics
+    tables         package: a table in the operator
+    runtime        package: what one operator process shares
+    controllers    package: the controllers of operations and of tables
+    dev            package: `tandem dev`
+    handlers       kopf's handlers
     kopf_loop      runs kopf in this process
-    state_metrics  values that a scrape computes
-    operator       one operator process, put together
+    state_metrics  metrics computed at each scrape
+    operator       assembles one operator process
 """

@@ -1,8 +1,7 @@
-"""The kopf side: which events and daemons there are, and how kopf is to behave. Thin: every
-handler hands over at once.
+"""The handlers and settings for kopf. Thin: every handler delegates at once.
 
-Daemons are never left to end by themselves: kopf would not start them again in this process.
-They wait, done, until their filter no longer fits (docs/decisions/0046).
+Daemons must not return by themselves: kopf would not start them again in this process. When they
+are done, they wait until their filter no longer matches (docs/decisions/0046).
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ def register(
     """All handlers of one operator.
 
     Args:
-        application_resource: of the Spark operator; None where jobs run otherwise.
+        application_resource: that of the Spark operator; None if jobs run in another way.
     """
     registry = kopf.OperatorRegistry()
     kopf.on.login(registry=registry)(login_handler(context.api.log_in))
@@ -84,8 +83,8 @@ def register(
         await stopped.wait()
 
     def is_there(body: Body) -> bool:
-        # `see` comes first, also when it is deleted: without a finalizer, kopf itself would have
-        # the daemon of what has vanished go on.
+        # `see` comes first, also on deletion: without a finalizer, kopf itself would let the daemon
+        # of a vanished object go on.
         return context.resource_cache.by_uid(uid_of(body)) is not None
 
     options: dict[str, Any] = {
@@ -127,8 +126,8 @@ def register(
 
 
 async def _clean_up(context: OperatorContext, body: Body) -> None:
-    """An operation that was deleted while no operator ran has no daemon, and kopf starts none:
-    what it left is cleaned up here, before kopf takes the finalizer off."""
+    """Clean up after an operation that was deleted while no operator ran, before kopf removes the
+    finalizer: such an operation has no daemon, and kopf does not start one."""
     uid = uid_of(body)
     if uid in context.active_operations or uid in context.cancelled:
         return
@@ -139,12 +138,12 @@ async def _clean_up(context: OperatorContext, body: Body) -> None:
             await OperationController(context, body).clean_up()
     except TimeoutError:
         kind, namespace, name = key_of(body)
-        _log.warning("let go without cleaning up", kind=kind, namespace=namespace, name=name)
+        _log.warning("released without a clean-up", kind=kind, namespace=namespace, name=name)
 
 
 class NoDiffBaseStorage(kopf.DiffBaseStorage):
-    """kopf shall not remember what it handled last, nor look for what differs: our handlers go
-    by what is there. It would copy every object for that, twice."""
+    """Keeps kopf from storing the last handled configuration and from computing differences: our
+    handlers are level-triggered. kopf would copy every object twice for that."""
 
     def build(self, *, body: Any, extra_fields: Any = None) -> Any:  # noqa: ARG002 - kopf's
         return {}
@@ -157,8 +156,8 @@ class NoDiffBaseStorage(kopf.DiffBaseStorage):
 
 
 class EndlessBackoffs:
-    """Pauses between tries of one API call, without end: where kopf gives up, a watch ends and
-    the operator is blind."""
+    """Endless pauses between tries of one API call: if kopf gave up, its watch would end, and the
+    operator would see no more events."""
 
     def __iter__(self) -> Iterator[float]:
         yield from (0.3, 0.7, 1.5, 3.0, 5.0)
@@ -166,7 +165,7 @@ class EndlessBackoffs:
 
 
 def kopf_settings(settings: OperatorSettings) -> kopf.OperatorSettings:
-    """How kopf shall behave."""
+    """The settings of kopf."""
     found = kopf.OperatorSettings()
     found.persistence.finalizer = FINALIZER
     found.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=GROUP)
@@ -186,9 +185,9 @@ def kopf_settings(settings: OperatorSettings) -> kopf.OperatorSettings:
         MANAGED_BY
     )
     found.queueing.error_delays = (0.5, 1, 2, 3, 5, 8, 10)
-    # Patterns of namespaces need namespaces to be watched; names and "all" do not.
+    # Only patterns of namespaces require kopf to watch namespaces; names and "all" do not.
     found.scanning.disabled = not any(set("*?[!,") & set(name) for name in settings.namespaces)
-    # A deleted operation gets this long to clean up; kopf looks again at once when it is done,
+    # A deleted operation has this long to clean up; kopf checks again as soon as it is done,
     # without writing to the resource.
     found.background.instant_exit_timeout = settings.cancel_s
     return found

@@ -1,5 +1,5 @@
-"""Runs kopf inside our process: ends it when the process has to stop or leads no more, and starts
-it again where a watch of kopf's has died."""
+"""Runs kopf inside our process: ends it when the process has to stop or is no longer the leader,
+and restarts it after a watch of kopf has died."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ async def run_kopf(
     stop: asyncio.Event,
     ready: asyncio.Event,
 ) -> bool:
-    """Run kopf until the process has to stop or leads no more (False), or until one of kopf's
-    watches has died, which kopf does not mend (True: start it again).
+    """Run kopf until the process has to stop or is no longer the leader (False), or until one of
+    kopf's watches has died, which kopf does not restart (True: run it again).
 
     Raises: LeadershipLost.
     """
     over = asyncio.Event()
-    # kopf ends every task that was started after it: ours come first.
+    # kopf ends every task that was started after it, so ours are started first.
     holding = asyncio.create_task(leadership.hold(), name="hold leadership")
     holding.add_done_callback(lambda _: over.set())
     tidying = asyncio.create_task(ttl_controller.run(), name="delete what has expired")
@@ -77,11 +77,11 @@ async def run_kopf(
         if tidying.done():
             tidying.result()
     except Exception as error:
-        # An answer that it does not expect ends kopf as a whole. A watch that dies at once was
-        # never seen.
+        # A response that it does not expect ends kopf as a whole. A watch that dies at once may
+        # not have been noticed.
         if not (watches.has_one_died() or is_expired_watch(error)):
             raise
-        _log.error("a watch has died; beginning anew", problem=repr(error))
+        _log.error("a watch has died; restarting kopf", problem=repr(error))
         blind = True
         await asyncio.sleep(_LOOK_S)
     finally:
@@ -89,14 +89,14 @@ async def run_kopf(
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
     if lost:
-        raise LeadershipLost("another operator leads now, or the lock store is away")
+        raise LeadershipLost("another operator leads now, or the lock store is unavailable")
     return blind and not stop.is_set()
 
 
 @contextmanager
 def _heard_at_the_end(over: asyncio.Event) -> Iterator[None]:
-    """kopf takes every task that there is at its end for its own, and raises what it ended with:
-    a call of ours that was refused just then is no reason not to end well."""
+    """Retrieves exceptions of our own tasks when kopf ends: kopf treats every running task as its
+    own and raises its exception, but a refused call of ours must not make the process fail."""
     try:
         yield
     except ApiError as error:
@@ -106,7 +106,8 @@ def _heard_at_the_end(over: asyncio.Event) -> Iterator[None]:
 
 
 async def _end_in_time(over: asyncio.Event) -> None:
-    """A process of its own that cannot end ends hard: the next one takes everything over."""
+    """If kopf does not end in time, exit the process at once: the next one takes everything
+    over."""
     await over.wait()
     await asyncio.sleep(_END_S)
     _log.error("kopf does not end; ending the process")
@@ -125,7 +126,7 @@ async def _when_up(up: asyncio.Event, stop: asyncio.Event, ready: asyncio.Event)
 
 
 class _Watches:
-    """kopf's watches. When one dies, kopf dies or goes on blind for that kind."""
+    """kopf's watches. When one dies, kopf ends, or continues without events of that kind."""
 
     def __init__(self) -> None:
         self._known: set[asyncio.Task[Any]] = set()

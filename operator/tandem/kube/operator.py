@@ -1,6 +1,6 @@
-"""One operator process: its parts, put together, started, and taken down again.
+"""One operator process: assembles its parts, starts them, and shuts them down.
 
-It keeps nothing of its own: whatever it needs after a restart is in statuses, in the lock store
+It keeps no state of its own: whatever it needs after a restart is in statuses, in the lock store
 and below the tables' `_tandem/`.
 """
 
@@ -66,10 +66,10 @@ async def run_operator(
     next operator takes them over.
 
     Args:
-        interceptor: sees every effect of every operation; tests use it.
+        interceptor: wraps every effect of every operation; for tests.
         ready: set once it leads and works.
-        runner_of: runs jobs otherwise than as SparkApplications.
-        clock: the time, if not the machine's.
+        runner_of: runs jobs in another way than as SparkApplications.
+        clock: a clock instead of the machine's.
 
     Raises: LeadershipLost.
     """
@@ -136,7 +136,7 @@ async def run_operator(
                     )
                     again = True
                     while again:
-                        # Each time: a watch also dies when its kind is removed.
+                        # Before each run of kopf: a watch also dies when its kind is removed.
                         kinds = _await_kinds(api, leadership, spark=runner_factory is None)
                         if not await _unless(stop, kinds):
                             return
@@ -154,7 +154,7 @@ async def run_operator(
 
 
 async def _unless(stop: asyncio.Event, work: Awaitable[None]) -> bool:
-    """Await `work`, unless told to stop first."""
+    """Await `work`; False if `stop` is set first."""
     working = asyncio.ensure_future(work)
     stopping = asyncio.ensure_future(stop.wait())
     await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -171,11 +171,11 @@ async def _unless(stop: asyncio.Event, work: Awaitable[None]) -> bool:
 
 @asynccontextmanager
 async def _lock_store(settings: OperatorSettings) -> AsyncIterator[tuple[LockStore, float]]:
-    """The locks, and how long a leader may go on without an answer from them."""
+    """The locks, and for how many seconds a leader may go on without an answer from them."""
     if settings.etcd is None:
         yield InProcessLocks(), float("inf")
         return
-    from tandem.locks.etcd.store import EtcdLocks  # brings gRPC along
+    from tandem.locks.etcd.store import EtcdLocks  # imports gRPC
 
     store = await asyncio.to_thread(EtcdLocks, settings.etcd)
     try:
@@ -185,7 +185,8 @@ async def _lock_store(settings: OperatorSettings) -> AsyncIterator[tuple[LockSto
 
 
 async def _await_kinds(api: Api, leadership: Leadership, *, spark: bool) -> None:
-    """Wait until our kinds are installed: kopf would not notice them later. Go on leading."""
+    """Wait until our kinds are installed, since kopf would not notice them later. Leadership is
+    kept meanwhile."""
     holding = asyncio.create_task(leadership.hold(), name="hold leadership")
     try:
         await _are_installed(api, spark=spark)
@@ -198,7 +199,7 @@ async def _are_installed(api: Api, *, spark: bool) -> None:
     wanted = {f"{GROUP}/{VERSION}": {plural(kind) for kind in KINDS}}
     if spark:
         wanted["sparkoperator.k8s.io/v1beta2"] = {"sparkapplications"}
-    reported: set[str] = set()
+    logged: set[str] = set()
     while True:
         missing = set[str]()
         for group, plurals in wanted.items():
@@ -211,8 +212,8 @@ async def _are_installed(api: Api, *, spark: bool) -> None:
                     _log.warning("API server", problem=str(error))
         if not missing:
             return
-        if missing != reported:
-            reported = missing
+        if missing != logged:
+            logged = missing
             _log.warning("waits for kinds to be installed", missing=sorted(missing))
         await asyncio.sleep(_CRDS_S)
 

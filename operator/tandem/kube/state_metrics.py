@@ -1,7 +1,8 @@
-"""What a scrape looks up: operations by phase, jobs, threads, tables. Costs nothing in between.
+"""Metrics that are computed at each scrape: operations by phase, jobs, threads, tables. They cost
+nothing in between.
 
-Tables have series of their own for those with the most files only; sums are over all. To be
-asked in the event loop, to which what is looked up belongs.
+Only the tables with the most files have series of their own; sums are over all tables. To be
+called in the event loop, which owns the state that is read.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ from tandem.spec.compaction import TableCompaction
 from tandem.spec.status import Phase, TableStatus
 
 _PASSING = frozenset({Reason.PENDING, Reason.PLANNED, Reason.RUNNING, Reason.RECONCILING, ""})
-"""Reasons of those who get on."""
+"""Reasons of operations that make progress."""
 _STAY = 1.25
-"""A table that is shown makes place only for one that has so many times its files: which ones are
-shown must not change with every commit."""
-_NOBODY = TableStatus()
+"""A table with series of its own is replaced only by one with so many times its files: the choice
+must not change with every commit."""
+_NO_STATUS = TableStatus()
 TableKey = tuple[str, str]
 
 
@@ -53,7 +54,7 @@ class StateCollector(Collector):
         self._workers = workers
         self._limit = shown
         self._shown: set[TableKey] = set()
-        # What each operation looked like, and since when, by `time.monotonic`.
+        # The last state of each operation, and since when it has it, by `time.monotonic`.
         self._seen: dict[str, tuple[object, float]] = {}
         # When each table was last compacted, by uid: the compaction may be deleted by now.
         self._compacted: dict[str, str] = {}
@@ -67,7 +68,7 @@ class StateCollector(Collector):
         yield from self._tables(summaries)
 
     def describe(self) -> Iterable[Metric]:
-        """Asked when it is registered: the names, without looking anything up."""
+        """The names of the families, for the registration; computes nothing."""
         return [_family(each) for each in families.FAMILIES if each in LOOKED_UP]
 
     def _threads(self) -> Iterator[Metric]:
@@ -139,7 +140,7 @@ class StateCollector(Collector):
         for labels, count in ready.items():
             found.add_metric(labels, count)
         yield found
-        facts = [table.facts or _NOBODY for table in tables.values()]
+        facts = [table.facts or _NO_STATUS for table in tables.values()]
         yield _one(families.TABLES_SEGMENTS, sum(f.segments or 0 for f in facts))
         yield _one(families.TABLES_FILES, sum(f.files or 0 for f in facts))
         yield _one(families.TABLES_BYTES, sum(f.bytes or 0 for f in facts))
@@ -191,12 +192,12 @@ class StateCollector(Collector):
 
 _PER_TABLE: Mapping[Family, Callable[[TableContext], float | None]] = {
     families.TABLE_READY: lambda table: table.is_ready,
-    families.TABLE_VERSION: lambda table: (table.facts or _NOBODY).version,
-    families.TABLE_SEGMENTS: lambda table: (table.facts or _NOBODY).segments,
-    families.TABLE_FILES: lambda table: (table.facts or _NOBODY).files,
-    families.TABLE_BYTES: lambda table: (table.facts or _NOBODY).bytes,
-    families.TABLE_SMALL: lambda table: (table.facts or _NOBODY).small_files,
-    families.TABLE_DELETED: lambda table: (table.facts or _NOBODY).deleted_rows,
+    families.TABLE_VERSION: lambda table: (table.facts or _NO_STATUS).version,
+    families.TABLE_SEGMENTS: lambda table: (table.facts or _NO_STATUS).segments,
+    families.TABLE_FILES: lambda table: (table.facts or _NO_STATUS).files,
+    families.TABLE_BYTES: lambda table: (table.facts or _NO_STATUS).bytes,
+    families.TABLE_SMALL: lambda table: (table.facts or _NO_STATUS).small_files,
+    families.TABLE_DELETED: lambda table: (table.facts or _NO_STATUS).deleted_rows,
     families.TABLE_NEXT: lambda table: (
         table.auto_compaction.next_ms / 1000
         if table.auto_compaction is not None and table.auto_compaction.next_ms is not None
@@ -213,11 +214,12 @@ LOOKED_UP = frozenset(
         *(families.TABLES_SHOWN, families.TABLE_COMPACTED, families.TABLE_HOLD, *_PER_TABLE),
     }
 )
-"""Families that are looked up; all others are instruments."""
+"""Families that are computed at a scrape; all others are instruments."""
 
 
 def _looks(summary: CachedResource, body: Body) -> object:
-    """What changes when an operation gets on. What it says of its waiting changes with time."""
+    """A value that changes when an operation makes progress. The message of a wait is left out: it
+    changes with time."""
     status: Mapping[str, Any] = status_of(body)
     progress = status.get("progress")
     done = progress.get("bytesDone") if isinstance(progress, Mapping) else None
@@ -230,7 +232,7 @@ def _family(family: Family) -> GaugeMetricFamily:
 
 
 def _table_family(family: Family) -> GaugeMetricFamily:
-    # Not `namespace`: Prometheus has that for where the operator itself is.
+    # Not `namespace`: Prometheus uses that label for the namespace of the operator itself.
     names = ["table_namespace", "table", *(label.name for label in family.labels)]
     return GaugeMetricFamily(family.name, family.meaning, labels=names)
 

@@ -1,13 +1,13 @@
 """Locks on a table's segments and intervals: one port, several stores.
 
-Locks make operations efficient and fair; they never make a commit safe (that is put-if-absent
-plus reconciliation). Nothing here knows Delta, jobs or Kubernetes.
+Locks make operations efficient and fair. The safety of a commit does not depend on them, but on
+put-if-absent and reconciliation. This package does not depend on Delta, jobs or Kubernetes.
 
     model      requests, entries and modes
     conflicts  the lock matrix
-    rules      what each call does to the entries of a table
-    port       the `LockStore` that the engine sees
+    rules      the effect of each call on the entries of a table
+    port       the `LockStore` that the engine uses
     memory     a store inside one process
     codec      locks as etcd keys and values
-    etcd       room: a store in etcd
+    etcd       package: a store in etcd
 """

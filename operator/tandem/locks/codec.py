@@ -1,10 +1,10 @@
-"""How locks are written in etcd: keys, and values that people can read. Pure.
+"""The encoding of locks in etcd: keys, and human-readable values. Pure.
 
     <prefix>/tables/<id>/head                   bumped by every grant and every new waiter
     <prefix>/tables/<id>/operations/<operation> one entry, under its holder's lease
 
-`<id>` is the start of SHA-256 of the table's location, which the values repeat in full. A value
-says with `version` how to read it; a reader refuses a later version rather than guess.
+`<id>` is the beginning of the SHA-256 of the table's location, which the values repeat in full.
+`version` in a value is the version of its format; a reader refuses a later one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tandem.locks.model import (
 
 VERSION = 1
 PLACES = 1 << 10
-"""Entries that are created together share a revision; their places in it are below this."""
+"""Entries created in one transaction share a revision; their places within it are below this."""
 
 _ID_LENGTH = 16
 _TEXTS = ("table", "operation", "display", "owner")
@@ -37,7 +37,7 @@ _OPERATIONS = b"operations/"
 
 
 def table_id(table: str) -> bytes:
-    """The part of the keys that stands for a table."""
+    """The part of the keys that identifies a table."""
     return sha256(table.encode()).hexdigest()[:_ID_LENGTH].encode()
 
 
@@ -77,7 +77,7 @@ class LockKeys:
         return TableKeys(start, after(start), start + _HEAD, operations, after(operations))
 
     def id_of(self, key: bytes) -> bytes:
-        """The table's part of a key."""
+        """The part of a key that identifies the table."""
         first = len(self.start)
         return key[first : first + _ID_LENGTH]
 
@@ -88,13 +88,13 @@ def after(prefix: bytes) -> bytes:
 
 
 def head(table: str) -> bytes:
-    """The head's value: for people, and for listing tables."""
+    """The head's value: for readability, and for listing tables."""
     return _dump({"version": VERSION, "table": table})
 
 
 def encode(entry: LockEntry, place: int = 0, resources: bytes | None = None) -> bytes:
-    """`place` is the entry's own among those that were created in the same revision;
-    `resources` is what `encode_resources` made of its request, if that was done before."""
+    """The value of an entry. `place` is its place among the entries created in the same revision;
+    `resources` is the result of `encode_resources` on its request, if there is one already."""
     request = entry.request
     value: dict[str, Any] = {
         "version": VERSION,
@@ -114,14 +114,14 @@ def encode(entry: LockEntry, place: int = 0, resources: bytes | None = None) -> 
         value["place"] = place
     if entry.revoked_by:
         value["revokedBy"] = entry.revoked_by
-    # Last, since it may be long: it is put in as text.
+    # Last, since it may be long: it is inserted as text.
     start = _dump(value)[:-1]
     return start + b',"resources":' + (resources or encode_resources(request)) + b"}"
 
 
 def encode_resources(request: LockRequest) -> bytes:
-    """The resources as JSON. Plans name thousands of segments and nothing else: those are quoted
-    all at once, which is quicker."""
+    """The resources as JSON. A plan may name thousands of segments and nothing else: those are
+    quoted all at once, which is faster."""
     names = request.names
     text = '","'.join(names)
     quotes = 2 * (len(names) - 1)
@@ -133,10 +133,10 @@ def encode_resources(request: LockRequest) -> bytes:
 def decode(value: bytes, *, created: int, modified: int) -> tuple[LockEntry, int]:
     """An entry and its place, from a value and the revisions of its key.
 
-    The fencing token of a grant is the revision in which it was given: it is written out only
-    when the key is put again.
+    The fencing token of a grant is the revision of the grant: it is stored explicitly only when
+    the key is put again.
 
-    Raises: LocksUnavailable, if this is not ours or from a later version.
+    Raises: LocksUnavailable if the value is not ours or in a later format.
     """
     try:
         found = json.loads(value)
@@ -184,7 +184,7 @@ def _entry(found: dict[str, Any], created: int, modified: int) -> tuple[LockEntr
 
 
 def order(created: int, place: int) -> int:
-    """Place in the queue, from the revision that created a key and the place in it."""
+    """The place in the queue, from the revision that created a key and the place within it."""
     return created * PLACES + place
 
 

@@ -1,7 +1,7 @@
-"""Which locks may be held side by side: the matrix of the design as a table, and one pure function.
+"""Which locks are compatible: the design's matrix as a table, and one pure function.
 
-Every `LockStore` decides by `decide`, inside whatever makes its read-decide-write atomic (a
-mutex in memory, a compare on the table's head key in etcd).
+Every `LockStore` calls `decide` within an atomic read-decide-write (by a mutex in memory, by a
+compare on the table's head key in etcd).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tandem.locks.model import EntryState, LockEntry, LockRequest, LockResource,
 
 
 class Compatibility(Enum):
-    """May a request stand beside a holder of an overlapping resource?"""
+    """Whether a request is compatible with a holder of an overlapping resource."""
 
     YES = "yes"
     NO = "no"
@@ -42,14 +42,14 @@ MATRIX: dict[tuple[Mode, Mode], Compatibility] = {
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """Nothing stands in the way, once the entries of `revoke` are marked (all or none)."""
+    """The request is granted, provided that the entries of `revoke` are marked (all or none)."""
 
     revoke: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Blocked by these entries, each with the first resource that both want."""
+    """The request is blocked by these entries, each with the first common resource."""
 
     blockers: tuple[tuple[LockEntry, LockResource], ...]
 
@@ -69,14 +69,15 @@ def common_resource(first: LockRequest, second: LockRequest) -> LockResource | N
 
 
 def _disjoint(one: LockRequest, other: LockRequest) -> bool:
-    """Have they no name in common? Plans of neighbouring segments are separated by their bounds."""
+    """Whether they have no segment in common. The bounds alone decide for plans of neighbouring
+    segments."""
     if one.span.last < other.span.first or other.span.last < one.span.first:
         return True
     return one.segments.isdisjoint(other.segments)
 
 
 def conflict(request: LockRequest, other: LockRequest) -> LockResource | None:
-    """The resource over which `request` may not stand beside `other`; None if it may."""
+    """The resource over which `request` conflicts with `other`; None if they are compatible."""
     beside = MATRIX[request.mode, other.mode]
     if beside is Compatibility.YES:
         return None
@@ -86,7 +87,7 @@ def conflict(request: LockRequest, other: LockRequest) -> LockResource | None:
 
 
 def decide(request: LockRequest, entries: Iterable[LockEntry], *, order: int) -> Grant | Wait:
-    """Decide a request against all other entries of its table.
+    """Decide on a request, given all other entries of its table.
 
     `order` is the request's own place in the queue. It waits for holders that it conflicts
     with, and (fairness) for earlier waiters of at least its priority that it conflicts with.

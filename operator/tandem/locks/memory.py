@@ -90,7 +90,7 @@ class InProcessLocks:
                 del entries[operation]
 
     def expire(self, table: str, operation: str) -> None:
-        """What a store with leases does when the holder has died."""
+        """Remove an entry, as a store with leases does when the holder has died."""
         with self._table(table) as entries:
             entries.pop(operation, None)
 
@@ -100,7 +100,7 @@ class InProcessLocks:
 
     @contextmanager
     def _table(self, table: str) -> Iterator[dict[str, LockEntry]]:
-        """The entries of a table, to be read and changed; then wakes the affected waiters."""
+        """The entries of a table, to be read and changed; wakes the affected waiters afterwards."""
         woken: list[Callable[[], None]] = []
         with self._mutex:
             entries = self._entries.setdefault(table, {})
@@ -113,7 +113,7 @@ class InProcessLocks:
                     woken = [w for operation, w in watchers if self._may_go(entries, operation)]
                 if not entries:
                     del self._entries[table]
-        # Outside of the mutex: they may call us.
+        # Outside of the mutex: waiters may call this store.
         for wake in woken:
             wake()
 

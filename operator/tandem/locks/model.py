@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
-from tandem.spec.common import Mode as Mode  # each kind says its own
+from tandem.spec.common import Mode as Mode  # each kind has its own
 
 
 class EntryState(StrEnum):
@@ -33,8 +33,8 @@ EVERYTHING = LockInterval()
 class LockResource(NamedTuple):
     """A segment, or (without a name) an interval of the table.
 
-    A segment whose interval is not known lies, for all we know, anywhere: it overlaps every
-    interval, but never another segment.
+    A segment of unknown interval may be anywhere: it overlaps every interval, but never another
+    segment.
     """
 
     segment: str = ""
@@ -55,24 +55,24 @@ def segment(name: str, interval: LockInterval = EVERYTHING) -> LockResource:
 
 
 class ResourceBounds(NamedTuple):
-    """The resources of a request at a glance."""
+    """A summary of the resources of a request, for fast comparisons."""
 
     first: str
-    """The least of the segments as text, "" if there is none; `last` the greatest."""
+    """The least of the segments as text, "" if there is none; `last` is the greatest."""
     last: str
     wide: tuple[LockResource, ...]
-    """Those without a name."""
+    """The resources without a name."""
 
 
 @dataclass(frozen=True, slots=True)
 class LockRequest:
-    """What one operation asks for on one table.
+    """What one operation requests on one table.
 
-    `operation` makes requests idempotent: the same operation never holds two entries.
-    `owner` is the process (a nonce) that asks: a later one of the same operation takes its
-    entry over, and the earlier one, perhaps a zombie, can neither commit nor release under it.
-    `display` is how people know it (`TableCompaction/nightly`). `row_concurrency` False asks
-    that two updates of one segment exclude each other (`Segment` concurrency).
+    `operation` makes requests idempotent: the same operation never holds two entries. `owner` is
+    a nonce of the requesting process: a later process of the same operation takes the entry over,
+    and the earlier one, perhaps a zombie, can then neither commit nor release under it. `display`
+    is the name for messages (`TableCompaction/nightly`). With `row_concurrency` False, two updates
+    of one segment exclude each other (`Segment` concurrency).
     """
 
     table: str
@@ -89,8 +89,8 @@ class LockRequest:
 
     @property
     def names(self) -> list[str]:
-        """The segments in their order; empty where any resource is not just a segment's name.
-        Computed once, as the next ones are: a plan may name thousands."""
+        """The segments in their order; empty if any resource is more than a segment's name.
+        Cached, like the next ones: a plan may name thousands."""
         if self._names is None:
             names = [name for name, interval in self.resources if name and interval is EVERYTHING]
             if len(names) < len(self.resources):
@@ -121,9 +121,9 @@ class LockRequest:
 
 @dataclass(frozen=True, slots=True)
 class LockEntry:
-    """One operation's lock as it is stored. `order` is the creation order (etcd: the create
+    """One operation's lock as it is stored. `order` is the creation order (in etcd, the create
     revision), which makes waiting fair; `token` is the fencing token of the grant, 0 while it
-    waits; `revoked_by` names the operation of higher priority that took the resources."""
+    waits; `revoked_by` names the operation of higher priority that took the resources over."""
 
     request: LockRequest
     state: EntryState
@@ -134,14 +134,14 @@ class LockEntry:
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """`token` rises with every grant on a table; it goes into the commit for diagnosis."""
+    """`token` increases with every grant on a table; it is put into the commit for diagnosis."""
 
     token: int
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Queued behind `blockers`: pairs of (who, resource) for people to read."""
+    """Queued behind `blockers`: pairs of (holder, resource) for messages."""
 
     blockers: tuple[tuple[str, str], ...]
 

@@ -1,6 +1,6 @@
 """The port through which the engine takes locks.
 
-Idempotent by operation: a restarted holder that asks again gets its own entry back (I-27).
+Idempotent by operation: a restarted holder that requests again gets its own entry back (I-27).
 Implementations: `tandem.locks.memory` and `tandem.locks.etcd.store`. `LockContract` in
 `tests/support/lock_contract.py` is the suite that each of them must pass.
 """
@@ -15,16 +15,16 @@ from tandem.locks.model import CommitLease, Granted, LockEntry, LockRequest, Loc
 
 
 class LockStore(Protocol):
-    """Locks of many tables. Every call, but not `watch`, may raise `LocksUnavailable`: the store
-    did not answer in time. Then the call may be repeated, whether it had an effect or not."""
+    """The locks of many tables. Every call except `watch` may raise `LocksUnavailable`: the store
+    did not answer in time. The call may then be repeated, whether or not it had an effect."""
 
     def acquire(self, request: LockRequest) -> Granted | Waiting:
-        """Take all resources, or queue for all of them; never some (I-26).
+        """Take all resources, or queue for all of them; never only some (I-26).
 
-        Asked again, a waiter keeps its place. A holder that asks for other resources gives up
-        what it holds where it must wait for them, and keeps its place: holding while waiting
-        would be a deadlock. A revoked entry starts again, at the end of the queue. Another owner
-        of the same operation takes its entry over, place and resources included (I-27).
+        A waiter that requests again keeps its place. A holder that requests other resources and
+        has to wait for them gives up the ones it holds, but keeps its place: holding while waiting
+        could be a deadlock. A revoked entry starts again, at the end of the queue. Another owner
+        of the same operation takes its entry over, with its place and its resources (I-27).
         """
         ...
 
@@ -32,35 +32,35 @@ class LockStore(Protocol):
         self, table: str, operation: str, owner: str, resources: tuple[LockResource, ...]
     ) -> Granted | Waiting:
         """Hold these as well (S24). If another operation holds one of them, nothing changes and
-        nothing is queued; nor does it wait for those who wait, perhaps for us."""
+        nothing is queued. Waiters are not waited for, since they may wait for us."""
         ...
 
     def wait(self, table: str, operation: str, timeout_s: float) -> None:
-        """Block until `acquire` may answer otherwise, at most `timeout_s` seconds."""
+        """Block until `acquire` may have another answer, at most `timeout_s` seconds."""
         ...
 
     def watch(self, table: str, operation: str, wake: Callable[[], None]) -> Callable[[], None]:
-        """Call `wake` whenever `acquire` may answer otherwise than "wait": the way is free, or
-        the operation has no entry (any more), or its entry was revoked; at once if it is so
-        already. Who watches while holding learns so of a loss.
+        """Call `wake` whenever `acquire` may no longer answer `Waiting`: the resources are free,
+        or the operation has no entry (any more), or its entry was revoked; at once if that is so
+        already. A holder that watches is thus informed of the loss of its locks.
 
-        `wake` is called from any thread, often or in vain; it must return at once and call no
-        method of the store. It is called no more, but for a call under way, after the function
-        that is returned was called.
+        `wake` may be called from any thread, repeatedly and without need; it must return at once
+        and must not call the store. The returned function ends that; only a call in progress may
+        still follow.
         """
         ...
 
     def enter_commit(self, table: str, operation: str, owner: str) -> CommitLease:
-        """From here to `leave_commit` or `release` no other operation revokes us (S28). `LOST`
-        also if another owner took the entry over."""
+        """From now until `leave_commit` or `release` no other operation revokes us (S28). `LOST`
+        also if another owner has taken the entry over."""
         ...
 
     def leave_commit(self, table: str, operation: str, owner: str) -> None:
-        """Back to merely holding: a round of evaluation may take long."""
+        """Return to merely holding, since a round of evaluation may take long."""
         ...
 
     def release(self, table: str, operation: str, owner: str) -> None:
-        """Let go of everything, held or waited for, unless another owner took it over. To be
+        """Release everything, held or waited for, unless another owner has taken it over. To be
         called after the commit (I-29)."""
         ...
 

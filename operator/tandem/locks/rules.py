@@ -1,7 +1,7 @@
-"""What a call does to the entries of a table. Pure: both stores apply what is decided here.
+"""The effect of each call on the entries of a table. Pure: both stores apply these decisions.
 
-A store makes read, decide and write atomic, gives out places in the queue and tokens, and
-knows about time; everything else about locks is in this module and in `conflicts`.
+A store makes read, decide and write atomic, assigns places in the queue and tokens, and handles
+time; everything else about locks is in this module and in `conflicts`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tandem.locks.model import (
 )
 
 LAST = 2**63
-"""The place of a request that has none yet: behind all others."""
+"""The place of a new request: behind all others."""
 
 Blockers = tuple[tuple[LockEntry, LockResource], ...]
 
@@ -30,9 +30,9 @@ Blockers = tuple[tuple[LockEntry, LockResource], ...]
 class LockUpdate:
     """What to store for the operation, and the answer to it.
 
-    `entry` is None where what is stored stays as it is. Its `order` is `LAST` where it gets a
-    new place, its `token` is 0 where a grant gets a new token. Granted if no entry blocks.
-    `revoke` names the operations to be marked, all together with the grant.
+    `entry` is None if the stored entry stays as it is. Its `order` is `LAST` if it gets a new
+    place, its `token` is 0 if a grant gets a new token. The request is granted if no entry blocks
+    it. `revoke` names the operations to be marked in the same transaction as the grant.
     """
 
     entry: LockEntry | None
@@ -52,9 +52,9 @@ def acquire(
 ) -> LockUpdate:
     """Take all resources or queue for all of them. `mine` is the operation's entry, if any.
 
-    A revoked entry is none: the operation starts again at the end of the queue. Another owner
-    gets the entry as it stands, but not the right to commit that the former one took. Where
-    more holders than `most_revoked` are to be revoked, it waits until some have gone.
+    A revoked entry counts as none: the operation starts again at the end of the queue. Another
+    owner gets the entry as it is, but not the state of being inside a commit. If more holders than
+    `most_revoked` would have to be revoked, the request waits until some are gone.
     """
     if mine is not None and mine.revoked_by:
         mine = None
@@ -68,12 +68,12 @@ def acquire(
         return LockUpdate(LockEntry(request, EntryState.HELD, order), revoke=decision.revoke)
     if mine is not None and mine.state is EntryState.WAITING and mine.request == request:
         return LockUpdate(None, decision.blockers)
-    # No request holds one resource while it waits for another: that would be a deadlock.
+    # No request holds one resource while it waits for another: that could be a deadlock.
     return LockUpdate(LockEntry(request, EntryState.WAITING, order), decision.blockers)
 
 
 def covers(held: LockEntry, request: LockRequest) -> bool:
-    """Does what is held already include what is requested?"""
+    """Whether the held resources include the requested ones."""
     have = held.request
     return (
         have.mode is request.mode
@@ -91,7 +91,7 @@ def extend(
 ) -> LockUpdate | None:
     """Hold these as well, under the same token; None if `owner` holds nothing.
 
-    It does not wait for those who wait: they may wait for us.
+    It does not wait for waiters, since they may wait for us.
     """
     if mine is None or mine.request.owner != owner or mine.revoked_by:
         return None
@@ -110,14 +110,14 @@ def extend(
 
 
 def may_commit(mine: LockEntry | None, owner: str) -> CommitLease:
-    """The answer to `enter_commit`, as far as the entry tells."""
+    """The answer to `enter_commit` by the entry alone."""
     if mine is None or mine.request.owner != owner or mine.state is EntryState.WAITING:
         return CommitLease.LOST
     return CommitLease.REVOKED if mine.revoked_by else CommitLease.ENTERED
 
 
 def is_inside_commit(mine: LockEntry | None, owner: str) -> bool:
-    """Has `leave_commit` anything to do?"""
+    """Whether `leave_commit` has anything to do."""
     return mine is not None and mine.request.owner == owner and mine.state is EntryState.COMMITTING
 
 
@@ -143,7 +143,7 @@ def _decide(
 
 
 def waiting(blockers: Blockers) -> Waiting:
-    """For people to read: who holds what."""
+    """The blockers in a form for messages: which operation holds what."""
     return Waiting(tuple((_who(entry), _what(resource)) for entry, resource in blockers))
 
 

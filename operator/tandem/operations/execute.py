@@ -1,4 +1,4 @@
-"""Runs one operation to its end in the calling thread, and says what became of it."""
+"""Runs one operation to its end in the calling thread, and returns its status."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def open_session(
     started_ms: int | None = None,
     snapshot: Snapshot | None = None,
 ) -> Session:
-    """A session that has done nothing yet but read the table to know who it is.
+    """A session that has only read the table yet, to determine the operation id.
 
     `started_ms` is when an earlier process started the operation: `activeDeadlineSeconds` and
     `status.startTime` count from there. A deadline that has passed by now ends the operation
@@ -129,7 +129,7 @@ def _maintain(table: Table, snapshot: Snapshot, ports: Ports) -> None:
     try:
         due = maintenance.is_due(table.log, snapshot)
     except ValueError as error:
-        # A property without sense: what was done has committed, and only the checkpoint waits.
+        # An invalid property: the operation has committed, and only the checkpoint is left out.
         _LOG.warning("%s: no checkpoint: %s", table.display, error)
         return
     if not due:

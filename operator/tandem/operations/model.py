@@ -1,7 +1,7 @@
-"""What one operation works with: its identity, its table, and what it has read so far.
+"""The data of one operation: its identity, its table, and what it has read so far.
 
-`Work` is the performer's memory between effects. It can be lost at any time: everything in it
-is either read again or, if it was written, loaded from the attempt's files.
+`Work` is the performer's state between effects. It can be lost at any time: everything in it can
+be read again from the table or from the attempt's files.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from tandem.timeline.names import SegmentNumbers
 
 @dataclass(frozen=True)
 class Table:
-    """A table as an operation sees it. `storage_options` hold nothing secret; `display` is how
-    people know it (`LakeTable/flights`)."""
+    """An opened table. `storage_options` contain no secrets; `display` is the name for messages
+    (`LakeTable/flights`)."""
 
     store: Store
     log: DeltaLog
@@ -48,7 +48,8 @@ class Table:
 
 @dataclass(frozen=True)
 class Identity:
-    """Who an operation is. `display` is how people know it: `TableCompaction/nightly`."""
+    """The identity of an operation. `display` is the name for messages:
+    `TableCompaction/nightly`."""
 
     operation_id: str
     kind: str
@@ -65,8 +66,8 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What `Kind.plan` comes to. With `nothing_to_do` there is no job; it is `superseded` if
-    there was something when an earlier attempt planned."""
+    """The result of `Kind.plan`. With `nothing_to_do` there is no job; it is `superseded` if an
+    earlier attempt had found something to do."""
 
     summary: Plan
     job: AnyJob | None
@@ -78,8 +79,8 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What `Kind.decide` comes to. `evaluate` is the request of the next round; `payload` is
-    the kind's own, for `Kind.change`."""
+    """The result of `Kind.decide`. `evaluate` is the request of the next round; `payload` is
+    specific to the kind, for `Kind.change`."""
 
     verdict: Verdict
     why: str = ""
@@ -90,8 +91,9 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class OutputFileChange:
-    """A file that becomes visible, and all its rows that are dead then (written as a deletion
-    vector). `add` of a file that is live already is the live action: its removal repeats it."""
+    """A file that becomes visible, with all its rows that are deleted then (written as a deletion
+    vector). For a file that is live already, `add` is the live action, which the `remove`
+    repeats."""
 
     add: AddFile
     rows: int
@@ -99,16 +101,16 @@ class OutputFileChange:
 
 
 Vectors = Mapping[str, tuple[BitMap64, DeletionVector]]
-"""Logged path → the rows dead then, and the vector that says so, written already."""
+"""Logged path → the deleted rows, and the deletion vector that was written for them."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeSet:
     """The content of a commit, before deletion vectors are written.
 
-    `marked`: live files of others that get another deletion vector, each with all its dead
-    positions then. `operation` is Delta's standard name. `row_map` is what must be published
-    with it, "" for none.
+    `marked`: existing files that get a new deletion vector, each with all its deleted positions.
+    `operation` is Delta's standard name. `row_map` is the row map to publish with the commit, ""
+    for none.
     """
 
     operation: str
@@ -130,8 +132,8 @@ class ChangeSet:
 
 @dataclass(frozen=True, slots=True)
 class ProgressBaseline:
-    """How far a round's job was when it was first looked at: its speed is measured from there,
-    also by a process that took it over half-way."""
+    """The progress of a round's job when it was first polled: its speed is measured from there,
+    also by a process that has taken it over."""
 
     round: int
     total: int
@@ -141,8 +143,9 @@ class ProgressBaseline:
 
 @dataclass(slots=True)
 class Work:
-    """`latest` is the version last read, `job` and `plan` the attempt's frozen ones, `requests`
-    and `results` those of the rounds so far, `sources` copies of a merge's source by path."""
+    """The state of one operation between effects. `latest` is the version last read, `job` and
+    `plan` are the attempt's frozen ones, `requests` and `results` those of the rounds so far,
+    `sources` the copies of a merge's source by path."""
 
     identity: Identity
     table: Table
@@ -166,7 +169,7 @@ class Work:
     polls: int = 0
 
     def forget_attempt(self) -> None:
-        """Another attempt begins: nothing of the last one holds."""
+        """Drop everything that belongs to the last attempt, since another one begins."""
         self.planned = self.plan = self.job = self.decision = self.change = None
         self.requests, self.results, self.sidecars, self.vectors = {}, {}, {}, {}
         self.sources = {}
@@ -188,7 +191,7 @@ class Work:
 
 
 class Kind(Protocol):
-    """What is special about one kind of operation. Everything else is the same for all."""
+    """The part of an operation that differs by its kind."""
 
     @property
     def protocol_kind(self) -> OperationKind:
@@ -196,15 +199,15 @@ class Kind(Protocol):
         ...
 
     def plan(self, work: Work) -> Planned:
-        """Plan against `work.snapshot`. Raises what makes the operation impossible."""
+        """Plan against `work.snapshot`. Raises the error that rules the operation out."""
         ...
 
     def plan_of_adopted(self, work: Work) -> Planned:
-        """The locks of the frozen plan that an earlier run left."""
+        """The plan, with its locks, of an adopted attempt, from the frozen plan."""
         ...
 
     def load(self, work: Work, round_: int) -> None:
-        """Read and verify what else belongs to a round's result (row map, matches).
+        """Read and verify the sidecars of a round's result (row map, matches).
 
         Raises: ManifestInvalid.
         """
@@ -215,5 +218,5 @@ class Kind(Protocol):
         ...
 
     def change(self, work: Work) -> ChangeSet:
-        """The commit's content, from the decision just made."""
+        """The commit's content, from the latest decision."""
         ...

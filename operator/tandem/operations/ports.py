@@ -1,4 +1,4 @@
-"""What the engine needs from outside, as ports: tests and the operator put in their own.
+"""What the engine needs from outside, as ports: tests and the operator supply their own.
 
 The store comes with the table (`tandem.storage.Store`), jobs through
 `tandem.jobs.runner.JobRunner`, locks through `tandem.locks.port.LockStore`.
@@ -37,8 +37,8 @@ class Clock(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ProcessId:
-    """A process for ever: pids are used again, pid with start time is not. `started` is
-    opaque text, "" where the system does not tell."""
+    """Identifies a process for all time: pids are reused, a pid with a start time is not.
+    `started` is opaque text, "" if the system does not report it."""
 
     host: str
     pid: int
@@ -52,20 +52,20 @@ class Processes(Protocol):
     def me(self) -> ProcessId: ...
 
     def alive(self, process: ProcessId) -> bool:
-        """Whether it certainly lives: False for processes of other hosts, which nobody can
-        know of. (Wrongly False costs work; the log's stops keep it from costing rows.)"""
+        """Whether the process is certainly alive: False for processes of other hosts, which cannot
+        be checked. (A wrong False costs work; the log's stops keep it from costing rows.)"""
         ...
 
 
 class Nonces(Protocol):
     def nonce(self) -> str:
-        """Text that nobody else has, fit for a file name."""
+        """Unique text, usable in a file name."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptKey:
-    """An attempt in the hands of a process."""
+    """An attempt that a process works on."""
 
     process: ProcessId
     location: str
@@ -74,10 +74,10 @@ class AttemptKey:
 
 
 class LocalClaims:
-    """Who of this process is at work on which attempts. A claim's process lives as long as any
-    of its threads; whether the one that claimed still cares, only this tells. Thread-safe.
+    """Which sessions of this process work on which attempts. A claim only shows that its process
+    is alive; this shows whether one of its sessions still works on the attempt. Thread-safe.
 
-    Held weakly: whoever is forgotten without a word holds nothing any more.
+    Sessions are held weakly: one that is garbage-collected without a `drop` holds nothing.
     """
 
     def __init__(self) -> None:
@@ -87,24 +87,24 @@ class LocalClaims:
         )
 
     def take(self, key: AttemptKey, holder: object) -> bool:
-        """Whether it is in the holder's hands now: nobody else's had it."""
+        """Take the attempt; False if another holder has it."""
         with self._lock:
             return self._holders.setdefault(key, holder) is holder
 
     def busy(self, key: AttemptKey, holder: object) -> bool:
-        """Whether somebody else has it."""
+        """Whether another holder has the attempt."""
         with self._lock:
             return self._holders.get(key, holder) is not holder
 
     def drop(self, holder: object) -> None:
-        """Let go of everything."""
+        """Release all attempts of the holder."""
         with self._lock:
             for key in [k for k, v in self._holders.items() if v is holder]:
                 del self._holders[key]
 
 
 THIS_PROCESS = LocalClaims()
-"""What is true of a process is one for all its engines."""
+"""One for the whole process, shared by all of its engines."""
 
 
 class SystemClock:
@@ -118,7 +118,7 @@ class SystemClock:
 
 
 class SystemProcesses:
-    """Processes of this host. Start times come from /proc; elsewhere the pid has to do."""
+    """Processes of this host. Start times come from /proc; without it only the pid is used."""
 
     def me(self) -> ProcessId:
         return ProcessId(_host(), os.getpid(), _started(os.getpid()))
@@ -131,7 +131,7 @@ class SystemProcesses:
         except ProcessLookupError:
             return False
         except PermissionError:
-            pass  # it lives, and belongs to somebody else
+            pass  # it is alive, and belongs to another user
         return _started(process.pid) == process.started
 
 
@@ -144,7 +144,7 @@ class SystemNonces:
 
 @cache
 def _host() -> str:
-    # Containers share host names and pid numbers; the boot and pid namespace tell them apart.
+    # Containers may share host names and pids; boot id and pid namespace distinguish them.
     parts = [socket.gethostname()]
     for path in ("/proc/sys/kernel/random/boot_id", "/proc/self/ns/pid"):
         source = Path(path)
@@ -160,13 +160,13 @@ def _started(pid: int) -> str:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return ""
-    # The command, in brackets, may hold anything; field 22 counts from before it.
+    # The command, in parentheses, may contain any character; field 22 is counted from its end.
     return stat.rsplit(")", 1)[1].split()[19]
 
 
 @dataclass(frozen=True)
 class Ports:
-    """Everything from outside that one engine uses."""
+    """All ports of one engine."""
 
     jobs: JobRunner
     locks: LockStore = field(default_factory=InProcessLocks)
@@ -175,4 +175,4 @@ class Ports:
     nonces: Nonces = field(default_factory=SystemNonces)
     local_claims: LocalClaims = THIS_PROCESS
     small_rounds: Callable[[], SmallRounds] = ArrowRounds
-    """Makes what evaluates the small rounds of one operation."""
+    """Creates the evaluator of the small rounds of one operation."""

@@ -1,8 +1,8 @@
-"""How each kind of operation is performed: an entry per kind.
+"""The implementation of each kind of operation: an entry per kind.
 
-All else that differs by kind is said by its model (`tandem.spec.common.Operation`): names, lock
-mode, columns, what `plan` prints. Jobs are kinds of their own (`tandem.jobs.formats.Job`), since
-several kinds of operations share one.
+Everything else that differs by kind is defined by its model (`tandem.spec.common.Operation`):
+names, lock mode, columns, what `plan` prints. Jobs have kinds of their own
+(`tandem.jobs.formats.Job`), since several kinds of operations share one.
 """
 
 from __future__ import annotations
@@ -38,5 +38,5 @@ PERFORMED_BY: Final[dict[type[Operation], Callable[[Any], Kind]]] = {
 
 
 def kind_of(resource: Operation) -> Kind:
-    """What is special about a resource's kind."""
+    """The implementation of a resource's kind."""
     return PERFORMED_BY[type(resource)](resource)

@@ -1,7 +1,7 @@
-"""`tandem run` and `tandem plan` as functions: order resources, run them, report all.
+"""`tandem run` and `tandem plan` as functions: order resources, run them, report on all of them.
 
-A `LakeTable` comes before what refers to it, `dependsOn` orders the rest, everything else
-starts together, a thread each.
+A `LakeTable` comes before the operations that refer to it, and `dependsOn` orders operations;
+otherwise they start together, each in its own thread.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ def run(
     observer: StatusObserver | None = None,
     cancel: threading.Event | None = None,
 ) -> list[ResourceOutcome]:
-    """Run resources to their ends; outcomes in the order given.
+    """Run resources until they have ended; returns the outcomes in the order given.
 
     Args:
         observer: called from any thread whenever a status changes.
-        cancel: once set, operations are asked to stop; they give up what has not committed, and
-            are reported. A KeyboardInterrupt in the calling thread is raised at once instead:
-            what runs is then left as a kill would leave it.
+        cancel: once set, operations are requested to stop; they give up what has not committed,
+            and are reported. A KeyboardInterrupt in the calling thread, however, is raised at
+            once: running operations are then left as if the process had been killed.
 
     Raises: InvalidSpec before anything starts (circular `dependsOn`, kinds not built yet).
     """
@@ -84,8 +84,8 @@ def plan(
 
 
 def local_ports() -> Ports:
-    """This machine, this process, local Spark."""
-    from tandem.spark.launch.local import LocalRunner  # starts nothing, but imports much
+    """The ports for this machine, with locks in this process and local Spark."""
+    from tandem.spark.launch.local import LocalRunner  # a slow import
 
     return Ports(jobs=LocalRunner())
 
@@ -151,7 +151,7 @@ class _Runner:
                     resource, Reason.INTERRUPTED, "interrupted before it started"
                 )
             elif bad and not self._options.plan_only:
-                message = f"not started, since {_named(bad[0])} did not end well"
+                message = f"not started, since {_named(bad[0])} did not succeed"
                 self._outcomes[key] = _failed(resource, Reason.WAITING_FOR_DEPENDENCY, message)
             elif bad and bad[0][0] == LakeTable.kind_name:
                 message = f"not planned, since {_named(bad[0])} cannot be read"

@@ -3,7 +3,7 @@
 The same segments and the same request give the same plan. Nothing here reads a table or a
 clock; nothing here takes a lock.
 
-    auto             room: automatic compaction
+    auto             package: automatic compaction
     model            the values of planning
     compaction       the entry point: a request to a plan
     minor            CarbonData's loop over levels

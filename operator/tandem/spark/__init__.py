@@ -2,9 +2,9 @@
 
 Jobs write files and a result; only the engine commits.
 
-    runtime      room: reading the plan, writing the result, rows of a table as DataFrames
-    sources      room: CSV, JSON, Parquet and Delta sources
-    jobs         room: one module for each kind of job
-    launch       room: jobs as local processes
-    application  room: jobs as `SparkApplication`s; pure
+    runtime      package: reading the plan, writing the result, rows of a table as DataFrames
+    sources      package: CSV, JSON, Parquet and Delta sources
+    jobs         package: one module for each kind of job
+    launch       package: jobs as local processes
+    application  package: jobs as `SparkApplication`s; pure
 """

@@ -16,8 +16,8 @@ One pydantic model is the source for the command line, the custom resource defin
     status           `status`
     problems         from pydantic's errors to `InvalidSpec`
     remedies         what each reason means, and what to do
-    crd              room: custom resource definitions
-    loading          room: `-f`
+    crd              package: custom resource definitions
+    loading          package: `-f`
 """
 
 from tandem.spec.identity import spec_hash

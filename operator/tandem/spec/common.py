@@ -112,11 +112,12 @@ class OperationSpec(Model):
     ttl_seconds_after_finished: Annotated[StrictInt, Field(ge=0, le=_INT32)] | None = None
     """Seconds after its end at which the resource is deleted (in a cluster); never by default."""
     lock_mode: LockMode = LockMode.CONCURRENT
-    """`Concurrent`: writers go on, and what they do is reconciled. `Exclusive` is not built yet."""
+    """`Concurrent`: other writers continue, and their commits are reconciled. `Exclusive` is not
+    implemented yet."""
     spark_template: Opaque | None = None
-    """A piece of a `SparkApplication` that is merged into the one of this operation."""
+    """A partial `SparkApplication` that is merged into the one of this operation."""
     depends_on: Annotated[tuple[Dependency, ...], Field(max_length=64)] = ()
-    """Operations that must have ended well before this one starts; without it, operations
+    """Operations that must have succeeded before this one starts; without it, operations
     that are applied together start together."""
 
     def canonical(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`TableCompaction`: write many small segments anew as few larger ones."""
+"""`TableCompaction`: rewrite many small segments as few larger ones."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ class Minor(Model):
     """How many consecutive segments of each level make one of the next: by (4, 3) four loads
     become `0.1`, and three such become `0.2`."""
     preserve: Annotated[StrictInt, Field(ge=0, le=1_000_000)] = 0
-    """The newest so many segments are left alone."""
+    """How many of the newest segments are left alone."""
     max_segment_size: Bytes | None = None
     """Segments of at least this size are left alone; no limit by default."""
     segments: UniqueSegmentsOrChunks | None = None
-    """Look among these segments only; among all by default. Automatic compaction says here
-    what it chose."""
+    """Consider only these segments; all by default. Automatic compaction sets the segments that
+    it has chosen."""
 
 
 class SemiMajor(Model):
@@ -90,10 +90,11 @@ class LayoutStrategy(StrEnum):
 class Layout(Model):
     strategy: LayoutStrategy = LayoutStrategy.BIN_PACK
     """`BinPack` keeps the order of rows. `Sort` orders them by the columns, the first one first.
-    `ZOrder` keeps rows together that are alike in all of the columns, for filters on any."""
+    `ZOrder` clusters rows with similar values in all of the columns, for filters on any of
+    them."""
     columns: Annotated[tuple[Text, ...], Field(max_length=32)] = ()
     """Columns to order by; neither those of partitions nor nested ones. With `ZOrder` two to
-    four serve best."""
+    four are best."""
 
     @model_validator(mode="after")
     @cel(
@@ -130,7 +131,7 @@ class CompactionTemplate(Model):
 
     type: CompactionType
     """`Minor`: runs of consecutive segments by level. `SemiMajor`: whole chunks. `Major`: runs up
-    to a size. `Custom`: what you name."""
+    to a size. `Custom`: the given segments."""
     minor: Minor | None = None
     """Only with type `Minor`."""
     semi_major: SemiMajor | None = None
@@ -143,7 +144,7 @@ class CompactionTemplate(Model):
     """In which order the rows are written. With `Sort` and `ZOrder` all files of a partition and
     chunk are put in order together; what lies in that order already is left alone."""
     target_file_size: Bytes = DEFAULT_TARGET_FILE_SIZE
-    """Size that output files aim at."""
+    """Target size of output files."""
     skip_offset_from_latest: Milliseconds | None = None
     """Leave chunks alone that end less than this before the newest one ends; without a time
     column, segments that were loaded less than this before the newest. None by default."""

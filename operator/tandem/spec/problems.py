@@ -109,8 +109,8 @@ def problems_of(
 
 
 def _alias_path(location: tuple[int | str, ...]) -> FieldPath:
-    # Pydantic adds parts that nobody typed: the branch of a union (`str`, `dict[str,any]`) and
-    # `[key]` for a key of a mapping.
+    # Pydantic adds parts that are not in the input: the branch of a union (`str`,
+    # `dict[str,any]`) and `[key]` for a key of a mapping.
     return tuple(
         part
         for part in location

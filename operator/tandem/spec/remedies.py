@@ -15,41 +15,41 @@ from tandem.errors import Reason
 MEANING: Final[Mapping[Reason, str]] = {
     Reason.PENDING: "Nothing has happened yet.",
     Reason.PLANNED: "Inputs are chosen and frozen; nothing is locked.",
-    Reason.WAITING_FOR_DEPENDENCY: "An operation or table that it refers to is not done, or "
-    "did not end well.",
+    Reason.WAITING_FOR_DEPENDENCY: "An operation that it depends on has not succeeded, or its "
+    "table is not ready.",
     Reason.WAITING_FOR_LOCK: "A conflicting operation holds a lock.",
-    Reason.RUNNING: "The Spark job is at work.",
+    Reason.RUNNING: "The Spark job is running.",
     Reason.RECONCILING: "The result is merged with what was committed meanwhile.",
     Reason.RETRYING: "An attempt failed; another one follows.",
     Reason.SUSPENDED: "`spec.suspend` is true.",
     Reason.COMMITTED: "Done: the result is visible in `status.result.version`.",
-    Reason.ADOPTED: "The table was there and is accepted.",
+    Reason.ADOPTED: "The table existed already and is accepted.",
     Reason.CREATED: "The table was created.",
-    Reason.DRY_RUN: "Planned only, as `spec.dryRun` asked.",
+    Reason.DRY_RUN: "Planned only, since `spec.dryRun` is true.",
     Reason.NOTHING_TO_DO: "Nothing matched, so nothing was committed.",
-    Reason.SUPERSEDED: "Everything it worked on is gone meanwhile; nothing was committed.",
-    Reason.INVALID_SPEC: "A field is wrong, contradictory or not built yet.",
-    Reason.INVALID_STATEMENT: "`where` or `set` is not an expression that is accepted.",
-    Reason.REFERENCE_NOT_FOUND: "A name leads to nothing.",
+    Reason.SUPERSEDED: "Other commits have removed all of its inputs; nothing was committed.",
+    Reason.INVALID_SPEC: "A field is invalid, contradictory or not implemented yet.",
+    Reason.INVALID_STATEMENT: "`where` or `set` is not a valid expression.",
+    Reason.REFERENCE_NOT_FOUND: "There is no object of the given name.",
     Reason.LOCATION_NOT_ALLOWED: "A path leads out of the table's root, or a location is not one "
     "that this namespace may use.",
     Reason.UNKNOWN_SEGMENT: "No live segment has this name.",
     Reason.TABLE_NOT_FOUND: "There is no Delta table at the location.",
     Reason.CORRUPT_LOG: "A commit or checkpoint is damaged or missing.",
     Reason.CORRUPT_DELETION_VECTOR: "A deletion vector does not match its checksum or count.",
-    Reason.DATA_FILE_MISSING: "A file that the log names is gone: data, or a deletion vector.",
+    Reason.DATA_FILE_MISSING: "A file that the log refers to is gone: data, or a deletion vector.",
     Reason.UNSUPPORTED_FEATURE: "The table uses a feature that Tandem may not touch.",
-    Reason.DELETION_VECTORS_DISABLED: "The operation needs deletion vectors; ask for them with "
+    Reason.DELETION_VECTORS_DISABLED: "The operation needs deletion vectors; enable them with "
     "`enableDeletionVectors`.",
     Reason.VERSION_NOT_FOUND: "The version is not, or no longer, in the log.",
-    Reason.STORE_UNSUITABLE: "The store cannot create an object only if it is absent.",
+    Reason.STORE_UNSUITABLE: "The store does not support conditional puts (create if absent).",
     Reason.ACCESS_DENIED: "The store refuses access.",
     Reason.STORAGE_FULL: "The store is full.",
     Reason.STORAGE_ERROR: "The store failed in another way.",
     Reason.LOCKS_UNAVAILABLE: "etcd, which keeps the locks, cannot be reached. Nothing is "
     "lost; the operation waits.",
     Reason.CLUSTER_UNAVAILABLE: "The Kubernetes API does not answer.",
-    Reason.SPARK_MISSING: "There is no Java or no Spark to run jobs.",
+    Reason.SPARK_MISSING: "Java or Spark is not installed, so jobs cannot run.",
     Reason.JOB_FAILED: "The Spark job failed.",
     Reason.JOB_TIMEOUT: "The Spark job did not answer in time.",
     Reason.OUT_OF_MEMORY: "The driver, an executor or a Python worker ran out of memory.",
@@ -57,16 +57,16 @@ MEANING: Final[Mapping[Reason, str]] = {
     Reason.UNSCHEDULABLE: "No node has room for the driver.",
     Reason.JOB_NOT_STARTED: "The driver's container cannot be created; often a Secret is missing.",
     Reason.SUBMISSION_FAILED: "The Spark operator could not submit the job.",
-    Reason.DRIVER_EVICTED: "The driver's pod was evicted, or its node went away.",
+    Reason.DRIVER_EVICTED: "The driver's pod was evicted, or its node was lost.",
     Reason.JOB_VANISHED: "The job or its driver is gone, and left no result.",
-    Reason.STATEMENT_FAILED: "The statement raised on some row.",
+    Reason.STATEMENT_FAILED: "The statement failed on a row.",
     Reason.SOURCE_CHANGED: "The source changed while it was read; nothing was committed.",
-    Reason.SOURCE_UNREADABLE: "A file of the source is damaged, cut off, or of another format.",
-    Reason.MANIFEST_INVALID: "A job's result is missing, cut off or of another attempt.",
+    Reason.SOURCE_UNREADABLE: "A file of the source is damaged, truncated, or of another format.",
+    Reason.MANIFEST_INVALID: "A job's result is missing, truncated or of another attempt.",
     Reason.OUTPUT_MISSING: "A file that a job wrote is gone before the commit.",
-    Reason.CONFLICT: "Another commit made this one impossible.",
-    Reason.TABLE_REPLACED: "The table is another one now, or was rolled back.",
-    Reason.COUNT_MISMATCH: "A replay touched another number of rows than it must.",
+    Reason.CONFLICT: "The operation conflicts with another commit.",
+    Reason.TABLE_REPLACED: "The table was replaced by another one, or rolled back.",
+    Reason.COUNT_MISMATCH: "A replay touched an unexpected number of rows.",
     Reason.ABANDONED: "A later attempt declared this one dead.",
     Reason.DEADLINE_EXCEEDED: "`activeDeadlineSeconds` is over.",
     Reason.BACKOFF_LIMIT_EXCEEDED: "As many attempts failed as `backoffLimit` allows.",
@@ -79,10 +79,11 @@ MEANING: Final[Mapping[Reason, str]] = {
 _AGAIN: Final = "then `kubectl tandem retry`"
 
 REMEDY: Final[Mapping[Reason, str]] = {
-    Reason.PENDING: "Wait. If it stays so, no operator serves this namespace: `kubectl tandem "
-    "version`.",
-    Reason.WAITING_FOR_DEPENDENCY: "Look at what it waits for; retry that, or delete this one.",
-    Reason.WAITING_FOR_LOCK: "Wait, or look at the holder: `kubectl tandem locks`. A higher "
+    Reason.PENDING: "Wait. If it stays `Pending`, no operator serves this namespace: `kubectl "
+    "tandem version`.",
+    Reason.WAITING_FOR_DEPENDENCY: "Check the operation that it waits for; retry that one, or "
+    "delete this one.",
+    Reason.WAITING_FOR_LOCK: "Wait, or check the holder: `kubectl tandem locks`. A higher "
     "`priority` goes first.",
     Reason.RETRYING: "Wait; the message says why the last attempt failed.",
     Reason.SUSPENDED: "`kubectl tandem resume`.",
@@ -93,10 +94,10 @@ REMEDY: Final[Mapping[Reason, str]] = {
     Reason.REFERENCE_NOT_FOUND: "Create what the message names, in the same namespace.",
     Reason.LOCATION_NOT_ALLOWED: "Use a location that the operator allows, or have its "
     "administrator allow this one, " + _AGAIN + ".",
-    Reason.UNKNOWN_SEGMENT: "Take names from `kubectl tandem status` or `tandem table segments`, "
+    Reason.UNKNOWN_SEGMENT: "Use names from `kubectl tandem status` or `tandem table segments`, "
     "and create another operation.",
-    Reason.TABLE_NOT_FOUND: "Correct `spec.location`, or let it be created with `spec.create`; if "
-    "it is the source of an operation, create it, " + _AGAIN + ".",
+    Reason.TABLE_NOT_FOUND: "Correct `spec.location`, or have the table created by `spec.create`; "
+    "if it is the source of an operation, create it, " + _AGAIN + ".",
     Reason.CORRUPT_LOG: "Restore the file that the message names from a copy of the store, "
     + _AGAIN
     + "; Tandem touches nothing until then.",
@@ -113,48 +114,51 @@ REMEDY: Final[Mapping[Reason, str]] = {
     + ".",
     Reason.VERSION_NOT_FOUND: "Name a version that the log still has: `tandem history`.",
     Reason.STORE_UNSUITABLE: "Use a store with conditional puts (S3, GCS, ADLS, a local disk).",
-    Reason.ACCESS_DENIED: "Check the Secret that `spec.storage` names and its rights on the "
-    "bucket, " + _AGAIN + ".",
-    Reason.STORAGE_FULL: "Make room, " + _AGAIN + ".",
-    Reason.STORAGE_ERROR: "Look at the store; what may pass is tried again by itself.",
-    Reason.LOCKS_UNAVAILABLE: "Look at etcd and at the operator's way to it.",
-    Reason.CLUSTER_UNAVAILABLE: "Look at the API server.",
+    Reason.ACCESS_DENIED: "Check the Secret in `spec.storage` and its permissions on the bucket, "
+    + _AGAIN
+    + ".",
+    Reason.STORAGE_FULL: "Free space, " + _AGAIN + ".",
+    Reason.STORAGE_ERROR: "Check the store; transient errors are retried automatically.",
+    Reason.LOCKS_UNAVAILABLE: "Check etcd, and the network between it and the operator.",
+    Reason.CLUSTER_UNAVAILABLE: "Check the API server.",
     Reason.SPARK_MISSING: "Install Java and Spark, or use the image.",
     Reason.JOB_FAILED: "Read the driver's log: `kubectl logs` of the pod that the message names, "
     + _AGAIN
     + ".",
-    Reason.JOB_TIMEOUT: "Look whether the driver still works; give it more cores, " + _AGAIN + ".",
+    Reason.JOB_TIMEOUT: "Check whether the driver makes progress; give it more cores, "
+    + _AGAIN
+    + ".",
     Reason.OUT_OF_MEMORY: "Give it more memory in `sparkTemplate`, in another operation.",
     Reason.IMAGE_PULL_FAILED: "Correct the operator's image or its pull secret, " + _AGAIN + ".",
-    Reason.UNSCHEDULABLE: "Add nodes, or ask for less in `sparkTemplate`.",
+    Reason.UNSCHEDULABLE: "Add nodes, or request less in `sparkTemplate`.",
     Reason.JOB_NOT_STARTED: "Create the Secret or ConfigMap that the message names, "
     + _AGAIN
     + ".",
-    Reason.SUBMISSION_FAILED: "Look at the Spark operator's log, and at the service account of "
-    "the jobs.",
-    Reason.DRIVER_EVICTED: "Nothing, if the next attempt goes well; else look at the nodes.",
+    Reason.SUBMISSION_FAILED: "Check the Spark operator's log, and the service account of the "
+    "jobs.",
+    Reason.DRIVER_EVICTED: "Nothing if the next attempt succeeds; otherwise check the nodes.",
     Reason.JOB_VANISHED: "Find out who deletes SparkApplications or pods, " + _AGAIN + ".",
     Reason.STATEMENT_FAILED: "Guard the statement with CASE WHEN, in another operation.",
-    Reason.SOURCE_CHANGED: "Create another operation, with a source that nobody writes to or the "
+    Reason.SOURCE_CHANGED: "Create another operation, with a source that does not change or the "
     "`version` of a Delta table.",
     Reason.SOURCE_UNREADABLE: "Write the file again, " + _AGAIN + ".",
-    Reason.MANIFEST_INVALID: "`kubectl tandem retry`; if it comes again, report it.",
+    Reason.MANIFEST_INVALID: "`kubectl tandem retry`; if it happens again, report it.",
     Reason.OUTPUT_MISSING: "Find out who deletes files below the table, " + _AGAIN + ".",
-    Reason.CONFLICT: "`kubectl tandem retry`: it begins anew with the latest version.",
+    Reason.CONFLICT: "`kubectl tandem retry`: it starts again with the latest version.",
     Reason.TABLE_REPLACED: "Create another operation for the table as it is now.",
     Reason.COUNT_MISMATCH: "Nothing was published. Please report it: `kubectl tandem report`.",
-    Reason.ABANDONED: "Look at the later attempt.",
-    Reason.DEADLINE_EXCEEDED: "Create it again with a longer deadline, or look why it took so "
+    Reason.ABANDONED: "See the later attempt.",
+    Reason.DEADLINE_EXCEEDED: "Create it again with a longer deadline, or find out why it took so "
     "long: `kubectl tandem history`.",
-    Reason.BACKOFF_LIMIT_EXCEEDED: "Cure what the message says, " + _AGAIN + ".",
+    Reason.BACKOFF_LIMIT_EXCEEDED: "Fix the problem in the message, " + _AGAIN + ".",
     Reason.ALREADY_RUNNING: "Wait for the other process.",
-    Reason.CANCELLED: "Create it again if it shall be done after all.",
+    Reason.CANCELLED: "Create it again if it is still wanted.",
     Reason.INTERNAL_ERROR: "`kubectl tandem report`, and attach the bundle to the report.",
 }
-"""Reasons that need nothing have none."""
+"""What to do in a cluster. Reasons that need no action have no entry."""
 
 _OR_THE_TABLE: Final = "Correct the resource; or the table or the source, then `{again}`."
-_MENDED: Final = "Once that is mended, `{again}`."
+_MENDED: Final = "Once that is fixed, `{again}`."
 _RESTORE: Final = "Restore the file or the table, then `{again}`."
 
 HERE: Final[Mapping[Reason, str]] = {
@@ -173,32 +177,32 @@ HERE: Final[Mapping[Reason, str]] = {
     Reason.UNSUPPORTED_FEATURE: "Leave this table to its engine, or drop the feature there, then "
     "`{again}`.",
     Reason.DELETION_VECTORS_DISABLED: "After that, `{again}`.",
-    Reason.CONFLICT: "`{again}` begins anew with the latest version; a higher "
-    "`conflict.maxAttempts` goes on for longer.",
+    Reason.CONFLICT: "`{again}` starts again with the latest version; a higher "
+    "`conflict.maxAttempts` allows more rounds.",
     Reason.JOB_FAILED: "Read the log that the message names, then `{again}`.",
     Reason.JOB_TIMEOUT: "Read the job's log, then `{again}`.",
     Reason.OUT_OF_MEMORY: "Give it more memory in `sparkTemplate`.",
-    Reason.STORAGE_FULL: "Make room, then `{again}`.",
-    Reason.ACCESS_DENIED: "Check the credentials in the environment, and their rights.",
-    Reason.SOURCE_CHANGED: "Let nobody write to the source meanwhile, or name the `version` of a "
-    "Delta table, then `{again}`.",
+    Reason.STORAGE_FULL: "Free space, then `{again}`.",
+    Reason.ACCESS_DENIED: "Check the credentials in the environment, and their permissions.",
+    Reason.SOURCE_CHANGED: "Keep the source unchanged meanwhile, or name the `version` of a Delta "
+    "table, then `{again}`.",
     Reason.SOURCE_UNREADABLE: "Write the file that the message names again, then `{again}`.",
     Reason.OUTPUT_MISSING: "Find out who deletes files below the table, then `{again}`.",
     Reason.TABLE_REPLACED: "`{again}` works on the table as it is now.",
-    Reason.BACKOFF_LIMIT_EXCEEDED: "Cure what the message says, then `{again}`.",
+    Reason.BACKOFF_LIMIT_EXCEEDED: "Fix the problem in the message, then `{again}`.",
     Reason.DEADLINE_EXCEEDED: "`{again}` with a longer deadline.",
     Reason.COUNT_MISMATCH: "Nothing was published. Please report it.",
     Reason.INTERNAL_ERROR: "Please report it.",
 }
-"""What to do without a cluster, where the message does not say it. `{again}` is a command."""
+"""What to do without a cluster if the message does not say it. `{again}` is a command."""
 
 
 def remedy(reason: str) -> str:
-    """What to do, "" where nothing is known or needed."""
+    """What to do, "" if nothing is known or needed."""
     return REMEDY.get(Reason(reason), "") if reason in set(Reason) else ""
 
 
 def remedy_here(reason: str, again: str) -> str:
     """What to do about a `tandem run`, "" where nothing is known or the message says it.
-    `again` is the command that begins this resource anew, and nothing else."""
+    `again` is the command that starts this resource again, and no other."""
     return HERE[Reason(reason)].format(again=again) if reason in HERE else ""

@@ -1,4 +1,4 @@
-"""`SegmentRewrite`: write single segments anew, their siblings left alone."""
+"""`SegmentRewrite`: rewrite single segments and leave the others alone."""
 
 from __future__ import annotations
 
@@ -82,7 +82,8 @@ class Recompress(Model):
 class Rewrite(Model):
     purge_deleted: StrictBool = False
     """Leave out the rows that are marked as deleted. By itself it touches only the files that
-    have such rows; with another wish all files are written, without those rows too."""
+    have such rows; together with another change all files are rewritten, also without these
+    rows."""
     recompress: Recompress | None = None
     """Write the files with another codec."""
     sort_by: Annotated[tuple[Text, ...], Field(max_length=32)] = ()
@@ -112,7 +113,7 @@ class SegmentRewriteSpec(OperationSpec):
 
 
 class SegmentRewrite(Operation):
-    """Write single segments anew, each under its own name, while the table is being written."""
+    """Rewrite single segments, each under its own name, while the table is being written."""
 
     kind_name: ClassVar[str] = "SegmentRewrite"
     short_name: ClassVar[str] = "segrw"

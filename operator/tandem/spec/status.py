@@ -62,15 +62,15 @@ class Condition(StatusModel):
     type: ConditionType
     """What it is about."""
     status: ConditionStatus
-    """Whether it is so."""
+    """Whether the condition applies."""
     reason: str
     """A value of `tandem.errors.Reason`; see `docs/reasons.md`."""
     message: str = ""
-    """One or two sentences for people."""
+    """A human-readable explanation."""
     last_transition_time: str
     """RFC 3339, UTC."""
     observed_generation: int = 1
-    """The generation of the spec that it speaks of."""
+    """The generation of the spec that the condition is based on."""
 
 
 class Progress(StatusModel):
@@ -116,7 +116,7 @@ class Plan(StatusModel):
     segments: tuple[str, ...] = ()
     """Segments whose files it replaces, or may."""
     outputs: tuple[str, ...] | None = None
-    """Names that the new segments get if nobody is faster."""
+    """Names that the new segments get unless another commit takes them first."""
     output_files: int | None = None
     """How many files it expects to write."""
     output_bytes: int | None = None
@@ -124,7 +124,7 @@ class Plan(StatusModel):
     cost_bytes: int | None = None
     """About how much it expects to read and write, together."""
     steps: tuple[str, ...] | None = None
-    """How the runs came about, level by level."""
+    """How the runs were found, level by level."""
     locks: tuple[str, ...] | None = None
     """What it locks."""
     statement: str | None = None
@@ -141,14 +141,14 @@ class RowsAffected(StatusModel):
 
 
 class ReconciledCommit(StatusModel):
-    """A commit of somebody else that an operation had to do something about."""
+    """A commit of another writer that an operation had to reconcile with."""
 
     version: int
     """Its Delta version."""
     operation: str = ""
-    """What it was, in Delta's words: `UPDATE`, `OPTIMIZE`, …"""
+    """Delta's name of the operation: `UPDATE`, `OPTIMIZE`, …"""
     engine: str = ""
-    """Who wrote it."""
+    """The engine that wrote it."""
     by: str | None = None
     """The resource, if it is an operation of ours."""
     time: str | None = None
@@ -156,7 +156,7 @@ class ReconciledCommit(StatusModel):
     inputs_gone: int | None = None
     """Inputs of ours that it took away."""
     inputs_restored: int | None = None
-    """Inputs of ours in which it brought deleted rows back."""
+    """Inputs of ours in which it restored deleted rows."""
     rows_masked: int | None = None
     """Rows of our outputs hidden for that."""
     rows_evaluated: int | None = None
@@ -183,13 +183,13 @@ class Reconciled(StatusModel):
     by_segment: dict[str, int] | None = None
     """Segment → rows deleted in it by replay."""
     files_masked: int | None = None
-    """Files that took the replayed deletes."""
+    """Files onto which deletes were replayed."""
     rows_lost: int | None = None
     """Rows that a statement matched and that others deleted or changed first."""
     milliseconds: int | None = None
     """How long the last round took, from the decision to the commit's content."""
     met: tuple[ReconciledCommit, ...] | None = None
-    """The commits that something had to be done about, oldest first; the last 8."""
+    """The commits that the operation had to reconcile with, oldest first; the last 8."""
 
 
 class OperationResult(StatusModel):
@@ -215,9 +215,9 @@ class OperationResult(StatusModel):
 
 class OperationStatus(StatusModel):
     observed_generation: int = 1
-    """The generation of the spec that this speaks of; -1 if nobody has looked at it yet."""
+    """The generation of the spec that this status reports on; -1 until the operator has seen it."""
     phase: Phase = Phase.PENDING
-    """How far it is, in a word for people; the conditions are for programs."""
+    """A one-word summary for display; programs use the conditions."""
     attempt: int = 0
     """Number of the latest attempt; 0 before the first."""
     operation_id: str | None = None
@@ -237,7 +237,7 @@ class OperationStatus(StatusModel):
     plan: Plan | None = None
     """What it was going to do, and to which version."""
     result: OperationResult | None = None
-    """What came out of it."""
+    """The result of the operation."""
 
 
 class FinishedOperation(StatusModel):
@@ -274,7 +274,7 @@ class NextCompaction(StatusModel):
     what: str = ""
     """`Minor of segments 0-3`, `SemiMajor by schedule '0 3 * * *'`"""
     next_time: str | None = None
-    """When it starts by the clock; absent when it waits for something else than time."""
+    """When it starts, if it waits for a time; otherwise absent."""
     why: str = ""
     """Why nothing is started now, in a sentence or more."""
     schedules: tuple[NextRun, ...] | None = None
@@ -289,7 +289,7 @@ class TableLock(StatusModel):
     mode: str
     """What it does to the segments: `Append`, `Update`, `Rewrite`, `Replace`, `Exclusive`."""
     state: str
-    """`Held`, `Committing` (nobody can take it away now) or `Waiting`."""
+    """`Held`, `Committing` (it cannot be taken away now) or `Waiting`."""
     segments: tuple[str, ...] = ()
     """Segments, intervals or `the whole table`; the first few of them."""
     more: int | None = None
@@ -297,7 +297,7 @@ class TableLock(StatusModel):
     since: str | None = None
     """When the operator first saw it hold, or wait; RFC 3339, UTC."""
     behind: tuple[str, ...] | None = None
-    """Whom it waits for, the first few: `TableCompaction/nightly on segment 0.1`."""
+    """What it waits for, the first few: `TableCompaction/nightly on segment 0.1`."""
 
 
 class TableCleaning(StatusModel):
@@ -315,9 +315,9 @@ class TableCleaning(StatusModel):
 
 class TableStatus(StatusModel):
     observed_generation: int = 1
-    """The generation of the spec that this speaks of; -1 if nobody has looked at it yet."""
+    """The generation of the spec that this status reports on; -1 until the operator has seen it."""
     phase: Phase = Phase.PENDING
-    """In a word for people; the conditions are for programs."""
+    """A one-word summary for display; programs use the conditions."""
     conditions: tuple[Condition, ...] = ()
     """`Ready`, `Reconciling` and `Stalled`, each with a reason."""
     version: int | None = None
@@ -329,7 +329,7 @@ class TableStatus(StatusModel):
     bytes: int | None = None
     """Their size."""
     rows: int | None = None
-    """Live rows, where every file's statistics say."""
+    """Live rows, if every file's statistics have their number."""
     deleted_rows: int | None = None
     """Rows hidden by deletion vectors."""
     small_files: int | None = None
@@ -337,9 +337,9 @@ class TableStatus(StatusModel):
     running_operations: tuple[str, ...] = Field(default=())
     """Operations that have begun and not ended."""
     held_locks: tuple[str, ...] = Field(default=())
-    """Who holds what: `TableCompaction/nightly: 0.1 (Rewrite)`."""
+    """The holders of locks: `TableCompaction/nightly: 0.1 (Rewrite)`."""
     locks: tuple[TableLock, ...] | None = None
-    """Who holds what and who waits for it, since when, in the order of the queue; the first 20."""
+    """The holders of locks and the waiters, in the order of the queue; the first 20."""
     last_operations: tuple[FinishedOperation, ...] | None = None
     """Those that ended last, the latest first."""
     next_compaction: NextCompaction | None = None

@@ -225,15 +225,15 @@ class Retention(Model):
 
 class AutomaticMinor(Model):
     enabled: StrictBool = True
-    """Whether minor compactions are made."""
+    """Whether minor compactions are created."""
     thresholds: Thresholds = (4, 3)
     """How many segments of each level make one of the next."""
     preserve: Annotated[StrictInt, Field(ge=0, le=1_000_000)] = 0
-    """The newest so many segments are left alone."""
+    """How many of the newest segments are left alone."""
     max_segment_size: Bytes | None = None
     """Segments of at least this size are left alone; no limit by default."""
     target_file_size: Bytes = DEFAULT_TARGET_FILE_SIZE
-    """Size that output files aim at."""
+    """Target size of output files."""
 
 
 def _time_zone(value: str) -> str:
@@ -253,7 +253,7 @@ class Schedule(Model):
     time_zone: TimeZone | None = None
     """An IANA time zone for `cron`; by default that of the maintenance window, else UTC."""
     template: CompactionTemplate
-    """What the compactions made by this schedule look like."""
+    """The spec of the compactions that this schedule creates."""
 
     @field_validator("cron")
     @classmethod
@@ -313,7 +313,7 @@ class MaintenanceWindow(Model):
 
 class HistoryLimits(Model):
     succeeded: Annotated[StrictInt, Field(ge=0, le=1_000)] = 3
-    """How many automatic compactions that ended well are kept."""
+    """How many succeeded automatic compactions are kept."""
     failed: Annotated[StrictInt, Field(ge=0, le=1_000)] = 3
     """How many that failed are kept."""
 
@@ -328,14 +328,14 @@ class AutomaticCompaction(Model):
     skip_offset_from_latest: Milliseconds = 0
     """Leave chunks alone that end less than this before the newest one ends; without a time
     column, segments that were loaded less than this before the newest. A schedule's template
-    may say otherwise."""
+    can override it."""
     min_interval: Milliseconds = 0
     """Least time between two automatic compactions of the table: from the end of one to the
     start of the next, and from start to start where one runs beside another."""
     maintenance_window: MaintenanceWindow | None = None
     """Automatic compactions start inside this window only; any time by default."""
     spark_template: Opaque | None = None
-    """A piece of a `SparkApplication` that is merged into those of all these compactions."""
+    """A partial `SparkApplication` that is merged into those of all these compactions."""
     active_deadline_seconds: Annotated[StrictInt, Field(ge=1, le=2**31 - 1)] | None = None
     """Seconds after its start at which such a compaction that has not committed fails, so that
     a stuck one does not keep the next from starting; none by default."""
@@ -346,23 +346,23 @@ class AutomaticCompaction(Model):
 
 class LakeTableSpec(Model):
     fixed: ClassVar[frozenset[str]] = frozenset({"location"})
-    """What must not change in a cluster: at another place there is another table."""
+    """Fields that must not change in a cluster: another location is another table."""
 
     location: Location
     """Root of the table: a `file`, `s3`, `gs` or `abfss` URL. Cannot be changed."""
     storage: Storage = Storage()
-    """How to reach it."""
+    """How to access the object store."""
     enable_deletion_vectors: StrictBool = False
-    """Turn deletion vectors on. Asked for explicitly, since it upgrades the protocol of a table
+    """Enable deletion vectors. Off by default, since it upgrades the protocol of a table
     that lacks them: old readers may then refuse it."""
     create: Create | None = None
     """What to create if there is no table at the location yet; without it that is an error."""
     time: Time | None = None
     """The time column whose chunks planning respects; none by default."""
     retention: Retention | None = None
-    """Remove files that no version within this time needs, now and then by the operator. Off
-    unless given: then it removes only what operations left that no version has ever named, and
-    `tandem clean` goes by the table's own property. See docs/cleaning.md."""
+    """How long files are kept that the latest version no longer needs; the operator removes older
+    ones periodically. Without it, the operator removes only files of operations that no version
+    has ever referred to, and `tandem clean` uses the table property. See docs/cleaning.md."""
     compaction: AutomaticCompaction | None = None
     """Automatic compaction; off unless given. Needs the operator."""
 

@@ -50,7 +50,7 @@ class Source(Model):
     """A file or folder: a `file`, `s3`, `gs` or `abfss` URL."""
     options: Options = Field(default_factory=dict)
     """Spark's options for reading the format (`header`, `sep`, …), as text. Quotes inside quoted
-    CSV values are doubled, as RFC 4180 has it; for another sign before them set `escape`."""
+    CSV values are doubled, as in RFC 4180; to escape them with another character, set `escape`."""
     version: Annotated[StrictInt, Field(ge=0)] | None = None
     """Which version of a `Delta` source; the latest at the first attempt by default."""
 
@@ -218,7 +218,7 @@ class Isolation(StrEnum):
 class ConflictPolicy(Model):
     max_attempts: Annotated[StrictInt, Field(ge=1, le=1_000)] = 5
     """How many rounds without progress, that is with no fewer rows left to evaluate, end the
-    operation as a conflict. A round with fewer rows than any before begins the count anew."""
+    operation as a conflict. A round with fewer rows than any before resets the count."""
 
 
 class TableUpdateSpec(OperationSpec):
@@ -234,7 +234,7 @@ class TableUpdateSpec(OperationSpec):
     conflict: ConflictPolicy = ConflictPolicy()
     """When to give up."""
     target_file_size: Bytes = 128 * _MIB
-    """Size that output files aim at."""
+    """Target size of output files."""
 
     @model_validator(mode="after")
     @cel(
@@ -282,7 +282,7 @@ class TableIngestSpec(OperationSpec):
     source: Source
     """What to append, as one new segment."""
     target_file_size: Bytes = 128 * _MIB
-    """Size that output files aim at."""
+    """Target size of output files."""
 
 
 class TableIngest(Operation):

@@ -4,8 +4,8 @@ No text of a user reaches Spark as it came. Pure: no I/O, no Spark. Spark says w
 means; `local` evaluates the part for which tests prove that its answer is the same. The accepted
 language is in docs/statements.md.
 
-    parsing    room: text to tree
-    local      room: evaluation over Arrow
+    parsing    package: text to tree
+    local      package: evaluation over Arrow
     dialect    Spark 4.2 SQL in ANSI mode
     tree       the typed tree
     types      data types and columns

@@ -22,7 +22,7 @@ _UNITS = ((86_400_000, "day"), (3_600_000, "hour"), (60_000, "minute"), (1_000, 
 
 
 def clean(target: Target, *, output: Output, dry_run: bool) -> Exit:
-    """Clean by the LakeTable's retention if there is one, else by the table's own property."""
+    """Clean by the LakeTable's retention if there is one, otherwise by the table property."""
     from tandem.operations.clean.clean import CleaningOptions, rules_for
     from tandem.operations.clean.clean import clean as clean_
     from tandem.operations.model import Table
@@ -74,7 +74,7 @@ def _show(cleaned: CleaningResult, rules: CleaningRules, *, dry_run: bool) -> No
 
 
 def _spoken(milliseconds: int) -> str:
-    """`7 days`, `90 minutes`: in the largest unit that leaves no rest."""
+    """`7 days`, `90 minutes`: in the largest unit that divides it evenly."""
     for size, name in _UNITS:
         if milliseconds >= size and milliseconds % size == 0:
             return counted(milliseconds // size, name)

@@ -1,4 +1,4 @@
-"""`tandem etcd-user`: set an etcd up for the operator, with a user that owns one prefix."""
+"""`tandem etcd-user`: sets up an etcd for the operator, with a user that owns one prefix."""
 
 from __future__ import annotations
 
@@ -22,9 +22,11 @@ def etcd_user(
         list[str],
         option("--etcd-endpoint", "host:port of etcd, https://host:port for TLS; repeatable."),
     ],
-    etcd_user: Annotated[str, option("--etcd-user", "The user that the operator is.")] = "tandem",
+    etcd_user: Annotated[
+        str, option("--etcd-user", "The user that the operator connects as.")
+    ] = "tandem",
     etcd_prefix: Annotated[
-        str, option("--etcd-prefix", "All that the user may read and write.")
+        str, option("--etcd-prefix", "The prefix of all keys that the user may read and write.")
     ] = "/tandem/v1",
     etcd_ca: EtcdCa = None,
     etcd_certificate: EtcdCertificate = None,
@@ -33,10 +35,10 @@ def etcd_user(
         float, option("--wait", "Seconds to wait for an etcd that does not answer yet.", min=0)
     ] = 60.0,
 ) -> None:
-    """Make etcd ask for passwords, and make the user that the operator is there.
+    """Enable authentication in etcd, and create the user that the operator connects as.
 
-    The user owns one prefix: it can neither read nor write any other key. Run again it changes
-    nothing. Needs root's password, which the operator itself needs not.
+    The user owns one prefix: it can neither read nor write any other key. Running the command
+    again changes nothing. It needs root's password; the operator itself does not.
     """
     with errors_to_exit():
         from tandem.locks.etcd.connection import EtcdAccess

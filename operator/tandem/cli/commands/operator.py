@@ -1,4 +1,4 @@
-"""`tandem operator`: from options to settings, logging, and a process that ends cleanly."""
+"""`tandem operator`: turns options into settings, configures logging, and ends cleanly."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def etcd_settings(
     password: str,
     password_file: Path | None,
 ) -> EtcdSettings | None:
-    """Where the locks are; None for inside the process. Raises: InvalidSpec."""
+    """The settings of the locks in etcd; None for locks inside the process. Raises: InvalidSpec."""
     if locks is Locks.IN_PROCESS:
         if endpoints:
             raise InvalidSpec(
@@ -85,21 +85,21 @@ def etcd_settings(
 
 
 def template(file: Path | None) -> dict[str, Any] | None:
-    """A piece of a SparkApplication. Raises: InvalidSpec."""
+    """A partial SparkApplication from a file. Raises: InvalidSpec."""
     if file is None:
         return None
     try:
         found = yaml.safe_load(file.read_text())
     except yaml.YAMLError as error:
-        raise InvalidSpec("this is no YAML", resource=str(file), found=str(error)) from error
+        raise InvalidSpec("this is not YAML", resource=str(file), found=str(error)) from error
     if not isinstance(found, dict):
-        raise InvalidSpec("this is no mapping", resource=str(file), expected="spec: {…}")
+        raise InvalidSpec("this is not a mapping", resource=str(file), expected="spec: {…}")
     return found
 
 
 def run(settings: OperatorSettings) -> Exit:
-    """Run until SIGTERM or SIGINT. `FAILED` when another operator has taken over: started
-    again, it stands for election."""
+    """Run until SIGTERM or SIGINT. `FAILED` if another operator has taken over: when restarted,
+    it takes part in the election again."""
     from tandem.kube.operator import LeadershipLost
 
     try:
@@ -114,7 +114,7 @@ async def _run(settings: OperatorSettings) -> None:
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    # Until it leads; then kopf takes the signals, and does the same.
+    # Until it leads; then kopf handles the signals in the same way.
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     await run_operator(settings, stop=stop)
@@ -140,7 +140,7 @@ def configure_logging(form: LogFormat, *, verbose: bool) -> None:
         else [
             structlog.dev.ConsoleRenderer(
                 colors=sys.stderr.isatty(),
-                # The other one shows variables, and with them credentials.
+                # The default one shows variables, and with them credentials.
                 exception_formatter=structlog.dev.plain_traceback,
             )
         ]

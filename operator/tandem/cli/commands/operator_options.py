@@ -1,4 +1,4 @@
-"""What can be typed after `tandem operator`. Every option can be given in the environment, too:
+"""The options of `tandem operator`. Every option can be given in the environment, too:
 `--etcd-endpoint` as TANDEM_ETCD_ENDPOINT (several separated by spaces)."""
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def operator(
         option("--etcd-endpoint", "host:port of etcd, https://host:port for TLS; repeatable."),
     ] = None,
     etcd_prefix: Annotated[
-        str, option("--etcd-prefix", "Where in etcd the locks are.")
+        str, option("--etcd-prefix", "Prefix of the keys in etcd.")
     ] = "/tandem/v1",
     etcd_ttl: Annotated[
         int,
@@ -90,13 +90,13 @@ def operator(
         option("--service-account", "Service account of Spark drivers, in each namespace."),
     ] = "tandem-spark",
     max_executors: Annotated[
-        int, option("--max-executors", "Most executors that a job is given.", min=1)
+        int, option("--max-executors", "Most executors of one job.", min=1)
     ] = 8,
     spark_template: Annotated[
         Path | None,
         option(
             "--spark-template",
-            "File with a piece of a SparkApplication (YAML) that lies below every job's.",
+            "File with a partial SparkApplication (YAML): defaults for every job.",
             **FILE,
         ),
     ] = None,
@@ -104,7 +104,7 @@ def operator(
         list[str] | None,
         option(
             "--allowed-location",
-            "[NAMESPACE-PATTERN=]PREFIX: tables and sources may lie below this only; repeatable. "
+            "[NAMESPACE-PATTERN=]PREFIX: tables and sources may only be below it; repeatable. "
             "s3:// is every bucket, {namespace} the namespace's name. Anywhere by default.",
         ),
     ] = None,
@@ -112,16 +112,16 @@ def operator(
         list[str] | None,
         option(
             "--allowed-endpoint",
-            "HOST[:PORT], or a pattern such as *.minio.svc, that tables may name as their "
-            "store's endpoint; repeatable. With --allowed-location none by default, else any.",
+            "HOST[:PORT], or a pattern such as *.minio.svc, that tables may use as their store's "
+            "endpoint; repeatable. By default none with --allowed-location, otherwise any.",
         ),
     ] = None,
     template_policy: Annotated[
         TemplatePolicy,
         option(
             "--template-policy",
-            "What sparkTemplate may say. restricted: what keeps to the Pod Security Standard of "
-            "that name and to the job's account, and sets what docs/template-policy.md lists.",
+            "What sparkTemplate may set. restricted: only what docs/template-policy.md lists, "
+            "within the Pod Security Standard of that name and the job's service account.",
         ),
     ] = TemplatePolicy.RESTRICTED,
     template_allow: Annotated[
@@ -129,18 +129,17 @@ def operator(
         option(
             "--template-allow",
             "A setting (spark.extraListeners, spark.hadoop.fs.s3a.*) or a field "
-            "(spec.batchScheduler) that sparkTemplate may set beside those of the list; "
-            "repeatable.",
+            "(spec.batchScheduler) that sparkTemplate may set in addition; repeatable.",
         ),
     ] = None,
     max_jobs: Annotated[int, option("--max-jobs", "Jobs at once; 0: no limit.", min=0)] = 16,
     workers: Annotated[int, option("--workers", "Threads for work on tables.", min=1)] = 16,
     table_poll: Annotated[
         float,
-        option("--table-poll", "Seconds between two looks for commits of others.", min=0.1),
+        option("--table-poll", "Seconds between two polls for commits of other writers.", min=0.1),
     ] = 10.0,
     job_poll_ms: Annotated[
-        int, option("--job-poll-ms", "Milliseconds between two looks at a job.", min=10)
+        int, option("--job-poll-ms", "Milliseconds between two polls of a job.", min=10)
     ] = 500,
     cancel: Annotated[
         float,
@@ -150,12 +149,12 @@ def operator(
         bool,
         option(
             "--no-finalizers",
-            "Put no finalizer on operations: where our rights are Roles, which go when their "
-            "namespace is deleted, and could not be removed any more.",
+            "Put no finalizer on operations. Needed if the operator has only Roles: they are "
+            "deleted with their namespace, and the finalizers could no longer be removed.",
         ),
     ] = False,
     election_id: Annotated[
-        str, option("--election-id", "Operators with the same one elect a leader.")
+        str, option("--election-id", "Operators with the same id elect one leader.")
     ] = "tandem",
     health: Annotated[
         str, option("--health", "host:port of /healthz, /readyz, /metrics; empty: none.")
@@ -168,7 +167,7 @@ def operator(
             min=0,
         ),
     ] = 100,
-    log_format: Annotated[LogFormat, option("--log-format", "How lines of log look.")] = (
+    log_format: Annotated[LogFormat, option("--log-format", "Format of log lines.")] = (
         LogFormat.JSON
     ),
     verbose: Annotated[bool, option("--verbose", "Log every event, too.")] = False,
@@ -199,7 +198,7 @@ def operator(
         from tandem.kube.tables.location_policy import LocationPolicy
         from tandem.spark.application.manifest import ApplicationSettings
 
-        # A rule that is none is said at once.
+        # Report an invalid rule before the start.
         LocationPolicy(tuple(allowed_locations or ()), tuple(allowed_endpoints or ()))
         settings = OperatorSettings(
             namespaces=tuple(namespaces or ()),

@@ -65,8 +65,8 @@ def _checked(paths: Sequence[str], only: Sequence[str]) -> list[AnyResource]:
 
 
 def _check_template(resource: AnyResource) -> None:
-    """Jobs here have no `SparkApplication`, but a cluster would refuse what is wrong in its piece.
-    What an operator's policy allows is not known here."""
+    """Check `sparkTemplate`, which local jobs do not use: a cluster would refuse an invalid one.
+    The policy of an operator is not known here."""
     from tandem.spark.application import template
 
     if not isinstance(resource, LakeTable):
@@ -84,8 +84,7 @@ def _check_template(resource: AnyResource) -> None:
 @contextmanager
 def _interruptible() -> Iterator[threading.Event]:
     """An event that is set by the first SIGINT or SIGTERM. A second one ends the process at
-    once, as it would without us; the table stays right, only unreferenced files are
-    left behind."""
+    once, as by default; the table stays valid, and only unreferenced files are left behind."""
     cancel = threading.Event()
     before: dict[int, Any] = {}
 

@@ -59,8 +59,8 @@ _NAME = re.compile(r"(?:^|,)(?:`((?:[^`]|``)+)`(?=,|$)|([^,]*))")
 
 
 def names_in(text: str) -> list[str]:
-    """The names in `--columns`, between commas; one in backquotes, as in SQL, may have commas
-    itself. Dots are part of a name."""
+    """The names in `--columns`, separated by commas; a name in backquotes, as in SQL, may contain
+    commas. Dots are part of a name."""
     return [
         found[2] if found[1] is None else found[1].replace("``", "`")
         for found in _NAME.finditer(text)
@@ -82,8 +82,8 @@ def first_rows(batches: Iterable[pa.RecordBatch], count: int) -> Iterator[pa.Rec
 def _read(
     table: Target, *, version: int | None, columns: Sequence[str] | None, where: str | None
 ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-    """Schema and rows. A condition is evaluated by Spark and by nothing else, since its meaning
-    is Spark's; that is why it takes seconds to start."""
+    """Schema and rows. Only Spark evaluates a condition, since conditions have Spark's semantics;
+    so this takes seconds to start."""
     from tandem.delta import scan as delta_scan
 
     log = table.log()
@@ -115,7 +115,7 @@ def _preview(schema: pa.Schema, batches: Iterator[pa.RecordBatch], limit: int) -
 
     rows = list(itertools.chain.from_iterable(python_values(batch) for batch in batches))
     cells = [
-        # Else a null would look like an empty text.
+        # Otherwise a null would look like an empty text.
         ["null" if row[name] is None else json_value(row[name]) for name in schema.names]
         for row in rows[:limit]
     ]

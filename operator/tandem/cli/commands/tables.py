@@ -1,4 +1,4 @@
-"""`tandem table` and `locks`: looking at a table."""
+"""`tandem table` and `tandem locks`: inspect a table."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 
 class Target:
-    """A table as it was named on the command line: by its location, or by the name of a
-    LakeTable in the files given."""
+    """A table as given on the command line: by its location, or by the name of a LakeTable in the
+    given files."""
 
     def __init__(self, location: str, table: LakeTable | None, options: dict[str, str]) -> None:
         self.location = location
@@ -52,19 +52,19 @@ class Target:
         return DeltaLog(self.open())
 
     def time_column(self, snapshot: Snapshot) -> TimeColumn | None:
-        """The table's time column as planning sees it."""
+        """The table's time column, as planning uses it."""
         from tandem.operations.kinds.time_column import time_column
 
         return time_column(self.table, snapshot)
 
 
 def target(location_or_name: str, files: Sequence[str] = (), options: Sequence[str] = ()) -> Target:
-    """Find the table that was meant.
+    """Find the table of an argument.
 
     Args:
         location_or_name: a URL, a path, or with `files` the name of a LakeTable in them.
         files: resources (`-f`).
-        options: `key=value` of the object store, beside those of the LakeTable.
+        options: `key=value` of the object store, in addition to those of the LakeTable.
 
     Raises:
         InvalidSpec, ReferenceNotFound
@@ -85,7 +85,7 @@ def target(location_or_name: str, files: Sequence[str] = (), options: Sequence[s
 
 
 def as_location(text: str) -> str:
-    """A URL as it is, a path of this machine as a `file` URL. Raises `InvalidSpec`."""
+    """A URL as it is, a local path as a `file` URL. Raises `InvalidSpec`."""
     if "://" not in text:
         if "/" not in text and not Path(text).is_dir():
             raise InvalidSpec(
@@ -105,9 +105,9 @@ def as_location(text: str) -> str:
 
 
 def _as_a_shell_would(path: Path) -> Path:
-    """The absolute path without `..`, each of which leaves the folder that is really there: links
-    before it are followed. A path without `..` stays as it was typed. Of resources, locations
-    with `..` are refused, since what they mean would depend on the machine."""
+    """The absolute path without `..`. Symbolic links before a `..` are resolved, as in a shell. A
+    path without `..` stays as typed. (In resources, locations with `..` are refused, since their
+    meaning would depend on the machine.)"""
     path = path.absolute()
     if ".." not in path.parts:
         return path
@@ -123,7 +123,7 @@ def _option(text: str) -> tuple[str, str]:
 
 
 def segments(table: Target, *, output: Output, version: int | None, every: bool) -> Exit:
-    """The segments of a version; with `every` also former ones that the log still names."""
+    """The segments of a version; with `every` also former ones that the log still has."""
     from tandem.timeline.chunks import label
     from tandem.timeline.history import retired
     from tandem.timeline.lineage import format_lineage
@@ -179,7 +179,7 @@ def segments(table: Target, *, output: Output, version: int | None, every: bool)
 
 
 def _counted(lineage: str) -> str:
-    """A lineage of many parts as their number: `-o json` names them."""
+    """A lineage of many parts, shortened to their number: `-o json` lists them."""
     parts = lineage.split(",")
     return lineage if len(parts) <= 2 else f"{len(parts)} in all"
 
@@ -191,7 +191,7 @@ def _in_words(name: str) -> str:
 
 
 def show(table: Target, *, output: Output, version: int | None) -> Exit:
-    """What a table is at a version."""
+    """Print a summary of a table at a version."""
     import pyarrow.compute as pc
 
     from tandem.delta.protocol import features_in_use
@@ -226,7 +226,7 @@ def show(table: Target, *, output: Output, version: int | None) -> Exit:
 
 
 def _columns(snapshot: Snapshot) -> dict[str, str]:
-    """Column → its type in Delta's words; nested types as JSON."""
+    """Column → the name of its type in Delta; nested types as JSON."""
     fields = json.loads(snapshot.metadata.schema_string)["fields"]
     return {
         field["name"]: field["type"]
@@ -245,8 +245,8 @@ def _cell(name: str, value: Any) -> str:
 
 
 def locks(table: Target, *, output: Output) -> Exit:
-    """Locks held on a table. Without a cluster they live in the process that runs the
-    operations, so from another process there are none to see."""
+    """Locks held on a table. Without a cluster they exist in the process that runs the operations,
+    so another process sees none."""
     table.log().latest_version()
     if output is Output.TABLE:
         print_table(table_of(["operation", "mode", "resources", "since"], []))

@@ -1,12 +1,12 @@
-"""`tandem history`: what was committed to a table, and what was replayed onto what.
+"""`tandem history`: the commits of a table, and how operations reconciled with each other.
 
 Modules:
 
     command   the command
     model     commits and segments over versions
-    terminal  as text
-    page      as an HTML page
-    scene     its picture, laid out
-    svg       its picture, drawn
+    terminal  output as text
+    page      output as an HTML page
+    scene     layout of the picture
+    svg       drawing of the picture
     phrases   sentences
 """

@@ -48,7 +48,7 @@ def history(table: Target, *, output: Output, limit: int | None, html: str | Non
 
 
 def _title(table: Target) -> str:
-    """The name of the LakeTable, else the last part of the location."""
+    """The name of the LakeTable, or else the last part of the location."""
     if table.table is not None:
         return table.table.name
     return unquote(table.location.rstrip("/").rpartition("/")[2])
@@ -71,7 +71,7 @@ def _write_page(html: str, text: str) -> None:
 
 
 def _row(entry: HistoryEntry, commit: Commit) -> dict[str, Any]:
-    """An entry for programs: names as the log has them."""
+    """An entry for `-o json`, with names as in the log."""
     info = commit.info
     ours = info.body.get("tandem") if info is not None else None
     return {
@@ -102,5 +102,5 @@ def _row(entry: HistoryEntry, commit: Commit) -> dict[str, Any]:
 
 
 def _operation_of(ours: dict[str, Any]) -> str:
-    """The resource of a commit of ours, else its operation id."""
+    """The resource of a commit of ours, or else its operation id."""
     return str(ours.get("resource") or ours.get("operation") or "")

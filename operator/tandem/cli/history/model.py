@@ -1,4 +1,4 @@
-"""A table's history as facts: from commits to entries, and to the lives of segments. Pure.
+"""A table's history as data: derives entries and the lives of segments from commits. Pure.
 
 Everything here comes from the log, which any writer may fill with anything: unexpected values count
 as absent, names are cleaned for display, and numbers are bounded.
@@ -26,7 +26,8 @@ _OURS = ENGINE.partition("/")[0] + "/"
 _MOST = 2**53
 """The largest number taken from a commit; larger ones count as unknown."""
 _MOST_PARENTS = 64
-"""The origin of a file of another writer: which removed files went into it is unknown."""
+"""The most removed files that a file of another writer is derived from, since it is unknown which
+of them it was made from."""
 
 
 class EntryKind(StrEnum):
@@ -39,9 +40,9 @@ class EntryKind(StrEnum):
 
 
 class CommitEffect(StrEnum):
-    """What an operation did about a commit that came while it was at work."""
+    """How an operation reconciled with a commit that was made while it ran."""
 
-    REPLAYED = "replayed"  # deletes, onto what it had written
+    REPLAYED = "replayed"  # deletes, onto the files it had written
     MASKED = "masked"  # rows of an input that was gone or restored
     FOLLOWED = "followed"  # rows to delete, into files that had been rewritten
     EVALUATED = "evaluated"  # rows that were new to a statement
@@ -51,8 +52,8 @@ class CommitEffect(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """An operation and a commit made between its read version and its own; `rows` concerned, none
-    where all were (`AGAIN`); `onto` names a segment."""
+    """An operation and a commit made between its read version and its own. `rows` is the number of
+    rows concerned, None if all were (`AGAIN`); `onto` names a segment."""
 
     version: int
     effect: CommitEffect
@@ -62,9 +63,9 @@ class Meeting:
 
 @dataclass(frozen=True, slots=True)
 class HistoryEntry:
-    """One version. `by` is the resource, if it is an operation of ours. Rows are None where the
-    log does not say; `rows_deleted` are those that deletion vectors hid. `read_version` is what
-    an operation of ours worked on."""
+    """One version. `by` is the resource, if it is an operation of ours. Row counts are None if the
+    log does not have them; `rows_deleted` counts rows deleted by deletion vectors. `read_version`
+    is the version that an operation of ours has read."""
 
     version: int
     time_ms: int
@@ -86,15 +87,15 @@ class HistoryEntry:
 
     @property
     def summary(self) -> tuple[str, ...]:
-        """What it said of itself, as one line each."""
+        """The lines of its own summary."""
         return tuple(clean(text, 200) for text in (self.result.summary or ())[:16])
 
 
 @dataclass(slots=True)
 class SegmentLifetime:
-    """A segment: the version that made it and the one that ended it (None: before the first,
-    not yet), the segments it came from, and the rows deleted in it by version. `foreign`: one
-    file that others wrote."""
+    """A segment: the version that created it (None: before the first) and the one that removed it
+    (None: not yet), the segments it was made from, and the rows deleted in it by version.
+    `foreign`: a file of another writer."""
 
     name: str
     foreign: bool
@@ -107,15 +108,15 @@ class SegmentLifetime:
 
 
 def entries(commits: Sequence[Commit]) -> list[HistoryEntry]:
-    """What happened, oldest first. `commits` are consecutive versions."""
+    """The entries of consecutive commits, oldest first."""
     changes = {commit.version: _Change.of(commit) for commit in commits}
     return [_entry(commit, changes) for commit in commits]
 
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """A commit's files by path: new ones, gone ones, and those whose deletion vector grew (by so
-    many rows; less than none where rows came back)."""
+    """A commit's files by path: added ones, removed ones, and those whose deletion vector changed,
+    with the number of rows by which it grew (negative if rows were restored)."""
 
     added: Mapping[str, AddFile]
     gone: Mapping[str, RemoveFile]
@@ -189,7 +190,7 @@ def _result(body: Mapping[str, Any]) -> OperationResult:
 
 
 def _rows_of(gone: RemoveFile) -> int | None:
-    """Live rows of a removed file, where the remove repeats its statistics."""
+    """Live rows of a removed file; None if the `remove` does not repeat its statistics."""
     stats = gone.extra.get("stats")
     add = AddFile(gone.logged_path, {}, 0, 0, True, stats=stats if isinstance(stats, str) else None)
     rows = num_records_of(add.stats)
@@ -208,7 +209,7 @@ def _kind(commit: Commit, change: _Change) -> EntryKind:
 def _meetings(
     version: int, read: int | None, changes: Mapping[int, _Change], result: OperationResult
 ) -> tuple[Meeting, ...]:
-    """What the log shows of it, and what the operation itself says."""
+    """The commits that an operation met, from the log and from the operation's own result."""
     if read is None:
         return ()
     mine = changes[version]
@@ -225,7 +226,7 @@ def _meetings(
         found[other, CommitEffect.AGAIN] = Meeting(other, CommitEffect.AGAIN, 0)
     segments = {mine.names[path] for path in mine.added}
     made = "".join(segments) if len(segments) == 1 else f"{len(segments)} segments"
-    # What it met before it was executed again, it read then.
+    # Commits before the last complete execution were read by it.
     for other in range(max(read + 1, min(changes), *(v + 1 for v in again)), version):
         theirs = changes[other]
         for path, deleted in theirs.marked.items():
@@ -243,7 +244,7 @@ def _meetings(
 
 
 def segment_lifetimes(commits: Iterable[Commit]) -> list[SegmentLifetime]:
-    """The segments that these commits made, changed or ended, in the order of their making."""
+    """The segments that these commits created, changed or removed, in the order of creation."""
     found: dict[str, SegmentLifetime] = {}
     name_of: dict[str, str] = {}
 
@@ -290,7 +291,7 @@ def _name_of_gone(gone: RemoveFile) -> str:
 
 
 def _descend(found: Mapping[str, SegmentLifetime], change: _Change, ending: Sequence[str]) -> None:
-    """Who came from whom: by the tags of ours, else everything from everything."""
+    """Set the parents of new segments: by the tags of our files, otherwise all removed ones."""
     named = {change.names[path]: add for path, add in change.added.items()}
     for name, add in named.items():
         if change.ours:

@@ -1,7 +1,7 @@
-"""A history as one self-contained HTML page: a picture to look at, sentences, and a list.
+"""A history as one self-contained HTML page: a picture, sentences, and a list.
 
-Nothing is fetched and no script runs: the page's own policy forbids both. Whatever comes from
-the log is escaped. Long histories are bounded: the picture folds, the lists end.
+Nothing is fetched and no script runs: the page's Content-Security-Policy forbids both. All text
+from the log is escaped. Long histories are bounded: versions are folded, and lists are cut off.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tandem.reconcile.text import clean, counted
 
 MOST_STORIES = 30
 _NAME, _AS_CODE = re.compile(r"`([^`]+)`"), r"<code>\1</code>"
-"""Names that sentences put between backticks."""
+"""Names between backticks in sentences, and their HTML."""
 MOST_ROWS = 300
 
 _PAGE_STYLE = """
@@ -60,7 +60,7 @@ footer{color:var(--soft);font-size:13px;margin-top:40px}
 
 
 def page(commits: Sequence[Commit], *, title: str, location: str) -> str:
-    """The page of these consecutive commits, at least one, oldest first."""
+    """The page of consecutive commits, at least one, oldest first."""
     found = entries(commits)
     drawn = scene(found, segment_lifetimes(commits))
     name = clean(title) or "table"
@@ -97,7 +97,7 @@ def page(commits: Sequence[Commit], *, title: str, location: str) -> str:
 
 
 def describe(found: Sequence[HistoryEntry]) -> str:
-    """The picture in words, for those who do not see it."""
+    """A description of the picture, for screen readers."""
     others = sum(not entry.ours for entry in found)
     sentences = [
         f"{counted(len(found), 'version')}: {counted(others, 'commit')} of others above, "

@@ -15,7 +15,7 @@ _EFFECTS = {
 
 
 def who(entry: HistoryEntry) -> str:
-    """The resource of ours, else the engine."""
+    """The resource of an operation of ours, or else the engine."""
     return entry.by or entry.engine or "unknown"
 
 
@@ -26,7 +26,7 @@ def files(entry: HistoryEntry) -> str:
 
 
 def rows(entry: HistoryEntry) -> str:
-    """`+3,000 −12`: rows that came and went; of a rewrite, how many it rewrote."""
+    """`+3,000 −12`: rows added and deleted; for a rewrite, how many it rewrote."""
     added, gone = entry.rows_added, entry.rows_removed
     if entry.kind == "rewrite":
         return f"{added:,} rewritten" if added else ""

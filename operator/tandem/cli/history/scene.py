@@ -1,8 +1,9 @@
-"""What a history's picture shows and where: columns, lanes and rows. Pure, no drawing.
+"""The layout of a history's picture: columns, lanes and rows. Pure, no drawing.
 
-Time runs from left to right, one column a version; quiet ones are folded. Above, a lane for each
-engine of others; in the middle our operations, from the version that they read to the one that
-they made; below, the segments. Everything is bounded, however long the history is.
+Time runs from left to right, with one column per version; versions of no interest are folded. At
+the top is a lane for each other engine; in the middle are our operations, from the version that
+they read to the one that they committed; at the bottom are the segments. Everything is bounded,
+however long the history is.
 """
 
 from __future__ import annotations
@@ -21,26 +22,26 @@ MOST_ENGINES = 3
 MOST_LANES = 6
 MOST_ROWS = 28
 MOST_TOGETHER = 8
-"""A commit that makes more segments than that makes one river: who looks sees the flow, and who
-wants names asks `tandem table segments`."""
+"""The segments of a commit that creates more than these are drawn as one river; `tandem table
+segments` has their names."""
 MOST_QUIET = 6
-"""Rows of segments with which nothing happened."""
+"""The most rows for segments that did not change."""
 MOST_PARENTS = 64
 LEFT, RIGHT = 136, 56  # pixels beside the columns
 WIDEST, NARROWEST, FULL = 260, 46, 1176
 GLYPH = 6.1
-"""About the width of a character at 11 px."""
+"""The approximate width of a character at 11 px, in pixels."""
 LONGEST_LABEL = 40
 FOLDED = 5
-"""So many quiet versions in a row become one column."""
+"""So many consecutive versions of no interest are folded into one column."""
 OTHERS = "others"
 NO_ENGINE = "unknown engine"
 
 
 @dataclass(slots=True)
 class VersionColumn:
-    """One version, or several that nothing else is about; `earlier` holds all that came before
-    those for which there is room."""
+    """One version, or several of no interest that are folded; `earlier` stands for all versions
+    before those for which there is space."""
 
     entries: list[HistoryEntry]
     earlier: bool = False
@@ -55,7 +56,7 @@ class VersionColumn:
 
 
 class LabelPosition(Enum):
-    """Where an operation's name is written: where there is room for it."""
+    """Where an operation's name is written: where there is space for it."""
 
     INSIDE = "in its bar"
     RIGHT = "after it"
@@ -64,7 +65,7 @@ class LabelPosition(Enum):
 
 @dataclass(frozen=True, slots=True)
 class OperationSpan:
-    """An operation of ours: columns from the version that it read to its own."""
+    """An operation of ours: the columns from the version that it read to its own."""
 
     entry: HistoryEntry
     start: int
@@ -74,7 +75,7 @@ class OperationSpan:
     lane: int = -1
 
     def room(self, pitch: float) -> tuple[float, float]:
-        """The columns that it needs, its name included."""
+        """The columns that it needs, including its name."""
         wide = (len(self.label) * GLYPH + 24) / pitch
         before = wide if self.place is LabelPosition.LEFT else 0.3
         after = wide if self.place is LabelPosition.RIGHT else 0.3
@@ -83,8 +84,8 @@ class OperationSpan:
 
 @dataclass(slots=True)
 class SegmentBand:
-    """Segments that came, went and became the same together: from column to column (None: from
-    before, to the end), and the rivers that they flow into."""
+    """Segments that were created, removed and rewritten together: from column to column (None:
+    from before, to the end), and the rivers that they flow into."""
 
     names: list[str]
     foreign: bool
@@ -122,7 +123,7 @@ class Scene:
 
 
 def scene(entries: Sequence[HistoryEntry], lives: Sequence[SegmentLifetime]) -> Scene:
-    """Where everything goes. `entries` oldest first, at least one."""
+    """The layout of a history. `entries` oldest first, at least one."""
     columns = _columns(entries)
     column_of = {e.version: at for at, column in enumerate(columns) for e in column.entries}
     spans, hidden_spans = _spans(entries, columns, column_of)
@@ -139,7 +140,7 @@ def scene(entries: Sequence[HistoryEntry], lives: Sequence[SegmentLifetime]) -> 
 
 
 def is_work(entry: HistoryEntry) -> bool:
-    """An operation of ours that read something and did something about it."""
+    """Whether the entry is an operation of ours that read a version and changed files."""
     if not entry.ours or entry.read_version is None:
         return False
     return entry.kind not in {EntryKind.APPEND, EntryKind.OTHER}
@@ -165,7 +166,7 @@ def _columns(entries: Sequence[HistoryEntry]) -> list[VersionColumn]:
             close()
             columns.append(VersionColumn([entry]))
         else:
-            run.append(entry)  # whatever others did there concerned no operation
+            run.append(entry)  # commits of others that concern no operation
     close()
     if len(columns) <= MOST_COLUMNS:
         return columns
@@ -185,7 +186,8 @@ def _engines(entries: Sequence[HistoryEntry]) -> tuple[str, ...]:
 def _spans(
     entries: Sequence[HistoryEntry], columns: Sequence[VersionColumn], column_of: dict[int, int]
 ) -> tuple[list[OperationSpan], int]:
-    """The eventful ones get a lane first. Those in the column of what came earlier are left out."""
+    """Lanes of operations; those that met commits get one first. Operations in the column of the
+    earlier versions are left out."""
     taken: list[list[tuple[float, float]]] = [[] for _ in range(MOST_LANES)]
     found: list[OperationSpan] = []
     hidden = 0
@@ -225,7 +227,7 @@ def pitch_of(columns: int) -> float:
 def _rivers(
     lives: Sequence[SegmentLifetime], column_of: dict[int, int], columns: Sequence[VersionColumn]
 ) -> tuple[list[SegmentBand], int]:
-    """Segments with the same fate flow together; the eventful ones are shown."""
+    """Segments with the same history are joined; those that changed are shown first."""
     born = Counter(life.born for life in lives if life.parents)
     branch = {
         life.name: str(life.born) if born[life.born] > MOST_TOGETHER else life.name
@@ -242,7 +244,7 @@ def _rivers(
         start = None if life.born is None else column_of[life.born]
         end = None if life.ended is None else column_of[life.ended]
         if end is not None and (columns[end].earlier or end == start):
-            continue  # nothing of it to be seen
+            continue  # not visible
         old = start is None or columns[start].earlier
         becomes = tuple(dict.fromkeys(branch[kid] for kid in children.get(life.name, ())))
         key = (start, end, becomes, life.foreign, "" if old else branch.get(life.name, ""))
@@ -267,7 +269,8 @@ def _rivers(
 def _seen_parents(
     lives: Sequence[SegmentLifetime], column_of: dict[int, int]
 ) -> dict[str, tuple[str, ...]]:
-    """Where each segment came from, past those that came and went within one column."""
+    """The parents of each segment, without those that were created and removed within one
+    column."""
     found: dict[str, tuple[str, ...]] = {}
     unseen = {
         life.name
@@ -285,8 +288,8 @@ def _seen_parents(
 
 
 def _rows(rivers: list[SegmentBand]) -> tuple[list[SegmentBand], int]:
-    """A row for each, as far as there are: a child flows where its largest parent did. Those with
-    whom something happened come first, above the others."""
+    """Assign a row to each river while there are rows: a child gets the row of its largest parent.
+    Rivers that changed come first, above the others."""
     free: list[float] = []  # by row: from which column on it is
     rivers.sort(key=lambda r: (not r.eventful, -1 if r.start is None else r.start))
     quiet = 0

@@ -1,7 +1,7 @@
 """The picture of a history as SVG: marks, spans, arrows and rivers.
 
-Text from the log goes through `esc` and nowhere else. Colours are CSS variables, so that the
-same drawing is light and dark; shapes differ too, for those who do not see colours.
+All text from the log is escaped by `esc`. Colours are CSS variables, so that the same drawing
+supports light and dark mode; shapes differ, too, for colour-blind readers.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ esc = escape
 
 
 def short(number: int) -> str:
-    """`2,113`, `80k`, `1.2M`: what there is room for in a picture."""
+    """`2,113`, `80k`, `1.2M`: a number short enough for the picture."""
     for unit, size in (("B", 10**9), ("M", 10**6), ("k", 10**3)):
         if number >= 10 * size or (number >= size and unit != "k"):
             value = number / size
@@ -94,7 +94,7 @@ class Drawing:
         return self.engines_y + lane * ENGINE_PITCH
 
     def lane_y(self, lane: int) -> float:
-        """Of our operations; lane -1 is that of ours without a span."""
+        """The y of a lane of our operations; lane -1 is for those without a span."""
         return self.lanes_y + (34 + lane * LANE_PITCH if lane >= 0 else 0)
 
     def row_y(self, row: int) -> float:
@@ -110,7 +110,7 @@ class Drawing:
                  f"{esc(text)}</text>")  # fmt: skip
 
     def mark(self, x: float, y: float, entry: HistoryEntry, title: str) -> None:
-        """A shape for what a commit was."""
+        """Draw the shape for the kind of a commit."""
         style, s = str(entry.kind), 6.5
         if entry.ours:
             style = "ours"
@@ -208,7 +208,7 @@ class Drawing:
         self.text(at, y + 4, span.label, style, anchor)
 
     def arrows(self) -> None:
-        """From what others did down to the operation that did something about it."""
+        """Draw arrows from commits to the operations that reconciled with them."""
         for span in self.scene.spans:
             by_column: dict[int, list[Meeting]] = {}
             for met in span.entry.meetings:
@@ -220,10 +220,10 @@ class Drawing:
                 self.arrow(span, at, mets)
                 label = ", ".join(_effect_text(met) for met in mets[:2])
                 wide = len(label) * 1.1 * GLYPH + 6  # bold
-                # Of an arrow from below the name stands beside it, so as not to hide it.
+                # The label of an arrow from below is beside it, so as not to hide it.
                 below = self.source_y(mets[0].version) > self.lane_y(span.lane)
                 left = self.x(at) + 6 if below else self.x(at) - wide / 2
-                # Where it would touch the one before, a line lower.
+                # One line lower if it would touch the previous label.
                 line = 0 if left > written[0] else 1
                 written[line] = left + wide + 4
                 self.text(left if below else self.x(at), self.lane_y(span.lane) + 21 + 12 * line,
@@ -244,7 +244,7 @@ class Drawing:
                  f'<path class="head" d="{head}"/></g>')  # fmt: skip
 
     def source_y(self, version: int) -> float:
-        """Where the mark of a version is."""
+        """The y of a version's mark."""
         for span in self.scene.spans:
             if span.entry.version == version:
                 return self.lane_y(span.lane)
@@ -331,7 +331,7 @@ _VERBS = {
 
 
 def svg(scene: Scene, title: str, description: str, *, alone: bool = False) -> str:
-    """The picture; `alone`: a file of its own, with its style inside."""
+    """The picture; `alone`: as a file of its own, with its style sheet."""
     drawing = Drawing(scene)
     body = drawing.draw()
     style = f"<style>{STYLE}</style>" if alone else ""
@@ -345,7 +345,7 @@ def svg(scene: Scene, title: str, description: str, *, alone: bool = False) -> s
 
 
 def _rows(entry: HistoryEntry) -> str:
-    """What a mark is labelled with: `+3,000`, `−12`."""
+    """The label of a mark: `+3,000`, `−12`."""
     if entry.kind is EntryKind.APPEND and entry.rows_added:
         return f"+{short(entry.rows_added)}"
     if entry.rows_deleted > 0 and not entry.files_added:

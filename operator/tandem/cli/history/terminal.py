@@ -1,9 +1,9 @@
-"""A history as a table with a small picture, newest first, as `git log --graph` draws.
+"""A history as a table with a small picture, newest first, similar to `git log --graph`.
 
 45 ●─╮   a compaction of ours, which read version 41
 44 ◆─▶   another writer deleted rows: replayed
 43 ○ │   another writer appended: does not affect it
-41 ○─╯   what it read
+41 ○─╯   the version that it read
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def table(entries: Sequence[HistoryEntry]) -> Table:
 
 
 def picture(entries: Sequence[HistoryEntry]) -> list[str]:
-    """One drawing per entry: its mark, and the operations of ours that were at work then."""
+    """One drawing per entry: its mark, and the operations of ours that ran at that time."""
     lanes = _lanes(entries)
     width = 1 + max((lane for _, lane in lanes), default=0)
     drawn = []
@@ -72,8 +72,8 @@ def picture(entries: Sequence[HistoryEntry]) -> list[str]:
 
 
 def _lanes(entries: Sequence[HistoryEntry]) -> list[tuple[HistoryEntry, int]]:
-    """A lane for each operation during which others committed, the eventful ones first; those
-    for which there is no room are not drawn."""
+    """A lane for each operation during which others committed; those that reconciled with a commit
+    come first, and those for which there is no space are not drawn."""
     first = entries[0].version if entries else 0
     working = [e for e in entries if e.read_version is not None and e.version - e.read_version > 1]
     taken: list[list[tuple[int, int]]] = [[] for _ in range(MOST_LANES)]

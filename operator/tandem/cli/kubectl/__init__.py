@@ -1,7 +1,7 @@
-"""`kubectl tandem`: what people look at and request in a cluster, through its API server alone.
+"""`kubectl tandem`: inspects and changes resources in a cluster, through its API server alone.
 
-Acts as the user, with the user's rights: never reads a Secret, never talks to etcd, to a table's
-store or (but for logs, health and metrics, through the API server) to a pod.
+Acts as the user, with the user's permissions: never reads a Secret, never connects to etcd, to a
+table's store or (except for logs, health and metrics, through the API server) to a pod.
 
     main            the entry point
     flags           kubectl's own flags
@@ -15,5 +15,5 @@ store or (but for logs, health and metrics, through the API server) to a pod.
     report          `report`: a bundle for support
     complete        the completion binary
     completion      completions
-    output          room: what is printed
+    output          package: what is printed
 """

@@ -1,8 +1,8 @@
-"""The API server as the user reaches it: kubectl's configuration, and errors that name what is
-not allowed.
+"""Access to the API server as the user: kubectl's configuration, and errors that name the missing
+permission.
 
-Configuration is read as kubectl reads it: `--kubeconfig`, else all files of KUBECONFIG merged,
-else `~/.kube/config`, else the pod's service account.
+The configuration is read as by kubectl: `--kubeconfig`, or else all files of KUBECONFIG merged, or
+else `~/.kube/config`, or else the pod's service account.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def files_of(flags: Flags, environ: Mapping[str, str]) -> list[Path]:
 
 
 def login_of(flags: Flags, environ: Mapping[str, str] | None = None) -> LogIn:
-    """How to log in by these options. The function raises InvalidSpec and AccessDenied.
+    """The login function for these options. It raises InvalidSpec and AccessDenied.
 
     Raises: InvalidSpec.
     """
@@ -79,7 +79,7 @@ def login_of(flags: Flags, environ: Mapping[str, str] | None = None) -> LogIn:
 
 
 def headers_of(flags: Flags) -> dict[str, str]:
-    """Those of impersonation. Raises: InvalidSpec."""
+    """The headers of impersonation. Raises: InvalidSpec."""
     if len(flags.as_groups) > 1:
         raise InvalidSpec("one group only can be impersonated", resource="--as-group")
     user = {"Impersonate-User": flags.as_user} if flags.as_user else {}
@@ -87,7 +87,7 @@ def headers_of(flags: Flags) -> dict[str, str]:
 
 
 class Access:
-    """Calls as the user. Every one may raise AccessDenied, ReferenceNotFound, InvalidSpec,
+    """Calls as the user. Each of them may raise AccessDenied, ReferenceNotFound, InvalidSpec,
     ClusterUnavailable."""
 
     def __init__(
@@ -104,7 +104,7 @@ class Access:
         return None if self.all_namespaces else self.namespace
 
     async def list(self, path: ResourcePath, *, labels: str = "", fields: str = "") -> list[Json]:
-        """Whole objects: with their kind."""
+        """The objects, each with its `apiVersion` and `kind`."""
         with_verb = self._doing("list", path)
         found = await with_verb(self.api.list(path, labels=labels, fields=fields))
         kind, version = str(found.get("kind", "")), str(found.get("apiVersion", ""))
@@ -126,19 +126,19 @@ class Access:
         await self._doing("delete", path)(self.api.delete(path))
 
     async def page(self, url: str) -> Json:
-        """What the API server says of itself: `/version`, `/apis/…`."""
+        """A page of the API server: `/version`, `/apis/…`."""
         return await self._doing("get", ResourcePath("", "", url.strip("/")))(
             self.api.request("GET", url)
         )
 
     async def text(self, path: ResourcePath, sub: str, query: Mapping[str, str]) -> str:
-        """A subresource that is no JSON: `log`."""
+        """A subresource that is not JSON: `log`."""
         call = self.api.request("GET", path.url(sub), query=query, text=True)
         found = await self._doing("get", path, sub)(call)
         return str(found["text"])
 
     async def from_pod(self, path: ResourcePath, port: str, page: str) -> str:
-        """What a pod serves, through the API server."""
+        """A page that a pod serves, through the API server."""
         pod = replace(path, name=f"{path.name}:{port}")
         call = self.api.request("GET", f"{pod.url('proxy')}/{page}", text=True)
         return str((await self._doing("get", path, "proxy")(call))["text"])
@@ -164,7 +164,7 @@ def resource_text(path: ResourcePath, sub: str = "") -> str:
 def in_words(
     error: ApiError, verb: str, path: ResourcePath, sub: str = "", *, server: str = ""
 ) -> TandemError:
-    """The API server's error as one of ours, with the verb and the resource in it."""
+    """Our error for an error of the API server, with the verb and the resource."""
     what = resource_text(path, sub)
     if path.name:
         what_else = f"{what}/{path.name}" if not sub else f"{what} of {path.name}"
@@ -211,13 +211,13 @@ def _named(error: NotFound) -> bool:
 
 @asynccontextmanager
 async def opened(flags: Flags) -> AsyncIterator[Access]:
-    """Raises: InvalidSpec, AccessDenied."""
+    """An open `Access`. Raises: InvalidSpec, AccessDenied."""
     headers, log_in = headers_of(flags), login_of(flags)
     first = await log_in(None)
     known = [first]
 
     async def again(refused: Login | None) -> Login:
-        # The first time what was read; then again, since a token may have been renewed.
+        # The first time use what was read; later read again, since a token may have been renewed.
         return known.pop() if known else await log_in(refused)
 
     async with Api(
@@ -237,7 +237,7 @@ async def opened(flags: Flags) -> AsyncIterator[Access]:
 
 
 def run(flags: Flags, work: Callable[[Access], Awaitable[_T]]) -> _T:
-    """Do it on an event loop; SIGTERM ends it as Ctrl-C does, after cleaning up.
+    """Run `work` on an event loop; SIGTERM ends it like Ctrl-C, after a clean-up.
 
     Raises: what `work` raises, Interrupted.
     """
@@ -250,7 +250,7 @@ def run(flags: Flags, work: Callable[[Access], Awaitable[_T]]) -> _T:
 
         def interrupt() -> None:
             nonlocal interrupted
-            if not interrupted:  # once: the second time would cut off the cleaning up
+            if not interrupted:  # once: a second time would interrupt the clean-up
                 interrupted = True
                 task.cancel()
 
@@ -265,4 +265,4 @@ def run(flags: Flags, work: Callable[[Access], Awaitable[_T]]) -> _T:
     except asyncio.CancelledError:
         if not interrupted:
             raise
-        raise Interrupted("stopped before it was done") from None
+        raise Interrupted("stopped before it was finished") from None

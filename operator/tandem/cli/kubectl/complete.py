@@ -1,7 +1,7 @@
-"""`kubectl_complete-tandem`: what kubectl's own completion asks, by that name on PATH.
+"""`kubectl_complete-tandem`: the completion that kubectl calls, by that name on PATH.
 
-It is called with the words after `kubectl tandem`, the last of them unfinished, and prints what
-this may become, a line each, and in the end what the shell does with it.
+It is called with the words after `kubectl tandem`, the last of them incomplete, and prints its
+completions, one per line, and finally a directive for the shell.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from tandem.cli.kubectl.main import app
 
 _PROGRAM = "kubectl-tandem"
 _AS_THEY_ARE = ":4"
-"""kubectl's word for: do not offer files. Where files are wanted, shells offer them anyway."""
+"""The directive (of Cobra) not to offer files. Shells offer files anyway where they are wanted."""
 
 
 def candidates(words: list[str]) -> list[str]:
-    """What the last of the words may become."""
+    """The completions of the last word."""
     completion_init()
     before = os.environ.copy()
     os.environ["COMP_WORDS"] = shlex.join([_PROGRAM, *words])

@@ -1,4 +1,4 @@
-"""What a name on the command line may become: read from the cluster while the user types. Never
+"""Completions of names on the command line, read from the cluster while the user types. Never
 fails: on an error there are no suggestions."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def tables(typed: typer.Context, incomplete: str) -> list[str]:
 
 
 def operations(typed: typer.Context, incomplete: str) -> list[str]:
-    """`tcomp/`, and then the names there are."""
+    """`tcomp/`, and then the names of existing operations."""
     from tandem.cli.kubectl import names
     from tandem.errors import InvalidSpec
     from tandem.spec.common import OPERATIONS
@@ -52,7 +52,7 @@ def _names(typed: typer.Context, kind: str) -> list[str]:
 
 
 def _flags(typed: typer.Context) -> Flags:
-    """As far as they are typed already, before the command and after it."""
+    """The flags typed so far, before and after the command."""
     known = {field.name for field in fields(Flags)}
     levels: list[dict[str, Any]] = [typed.params]
     if typed.parent is not None:

@@ -1,6 +1,6 @@
-"""The dry-run twin of an operation, and what a plan would meet. Pure.
+"""The dry-run copy of an operation, and the operations that a plan would conflict with. Pure.
 
-A twin is the same operation with another name and `spec.dryRun`: the operator plans it against
+The copy is the same operation with another name and `spec.dryRun`: the operator plans it against
 the table as it is, and neither locks nor writes anything.
 """
 
@@ -17,16 +17,16 @@ from tandem.locks.conflicts import MATRIX, Compatibility
 from tandem.spec.common import API_VERSION, OPERATIONS, Mode
 
 TTL_S = 300
-"""Should we not come to delete it, the operator does."""
+"""The operator deletes the copy after so long if this process could not."""
 _WHOLE = "the whole table"
 _INTERVAL = " to "
 CUT = re.compile(r"… and (\d+) more")
-"""What stands at the end of a list in a status for what was left out."""
+"""The last element of a shortened list in a status."""
 _MOST_NAME = 40
 
 
 def plan_copy(kind: str, name: str, spec: Mapping[str, Any]) -> Json:
-    """Of an operation of this kind, name and spec: what to create."""
+    """The copy to create for an operation of this kind, name and spec."""
     left = ("suspend", "priority", "dependsOn", "ttlSecondsAfterFinished")
     return {
         "apiVersion": API_VERSION,
@@ -46,13 +46,13 @@ def plan_copy(kind: str, name: str, spec: Mapping[str, Any]) -> Json:
 def expected(
     kind: str, plan: Mapping[str, Any], locks: Sequence[Mapping[str, Any]], itself: str = ""
 ) -> list[Json]:
-    """Who is there already on the segments of a plan, and what that would mean: `waits`, `rows`
-    (both go on; the rows that both change decide at the commit) or, where statuses do not name
-    all segments and those that they name differ, `perhaps`.
+    """The operations that hold segments of a plan, and the consequence: `waits`, `rows` (both run;
+    rows that both change are reconciled at the commit) or, if the statuses do not name all
+    segments and the named ones differ, `perhaps`.
 
     Args:
-        locks: of the table's status.
-        itself: the operation whose plan it is: it does not wait for itself.
+        locks: those of the table's status.
+        itself: the operation of the plan, which does not wait for itself.
     """
     wanted = set(map(str, plan.get("segments") or ()))
     named = {name for name in wanted if not CUT.fullmatch(name)}

@@ -1,4 +1,4 @@
-"""Options by which every command finds its cluster: those of kubectl, by the same names.
+"""The options that select the cluster in every command: those of kubectl, with the same names.
 
 kubectl passes on everything after `kubectl tandem` as typed, so the plugin parses these options;
 they may stand before or after the command's name.
@@ -22,7 +22,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class Flags:
-    """As typed; None or empty where nothing was."""
+    """The flags as typed; None or empty if not given."""
 
     namespace: str | None = None
     all_namespaces: bool = False
@@ -37,7 +37,7 @@ class Flags:
     request_timeout: str = ""
 
     def over(self, below: Flags) -> Flags:
-        """With what only `below` has."""
+        """These flags, completed by those that only `below` has."""
         missing = {
             field.name: getattr(below, field.name)
             for field in fields(self)
@@ -47,7 +47,7 @@ class Flags:
 
     @property
     def timeout_s(self) -> float:
-        """Of one call. Raises: InvalidSpec."""
+        """The timeout of one call, in seconds. Raises: InvalidSpec."""
         from tandem.spec.units import parse_duration
 
         if self.request_timeout in ("", "0"):
@@ -83,11 +83,11 @@ _CONTEXT = "typed"
 
 
 def connected(*, everywhere: bool = False, root: bool = False) -> Callable[[_F], Any]:
-    """Give a command the options above: it takes what was typed as its argument `flags`.
+    """Add the options above to a command, which gets them as its argument `flags`.
 
     Args:
-        everywhere: also `-A`.
-        root: these are the options before the command's name: all are in its help.
+        everywhere: also add `-A`.
+        root: for the options before the command's name: its help lists all of them.
     """
     wanted = [_NAMESPACE, *([_EVERYWHERE] if everywhere or root else []), *_OTHERS]
 

@@ -1,4 +1,4 @@
-"""What can be typed after `kubectl tandem`: options and their help, nothing else."""
+"""The commands of `kubectl tandem`, their options and their help, and nothing else."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from tandem.cli.kubectl import completion
 from tandem.cli.kubectl.flags import Flags, connected
 from tandem.cli.output import Output, OutputOption
 
-_HELP = """Delta Lake tables that Tandem tends: what happens on them, and why.
+_HELP = """Inspect and control Tandem's operations on Delta Lake tables.
 
-Talks to the API server only, as you. To look, the role `view` on Tandem's kinds and on events is
-enough; what you may not see is left out, and said so. Kinds may be typed short: tcomp/nightly.
+Calls only the API server, with your permissions. For reading, the role `view` on Tandem's kinds
+and on events is enough; a note says what you may not see. Kinds may be shortened: tcomp/nightly.
 
 \b
 Begin with
@@ -48,7 +48,7 @@ OperationName = Annotated[
     ),
 ]
 Timeout = Annotated[
-    str | None, typer.Option("--timeout", metavar="DURATION", help="Wait no longer: 30s, 10m.")
+    str | None, typer.Option("--timeout", metavar="DURATION", help="Longest wait: 30s, 10m.")
 ]
 
 
@@ -65,7 +65,7 @@ def _seconds(option: str, text: str | None) -> float | None:
 @app.callback()
 @connected(root=True)
 def common(flags: Flags) -> None:
-    pass  # what is typed before the command is kept for it
+    pass  # options before the command are kept for it
 
 
 @app.command()
@@ -78,10 +78,10 @@ def status(
         bool, typer.Option("-w", "--watch", help="Update it as it changes, until Ctrl-C.")
     ] = False,
 ) -> None:
-    """Tables at a glance, problems first.
+    """Show the state of tables, problems first.
 
-    Problems with what to do about them; of each table its size, who runs, who waits for whom,
-    what starts next automatically, and what ended last.
+    Problems with what to do about them; for each table its size, the running and waiting
+    operations, the next automatic compaction, and the operations that ended last.
     """
     with errors_to_exit():
         from tandem.cli.kubectl import names, read_commands
@@ -111,15 +111,15 @@ def plan(
     ] = None,
     output: OutputOption = Output.TABLE,
     wait: Annotated[
-        str, typer.Option("--wait", metavar="DURATION", help="Wait no longer for the plan.")
+        str, typer.Option("--wait", metavar="DURATION", help="Longest wait for the plan.")
     ] = "60s",
 ) -> None:
-    """What operations would do; changes nothing.
+    """Show what operations would do; change nothing.
 
-    Says what they would read, write and cost now, and whom they would meet.
+    Shows what they would read, write and cost now, and the operations that they would wait for.
 
-    A copy with spec.dryRun is created, awaited and deleted again, so it needs the right to
-    create and delete such operations. Of a LakeTable: what automatic compaction does next.
+    A copy with spec.dryRun is created, awaited and deleted again, which needs the permission to
+    create and delete such operations. For a LakeTable: what automatic compaction does next.
 
     Exit code: 0 all can be done, 1 some would fail or were not planned in time, 2 the input is
     wrong, 130 interrupted.
@@ -140,7 +140,7 @@ def plan(
 @app.command()
 @connected(everywhere=True)
 def locks(flags: Flags, name: TableName = None, output: OutputOption = Output.TABLE) -> None:
-    """Who holds segments, and who waits for them."""
+    """Show which operations hold segments, and which wait for them."""
     with errors_to_exit():
         from tandem.cli.kubectl import names, read_commands
 
@@ -158,10 +158,10 @@ def history(
     output: OutputOption = Output.TABLE,
     limit: Annotated[int, typer.Option("--limit", min=1, help="At most so many lines.")] = 30,
 ) -> None:
-    """What happened on a table, newest first.
+    """Show what happened on a table, newest first.
 
-    As far as the cluster still knows it. Commits of others are in the table's log: `tandem
-    history LOCATION`.
+    Lists operations and events that the cluster still has. Commits of other writers are in the
+    table's log: `tandem history LOCATION`.
     """
     with errors_to_exit():
         from tandem.cli.kubectl import names, read_commands
@@ -181,7 +181,7 @@ def report(
     ] = None,
     redact_statements: Annotated[
         bool,
-        typer.Option("--redact-statements", help="Take out statements and conditions, too."),
+        typer.Option("--redact-statements", help="Remove statements and conditions, too."),
     ] = False,
     log_lines: Annotated[
         int, typer.Option("--log-lines", min=0, help="Last lines of each log; 0: no logs.")
@@ -190,8 +190,8 @@ def report(
     """Write a bundle for a bug report.
 
     A tar.gz of resources, events, jobs, states of pods, logs and metrics, as far as you may
-    read them. Secrets are never read; values that people may have put one into are taken out. Its
-    manifest.json says what is in it, and what is missing and why. Look before you send it.
+    read them. Secrets are never read; values that may contain one are removed. Its manifest.json
+    lists what is in it, and what is missing and why. Check the bundle before you send it.
     """
     with errors_to_exit():
         from tandem.cli.kubectl import names
@@ -212,10 +212,10 @@ def report(
 def retry(
     flags: Flags,
     resource: OperationName,
-    wait: Annotated[bool, typer.Option("--wait", help="Until it has ended.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until it has ended.")] = False,
     timeout: Timeout = None,
 ) -> None:
-    """Run an operation that failed once more."""
+    """Run a failed operation once more."""
     with errors_to_exit():
         from tandem.cli.kubectl import write_commands
 
@@ -226,9 +226,9 @@ def retry(
 @app.command()
 @connected()
 def suspend(flags: Flags, resource: OperationName) -> None:
-    """Stop an operation for now.
+    """Suspend an operation.
 
-    Its job ends, and nothing of it becomes visible.
+    Its job ends, and none of its changes becomes visible.
     """
     with errors_to_exit():
         from tandem.cli.kubectl import write_commands
@@ -239,7 +239,7 @@ def suspend(flags: Flags, resource: OperationName) -> None:
 @app.command()
 @connected()
 def resume(flags: Flags, resource: OperationName) -> None:
-    """Let a suspended operation go on.
+    """Resume a suspended operation.
 
     Its job starts again.
     """
@@ -254,9 +254,9 @@ def resume(flags: Flags, resource: OperationName) -> None:
 def wait(flags: Flags, resource: OperationName, timeout: Timeout = None) -> None:
     """Wait until an operation has ended.
 
-    Well or not: `kubectl wait --for=condition=Succeeded` waits on after a failure.
+    It also returns after a failure, unlike `kubectl wait --for=condition=Succeeded`.
 
-    Exit code: 0 it ended well, 1 it failed, or has not ended in time.
+    Exit code: 0 it succeeded, 1 it failed or has not ended in time.
     """
     with errors_to_exit():
         from tandem.cli.kubectl import write_commands
@@ -269,7 +269,7 @@ def wait(flags: Flags, resource: OperationName, timeout: Timeout = None) -> None
 @app.command()
 @connected()
 def version(flags: Flags, output: OutputOption = Output.TABLE) -> None:
-    """Versions of plugin, operator and kinds."""
+    """Show the versions of plugin, operator and kinds."""
     with errors_to_exit():
         from tandem.cli.kubectl import read_commands
 

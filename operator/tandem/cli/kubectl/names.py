@@ -1,4 +1,4 @@
-"""How people name a resource: `TableCompaction/nightly`, `tcomp/nightly`,
+"""The forms in which users name a resource: `TableCompaction/nightly`, `tcomp/nightly`,
 `tablecompactions.tandem.dev/nightly`. Pure."""
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ def short(kind: str) -> str:
 
 
 def kind_of(text: str) -> str:
-    """Raises: InvalidSpec."""
+    """The kind in any of its forms. Raises: InvalidSpec."""
     word = text.lower().removesuffix(f".{GROUP}")
     for kind in KINDS:
         if word in (kind.lower(), plural(kind), short(kind)):
             return kind
     raise InvalidSpec(
-        "no kind of Tandem's",
+        "not a kind of Tandem",
         resource=text,
         expected=", ".join(f"{kind} ({short(kind)})" for kind in KINDS),
     )
@@ -37,7 +37,7 @@ def resource(text: str, *, tables: bool = True) -> tuple[str, str]:
     found = kind_of(kind)
     if found == TABLE_KIND and not tables:
         raise InvalidSpec(
-            "a LakeTable is no operation", resource=text, expected=" or ".join(OPERATIONS)
+            "a LakeTable is not an operation", resource=text, expected=" or ".join(OPERATIONS)
         )
     return found, name
 

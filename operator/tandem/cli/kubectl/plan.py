@@ -1,4 +1,4 @@
-"""`kubectl tandem plan`: a dry-run twin is made, awaited, shown and deleted."""
+"""`kubectl tandem plan`: creates a dry-run copy, waits for it, shows its plan and deletes it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _GOODBYE_S = 10.0
 
 @dataclass
 class PlanRequest:
-    """One operation to plan, or the LakeTable whose next compaction is asked for."""
+    """One operation to plan, or a LakeTable whose next compaction is to be shown."""
 
     kind: str
     namespace: str
@@ -43,7 +43,7 @@ class PlanRequest:
     spec: Mapping[str, Any] = field(default_factory=dict)
     exists: bool = False
     outcome: Json = field(default_factory=dict)
-    """The twin as it ended, `{}` if it did not in time."""
+    """The copy in its final state, `{}` if it has not ended in time."""
     conflicts: list[Json] = field(default_factory=list)
 
     @property
@@ -54,7 +54,8 @@ class PlanRequest:
 def plan(
     flags: Flags, files: Sequence[str], resources: Sequence[str], *, output: Output, wait_s: float
 ) -> Exit:
-    """Exit codes as those of `tandem plan`; a plan that does not come in time is `FAILED`."""
+    """Plan operations. Exit codes as those of `tandem plan`; `FAILED` if a plan is not there in
+    time."""
     if not files and not resources:
         raise InvalidSpec(
             "nothing to plan", resource="plan", expected="-f FILE, or KIND/NAME of what is there"
@@ -106,7 +107,7 @@ async def _plan_all(access: Access, wishes: Sequence[PlanRequest], wait_s: float
 
 
 def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    """What is to be said of several failures: the first on purpose."""
+    """The failure to report of several: the first TandemError."""
     wanted = errors.subgroup(TandemError) or errors
     error: BaseException = wanted
     while isinstance(error, BaseExceptionGroup):
@@ -118,7 +119,7 @@ async def _delete(access: Access, kind: str, namespace: str, name: str) -> None:
     try:
         await access.delete(path(kind, namespace, name))
     except ReferenceNotFound:
-        pass  # gone, or never made
+        pass  # gone, or never created
     except TandemError as error:
         say(f"{kind}/{name} could not be deleted: {error.message}; the operator deletes it")
 
@@ -145,7 +146,7 @@ async def _plan_one(
     try:
         (table,) = await queries.tables(Access(access.api, wish.namespace), str(reference))
     except TandemError:
-        return  # then there is no plan either, and its message says why
+        return  # then there is no plan, and the message says why
     locks = status_of(table).get("locks") or ()
     itself = wish.id if wish.exists else ""
     wish.conflicts = expected(wish.kind, status_of(found).get("plan") or {}, locks, itself)
@@ -159,7 +160,7 @@ def _exit(wishes: Sequence[PlanRequest]) -> Exit:
 
 
 def _document(wish: PlanRequest) -> Json:
-    """The resource with the status of its twin, and what it would meet."""
+    """The resource with the status of its copy, and its conflicts."""
     return {
         "apiVersion": "tandem.dev/v1alpha1",
         "kind": wish.kind,
@@ -171,7 +172,7 @@ def _document(wish: PlanRequest) -> Json:
 
 
 def blocks(wishes: Sequence[PlanRequest]) -> Group:
-    """A block each, for people."""
+    """One block per request, as text."""
     return output_.blocks((f"{wish.id}: {_headline(wish)}", _lines(wish)) for wish in wishes)
 
 
@@ -181,7 +182,7 @@ def _headline(wish: PlanRequest) -> str:
         return "what automatic compaction does next"
     if status.get("phase") not in ENDED:
         if status.get("observedGeneration", -1) == -1:
-            return "no operator has looked at it in time"
+            return "no operator has seen it in time"
         return f"not planned in time: {reason_of(wish.outcome)}, {condition_message(wish.outcome)}"
     if status["phase"] == Phase.FAILED:
         return f"would fail: {reason_of(wish.outcome)}"
@@ -230,8 +231,8 @@ def _files(count: int) -> str:
 
 
 def _some(items: Sequence[Any], limit: int = 6) -> str:
-    """The first ones, equal ones together, and how many there are; the status may have been cut
-    (`… and 324 more`)."""
+    """The first items, equal ones joined, and how many there are; the status may have been
+    shortened (`… and 324 more`)."""
     names = [str(item) for item in items]
     total = len(names)
     if names and (cut := CUT.fullmatch(names[-1])):

@@ -1,6 +1,7 @@
-"""Reads from the API server what a command shows: no more than it needs.
+"""Reads from the API server what a command shows, and no more.
 
-Operations that succeeded are taken from the tables' summaries: there may be tens of thousands.
+Operations that succeeded are taken from the status of their tables: there may be tens of
+thousands.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from tandem.spec.status import Phase
 
 OPERATOR_LABELS = "app.kubernetes.io/part-of=tandem,app.kubernetes.io/component=operator"
 OPERATOR_NAMESPACE = "tandem-system"
-"""Where it usually is: looked into where not all namespaces may be."""
+"""The usual namespace of the operator, which is searched if not all namespaces can be listed."""
 _UNENDED = f"status.phase!={Phase.SUCCEEDED},status.phase!={Phase.SUPERSEDED}"
 
 
 async def tables(access: Access, name: str | None = None) -> list[Json]:
-    """All of the namespace, or one. Raises: what `Access` does."""
+    """The LakeTables of the namespace, or one of them. Raises: as `Access`."""
     if name is None:
         return await access.list(path(TABLE_KIND, access.scope))
     if access.all_namespaces:
@@ -37,7 +38,7 @@ async def tables(access: Access, name: str | None = None) -> list[Json]:
 async def operations(
     access: Access, table: str | None = None, *, ended_well: bool = False
 ) -> list[Json]:
-    """Of all kinds, in no order. Raises: what `Access` does."""
+    """Operations of all kinds, in no particular order. Raises: as `Access`."""
     fields = [
         *([f"spec.tableRef.name={table}"] if table else []),
         *([] if ended_well else [_UNENDED]),
@@ -46,7 +47,7 @@ async def operations(
         *(_listed(access, path(kind, access.scope), ",".join(fields)) for kind in OPERATIONS)
     )
     every = [item for items in found for item in items]
-    # Where the server could not select, it gave all.
+    # A server that does not support the selector has returned all.
     if not ended_well:
         well = (Phase.SUCCEEDED, Phase.SUPERSEDED)
         every = [o for o in every if (o.get("status") or {}).get("phase") not in well]
@@ -59,12 +60,12 @@ async def _listed(access: Access, collection: ResourcePath, fields: str) -> list
     try:
         return await access.list(collection, fields=fields)
     except InvalidSpec:
-        # Older clusters select by name and namespace only.
+        # Older clusters support field selectors by name and namespace only.
         return await access.list(collection)
 
 
 async def events(access: Access) -> list[Json]:
-    """About our resources. Raises: what `Access` does."""
+    """The events of our resources. Raises: as `Access`."""
     found = await access.list(ResourcePath("", "v1", "events", access.scope))
     return [
         event
@@ -74,7 +75,8 @@ async def events(access: Access) -> list[Json]:
 
 
 async def operator(access: Access) -> Json:
-    """Its pods and who leads, as far as the user may see them; says why, where not."""
+    """The operator's pods and its leader, as far as the user may read them, or the reason why
+    not."""
     try:
         pods, where = await operator_pods(access)
     except TandemError as error:
@@ -85,7 +87,7 @@ async def operator(access: Access) -> Json:
 
 
 async def operator_pods(access: Access) -> tuple[list[Json], str]:
-    """The operator's pods, and in words where was looked. Raises: what `Access` does."""
+    """The operator's pods, and a description of where they were searched. Raises: as `Access`."""
     pods = ResourcePath("", "v1", "pods")
     try:
         return await access.list(pods, labels=OPERATOR_LABELS), "in any namespace"
@@ -95,7 +97,7 @@ async def operator_pods(access: Access) -> tuple[list[Json], str]:
 
 
 async def _health(access: Access, pod: Mapping[str, Any]) -> Json:
-    """What its health page says; {} where it cannot be asked."""
+    """The health page of a pod; {} if it cannot be read."""
     if (pod.get("status") or {}).get("phase") != "Running":
         return {}
     metadata = pod["metadata"]
@@ -108,7 +110,7 @@ async def _health(access: Access, pod: Mapping[str, Any]) -> Json:
 
 
 def health_port(pod: Mapping[str, Any]) -> str:
-    """The port of its health page, as its containers name it."""
+    """The name or number of the port of its health page."""
     ports = [
         port
         for container in (pod.get("spec") or {}).get("containers") or ()
@@ -143,7 +145,7 @@ def _member(pod: Mapping[str, Any], facts: Mapping[str, Any]) -> Json:
 
 
 def summary(members: Sequence[Mapping[str, Any]], where: str) -> Json:
-    """`ok`, and a line for people. Pure."""
+    """`ok`, and a line of text. Pure."""
     if not members:
         return {"ok": False, "summary": f"no pod of it is seen {where}"}
     ready = sum(bool(m["ready"]) for m in members)

@@ -1,4 +1,4 @@
-"""`kubectl tandem status`, `locks`, `history` and `version`: reading commands."""
+"""`kubectl tandem status`, `locks`, `history` and `version`: commands that only read."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def now_ms() -> int:
 
 
 def status(flags: Flags, name: str | None, *, output: Output, watch: bool) -> Exit:
-    """Print it once, or after each change until Ctrl-C."""
+    """Print the status once or, with `watch`, after each change until Ctrl-C."""
 
     async def work(access: Access) -> Exit:
         if watch:
@@ -86,7 +86,7 @@ async def _watch(access: Access, name: str | None, output: Output) -> None:
             if output is Output.TABLE:
                 shown(render.status(found, now_ms=now_ms(), namespaces=access.all_namespaces))
             elif output is Output.JSON:
-                # One line each, so that programs can read them as they come.
+                # One line per document, so that programs can read them one by one.
                 sys.stdout.write(json.dumps(found, ensure_ascii=False) + "\n")
                 sys.stdout.flush()
             else:
@@ -110,7 +110,7 @@ def locks(flags: Flags, name: str | None, *, output: Output) -> Exit:
 
 
 def locks_of(tables: Sequence[Mapping[str, Any]]) -> list[Json]:
-    """Locks and queues of LakeTables, each with its table. Pure."""
+    """The locks and waiters of LakeTables, each with its table. Pure."""
     return [
         {"namespace": namespace_of(found), "table": found["metadata"]["name"], **lock}
         for found in tables
@@ -136,7 +136,7 @@ def history(flags: Flags, name: str, *, output: Output, limit: int) -> Exit:
 
 
 async def _events(access: Access) -> list[Json]:
-    """None where they may not be read: what ended is in the resources."""
+    """The events; none if they may not be read, since the resources show what has ended."""
     try:
         return await queries.events(access)
     except AccessDenied as error:
@@ -149,7 +149,7 @@ def history_of(
     operations: Sequence[Mapping[str, Any]],
     events: Sequence[Mapping[str, Any]],
 ) -> list[Json]:
-    """What happened on a table, newest first: ends of operations, and events on their way. Pure."""
+    """What happened on a table, newest first: ends of operations, and their events. Pure."""
     namespace = namespace_of(table)
     mine = [
         o for o in operations
@@ -210,7 +210,7 @@ def _what(phase: object, reason: object) -> str:
 
 
 def version(flags: Flags, *, output: Output) -> Exit:
-    """Of the plugin, of what serves the cluster, and of the kinds. What cannot be read is said."""
+    """Print the versions of the plugin, the operator and the kinds, and what could not be read."""
 
     async def work(access: Access) -> Exit:
         found: Json = {"plugin": tandem.__version__}

@@ -1,6 +1,6 @@
-"""`kubectl tandem report`: a bundle for a bug report, of all that the user may read.
+"""`kubectl tandem report`: a bundle for a bug report, of everything that the user may read.
 
-Secrets are never asked for. What cannot be read is no error: the bundle's manifest says what is
+Secrets are never read. What cannot be read is not an error: the bundle's manifest lists what is
 missing, and why.
 """
 
@@ -57,7 +57,7 @@ _NEVER = (
 
 
 class Bundle:
-    """Files of a report, and what is said about them."""
+    """The files of a report, and notes about them."""
 
     def __init__(self, redactor: Redactor) -> None:
         self.redactor = redactor
@@ -65,11 +65,11 @@ class Bundle:
         self.missing: list[Json] = []
 
     def add(self, name: str, content: Any) -> None:
-        """Data, as YAML; or a text."""
+        """Add data, as YAML, or a text."""
         self.files[name] = content
 
     async def reading(self, what: str, asked: Awaitable[_T]) -> _T | None:
-        """None if it cannot be read, which is noted."""
+        """The result of a read; None if it fails, which is noted."""
         try:
             return await asked
         except TandemError as error:
@@ -77,7 +77,7 @@ class Bundle:
             return None
 
     def pack(self, manifest: Mapping[str, Any]) -> bytes:
-        """The whole as tar.gz."""
+        """The bundle as tar.gz."""
         texts = {}
         for name, content in self.files.items():
             clean = self.redactor.finish(content)
@@ -106,17 +106,17 @@ def dumped(data: Any) -> str:
 def report(
     flags: Flags, table: str | None, *, file: Path | None, redact_statements: bool, log_lines: int
 ) -> Exit:
-    """Raises: InvalidSpec if it would be written to a terminal."""
+    """Write a bundle. Raises: InvalidSpec if it would be written to a terminal."""
     if file is None and sys.stdout.isatty():
         raise InvalidSpec(
-            "a bundle is no text for a terminal",
+            "a bundle is not text for a terminal",
             resource="report",
             remedy="Redirect it (kubectl tandem report > bundle.tar.gz), or name a file with -f",
         )
 
     async def work(access: Access) -> Exit:
         bundle = Bundle(Redactor(statements=redact_statements))
-        with contextlib.suppress(AccessDenied):  # an answer, too: the API server is there
+        with contextlib.suppress(AccessDenied):  # also shows that the API server is reachable
             await access.page("/version")
         await collect(access, bundle, table, log_lines)
         manifest = {
@@ -142,7 +142,7 @@ def report(
 
 
 def _write(file: Path, packed: bytes) -> None:
-    """For its owner only."""
+    """Write the file, readable for its owner only."""
     try:
         opened = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     except OSError as error:
@@ -154,7 +154,7 @@ def _write(file: Path, packed: bytes) -> None:
 
 
 async def collect(access: Access, bundle: Bundle, table: str | None, log_lines: int) -> None:
-    """Put all there is into the bundle."""
+    """Put everything that can be read into the bundle."""
     await asyncio.gather(
         _resources(access, bundle, table),
         _jobs(access, bundle, table, log_lines),
@@ -242,7 +242,7 @@ async def _logs(
 
 
 def pod_state(pod: Mapping[str, Any]) -> Json:
-    """What a pod is and how it does; of its spec only what cannot hold a secret. Pure."""
+    """The state of a pod; of its spec only fields that cannot hold a secret. Pure."""
     metadata, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
     containers = [
         {key: c.get(key) for key in ("name", "image", "resources", "ports") if c.get(key)}
@@ -270,8 +270,8 @@ def pod_state(pod: Mapping[str, Any]) -> Json:
 
 
 def operator_state(pod: Mapping[str, Any], redactor: Redactor) -> Json:
-    """As `pod_state`, with the arguments, which are the operator's settings: it takes no secret
-    by them."""
+    """Like `pod_state`, with the arguments, which are the operator's settings: none of them is a
+    secret."""
     arguments = [
         argument
         for container in (pod.get("spec") or {}).get("containers") or ()
@@ -317,7 +317,7 @@ async def _versions(access: Access, bundle: Bundle) -> None:
         name = f"{plural(kind)}.{GROUP}"
         crd = await bundle.reading(f"CRD {name}", access.get(replace(_CRDS, name=name)))
         if crd is None:
-            break  # one refusal says enough
+            break  # the others would be refused, too
         definitions.append(
             {
                 "name": name,

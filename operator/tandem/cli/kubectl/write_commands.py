@@ -27,7 +27,7 @@ _ASKED_S = 10.0
 
 
 def retry(flags: Flags, text: str, *, wait: bool, timeout_s: float | None) -> Exit:
-    """Ask for one more run of what failed. Raises: InvalidSpec if it did not fail."""
+    """Request one more run of a failed operation. Raises: InvalidSpec if it did not fail."""
     kind, name = names.resource(text, tables=False)
 
     async def work(access: Access) -> Exit:
@@ -36,28 +36,28 @@ def retry(flags: Flags, text: str, *, wait: bool, timeout_s: float | None) -> Ex
         phase = status_of(found).get("phase", "Pending")
         if phase != Phase.FAILED:
             raise InvalidSpec(
-                "only what failed can be tried again",
+                "only a failed operation can be retried",
                 resource=f"{kind}/{name}",
                 field="status.phase",
                 found=str(phase),
                 expected=str(Phase.FAILED),
             )
         await access.patch(where, {"metadata": {"annotations": {RETRY: str(now_ms())}}})
-        say(f"{kind}/{name}: asked for another run")
+        say(f"{kind}/{name}: another run is requested")
         return await _await_end(access, where, timeout_s) if wait else Exit.OK
 
     return access_.run(flags, work)
 
 
 def suspend(flags: Flags, text: str, *, wanted: bool) -> Exit:
-    """Stop for now, or go on. Raises: InvalidSpec if it has ended, or is a LakeTable."""
+    """Suspend or resume an operation. Raises: InvalidSpec if it has ended, or is a LakeTable."""
     kind, name = names.resource(text)
     if kind == TABLE_KIND:
         raise InvalidSpec(
-            "automatic compaction has no switch to suspend it",
+            "automatic compaction cannot be suspended",
             resource=text,
-            remedy="Suspend its compactions one by one, or take spec.compaction away: what has "
-            "begun goes on, and nothing new begins",
+            remedy="Suspend its compactions one by one, or remove spec.compaction: running ones "
+            "continue, and no new ones start",
         )
 
     async def work(access: Access) -> Exit:
@@ -90,7 +90,8 @@ def _is_at_work(found: Mapping[str, Any]) -> bool:
 
 
 def wait(flags: Flags, text: str, *, timeout_s: float | None) -> Exit:
-    """Until it has ended: `OK` if well, `FAILED` if not or not in time."""
+    """Wait until the operation has ended: `OK` on success, `FAILED` if it failed or is not over in
+    time."""
     kind, name = names.resource(text, tables=False)
 
     async def work(access: Access) -> Exit:
@@ -111,7 +112,7 @@ async def _await_end(access: Access, where: ResourcePath, timeout_s: float | Non
 
     found = await _until(access, where, over, timeout_s)
     if found is None:
-        say("It has not ended in time; it goes on.")
+        say("It has not ended in time; it continues.")
         return Exit.FAILED
     if status_of(found).get("phase") == Phase.FAILED:
         say(f"    remedy:   {plain(remedy(reason_of(found)))}")
@@ -120,8 +121,8 @@ async def _await_end(access: Access, where: ResourcePath, timeout_s: float | Non
 
 
 def _line(found: Mapping[str, Any]) -> str:
-    """`TableCompaction/nightly: Running 12/20 files`; how long it waits is left out, since that
-    would be another line every time."""
+    """`TableCompaction/nightly: Running 12/20 files`; the time of a wait is left out, since it
+    would make a new line every time."""
     status = status_of(found)
     phase = str(status.get("phase") or "Pending")
     line = f"{found['kind']}/{found['metadata']['name']}: {phase}"
@@ -142,7 +143,7 @@ async def _until(
     test: Callable[[Json], bool],
     timeout_s: float | None,
 ) -> Json | None:
-    """The object as soon as it is such; None if that takes too long."""
+    """The object as soon as it satisfies the condition; None after the timeout."""
     loop = asyncio.get_running_loop()
     until = None if timeout_s is None else loop.time() + timeout_s
     while True:

@@ -1,15 +1,15 @@
-"""Data files: Parquet of any writer to Arrow, and Arrow to Parquet that every reader can trust.
+"""Data files: reads Parquet of any writer as Arrow, and writes Parquet for any reader.
 
-Knows a file and a schema, but neither the log nor which rows are deleted.
+Depends on a file and a schema, but neither on the log nor on deletion vectors.
 
     reader           record batches of the table's schema
     writer           files cut at a target size, with statistics
-    conform          arrays of a file to the table's types
+    conform          converts arrays of a file to the table's types
     schema_mismatch  types and values of a file that a column cannot hold
     times            dates and times as Spark reads them, or an error
     int96            INT96 timestamps, exactly
-    footer           mends the Parquet footer while it is written
-    float_bounds     bounds of floats that every reader may skip by
+    footer           amends the Parquet footer while it is written
+    float_bounds     bounds of floats that are safe for data skipping in every reader
     stats            Delta statistics from a footer
     missing          the error for a file that is gone
 """

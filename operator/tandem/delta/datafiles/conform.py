@@ -1,8 +1,8 @@
-"""Arrow arrays as a data file holds them → arrays of the table's logical types.
+"""Converts Arrow arrays as read from a data file to arrays of the table's logical types.
 
-Handles what tables gather over the years: columns added later (nulls), renamed and re-ordered
-under column mapping, widened types, int96 and nanosecond timestamps, large strings, lists whose
-element is called `item` or `array`. Pure; no I/O.
+Handles schema evolution and the differences between writers: columns added later (nulls), columns
+renamed and reordered under column mapping, widened types, INT96 and nanosecond timestamps, large
+strings, lists whose element is called `item` or `array`. Pure; no I/O.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ FIELD_ID = b"PARQUET:field_id"
 
 
 class FieldIndex:
-    """The fields of a file or of a struct in it, to be found by id or name: each at once, since
-    tables have thousands of columns."""
+    """The fields of a file, or of a struct in it, indexed by id and by name: tables may have
+    thousands of columns."""
 
     def __init__(self, fields: Sequence[pa.Field]) -> None:
         self._fields = fields
@@ -44,13 +44,13 @@ class FieldIndex:
                 self._ids.setdefault(id_, index)
 
     def find(self, field: Field, *, by_id: bool) -> int | None:
-        """Index of the field that holds `field`, None if the file was written without it.
+        """The index of the field that holds `field`, None if the file was written without it.
 
-        By field id where the table maps by id and the file has ids at all, else by physical name
-        (exact, then the only one that differs in case, as Spark does).
+        By field id if the table maps by id and the file has ids, otherwise by physical name
+        (exact, or else the only one that differs in case, as in Spark).
 
-        Raises: pa.ArrowInvalid if several differ in case only, and none is spelled as the table
-            is.
+        Raises: pa.ArrowInvalid if several differ only in case, and none is spelled as in the
+            table.
         """
         if by_id and field.field_id is not None and self._ids:
             return self._ids.get(str(field.field_id).encode())
@@ -65,7 +65,7 @@ class FieldIndex:
 
 
 def conform(array: Any, type_: DataType, *, by_id: bool = False, dictionaries: bool = False) -> Any:
-    """`array` as the logical type.
+    """Convert `array` to the logical type.
 
     Args:
         dictionaries: leave dictionary-encoded strings as they are.
@@ -100,8 +100,8 @@ def conform(array: Any, type_: DataType, *, by_id: bool = False, dictionaries: b
 
 
 def _micros(array: Any) -> Any:
-    """Nanoseconds down to the protocol's microseconds, as INT96 is read and Spark rounds. A cast
-    would round towards 1970, and so give one instant two values before it."""
+    """Nanoseconds rounded down to the protocol's microseconds, as INT96 is read and as Spark
+    rounds. A cast would round towards 1970, and so give one instant before it two values."""
     nanos = array.view(pa.int64())
     micros = pc.divide(nanos, 1_000)
     below = pc.less(nanos, pc.multiply(micros, 1_000)).cast(pa.int64())
@@ -179,8 +179,8 @@ def _map(array: Any, type_: MapType, target: Any, by_id: bool) -> Any:
 
 
 def forbidden_null(field: Field, array: Any) -> str | None:
-    """The path of a column in `array` (of the field's shape) that holds a null where the schema
-    allows none; None if all is well. What lies below a null or empty parent does not count."""
+    """The path of a column in `array` (of the field's shape) that holds a null although the schema
+    forbids it; None if there is none. Values below a null or empty parent do not count."""
     if not field.nullable and array.null_count:
         return field.name
     below = _null_below(field.type, array)
@@ -207,7 +207,7 @@ def _null_below(type_: DataType, array: Any) -> str | None:
 
 
 def all_nullable(schema: StructType) -> StructType:
-    """The same schema without a word on what must not be null, at any level."""
+    """The same schema with every field nullable, at any level."""
 
     def loose(type_: DataType) -> DataType:
         match type_:
@@ -232,7 +232,7 @@ def all_nullable(schema: StructType) -> StructType:
 def relabel(array: Any, target: Any) -> Any:
     """The same values under the names of `target`: a type of the same shape, by position.
 
-    Used for the way to disk, where nested fields carry physical names.
+    Used for writing: in data files, nested fields have physical names.
     """
     if array.type.equals(target):
         return array

@@ -1,10 +1,10 @@
-"""What a data file tells of its floats: bounds that every reader may skip by, or none.
+"""The statistics of a data file's floats: bounds that are safe for every reader, or none.
 
-Arrow's Parquet writer leaves NaN out of the bounds of a column, and Spark, which sorts NaN above
-all numbers, skips rows by them that it should find. Whether a column will hold NaN is not known
-when its file is begun. So Arrow writes no statistics of floats here; `FloatBounds` looks at the
-values, for Delta's statistics and for those of each row group, which `footer` adds when
-the file is finished (decision 0090). No I/O.
+Arrow's Parquet writer ignores NaN in the bounds of a column, and Spark, which orders NaN above
+all numbers, then wrongly skips rows with NaN. Whether a column holds NaN is not known when its
+file is started. So Arrow writes no statistics of floats; `FloatBounds` computes them from the
+values, for Delta's statistics and for those of each row group, which `footer` adds when the file
+is finished (decision 0090). No I/O.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ def has_float(type_: pa.DataType) -> bool:
 
 
 def paths_without_floats(schema: pa.Schema) -> list[str]:
-    """Parquet paths of the leaves, at any depth, that are no floats in a file of this schema.
+    """Parquet paths of the leaves, at any depth, that are not floats in a file of this schema.
 
-    A path that a float shares is left out: a name may contain the dot that separates names.
+    A path that is also that of a float is left out: names may contain the separating dot.
     """
     sink = pa.BufferOutputStream()
     pq.write_metadata(schema, sink, store_schema=False)
@@ -42,8 +42,9 @@ def paths_without_floats(schema: pa.Schema) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class FloatStatistics:
-    """The values of a float column. `low` and `high` are None where there are no bounds: there
-    is NaN, which Parquet and JSON have no bound for, or no value. A zero bounds both zeros."""
+    """A summary of a float column's values. `low` and `high` are None if there are no bounds: the
+    column has NaN, for which Parquet and JSON have no bound, or no value. A zero as a bound covers
+    both zeros."""
 
     nulls: int = 0
     low: float | None = None
@@ -62,7 +63,7 @@ class FloatStatistics:
         return FloatStatistics(nulls, found["min"] or -0.0, found["max"] or 0.0)
 
     def joined(self, other: FloatStatistics) -> FloatStatistics:
-        """Of the values of both."""
+        """The summary of the values of both."""
         nulls = self.nulls + other.nulls
         if self.nan or other.nan:
             return FloatStatistics(nulls, nan=True)
@@ -73,13 +74,13 @@ class FloatStatistics:
 
 @dataclass(slots=True)
 class FloatBounds:
-    """What was seen of a file's float columns outside of lists and maps, by row group; the keys
-    are the indexes of their Parquet columns."""
+    """Summaries of a file's float columns outside of lists and maps, by row group; the keys are
+    the indexes of their Parquet columns."""
 
     groups: list[dict[int, FloatStatistics]] = field(default_factory=list)
 
     def add(self, rows: pa.Table) -> None:
-        """Look at the rows of the next row group."""
+        """Take the rows of the next row group into account."""
         group: dict[int, FloatStatistics] = {}
         index = 0
         for column in rows.columns:
@@ -89,14 +90,14 @@ class FloatBounds:
         self.groups.append(group)
 
     def column(self, index: int) -> FloatStatistics:
-        """Of all row groups."""
+        """The summary of a column over all row groups."""
         return reduce(
             FloatStatistics.joined, (g[index] for g in self.groups if index in g), FloatStatistics()
         )
 
 
 def _floats(column: pa.ChunkedArray) -> Iterator[tuple[int, pa.ChunkedArray]]:
-    """(leaves before it, values) of every float in a column; null where its parent is."""
+    """(leaves before it, values) of every float in a column; null if its parent is null."""
     if pa.types.is_floating(column.type):
         yield 0, column
     elif pa.types.is_struct(column.type):
@@ -109,7 +110,7 @@ def _floats(column: pa.ChunkedArray) -> Iterator[tuple[int, pa.ChunkedArray]]:
 
 
 def _width(type_: pa.DataType) -> int:
-    """The Parquet columns of a type."""
+    """How many Parquet columns a type has."""
     if pa.types.is_dictionary(type_) or not pa.types.is_nested(type_):
         return 1
     return sum(_width(type_.field(index).type) for index in range(type_.num_fields))

@@ -1,7 +1,7 @@
-"""Mending the footer of a Parquet file while it is written (Thrift's compact protocol).
+"""Amends the footer of a Parquet file while it is written (Thrift's compact protocol).
 
-Arrow's writer has no setting for what is said of floats here. Everything else is copied byte for
-byte, known or not. Source: `parquet.thrift` of apache/parquet-format for the numbers of
+Adds statistics of floats, for which Arrow's writer has no setting. Everything else is copied byte
+for byte, known or not. Source: `parquet.thrift` of apache/parquet-format for the numbers of
 fields, "Thrift compact protocol encoding" of apache/thrift for their form. No I/O of its own.
 """
 
@@ -27,14 +27,15 @@ _COLUMN_TYPE = 1
 _COLUMN_STATISTICS = 12
 _COLUMN_ENCODING_STATS = 13
 _FORMS = {4: "<f", 5: "<d"}
-"""FLOAT and DOUBLE, and how `struct` spells their values."""
+"""FLOAT and DOUBLE, and the `struct` formats of their values."""
 
 # Types of the compact protocol
 _STOP, _TRUE, _FALSE, _I64, _BINARY, _STRUCT = 0, 1, 2, 6, 8, 12
 
 
 class TailBuffer(io.RawIOBase):
-    """A sink that passes on what is written, until `hold`; then it keeps it for `release`."""
+    """A sink that passes on what is written until `hold` is called; after that it buffers it for
+    `release`."""
 
     def __init__(self, sink: Any) -> None:
         super().__init__()
@@ -58,8 +59,8 @@ class TailBuffer(io.RawIOBase):
         self._held = bytearray()
 
     def release(self, mend: Callable[[bytes], bytes]) -> None:
-        """Pass on what was held, which must end with a footer, as `mend` makes it.
-        Raises: ValueError."""
+        """Pass on the buffered bytes, which must end with a footer, with `mend` applied to the
+        footer. Raises: ValueError."""
         held, self._held = bytes(self._held or b""), None
         if held[-len(_MAGIC) :] != _MAGIC:
             raise ValueError("a Parquet file that was written does not end with PAR1")
@@ -75,10 +76,10 @@ class TailBuffer(io.RawIOBase):
 def with_floats(footer: bytes, floats: FloatBounds) -> bytes:
     """The same footer with statistics of float columns, and without their `encoding_stats`.
 
-    From the latter a reader knows that a column chunk has all of its values in the dictionary, and
-    may skip it by asking that; Spark asks in Java's order, which keeps both zeros apart. Without
-    them no reader can know, as the encoding is the newer one (`RLE_DICTIONARY`); so it is in
-    parquet-java, Iceberg and Trino. Raises: ValueError.
+    The latter show a reader that all values of a column chunk are in the dictionary, so that it
+    may skip the chunk by the dictionary; Spark looks values up in Java's order, which
+    distinguishes the two zeros. Without them no reader does so (checked in parquet-java, Iceberg
+    and Trino), since the encoding is the newer one (`RLE_DICTIONARY`). Raises: ValueError.
     """
 
     def groups(data: bytes) -> bytes:
@@ -120,7 +121,7 @@ def _statistics(seen: FloatStatistics, form: str) -> bytes:
         fields += [
             _Field(5, _BINARY, _bytes(struct.pack(form, seen.high))),
             _Field(6, _BINARY, _bytes(struct.pack(form, seen.low))),
-            # A zero bounds both zeros, of which there may be one.
+            # A zero bound covers both zeros, of which the column may hold either.
             _Field(7, _FALSE if seen.high == 0 else _TRUE, b""),
             _Field(8, _FALSE if seen.low == 0 else _TRUE, b""),
         ]

@@ -1,11 +1,11 @@
 """INT96 timestamps, Spark's default, as exact microseconds.
 
-An INT96 is a nanosecond of a day (int64) and a Julian day number (int32), both signed to those
-who write them. pyarrow takes both for unsigned, and wraps around in silence: what lies before
-the year -4713, and what Spark wrote near the end of its range (where its own arithmetic wraps),
-comes back as another moment. Footers have no bounds of INT96 columns, so only the twelve bytes
-tell. pyarrow hands them out if the footer declares the column as fixed-length bytes; so the
-footer is changed in memory, and the bytes are computed here as Spark computes them
+An INT96 is a nanosecond of a day (int64) and a Julian day number (int32), both of which writers
+treat as signed. pyarrow treats both as unsigned and wraps around silently: times before the year
+-4713, and times that Spark wrote near the end of its range (where its own arithmetic wraps), are
+read as other times. Footers have no bounds of INT96 columns, so only the twelve bytes show that.
+pyarrow returns the bytes if the footer declares the column as fixed-length bytes; so the footer
+is changed in memory, and the bytes are converted here as Spark converts them
 (`DateTimeUtils.fromJulianDay`). Source: apache/parquet-format, "parquet.thrift", and Thrift's
 compact protocol. No I/O.
 """
@@ -28,7 +28,7 @@ EPOCH_DAY = 2_440_588
 """The Julian day number of 1970-01-01."""
 DAY_US = 86_400_000_000
 LAST_DAY = (1 << 63) // DAY_US
-"""The last whole day, from any day on, whose microseconds have 64 bits. Spark's day numbers lie
+"""The last whole day whose microseconds fit 64 bits, counted from any day. Spark's day numbers are
 within as many days around zero."""
 
 _RECORD = np.dtype([("nanos", "<i8"), ("day", "<i4")])
@@ -43,7 +43,7 @@ def to_micros(array: Any, zone: str | None, *, resource: str, column: str) -> An
         array: of type `RAW`.
         zone: of the Arrow type to give.
         resource, column: for messages.
-    Raises: UnsupportedFeature for a moment that 64 bits do not tell.
+    Raises: UnsupportedFeature for a time whose microseconds do not fit 64 bits.
     """
     rows = len(array)
     target = pa.timestamp("us", tz=zone)
@@ -61,12 +61,12 @@ def to_micros(array: Any, zone: str | None, *, resource: str, column: str) -> An
     if valid is not None:
         found[~valid] = 0
     if days.min() < -LAST_DAY or days.max() > LAST_DAY or np.abs(part).max() >= DAY_US:
-        _refuse_untold(days, nanos, found, valid, resource, column)
+        _refuse_out_of_range(days, nanos, found, valid, resource, column)
     return pa.array(found, mask=None if valid is None else ~valid).cast(target)
 
 
 def require_whole_int96_micros(array: Any, *, column: str) -> None:
-    """Raises: SchemaMismatch if an INT96 value is no whole number of microseconds."""
+    """Raises: SchemaMismatch if an INT96 value is not a whole number of microseconds."""
     valid = array.drop_null()
     data = valid.buffers()[1]
     if data is None:
@@ -79,13 +79,13 @@ def require_whole_int96_micros(array: Any, *, column: str) -> None:
         )
 
 
-def _refuse_untold(
+def _refuse_out_of_range(
     days: Any, nanos: Any, found: Any, valid: Any, resource: str, column: str
 ) -> None:
     # Spark's own numbers of days wrap near the end of its range, and back when it reads them.
-    told = (np.abs(days) <= LAST_DAY) & (np.abs(nanos // 1000) <= DAY_US)
+    in_range = (np.abs(days) <= LAST_DAY) & (np.abs(nanos // 1000) <= DAY_US)
     exact = (days - EPOCH_DAY).astype(np.float64) * DAY_US + nanos / 1000
-    wrong = ~(told | (np.abs(exact - found) < DAY_US))
+    wrong = ~(in_range | (np.abs(exact - found) < DAY_US))
     if valid is not None:
         wrong &= valid
     if wrong.any():
@@ -101,8 +101,8 @@ def _refuse_untold(
 
 
 def with_bytes(metadata: Any) -> Any:
-    """The same footer (`pq.FileMetaData`), its INT96 columns declared as twelve bytes each. Both
-    are stored alike, in every encoding."""
+    """The same footer (`pq.FileMetaData`), with INT96 columns declared as twelve bytes each. Both
+    types are stored alike, in every encoding."""
     sink = io.BytesIO()
     metadata.write_metadata_file(sink)
     file = sink.getvalue()
@@ -113,7 +113,7 @@ def with_bytes(metadata: Any) -> Any:
 
 
 _Edit = tuple[int, int, bytes]
-"""(start, end, what to put there)."""
+"""(start, end, replacement)."""
 
 
 def _splice(data: bytes, edits: list[_Edit]) -> bytes:
@@ -137,8 +137,8 @@ def _edits(footer: bytes) -> Iterator[_Edit]:
 
 
 def _schema_element(cursor: _Cursor) -> Iterator[_Edit]:
-    """1 is the type, 2 the length of fixed bytes. A field's header says how far its number is
-    from the last one's, so the field after an inserted one changes, too."""
+    """1 is the type, 2 the length of fixed bytes. A field's header holds the difference of its
+    number from the previous one's, so the field after an inserted one changes, too."""
     int96 = False
     for field, _type, start in cursor.fields():
         if field == 1:
@@ -185,7 +185,7 @@ class _Cursor:
 
     def fields(self) -> Iterator[tuple[int, int, int]]:
         """(number, type, where its header starts) of each field of a struct. A value that the
-        caller leaves is stepped over."""
+        caller does not read is skipped."""
         number = 0
         while True:
             start = self.at

@@ -1,4 +1,4 @@
-"""The error for a file that a version names and the store does not have. It opens nothing."""
+"""The error for a file that a version refers to and the store does not have. No I/O."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from tandem.errors import DataFileMissing
 def missing(
     path: str, message: str = "a data file that the log lists is not there", *, field: str = ""
 ) -> DataFileMissing:
-    """Of an older version a vacuum may have taken it: whoever plans anew may not need it."""
+    """The error for a data file that is gone. A vacuum may have deleted a file of an older
+    version: an attempt that plans again, with the latest version, may not need it."""
     return DataFileMissing(
         message,
         resource=path,
@@ -16,5 +17,5 @@ def missing(
         found="no such object",
         expected="the file, as long as a version lists it",
         remedy="Was the table vacuumed with too short a retention? Restore the file, or restore "
-        "the table to a version that is whole",
+        "the table to a version that does not need it",
     )

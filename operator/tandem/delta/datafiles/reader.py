@@ -1,9 +1,8 @@
 """One data file of a table as Arrow record batches of the table's schema.
 
-The reader that everything of ours shares: scans, rewrites, statements, ingests. It goes through
-`Store`, so it reads whatever the table's store is. It must not decide which files belong to a
-version (`tandem.delta.log.snapshot`) nor which rows are deleted (`tandem.delta.dv`):
-callers pass both.
+The one reader of scans, rewrites, statements and ingests. It reads through `Store`, so it works
+with every kind of store. It does not decide which files belong to a version
+(`tandem.delta.log.snapshot`) nor which rows are deleted (`tandem.delta.dv`): callers pass both.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ from tandem.errors import CorruptDeletionVector, ObjectNotFound, StorageError
 from tandem.storage.store import Store
 
 BATCH_ROWS = 131_072
-"""Rows of one batch: large enough that Python's share of the work vanishes, small enough that
-a few columns of strings stay within tens of megabytes."""
+"""Rows of one batch: large enough that Python's overhead is negligible, small enough that a few
+columns of strings take only tens of megabytes."""
 
 DICTIONARY_BYTES_PER_VALUE = 3.0
 """A string column that takes fewer encoded bytes per value than this is dictionary-encoded in
@@ -60,12 +59,13 @@ class DataFileReader:
     """An open data file. Use as a context manager.
 
     Args:
-        path: as the store wants it: decoded, relative to the root or absolute.
+        path: for the store: decoded, relative to the root or absolute.
         columns: logical names to read, in this order; None for all.
         partition_values: as logged; keys are physical names under column mapping.
-        dictionaries: give dictionary-encoded strings as dictionaries where that is faster.
-        exact: refuse timestamps with digits beyond microseconds, which are else rounded down.
-    Raises: DataFileMissing; StorageError if it is no Parquet file, or a column's type does not fit.
+        dictionaries: return dictionary-encoded strings as dictionaries if that is faster.
+        exact: refuse timestamps with digits beyond microseconds, which are otherwise rounded down.
+    Raises: DataFileMissing; StorageError if it is not a Parquet file, or a column's type does not
+        fit.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class DataFileReader:
 
     @property
     def num_rows(self) -> int:
-        """Physical rows, dead ones too."""
+        """The physical rows, including deleted ones."""
         return int(self._file.metadata.num_rows)
 
     @property
@@ -234,8 +234,8 @@ class DataFileReader:
                     )
                 )
             arrays.append(array)
-            # Nullable whatever the schema says: other writers do not always keep to it, and
-            # readers answer what is there.
+            # Nullable whatever the schema says: other writers do not always follow it, and readers
+            # return the values that are there.
             fields.append(pa.field(wanted.name, array.type))
         if positions is not None:
             arrays.append(pa.array(np.arange(start, start + rows, dtype=np.int64)))
@@ -268,7 +268,7 @@ def arrow_schema(table: TableFormat, columns: Sequence[str] | None = None) -> pa
 
 def live_mask(dead: BitMap64 | None, start: int, rows: int) -> Any | None:
     """Boolean numpy mask of the live rows among positions [start, start + rows); None if all
-    are alive."""
+    are live."""
     if not dead:
         return None
     from pyroaring import BitMap64 as Bitmap

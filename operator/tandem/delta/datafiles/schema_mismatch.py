@@ -1,7 +1,7 @@
 """Types and values of a data file that its column cannot hold, found before they are converted.
 
-A conversion of the wrong kind would lose data in silence: a text read as a struct is a struct of
-nulls, a moment read as a date has lost its time. Spark refuses to read such files. No I/O.
+A wrong conversion would silently lose data: a text read as a struct is a struct of nulls, a
+timestamp read as a date has lost its time of day. Spark refuses to read such files. No I/O.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def _name(type_: DataType) -> str:
 
 
 def require_whole_micros(array: Any, column: str) -> None:
-    """Raises: SchemaMismatch if a timestamp of `array`, at any depth, is no whole number of
+    """Raises: SchemaMismatch if a timestamp of `array`, at any depth, is not a whole number of
     microseconds: a source is read exactly, or refused."""
     for path, values in leaf_values(array, column, _is_nanos):
         nanos = values.view(pa.int64())
@@ -135,7 +135,7 @@ def require_utf8(array: Any, column: str) -> None:
     try:
         array.validate(full=True)
     except pa.ArrowInvalid:
-        # What lies below a null does not count.
+        # Values below a null do not count.
         for path, values in leaf_values(array, column, _is_text):
             for value in values.drop_null().cast(pa.large_binary()):
                 data = value.as_py()
@@ -155,8 +155,8 @@ def any_leaf(type_: Any, test: Callable[[Any], bool]) -> bool:
 
 
 def leaf_values(array: Any, path: str, test: Callable[[Any], bool]) -> Iterator[tuple[str, Any]]:
-    """The values of the types that `test` holds for, with their paths; without those below a null
-    or outside of what `array` shows."""
+    """The values of the types that `test` holds for, with their paths; without values below a null
+    or outside of `array`'s slice."""
     type_ = array.type
     if not any_leaf(type_, test):
         return

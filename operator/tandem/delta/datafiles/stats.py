@@ -1,7 +1,7 @@
 """Delta's statistics of a file that we wrote, from the Parquet footer that we just made.
 
-The footer has what is needed, so no value is looked at twice; only of floats it says nothing
-(`float_bounds` has why, and what is known of them).
+The footer has all statistics except those of floats, which `float_bounds` computes and explains;
+so no value is read twice.
 Source: protocol, "Per-file Statistics". No I/O.
 """
 
@@ -96,8 +96,8 @@ def from_footer(
 
 
 def _limit(configuration: Mapping[str, str]) -> int:
-    """How many leaf columns have statistics, -1 for all. What is no such number counts as the
-    default, as in delta-rs; Spark refuses to write then."""
+    """How many leaf columns have statistics, -1 for all. An invalid number counts as the default,
+    as in delta-rs; Spark refuses to write then."""
     text = configuration.get(INDEXED_COLUMNS, "").strip()
     number = int(text) if _NUMBER.fullmatch(text) else DEFAULT_INDEXED
     return number if number >= -1 else DEFAULT_INDEXED
@@ -109,7 +109,8 @@ def _of_floats(seen: FloatStatistics) -> tuple[int, Any, Any]:
 
 
 def _of_columns(columns: list[Any], type_: PrimitiveType) -> tuple[int, Any, Any] | None:
-    """The same of the chunks of a column that has statistics; None if they have no counts."""
+    """(nulls, lower bound, upper bound) from the chunks of a column that has statistics; None if
+    they have no counts."""
     footers = [c.statistics for c in columns]
     if any(f is None or not f.has_null_count for f in footers):
         return None
@@ -125,12 +126,12 @@ def _of_columns(columns: list[Any], type_: PrimitiveType) -> tuple[int, Any, Any
         low = _lower(min(f.min for f in bounded), type_)
         high = _upper(max(f.max for f in bounded), type_)
     except (OverflowError, ValueError):
-        return nulls, None, None  # a time beyond Python calendar, which ends with the year 9999
+        return nulls, None, None  # a time beyond Python's calendar, which ends in year 9999
     return nulls, low, high
 
 
 def _chosen(configuration: Mapping[str, str]) -> list[tuple[str, ...]] | None:
-    """The columns named by the property, as paths; None where it is absent, or no list of names
+    """The columns that the property lists, as paths; None if it is absent, or not a list of names
     (`a, b.c, `x.y`.z`)."""
     text = configuration.get(STATS_COLUMNS)
     if text is None:
@@ -157,7 +158,8 @@ def _is_below(path: tuple[Field, ...], wanted: tuple[str, ...]) -> bool:
 
 def _columns(schema: StructType) -> Iterator[tuple[int, tuple[tuple[Field, ...], DataType]]]:
     """(index of the Parquet column, (path, type)) of every leaf outside of arrays and maps;
-    those are stepped over, and yielded once with their index for nobody's use."""
+    the leaves inside of those are skipped, and each array or map is yielded once, with an index
+    that no caller uses."""
     index = 0
 
     def walk(fields: StructType, above: tuple[Field, ...]) -> Iterator[Any]:
@@ -206,7 +208,8 @@ def _lower(value: Any, type_: PrimitiveType) -> Any:
 
 
 def _upper(value: Any, type_: PrimitiveType) -> Any:
-    """Rounded up where the text is coarser than the value: a bound may be wide, never narrow."""
+    """The upper bound, rounded up if the text is coarser than the value: a bound may be wide,
+    never narrow."""
     if not _has_bounds(type_):
         return None
     if isinstance(value, str):

@@ -1,10 +1,10 @@
-"""Parquet files whose dates and times come out as Spark reads them, or not at all.
+"""Reads dates and times of Parquet files exactly as Spark does, or refuses them.
 
-Two things that pyarrow takes for something else, in silence: INT96 beyond what it computes
-with (`tandem.delta.datafiles.int96`), and files of the hybrid calendar, which Spark wrote before
-version 3 (and still writes if configured to): Julian before 15 October 1582, and by local mean
-times before 1900. Spark rebases their values when it reads them; here the few that would be rebased
-are refused by name. The rules are Spark's `DataSourceUtils.getRebaseSpec`.
+pyarrow silently misreads two things: INT96 outside of the range that it computes with
+(`tandem.delta.datafiles.int96`), and files in the hybrid calendar, which Spark wrote before
+version 3 (and still writes if configured to): Julian before 15 October 1582, with local mean
+times before 1900. Spark rebases their values when it reads them; here the few values that would be
+rebased are refused by name. The rules are those of Spark's `DataSourceUtils.getRebaseSpec`.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from tandem.delta.datafiles.conform import is_array, plain_list
 from tandem.errors import UnsupportedFeature
 
 GREGORIAN_DAY = -141_427
-"""15 October 1582, in days since 1970: from then on both calendars agree."""
+"""15 October 1582, in days since 1970: from then on the two calendars agree."""
 GREGORIAN_US = GREGORIAN_DAY * int96.DAY_US
 STANDARD_TIME_US = -2_208_988_800_000_000
-"""The year 1900: from then on, zones mean the same to old and new readers."""
+"""The year 1900, in microseconds since 1970: from then on, old and new readers agree on zones."""
 _UTC = frozenset({"UTC", "Etc/UTC", "GMT", "Etc/GMT", "Z", "Zulu", "Etc/Zulu", "UCT", "Etc/UCT"})
 
 
 @dataclass(frozen=True, slots=True)
 class RebaseBoundaries:
-    """From when on a file's values mean what they say: `date_from` in days, the others in
+    """The time from which on a file's values need no rebasing: `date_from` in days, the others in
     microseconds since 1970; None for always."""
 
     date_from: int | None = None
@@ -41,14 +41,14 @@ class RebaseBoundaries:
 
     @classmethod
     def of(cls, footer: Mapping[bytes, bytes]) -> RebaseBoundaries:
-        """By a footer's key-value metadata. Files of others are Gregorian, as Spark 4 takes
-        them by default."""
+        """The calendar by a footer's key-value metadata. Files of other writers are Gregorian, as
+        by default in Spark 4."""
         version = footer.get(b"org.apache.spark.version")
         if version is None:
             return cls()
         zone = footer.get(b"org.apache.spark.timeZone", b"").decode(errors="replace")
         moment = GREGORIAN_US if zone in _UTC else STANDARD_TIME_US
-        # Versions are compared as texts there, too.
+        # Spark compares versions as texts, too.
         old = version < b"3.0.0" or b"org.apache.spark.legacyDateTime" in footer
         old_int96 = version < b"3.1.0" or b"org.apache.spark.legacyINT96" in footer
         return cls(
@@ -93,18 +93,18 @@ class ExactParquetFile:
         self._file = pq.ParquetFile(self._source, metadata=footer, **{**self._options, **options})
 
     def read_dictionary(self, columns: list[str]) -> None:
-        """Give these columns as dictionaries from now on."""
+        """Return these columns as dictionaries from now on."""
         self._reopen(read_dictionary=columns)
 
     def iter_batches(
         self, *, places: Sequence[int] | None = None, **options: Any
     ) -> Iterator[pa.RecordBatch]:
-        """As `pq.ParquetFile.iter_batches`, columns of the types in `schema`.
+        """Like `pq.ParquetFile.iter_batches`, with columns of the types in `schema`.
 
         Args:
-            places: top-level columns to read, ascending, in place of `columns` by name: a name
-                with a dot says too little. Batches have them in this order.
-        Raises: UnsupportedFeature for a value that does not mean what it says.
+            places: indexes of the top-level columns to read, ascending, instead of `columns`: a
+                name with a dot is ambiguous. Batches have them in this order.
+        Raises: UnsupportedFeature for a value that Spark would rebase.
         """
         if places is None:
             batches = self._file.iter_batches(**options)
@@ -161,8 +161,8 @@ class ExactParquetFile:
                 field=column,
                 found=_shown(early),
                 expected=f"values from {_shown(pa.array([first], target))} on: the file is from "
-                "Spark 2, or from a later one that was set to write in its way",
-                remedy="Let Spark 3 or later rewrite the file, such as by an UPDATE of its rows",
+                "Spark 2, or from a later version in legacy mode",
+                remedy="Rewrite the file with Spark 3 or later, such as by an UPDATE of its rows",
             )
 
     def _nested(self, array: Any, plain: pa.DataType, column: str) -> Any:
@@ -180,7 +180,7 @@ class ExactParquetFile:
             return self._exact(values, field.type, f"{column}.{field.name}")
 
         if pa.types.is_struct(found):
-            # Not all of them may have been asked for.
+            # Not all of them may have been requested.
             some = found.num_fields < plain.num_fields
             children = [
                 exact(array.field(i), plain.field(found.field(i).name if some else i))
@@ -203,7 +203,7 @@ class ExactParquetFile:
 
 
 def _leaves(type_: pa.DataType) -> int:
-    """Columns that a value of this type has in a Parquet file."""
+    """How many columns a value of this type has in a Parquet file."""
     if isinstance(type_, pa.BaseExtensionType):
         return _leaves(type_.storage_type)
     if pa.types.is_nested(type_):
@@ -218,5 +218,5 @@ def _has_times(type_: pa.DataType) -> bool:
 
 
 def _shown(values: Any) -> str:
-    """The first value as a text; Python's own has no years before 1."""
+    """The first value as a text; Python has no years before 1."""
     return str(values.slice(0, 1).cast(pa.string())[0].as_py())

@@ -1,11 +1,12 @@
-"""Data files of a table from Arrow record batches: streaming, cut at a target size, with stats.
+"""Writes data files of a table from Arrow record batches: streaming, split at a target size, with
+statistics.
 
-A file appears in the store when it is closed, whole, under its final unique path; nothing
-refers to it yet. This module must not touch the log.
+A file appears in the store when it is closed, complete, under its final unique path; nothing
+refers to it yet. This module does not touch the log.
 
-**Codec.** What the caller says, else the table's `delta.parquet.compression.codec` if set, else
-zstd at level 1: on columns like the flights' it is about a third smaller than snappy and costs a
-tenth more time; every reader of Parquet has had it for years.
+**Codec.** The one that the caller passes, or the table's `delta.parquet.compression.codec`, or by
+default zstd at level 1: on columns like those of the flights data it is about a third smaller than
+snappy and takes a tenth more time; readers of Parquet have supported it for years.
 
 **Encoding overlaps decoding.** Row groups are encoded by a thread of the writer while the
 caller reads on; pyarrow releases the interpreter's lock in both.
@@ -49,7 +50,7 @@ _CODECS = {
 GROUP_ROWS = 1 << 20
 """Rows of a row group at most."""
 GROUP_BYTES = 64 << 20
-"""Arrow bytes of a row group at most: two are in memory, one filled, one encoded."""
+"""Arrow bytes of a row group at most: two are in memory, one being filled, one being encoded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ class _Compression:
 
 
 def codec_of(configuration: Mapping[str, str]) -> str:
-    """pyarrow's name of the codec that a table asks for. Raises: UnsupportedFeature."""
+    """pyarrow's name of the codec that a table's properties set. Raises: UnsupportedFeature."""
     asked = configuration.get(CODEC, DEFAULT_CODEC).lower()
     if asked not in _CODECS:
         raise UnsupportedFeature(
@@ -94,14 +95,14 @@ class ParquetDataWriter:
         prefix: folder of the files below the root; names are `part-<task>-<uuid4>.parquet`.
         table: batches have the columns of `table.data_schema`, in that order.
         partition_values: as they will be logged (physical names under column mapping).
-        target_size: bytes at which a file is closed and another begun; 0 for never. A file
-            overshoots by less than a row group.
-        task: number of the task, for people who look at file names.
+        target_size: bytes at which a file is closed and another one started; 0 for never. A file
+            exceeds it by less than a row group.
+        task: the number of the task, which the file name shows.
         dictionary: Parquet paths to encode with a dictionary; None lets the encoder try each.
         codec: a Parquet codec (`_CODECS`) instead of the table's; "" for the table's.
         codec_level: the codec's level; its own default otherwise.
 
-    Use as a context manager: an exception discards the file in the making.
+    Use as a context manager: an exception discards the unfinished file.
     """
 
     def __init__(
@@ -120,7 +121,7 @@ class ParquetDataWriter:
         self._store = store
         self._prefix = prefix.rstrip("/")
         self._table = table
-        # All optional, as Spark writes them: what must not be null is checked before.
+        # All optional, as Spark writes them: callers check before what must not be null.
         self._columns = all_nullable(table.data_schema).fields
         self._names = [field.name for field in self._columns]
         self._values = dict(partition_values or {})
@@ -145,7 +146,7 @@ class ParquetDataWriter:
         if batch.num_rows == 0:
             return
         if batch.schema.names != self._names:
-            # By position alone, two columns of one type would be swapped in silence.
+            # By position alone, two columns of the same type could be swapped silently.
             raise ValueError(f"columns {batch.schema.names} are not {self._names}")
         self._pending.append(self._physical(batch))
         self._pending_rows += batch.num_rows
@@ -154,7 +155,7 @@ class ParquetDataWriter:
             self._flush()
 
     def close(self) -> tuple[WrittenFile, ...]:
-        """Finish; the files in row order. No rows, no file."""
+        """Finish, and return the files in row order. Without rows no file is written."""
         try:
             self._wait()
             # In this thread: nothing is left to overlap with, and a small file needs no other.
@@ -167,11 +168,12 @@ class ParquetDataWriter:
 
     @property
     def files(self) -> tuple[WrittenFile, ...]:
-        """What was written, once closed."""
+        """The files that were written, once closed."""
         return tuple(self._done)
 
     def _physical(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Under physical names, every column in the encoding that the file was begun with."""
+        """The batch under physical names, every column in the encoding of the file's first
+        batch."""
         if self._schema is None:
             self._schema = pa.schema(
                 [_file_field(f, batch.schema.field(i).type) for i, f in enumerate(self._columns)]
@@ -253,7 +255,7 @@ class ParquetDataWriter:
 
 
 class _OpenFile:
-    """One Parquet file in the making."""
+    """One unfinished Parquet file."""
 
     def __init__(
         self,
@@ -334,9 +336,9 @@ def _encoded(array: Any, target: pa.DataType) -> Any:
 
 
 def compact_columns(metadata: Any) -> list[str]:
-    """Parquet paths of the columns that a dictionary shrank in this file, to encode another of
-    the same data alike: trying a dictionary on a column of distinct values costs more than
-    writing it."""
+    """Parquet paths of the columns for which a dictionary saved space in this file, to encode the
+    next file of the same data alike: trying a dictionary on a column of distinct values costs more
+    than writing it plainly."""
     if metadata.num_row_groups == 0:
         return []
     group = metadata.row_group(0)

@@ -14,5 +14,5 @@ Reads and writes below `_delta_log` only; never opens a data file.
     checkpoint_write  classic V1 checkpoints
     maintenance       checkpoint and clean-up after a commit
     cleanup           removes expired parts of the log
-    timetravel        which version a time means
+    timetravel        finds the version of a time
 """

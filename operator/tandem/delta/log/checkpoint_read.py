@@ -44,8 +44,8 @@ _ADD_FIELDS = {
 
 @dataclass(frozen=True, slots=True)
 class CheckpointContent:
-    """A checkpoint's state: `files` as in `tandem.delta.log.files`, the rest as a replay without
-    files."""
+    """A checkpoint's state: `files` as in `tandem.delta.log.files`, everything else as a `Replay`
+    without files."""
 
     files: pa.Table
     state: Replay
@@ -253,15 +253,15 @@ def _stats_text(stats: pa.Array, parsed: pa.StructArray, moments: Set[str]) -> p
     text: list[str | None] = []
     for have, row in zip(stats.to_pylist(), python_values(parsed), strict=True):
         if have is None and row is not None:
-            told = _plain(row, "add.stats_parsed", moments)
-            have = json.dumps(told, default=to_json_value, separators=(",", ":"))
+            plain = _plain(row, "add.stats_parsed", moments)
+            have = json.dumps(plain, default=to_json_value, separators=(",", ":"))
         text.append(have)
     return pa.array(text, pa.string())
 
 
 def _plain(value: Any, path: str, moments: Set[str]) -> Any:
-    """Without what JSON has no value for (null, NaN, infinities), moments with their zone: a
-    reader takes one without a zone for a time in its own."""
+    """The value without nulls, NaN and infinities, which JSON lacks; timestamps with their zone: a
+    reader takes one without a zone for a local time."""
     if isinstance(value, dict):
         found = {k: _plain(v, f"{path}.{k}", moments) for k, v in value.items()}
         return {k: v for k, v in found.items() if v is not None}
@@ -317,7 +317,7 @@ def _read_json_top(store: Store, path: str) -> tuple[list[Action], list[AddFile]
 
 
 def _sidecar_path(logged: str) -> str:
-    # Sidecars always lie in the table's own folder; some writers log more than the name.
+    # Sidecars are always in the table's own folder; some writers log more than the name.
     return f"{names.SIDECARS}/{unquote(logged).rsplit('/', 1)[-1]}"
 
 

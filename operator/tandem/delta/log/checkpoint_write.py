@@ -133,8 +133,8 @@ def write_checkpoint(log: DeltaLog, snapshot: Snapshot, *, now_ms: int) -> Writt
     """Write the classic checkpoint of `snapshot.version` and point `_last_checkpoint` to it.
 
     Tombstones are kept until `delta.deletedFileRetentionDuration` after `now_ms` (Unix ms).
-    The hint is only moved once the file has been read back as whole, and never backwards.
-    Raises: ValueError (a property makes no sense), CorruptLog, LogGap, StorageError.
+    The hint is only moved once the file's footer has been read back, and never backwards.
+    Raises: ValueError (a property is invalid), CorruptLog, LogGap, StorageError.
     """
     store = log.store
     oldest = now_ms - tombstone_retention_ms(snapshot.configuration)
@@ -174,7 +174,7 @@ def _check(store: Store, path: str, rows: int) -> int:
     if found != rows:
         store.delete([path])
         raise CorruptLog(
-            "the checkpoint that was just written reads back wrong, and was removed",
+            "the checkpoint that was just written cannot be read back, and was removed",
             resource=path,
             found=found,
             expected=f"{rows} rows",
@@ -184,8 +184,8 @@ def _check(store: Store, path: str, rows: int) -> int:
 
 
 def _tombstones(log: DeltaLog, snapshot: Snapshot) -> Iterator[RemoveFile]:
-    """The removes that are in force at the snapshot's version: those of the newest checkpoint
-    that can be read, then those of the commits since."""
+    """The tombstones at the snapshot's version: those of the newest checkpoint that can be read,
+    then those of the commits since."""
     listing = read_log(log.store)
     usable = [c for c in listing.checkpoints if c.version <= snapshot.version]
     base, known = -1, dict[FileKey, RemoveFile]()
@@ -238,7 +238,7 @@ def _rows(bodies: Iterable[Json], type_: pa.StructType) -> pa.Array:
 
 
 def _known(body: Any, type_: pa.DataType) -> Any:
-    """The fields that the checkpoint's schema has; maps as Arrow takes them."""
+    """The fields that the checkpoint's schema has, with maps in the form that Arrow expects."""
     if body is None:
         return None
     if pa.types.is_map(type_):

@@ -1,9 +1,9 @@
 """Removing expired parts of the log (protocol, "Metadata Cleanup").
 
-What goes lies before the newest complete checkpoint that is itself older than the retention;
-that checkpoint, its commit and everything after stay, and the checkpoint is read before anything
-is removed. Commits go before checkpoints and oldest first, so that a clean-up that is killed
-leaves a log that just begins later.
+Only objects before the newest complete checkpoint that is itself older than the retention are
+removed. That checkpoint, its commit and everything after them stay, and the checkpoint is read
+before anything is removed. Commits are removed before checkpoints, and oldest first, so that a
+clean-up that is killed leaves a valid log that begins later.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ class CleanupPlan:
 def plan_cleanup(
     store: Store, snapshot: Snapshot, *, now_ms: int, in_use_from: int | None = None
 ) -> CleanupPlan | None:
-    """What may go, None if nothing.
+    """The objects that may be removed, None if there are none.
 
     Args:
         snapshot: the latest one: its properties decide.
         now_ms: Unix milliseconds; the retention counts back from here to midnight UTC.
         in_use_from: the oldest version whose commits a running operation still needs.
-    Raises: ValueError (a property makes no sense), CorruptLog (the checkpoint to rely on cannot
-        be read), StorageError.
+    Raises: ValueError (a property is invalid), CorruptLog (the checkpoint to rely on cannot be
+        read), StorageError.
     """
     if not cleans_log(snapshot.configuration):
         return None
     if "checkpointProtection" in snapshot.protocol.writer_features:
-        return None  # its rules ask for history that we may not understand
+        return None  # the feature's rules for history are unknown to us
     cutoff = now_ms - log_retention_ms(snapshot.configuration)
     cutoff -= cutoff % _DAY_MS
     listing = read_log(store)
@@ -61,8 +61,8 @@ def plan_cleanup(
 
 
 def clean(store: Store, snapshot: Snapshot, *, now_ms: int, in_use_from: int | None = None) -> int:
-    """Remove what `plan_cleanup` names, then sidecars that no checkpoint refers to any more.
-    Returns how many objects went. Raises: as `plan_cleanup`."""
+    """Remove the objects of `plan_cleanup`, then sidecars that no checkpoint refers to any more.
+    Returns how many objects were removed. Raises: as `plan_cleanup`."""
     plan = plan_cleanup(store, snapshot, now_ms=now_ms, in_use_from=in_use_from)
     if plan is None:
         return 0
@@ -86,7 +86,7 @@ def _cutoff_checkpoint(
     usable = [
         c
         for c in listing.checkpoints
-        # Its commit must be there too: a checkpoint keeps no commitInfo.
+        # Its commit must be there, too: a checkpoint has no commitInfo.
         if c.version <= limit and c.version in listing.commits
     ]
     return usable[-1] if usable else None
@@ -118,8 +118,9 @@ def _expired(store: Store, keep_from: int, cutoff_ms: int) -> Iterator[str]:
 
 
 def _orphaned_sidecars(store: Store, now_ms: int) -> Iterator[str]:
-    """Sidecars older than a day (of midnight UTC, as checkpoints may be in the making) that no
-    remaining checkpoint names; none while any checkpoint cannot be read."""
+    """Sidecars that no remaining checkpoint refers to, and that are older than a day before
+    midnight UTC, since a checkpoint may be in progress; none while any checkpoint cannot be
+    read."""
     limit = now_ms - _DAY_MS
     limit -= limit % _DAY_MS
     old: list[ObjectInfo] = [m for m in store.list(names.SIDECARS) if m.modified_ms < limit]

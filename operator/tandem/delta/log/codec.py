@@ -1,8 +1,8 @@
-"""The JSON text of commits ⇄ actions (protocol, "Actions").
+"""Converts between the JSON text of commits and actions (protocol, "Actions").
 
-Unknown fields of known actions are kept in `extra`, so that what we rewrite keeps what others
-wrote. Unknown actions are dropped: by the protocol ("Protocol Evolution") they are never needed
-to interpret the log. No I/O here.
+Unknown fields of known actions are kept in `extra`, so that actions that we rewrite keep the
+fields of other writers. Unknown actions are dropped: by the protocol ("Protocol Evolution") they
+are never needed to interpret the log. No I/O here.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def decode_commit(version: int, data: bytes, *, path: str, modified_ms: int) -> 
         data: the whole object.
         path: its path, for messages.
         modified_ms: the object's modification time, used where there is no in-commit timestamp.
-    Raises: CorruptLog if a line is no JSON object or an action lacks a required field.
+    Raises: CorruptLog if a line is not a JSON object or an action lacks a required field.
     """
     actions: list[Action] = []
     cdc_files = 0
@@ -104,7 +104,7 @@ def decode_line(line: str, *, path: str, number: int) -> Json:
     try:
         body = json.loads(line)
         if "\\u" in line:
-            # Half of a surrogate pair is JSON, but no text: nobody could write it down again.
+            # Half of a surrogate pair is valid JSON, but not text: it cannot be encoded again.
             json.dumps(body, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise _corrupt(path, f"line {number}", f"{_short(line)!r}: {error}") from error
@@ -179,7 +179,7 @@ def _remove(body: Json) -> RemoveFile:
 def _list(body: Json, key: str) -> tuple[str, ...]:
     found = body.get(key) or ()
     if not isinstance(found, list | tuple) or not all(isinstance(item, str) for item in found):
-        raise TypeError(f"{key} is no list of texts")
+        raise TypeError(f"{key} is not a list of strings")
     return tuple(found)
 
 
@@ -338,12 +338,12 @@ def _encode_protocol(protocol: Protocol) -> Json:
 def _text(body: Json, field: str) -> str:
     value = body[field]
     if not isinstance(value, str):
-        raise TypeError(f"{field} is no string")
+        raise TypeError(f"{field} is not a string")
     return value
 
 
 def _whole(value: Any, bits: int = 64) -> int:
-    """A number of the protocol's `long` or `int`: what is larger, no reader could take."""
+    """A number in the range of the protocol's `long` or `int`: no reader accepts a larger one."""
     number = int(value)
     if not -(1 << (bits - 1)) <= number < 1 << (bits - 1):
         raise ValueError(f"{number} has more than {bits} bits")
@@ -353,12 +353,12 @@ def _whole(value: Any, bits: int = 64) -> int:
 def _strings(body: Json, field: str) -> dict[str, str | None]:
     found = dict(body.get(field) or {})
     if not all(value is None or isinstance(value, str) for value in found.values()):
-        raise TypeError(f"{field} holds something else than strings")
+        raise TypeError(f"{field} holds values that are not strings")
     return found
 
 
 def _typed(extra: Json) -> Json:
-    """Fields that we only carry along, but have as columns."""
+    """Fields that we do not interpret, but that a checkpoint has as columns."""
     for field in ("baseRowId", "defaultRowCommitVersion"):
         if field in extra:
             extra[field] = _whole(extra[field])

@@ -1,6 +1,6 @@
-"""What every commit of ours begins with: its `commitInfo`. No I/O, no clock.
+"""The `commitInfo` that every commit of ours begins with. No I/O, no clock.
 
-Publishing is `DeltaLog.put_commit`.
+`DeltaLog.put_commit` publishes a commit.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ def commit_info(
     metrics: Mapping[str, str] | None = None,
     tandem: Mapping[str, Any] | None = None,
 ) -> CommitInfo:
-    """The provenance of the commit that follows `previous` (None: it creates the table).
+    """The `commitInfo` of the commit that follows `previous` (None: it creates the table).
 
     Args:
         operation: Delta's standard name: OPTIMIZE, UPDATE, DELETE, WRITE, …
         parameters: as text, as engines show them in the history.
         now_ms: the time of the attempt, Unix milliseconds.
-        blind_append: the commit only adds and nothing was read for it.
+        blind_append: the commit only adds files, and the table was not read for it.
         tandem: our own facts (operation id, attempt, …), under the key `tandem`.
     """
     body: Json = {}
@@ -57,7 +57,7 @@ def commit_info(
 
 
 def remove_of(add: AddFile, *, deletion_ms: int, data_change: bool) -> RemoveFile:
-    """The `remove` that takes a live file away: its logged path, its vector, its row ids."""
+    """The `remove` of a live file: with its logged path, deletion vector and row ids."""
     extra = {k: v for k, v in add.extra.items() if k in ("baseRowId", "defaultRowCommitVersion")}
     if add.stats is not None:
         extra["stats"] = add.stats

@@ -1,7 +1,7 @@
 """`DeltaLog`: the transaction log of one table, read and written through the store port.
 
-Finds the newest usable checkpoint, replays what follows, and commits by put-if-absent. What the
-actions mean is decided in the pure modules beside this one.
+Finds the newest usable checkpoint, replays the commits after it, and commits by put-if-absent. The
+pure modules of this package interpret the actions.
 """
 
 from __future__ import annotations
@@ -147,12 +147,12 @@ class DeltaLog:
         """Publish a commit as `version`, if that is free.
 
         The first action must be the `CommitInfo`; `token` is added to it as `txnId`. A token
-        stands for one content: a rebased commit takes a new one. Returns when the version is
-        ours, also when the answer of the put was lost, or a retry within the client met its own
+        stands for one content: a rebased commit needs a new one. Returns once the version is
+        ours, also if the answer of the put was lost, or a retry within the client met its own
         first try.
 
         Raises:
-            AlreadyExists: the version is somebody else's.
+            AlreadyExists: another writer has committed this version.
             OutcomeUnknown: the answer was lost and there is no such object *yet*; the put may
                 still arrive, so call again with the same token, or look with `find_commit`.
         """
@@ -186,7 +186,7 @@ class DeltaLog:
         except ObjectNotFound:
             return False
 
-    # Inside
+    # Internals
 
     def _token_of(self, version: int) -> str:
         path = names.commit_path(version)
@@ -221,7 +221,7 @@ class DeltaLog:
             try:
                 return self._build(listing, version)
             except (CorruptLog, VersionNotFound):
-                # The hint may be what is wrong: judge on the whole log.
+                # The hint may be wrong: decide on the whole log.
                 listing = self._list(0)
         return self._build(listing, version)
 
@@ -268,7 +268,7 @@ class DeltaLog:
                     field=kind,
                     found=f"none in versions 0 to {target}",
                     expected="one in version 0",
-                    remedy="This is no complete Delta table: restore its first commit",
+                    remedy="This is not a complete Delta table: restore its first commit",
                 )
         assert state.protocol is not None
         assert state.metadata is not None
@@ -326,7 +326,8 @@ class DeltaLog:
         return self._with_time(base)
 
     def _with_time(self, snapshot: Snapshot) -> Snapshot:
-        """A stray inCommitTimestamp in a table without them is no time: take the file's."""
+        """The snapshot with its time. In a table without in-commit timestamps, one in a commit is
+        ignored, and the file's modification time is used."""
         if snapshot.position is None or in_commit_timestamps(snapshot.metadata):
             return snapshot
         return replace(snapshot, timestamp_ms=snapshot.position.modified_ms)

@@ -1,6 +1,6 @@
-"""The working set as an Arrow table: one row a live file, one chunk a batch of the log.
+"""The live files as an Arrow table: one row per file, one chunk per batch of the log.
 
-A million files are a dozen Arrow buffers, not a million Python objects: only rows that somebody
+A million files are a dozen Arrow buffers, not a million Python objects: only rows that a caller
 asks for become `AddFile`s. `path` is the logged (percent-encoded) path. No I/O here.
 """
 
@@ -58,7 +58,7 @@ EMPTY = SCHEMA.empty_table()
 
 
 def from_adds(adds: Sequence[AddFile]) -> pa.Table:
-    """One row for each action, in the order given."""
+    """One row per action, in the order given."""
     if not adds:
         return EMPTY
     known = {field for field, _ in EXTRA_COLUMNS.values()}
@@ -116,13 +116,13 @@ def with_paths(table: pa.Table, paths: Iterable[str]) -> pa.Table:
 
 
 def have_paths(table: pa.Table, paths: Iterable[str]) -> pa.ChunkedArray:
-    """Of each row whether its logged path is among `paths`."""
+    """For each row, whether its logged path is among `paths`."""
     return pc.is_in(table["path"], value_set=pa.array(list(paths), pa.string()))
 
 
 def hide(table: pa.Table, keys: Iterable[FileKey]) -> pa.Table:
     """The rows whose key is not among `keys`: an anti-join that leaves chunks without such rows
-    as they are, and looks only at rows whose path is named at all one by one."""
+    as they are, and compares vectors only for rows whose path occurs in `keys`."""
     hidden = set(keys)
     if not hidden or not table.num_rows:
         return table
@@ -147,7 +147,7 @@ def _dv_id(body: dict[str, Any] | None) -> str | None:
 
 
 def combine(tables: Sequence[pa.Table], *, most_chunks: int = 64) -> pa.Table:
-    """The tables one after another; many small chunks are merged, since each costs every scan."""
+    """The concatenated tables; many small chunks are merged, since each makes scans slower."""
     table = pa.concat_tables(tables)
     if table.column(0).num_chunks > most_chunks:
         small = sum(1 for c in table.column(0).chunks if len(c) < 4096)

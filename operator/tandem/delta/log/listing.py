@@ -1,7 +1,7 @@
-"""What is in `_delta_log`: commits and complete checkpoints, and the `_last_checkpoint` hint.
+"""Lists `_delta_log`: commits and complete checkpoints, and the `_last_checkpoint` hint.
 
-The hint is only that: whatever is wrong with it (absent, cut off, stale, of a checkpoint that
-is gone) costs a longer listing and nothing else.
+A bad hint (absent, truncated, stale, or of a checkpoint that is gone) only costs a longer
+listing.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """`start` is the version that the listing began at: what lies before is unknown.
-    `checkpoints` are complete ones, the most useful last."""
+    """`start` is the version that the listing began at: earlier ones are unknown. `checkpoints`
+    are the complete ones, the most useful last."""
 
     start: int
     commits: Mapping[int, ObjectInfo] = field(default_factory=dict)
@@ -48,9 +48,9 @@ class Listing:
 
     @property
     def earliest(self) -> int:
-        """The oldest version that can be rebuilt from what is listed, -1 if none can.
+        """The oldest version that can be rebuilt from the listed objects, -1 if none can.
 
-        Only counts versions from which the commits run on to the latest without a gap."""
+        Only versions from which the commits are complete up to the latest count."""
         bases = [c.version for c in self.checkpoints]
         if 0 in self.commits:
             bases.append(0)
@@ -72,7 +72,7 @@ def read_log(store: Store, start: int = 0) -> Listing:
         for meta in store.list(names.LOG, start_after=after):
             name = meta.path[skip:]
             if name[:1] > "9":
-                break  # `_last_checkpoint`, `_sidecars/…`: all that has a version is behind us
+                break  # `_last_checkpoint`, `_sidecars/…`: objects with a version sort before these
             file = names.parse(name)
             if file is None:
                 continue
@@ -94,7 +94,7 @@ def read_log(store: Store, start: int = 0) -> Listing:
 
 
 def read_hint(store: Store) -> int | None:
-    """The version in `_last_checkpoint`, None if the file is absent or makes no sense."""
+    """The version in `_last_checkpoint`, None if the file is absent or invalid."""
     try:
         body = json.loads(store.get(names.LAST_CHECKPOINT))
         version = body["version"]

@@ -1,8 +1,8 @@
-"""What the table's properties ask for after a commit: a checkpoint, and log clean-up.
+"""The maintenance that table properties require after a commit: a checkpoint, and log clean-up.
 
-The commit stands whatever happens here: every failure becomes a line of the report. A checkpoint
-is due when `delta.checkpointInterval` commits follow the last one, whoever made them: with
-several writers nobody need hit the round version numbers.
+A failure does not affect the commit: it becomes a line of the report. A checkpoint
+is due when `delta.checkpointInterval` commits, of any writer, follow the last one: with several
+writers, no single one may commit a version that is a multiple of the interval.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from tandem.errors import TandemError
 
 @dataclass(frozen=True, slots=True)
 class MaintenanceReport:
-    """What was done: the version of the checkpoint written, objects removed, what went wrong or
-    was left to others."""
+    """What was done: the version of the checkpoint written, the number of objects removed, and
+    notes on failures and on what is left to other writers."""
 
     checkpoint: int | None = None
     removed: int = 0
@@ -33,8 +33,8 @@ class MaintenanceReport:
 def maintain(
     log: DeltaLog, snapshot: Snapshot, *, now_ms: int, in_use_from: int | None = None
 ) -> MaintenanceReport:
-    """Do what is due after the commit that made `snapshot`. Never raises an error of the table
-    or its store.
+    """Do the maintenance that is due after the commit of `snapshot`. Never raises an error of the
+    table or its store.
 
     Clean-up follows a checkpoint only, as in Spark. `in_use_from`: see `plan_cleanup`.
     """
@@ -56,7 +56,7 @@ def maintain(
 
 
 def is_due(log: DeltaLog, snapshot: Snapshot) -> bool:
-    """Whether a checkpoint is. Raises: ValueError for a property without sense, StorageError."""
+    """Whether a checkpoint is due. Raises: ValueError for an invalid property, StorageError."""
     interval = checkpoint_interval(snapshot.configuration)
     last = max(read_hint(log.store) or 0, snapshot.checkpoint_version or 0)
     return snapshot.version - last >= interval

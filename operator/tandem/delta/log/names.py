@@ -33,8 +33,8 @@ class LogFileKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LogFile:
-    """What a name says. `part` and `parts` are set for parts of a multi-part checkpoint (from
-    1); for a compacted file `version` is its first and `end` its last version."""
+    """A parsed name. `part` and `parts` are set for parts of a multi-part checkpoint (from 1); for
+    a compacted file `version` is its first and `end` its last version."""
 
     kind: LogFileKind
     version: int
@@ -44,7 +44,7 @@ class LogFile:
 
 
 def parse(name: str) -> LogFile | None:
-    """The meaning of a file name within `_delta_log`, None if it is none of the log's."""
+    """Parse a file name within `_delta_log`; None if it is not one of the log's."""
     if match := _COMMIT.fullmatch(name):
         return LogFile(LogFileKind.COMMIT, int(match[1]))
     if match := _CLASSIC.fullmatch(name):

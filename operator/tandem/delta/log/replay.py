@@ -25,10 +25,11 @@ FileKey = tuple[str, str | None]
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What a run of actions leaves behind.
+    """The state after a sequence of actions.
 
-    `files` holds the newest reference to every logical file that the run named; `domains` holds
-    removed ones too, since they must hide what lies below. Both are dropped by readers.
+    `files` holds the newest reference to every logical file of the sequence, and `domains` the
+    newest action of every domain. Both include removed ones, which hide entries of an older
+    checkpoint; readers drop those.
     """
 
     protocol: Protocol | None = None

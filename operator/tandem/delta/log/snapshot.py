@@ -32,8 +32,8 @@ IN_COMMIT_TIMESTAMPS = "delta.enableInCommitTimestamps"
 
 @dataclass(frozen=True)
 class LogPosition:
-    """The commit file that a snapshot ends with, to notice a log that was replaced under us.
-    None where that file is gone and only a checkpoint is left."""
+    """The commit file that a snapshot ends with, to detect a log that was replaced meanwhile. None
+    if that file is gone and only a checkpoint is left."""
 
     modified_ms: int
     size: int
@@ -43,10 +43,10 @@ class LogPosition:
 class Snapshot:
     """A table's state at `version`.
 
-    `files` has one row a live file (columns: `tandem.delta.log.files.SCHEMA`), in no order that
-    means anything. `timestamp_ms` is the version's time in Unix milliseconds: its in-commit
-    timestamp where the table has them, else the commit file's modification time. `info` is the
-    commitInfo of this very version, if its commit file was read.
+    `files` has one row per live file (columns: `tandem.delta.log.files.SCHEMA`), in no particular
+    order. `timestamp_ms` is the version's time in Unix milliseconds: its in-commit timestamp if
+    the table has them, otherwise the commit file's modification time. `info` is the commitInfo of
+    this version, if its commit file was read.
     """
 
     location: str
@@ -84,8 +84,8 @@ class Snapshot:
 
     @cached_property
     def num_records(self) -> pa.ChunkedArray:
-        """int64, aligned with `files`: physical rows of each file by its statistics, null where
-        they are absent."""
+        """int64, aligned with `files`: physical rows of each file by its statistics, null if they
+        are absent."""
         return stats_.num_records(self.files["stats"])
 
     @cached_property
@@ -113,7 +113,7 @@ class Snapshot:
 
     def require_unique_paths(self) -> None:
         """A file may be live only once (protocol, "Add File and Remove File"). A reader can show
-        such a table, but whoever changes it would change one of the two and not the other.
+        such a table, but a writer would change one of the two and not the other.
 
         Raises: CorruptLog.
         """
@@ -130,15 +130,15 @@ class Snapshot:
             field=twice,
             found=f"several add actions as of version {self.version}",
             expected="a remove action of the former, whenever another vector is added",
-            remedy="Some writer broke the log: restore the version before it did",
+            remedy="A writer has damaged the log: restore the version before that",
         )
 
     def adds(self) -> Iterator[AddFile]:
-        """All live files, made a batch at a time: for small tables, or to stream through."""
+        """All live files, built a batch at a time: for small tables, or for streaming."""
         return files_.to_adds(self.files)
 
     def replay(self) -> Replay:
-        """The state without its files, to fold further commits onto."""
+        """The state without its files, as the start of a replay of further commits."""
         return Replay(self.protocol, self.metadata, self.txns, self.domains)
 
     def advance(self, commits: Iterable[Commit], position: LogPosition | None) -> Snapshot:

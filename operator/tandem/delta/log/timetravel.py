@@ -1,6 +1,6 @@
-"""Which version a moment means (protocol, "In-Commit Timestamps").
+"""Finds the version of a table at a time (protocol, "In-Commit Timestamps").
 
-Where a table has in-commit timestamps they are the time of a version; before that, the commit
+The time of a version is its in-commit timestamp if the table has them. Otherwise it is the commit
 file's modification time, made monotone: a version is at least 1 ms later than the one before.
 """
 
@@ -24,7 +24,7 @@ def version_at(listing: Listing, latest: Snapshot, timestamp_ms: int, read: Read
     """The newest version not after `timestamp_ms` (Unix milliseconds).
 
     `listing` is of the whole log; `read` is called for commits with in-commit timestamps only.
-    Raises: VersionNotFound if the moment lies before the oldest version that is left.
+    Raises: VersionNotFound if the time is before the oldest version that is left.
     """
     versions = sorted(v for v in listing.commits if v >= max(listing.earliest, 0))
     if not versions:
@@ -51,7 +51,7 @@ def version_at(listing: Listing, latest: Snapshot, timestamp_ms: int, read: Read
 
 
 def monotone(times_ms: Sequence[int]) -> list[int]:
-    """Modification times of successive versions, each at least 1 ms after the one before."""
+    """The modification times of successive versions, each at least 1 ms after the one before."""
     result: list[int] = []
     for time in times_ms:
         result.append(max(time, result[-1] + 1) if result else time)

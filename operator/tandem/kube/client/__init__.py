@@ -3,11 +3,11 @@
 Decides nothing.
 
     api             requests: typed errors, retries
-    connections     what carries requests: the official package's client
+    connections     TLS, proxy and sockets: the official package's client
     credentials     kubeconfig and in-cluster login
     watch           list and watch
     json_depth      reads deeply nested JSON
-    kinds           our kinds as Kubernetes names them
+    kinds           names of our kinds, and fields of their objects
     events          Kubernetes Events
     resource_cache  our resources, in memory
 """

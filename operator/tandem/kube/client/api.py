@@ -1,7 +1,7 @@
-"""A small client of the Kubernetes API: what we need of it, typed errors, patient retries.
+"""A small client of the Kubernetes API: the calls that we need, typed errors, retries.
 
-One `Api` belongs to one event loop. Objects are plain dictionaries. Must not know what a
-resource means.
+One `Api` belongs to one event loop. Objects are plain dictionaries, whose content it does not
+interpret.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _JSON_PATCH = "application/json-patch+json"
 
 
 class ApiError(Exception):
-    """The API server refused, or could not be reached (`status` 0). `reason` is Kubernetes'
-    word (`AlreadyExists`), `message` its sentence."""
+    """The API server refused, or could not be reached (`status` 0). `reason` (`AlreadyExists`) and
+    `message` are those of the response's Status."""
 
     def __init__(self, status: int, reason: str, message: str) -> None:
         super().__init__(f"{status} {reason}: {message}" if status else message)
@@ -54,11 +54,11 @@ class Forbidden(ApiError):
 
 
 class Invalid(ApiError):
-    """400 or 422: the object is not acceptable, a precondition of a JSON patch included."""
+    """400 or 422: the object is invalid, or a `test` of a JSON patch failed."""
 
 
 class Gone(ApiError):
-    """410: that version is no longer known; list anew."""
+    """410: that resource version has expired; list again."""
 
 
 class Unavailable(ApiError):
@@ -79,7 +79,7 @@ _ERRORS: Mapping[int, type[ApiError]] = {
 @dataclass(frozen=True, slots=True)
 class ResourcePath:
     """A collection (without a name) or an object. The core group is ""; `namespace` None means
-    all namespaces, or none for what has none."""
+    all namespaces, or that the kind is cluster-scoped."""
 
     group: str
     version: str
@@ -96,7 +96,7 @@ class ResourcePath:
         if self.namespace is not None:
             parts += ["namespaces", self.namespace]
         parts += [part for part in (self.plural, self.name, subresource) if part]
-        # A pod's name comes from a status that others write: it must not lead elsewhere.
+        # A pod's name comes from a status that others write: it must not change the path.
         return "/".join([parts[0], *(quote(part, safe=":") for part in parts[1:])])
 
 
@@ -105,10 +105,10 @@ class Api:
     takes at most `timeout_s`.
 
     Args:
-        log_in: gives the credentials, and others after they were refused.
-        forbidden_s: how long a refusal by the roles is taken for one that passes.
+        log_in: returns the credentials, and others after they were refused.
+        forbidden_s: for how long a refusal by RBAC is retried.
         headers: sent with every call.
-        observe: told of every try: method, path, status (0: no answer), seconds.
+        observe: called after every try with method, path, status (0: no answer), seconds.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class Api:
 
     @classmethod
     def from_kubeconfig(cls, path: Path | None, **options: Any) -> Api:
-        """With a kubeconfig; None: the pod's service account, else kubectl's usual file."""
+        """A client by a kubeconfig; None: the pod's service account, or kubectl's default file."""
         return cls(Credentials(None if path is None else [path]).log_in, **options)
 
     async def __aenter__(self) -> Api:
@@ -147,7 +147,7 @@ class Api:
         await self.close()
 
     async def close(self) -> None:
-        """Closes its connections; it can be used again afterwards."""
+        """Close the connections; the client can still be used afterwards."""
         current = [] if self._connections is None else [self._connections]
         every, self._old, self._connections = [*self._old, *current], [], None
         for connections in every:
@@ -195,13 +195,13 @@ class Api:
             query["continue"] = token
 
     async def create(self, path: ResourcePath, body: Mapping[str, Any]) -> Json:
-        """`path` is the collection. Raises: Conflict if there is one of that name."""
+        """Create an object; `path` is the collection. Raises: Conflict if the name exists."""
         return await self.request("POST", path.url(), body=body)
 
     async def patch(
         self, path: ResourcePath, patch: Mapping[str, Any] | Sequence[Mapping[str, Any]]
     ) -> Json:
-        """A merge patch from a mapping, a JSON patch from a list."""
+        """Patch an object: a mapping is a merge patch, a list a JSON patch."""
         if isinstance(patch, Mapping):
             return await self.request("PATCH", path.url(), body=patch, content_type=_MERGE)
         return await self.request("PATCH", path.url(), body=list(patch), content_type=_JSON_PATCH)
@@ -211,15 +211,15 @@ class Api:
     ) -> Json:
         """Set whole fields of the status; None removes one.
 
-        A JSON patch, since it can say which object is meant: the API server ignores a uid in
-        a merge patch of a status. Raises: Conflict if the object is not the one with this uid.
+        It uses a JSON patch, which can test the uid: the API server ignores a uid in a merge patch
+        of a status. Raises: Conflict if the object has another uid.
         """
         patch: list[Json] = [{"op": "test", "path": "/metadata/uid", "value": uid}]
         for key, value in fields.items():
             where = "/status/" + key.replace("~", "~0").replace("/", "~1")
             patch.append({"op": "add", "path": where, "value": value})
             if value is None:
-                # What is not there cannot be removed.
+                # A JSON patch cannot remove a field that does not exist.
                 patch.append({"op": "remove", "path": where})
         try:
             return await self.request(
@@ -239,7 +239,7 @@ class Api:
         resource_version: str = "",
         propagation: str = "Background",
     ) -> None:
-        """Raises: NotFound, Conflict if uid or version are others."""
+        """Delete an object. Raises: NotFound, Conflict if its uid or version differs."""
         body: Json = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": propagation}
         conditions = {"uid": uid, "resourceVersion": resource_version}
         if any(conditions.values()):
@@ -258,7 +258,7 @@ class Api:
         """Events `(ADDED|MODIFIED|DELETED|BOOKMARK, object)` after a version, until the server
         ends the stream. See `tandem.kube.client.watch.follow` for a stream without end.
 
-        Raises: Gone (list anew), ApiError, aiohttp.ClientError, TimeoutError if it is silent.
+        Raises: Gone (list again), ApiError, aiohttp.ClientError, TimeoutError if it is silent.
         """
         query = {
             "watch": "true",
@@ -295,9 +295,9 @@ class Api:
         content_type: str = "application/json",
         text: bool = False,
     ) -> Json:
-        """Any call. What may pass is tried again, writes too: each of ours either names what it
-        expects or says the same when said twice. With `text` the answer need not be JSON (a log),
-        and comes as `{"text": …}`.
+        """Any call. Transient errors are retried, also those of writes: each of our writes either
+        has a precondition or is idempotent. With `text` the response need not be JSON (a log), and
+        is returned as `{"text": …}`.
 
         Raises: ApiError.
         """
@@ -334,7 +334,7 @@ class Api:
                         error = await _error_of(answer)
                         after = _retry_after(answer)
             except (aiohttp.ClientError, ConfigException, TimeoutError, OSError) as problem:
-                # Not what it was asked, which may hold a token in its headers.
+                # Without the request, whose headers may hold a token.
                 error = Unavailable(0, "Unreachable", f"API server: {type(problem).__name__}")
             except RuntimeError as problem:
                 if not connections.closed:
@@ -348,7 +348,7 @@ class Api:
                 continue
             deadline = until
             if self._was_heard and _role_is_missing(error):
-                # Right after its start an API server does not know any role yet.
+                # Right after its start an API server has not loaded the roles yet.
                 denied = denied or loop.time()
                 deadline = min(until, denied + self._forbidden_s)
             elif error.status and error.status not in _RETRIED:
@@ -373,7 +373,7 @@ class Api:
     async def _log_in_again(self, refused: Connections) -> None:
         async with self._lock:
             if self._connections is refused:
-                # Others may be reading from it, but hardly since two logins ago.
+                # Calls may still use the previous connections, but hardly those before it.
                 self._old.append(refused)
                 self._connections, self._refused = None, refused.login
                 for connections in self._old[:-2]:
@@ -391,7 +391,7 @@ def _event(event: Json) -> tuple[str, Json]:
 
 
 def _role_is_missing(error: ApiError) -> bool:
-    """Refused by the roles, not by a quota or a webhook (whose refusals are 403 as well)."""
+    """Whether RBAC refused the call, not a quota or a webhook (which respond with 403, too)."""
     return isinstance(error, Forbidden) and error.status == 403 and " cannot " in error.message
 
 

@@ -1,6 +1,6 @@
-"""The connections with one login: the official `kubernetes` package's client, and what it lacks.
+"""The connections of one login: the official `kubernetes` package's client, with extensions.
 
-Must not know what is sent, nor try anything twice.
+Does not interpret requests, and retries nothing.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _WITHIN: Final = aiohttp.ClientTimeout(total=None, sock_connect=5)
 
 
 class Sockets:
-    """The sockets of a connector, so that somebody can wait until they are closed.
+    """The sockets of a connector, so that a caller can wait until they are closed.
 
-    TLS takes leave of the server where a connection is cut off in the middle of an answer; a
+    TLS sends a close notification if a connection is closed in the middle of a response; a
     session's `close` does not wait for that, and the loop may end before.
     """
 
@@ -30,13 +30,13 @@ class Sockets:
         self._made: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
     def make(self, address: Sequence[Any]) -> socket.socket:
-        """To be the connector's `socket_factory`."""
+        """The connector's `socket_factory`."""
         made = socket.socket(*address[:3])
         self._made.add(made)
         return made
 
     async def closed(self) -> None:
-        """Wait until all are, at most a second."""
+        """Wait until all are closed, at most a second."""
         for _ in range(200):
             if all(item.fileno() < 0 for item in self._made):
                 return
@@ -44,9 +44,9 @@ class Sockets:
 
 
 class Connections:
-    """TLS, proxy and the header `Authorization`, whose token a pod reads again every minute.
+    """TLS, proxy and the header `Authorization`, whose token is read again every minute in a pod.
 
-    Making one reads certificates, so that it belongs into a thread; `open` belongs to the loop.
+    The constructor reads certificates, so call it in a thread; call `open` in the loop.
 
     Args:
         headers: sent with every call.
@@ -63,8 +63,8 @@ class Connections:
         self._connector = aiohttp.TCPConnector(
             limit=64, ssl=self._client.rest_client.ssl_context, socket_factory=sockets.make
         )
-        # As kopf: no proxy of the environment, no login of a .netrc. And for each watch the
-        # usual 64 KiB instead of 2 MiB, since our watch puts lines together itself.
+        # As in kopf: no proxy from the environment, no login from .netrc. And the default buffer
+        # of 64 KiB per watch instead of 2 MiB, since our watch joins lines itself.
         self.login.configuration.client_session_kwargs = {
             "connector": self._connector,
             "trust_env": False,
@@ -82,7 +82,7 @@ class Connections:
         headers: Mapping[str, str] | None = None,
         within: aiohttp.ClientTimeout = _WITHIN,
     ) -> aiohttp.ClientResponse:
-        """The answer, whatever its status; to be closed by the caller.
+        """The response, of any status; the caller has to close it.
 
         Raises: aiohttp.ClientError, TimeoutError, OSError; ConfigException if the pod's token
             cannot be read; RuntimeError if the connections are closed.

@@ -1,9 +1,9 @@
-"""Where the API server is, and who we are to it: from kubeconfigs, or from the pod.
+"""The address of the API server and our credentials: from kubeconfigs, or from the pod.
 
 The official `kubernetes` package merges and reads kubeconfigs, and reads the pod's service
-account. What it lacks is here (docs/decisions/0045): credential plugins that are ended when they
-hang and whose answers are kept, paths that are relative to the file that names them, the first
-`current-context` of several files. Must not log a credential, nor what a plugin prints.
+account. This module adds what it lacks (docs/decisions/0045): a timeout for credential plugins and
+a cache of their credentials, paths relative to the file that contains them, the first
+`current-context` of several files. Must not log a credential, nor the output of a plugin.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tandem.errors import AccessDenied, InvalidSpec
 from tandem.kube.client.json_depth import Json
 
 AUTHORIZATION: Final = "BearerToken"
-"""Where the package keeps the header `Authorization`, whatever its scheme."""
+"""The key under which the package keeps the header `Authorization`, of any scheme."""
 _NAMESPACE_FILE = Path(SERVICE_TOKEN_FILENAME).with_name("namespace")
 _PLUGIN_TIMEOUT_S = 30.0
 _PATHS = {
@@ -47,8 +47,8 @@ _UNUSABLE = (
     *(ConfigException, LookupError, TypeError, AttributeError, ValueError, OSError),
     aiohttp.ClientError,
 )
-"""What the package raises where something is missing or of another type, or where the issuer of
-an OpenID token cannot be asked."""
+"""What the package raises if an entry is missing or of a wrong type, or if the issuer of an OpenID
+token cannot be reached."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,7 +73,7 @@ class Login:
 
     @property
     def authorization(self) -> str:
-        """The header of this name, "" for none."""
+        """The header `Authorization`, "" for none."""
         return str(self.configuration.api_key.get(AUTHORIZATION, ""))
 
     def for_kopf(self) -> kopf.ConnectionInfo:
@@ -93,11 +93,11 @@ class Login:
 
 
 LogIn = Callable[[Login | None], Coroutine[Any, Any, Login]]
-"""Gives a login; other credentials than those of the refused one, if there are any."""
+"""Returns a login; with other credentials than those of the refused one, if there are any."""
 
 
 def login_handler(log_in: LogIn) -> Callable[..., Coroutine[Any, Any, kopf.ConnectionInfo]]:
-    """For `kopf.on.login`, which asks again after a refusal."""
+    """The handler for `kopf.on.login`, which kopf calls again after a refusal."""
     earlier: Login | None = None
 
     async def login(**_: object) -> kopf.ConnectionInfo:
@@ -109,12 +109,12 @@ def login_handler(log_in: LogIn) -> Callable[..., Coroutine[Any, Any, kopf.Conne
 
 
 class Credentials:
-    """Logs in, from the files as they are at that time. One object serves all clients of a
-    process, so that a credential plugin runs once for all of them.
+    """Logs in with the current content of the files. One object serves all clients of a process,
+    so that a credential plugin runs once for all of them.
 
     Args:
         files: kubeconfigs, to be merged as kubectl merges them; None for the pod's service
-            account, else what kubectl would use.
+            account, or else those that kubectl would use.
         context: of the kubeconfig; its current one by default.
         cluster, user: instead of the context's.
     """
@@ -134,10 +134,11 @@ class Credentials:
         self._lock = asyncio.Lock()
 
     async def log_in(self, refused: Login | None = None) -> Login:
-        """The credentials as they are now.
+        """The current credentials.
 
         Args:
-            refused: by the API server; its plugin runs again, even if it has not expired.
+            refused: a login that the API server has refused; its plugin runs again, even if the
+                credentials have not expired.
 
         Raises: InvalidSpec, AccessDenied.
         """
@@ -163,7 +164,7 @@ class Credentials:
             raise InvalidSpec("not a kubeconfig", resource=where, found=str(error)) from error
         login = Login(configuration, context.get("namespace"), answer)
         if login.authorization:
-            # A file of a token may end with a newline, which a header must not.
+            # A token file may end with a newline, which is not allowed in a header.
             configuration.api_key[AUTHORIZATION] = login.authorization.strip()
         return login
 
@@ -182,7 +183,7 @@ def usual_files(environ: Mapping[str, str] = os.environ) -> list[Path]:
 
 
 def absolute(path: str, folder: str, paths: Any = os.path) -> str:
-    """A path of a kubeconfig in this folder.
+    """A path in a kubeconfig, made absolute; relative ones refer to the kubeconfig's folder.
 
     Args:
         paths: the operating system's rules: `posixpath` or `ntpath`.
@@ -191,8 +192,8 @@ def absolute(path: str, folder: str, paths: Any = os.path) -> str:
 
 
 def absolute_command(command: str, folder: str, paths: Any = os.path) -> str:
-    """As `absolute`; a name without the system's separator is looked for in PATH, as kubectl
-    does (`GetAuthInfoFileReferences` of client-go)."""
+    """Like `absolute`; a name without a path separator is searched in PATH, as in kubectl
+    (`GetAuthInfoFileReferences` of client-go)."""
     return absolute(command, folder, paths) if paths.sep in command else command
 
 
@@ -216,11 +217,11 @@ def _in_cluster() -> Login:
 
 
 def _merged(files: Sequence[Path]) -> tuple[Json, str]:
-    """One kubeconfig of several files, its paths absolute, and the names of those that are there.
+    """Several files merged into one kubeconfig with absolute paths, and the files that exist.
 
     Raises: InvalidSpec.
     """
-    # An empty file says nothing; the package takes it for a wrong one.
+    # An empty file is allowed, but the package rejects it.
     there = [path for path in files if path.exists() and path.stat().st_size]
     if not there:
         raise InvalidSpec(
@@ -235,7 +236,7 @@ def _merged(files: Sequence[Path]) -> tuple[Json, str]:
             kind: [_with_paths(node.value, kind, node.path) for node in merger.config.value[kind]]
             for kind in ("clusters", "contexts", "users")
         }
-        # The package takes the last one, kubectl the first.
+        # The package uses the last one, kubectl the first.
         current = (found.get("current-context") for found in merger.config_files.values())
         return {"current-context": next(filter(None, current), None), **config}, where
     except (yaml.YAMLError, *_UNUSABLE) as error:
@@ -268,7 +269,7 @@ def _named(config: Json, kind: str, name: str | None, where: str) -> Json:
 
 
 def _as_user(status: Mapping[str, Any]) -> Json:
-    """A plugin's credentials, as a kubeconfig's user has them."""
+    """A plugin's credentials in the form of a kubeconfig's user."""
     certificates = {
         "client-certificate-data": status.get("clientCertificateData"),
         "client-key-data": status.get("clientKeyData"),
@@ -282,13 +283,14 @@ def _as_user(status: Mapping[str, Any]) -> Json:
 
 
 async def _run(plugin: Json) -> PluginAnswer:
-    """Raises: AccessDenied, without what the plugin printed, which may be a credential."""
+    """Run a plugin. Raises: AccessDenied, without the plugin's output, which may contain a
+    credential."""
     command, version = str(plugin["command"]), plugin["apiVersion"]
     request = {"apiVersion": version, "kind": "ExecCredential", "spec": {"interactive": False}}
     added = {item["name"]: item["value"] for item in plugin.get("env") or ()}
     try:
         process = await asyncio.create_subprocess_exec(
-            # Windows finds `.exe` alone by itself, PATHEXT names more.
+            # Windows adds only `.exe` by itself; PATHEXT lists more.
             *(shutil.which(command) or command, *(plugin.get("args") or ())),
             env={**os.environ, **added, "KUBERNETES_EXEC_INFO": json.dumps(request)},
             stdout=asyncio.subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""Kubernetes Events: the few moments of a resource's life that people want to be told.
+"""Kubernetes Events: the few changes of a resource that users want to be informed of.
 
 Reasons are fixed, messages are those of the status, which hold no secrets. Must be called in
 the context of a kopf handler, whose queue posts them in the background.
@@ -35,7 +35,7 @@ class EventReason(StrEnum):
 
 
 def post(body: Body, reason: str, message: str, *, warning: bool = False) -> None:
-    """One event about an object."""
+    """Post one event about an object."""
     reference: Any = {
         "apiVersion": body.get("apiVersion", "tandem.dev/v1alpha1"),
         "kind": body["kind"],
@@ -51,22 +51,22 @@ def post(body: Body, reason: str, message: str, *, warning: bool = False) -> Non
         type="Warning" if warning else "Normal",
         reason=reason,
         message=text,
-        # A namespace that is going takes no events any more: one try then.
+        # A terminating namespace accepts no more events: one try is enough.
         backoffs=() if is_deleting(body) else None,
     )
 
 
 def traceback_of(error: BaseException) -> str:
-    """Where an error that nobody foresaw was raised. Neither its text nor any variable is told:
-    who knows what is in them."""
+    """Where an unexpected error was raised, without its text or variables, which may contain a
+    secret."""
     return f"{type(error).__name__}\n" + "".join(traceback.format_tb(error.__traceback__))
 
 
 class EventRecorder:
-    """Tells the story of one operation from its statuses, each turn once.
+    """Posts events of one operation from its statuses, each change once.
 
     Args:
-        known: its status when we came: what it says has been told.
+        known: its status at the start: what it says has been reported before.
     """
 
     def __init__(self, known: Mapping[str, Any]) -> None:
@@ -77,19 +77,19 @@ class EventRecorder:
         self._resumed = self._phase == Phase.SUSPENDED
 
     def record(self, body: Body, status: OperationStatus) -> None:
-        """Say what is new."""
+        """Post what is new in `status`."""
         before, self._phase = self._phase, status.phase
         first = status.conditions[0] if status.conditions else None
         reason = first.reason if first is not None else ""
         message = first.message if first is not None else ""
         if status.phase in ENDED:
             if before not in ENDED:
-                # Cancelled is what its owner asked for.
+                # Its owner has requested the cancellation.
                 warning = status.phase is Phase.FAILED and reason != Reason.CANCELLED
                 post(body, reason, _did(message, status), warning=warning)
             return
         if before == Phase.FAILED:
-            _post_event(body, EventReason.RETRYING, "asked for by annotation")
+            _post_event(body, EventReason.RETRYING, "requested by annotation")
         if status.phase is Phase.SUSPENDED:
             if before != Phase.SUSPENDED:
                 self._resumed = True
@@ -101,7 +101,7 @@ class EventRecorder:
             self._waited = True
             _post_event(body, EventReason.WAITING_FOR_LOCK, message)
         if status.attempt > self._attempt:
-            if self._attempt and not self._resumed:  # to go on as asked is no failure
+            if self._attempt and not self._resumed:  # resuming on request is not a failure
                 _post_event(
                     body, EventReason.RETRYING, message or f"attempt {status.attempt}", warning=True
                 )
@@ -112,10 +112,10 @@ class EventRecorder:
 
 
 def _post_event(body: Body, reason: str, message: str, *, warning: bool = False) -> None:
-    """An event on the way, which the log has too."""
+    """Post an event, and log it."""
     kind, namespace, name = key_of(body)
     _log.info(
-        "told", kind=kind, namespace=namespace, name=name, reason=str(reason), message=message
+        "event", kind=kind, namespace=namespace, name=name, reason=str(reason), message=message
     )
     post(body, reason, message, warning=warning)
 
@@ -135,8 +135,8 @@ def _job(status: OperationStatus) -> str:
 
 
 def _did(message: str, status: OperationStatus) -> str:
-    """What a commit did: `committed as version 4: 4971 rows updated, 31 files removed, 2 added`,
-    and what it met."""
+    """The message of a commit: `committed as version 4: 4971 rows updated, 31 files removed, 2
+    added`, and the commits it reconciled with."""
     result = status.result
     if result is None:
         return message
@@ -147,6 +147,6 @@ def _did(message: str, status: OperationStatus) -> str:
         ("files", result.files_removed or 0, "removed"),
         ("files", result.files_added or 0, "added"),
     ]
-    told = ", ".join(f"{count} {what} {how}" for what, count, how in did if count)
+    changes = ", ".join(f"{count} {what} {how}" for what, count, how in did if count)
     head, _, met = message.partition(": ")
-    return ": ".join(filter(None, [head, "; ".join(filter(None, [told, met]))]))
+    return ": ".join(filter(None, [head, "; ".join(filter(None, [changes, met]))]))

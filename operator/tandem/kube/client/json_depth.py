@@ -1,9 +1,9 @@
-"""Reads the API server's JSON, however deep it is.
+"""Reads the API server's JSON at any depth.
 
-Whoever may create an object in one namespace may nest it ten thousand levels deep where its
-schema is open (`sparkTemplate`, a pod's template). Python's JSON gives up at a thousand: then a
-watch ends, and with it the work for everybody. What is deeper than anything sensible is cut off
-here, so that nothing behind it need walk it; the spec's model refuses what is left.
+A user who may create an object in one namespace may nest it ten thousand levels deep where its
+schema is open (`sparkTemplate`, a pod's template). Python's JSON decoder fails at a thousand: then
+a watch ends, and the operator stops working for all namespaces. Values below any plausible depth
+are cut off here, so that no later code has to walk them; the spec's model refuses the rest.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ Json = dict[str, Any]
 """An object, as the API server gives and takes it."""
 
 MOST_LEVELS: Final = 150
-"""Deeper than any object that we know, schemas included."""
+"""Deeper than any known object, including schemas."""
 CUT: Final = "(cut off: nested too deeply)"
 _API_SERVERS_LEVELS = 11_000
-"""It takes 10,000; a watch and a list add a few."""
+"""The API server accepts 10,000; a watch and a list add a few."""
 
 
 def loads(text: str | bytes) -> Any:
-    """As `json.loads`, with `CUT` for what lies deeper than `MOST_LEVELS`."""
+    """Like `json.loads`, with `CUT` in place of values deeper than `MOST_LEVELS`."""
     try:
         found = json.loads(text)
     except RecursionError:
@@ -43,7 +43,7 @@ def loads(text: str | bytes) -> Any:
 
 
 def _openings(text: str | bytes) -> int:
-    """At least as many as there are levels."""
+    """An upper bound of the number of levels."""
     if isinstance(text, str):
         return text.count("{") + text.count("[")
     return text.count(b"{") + text.count(b"[")
@@ -55,8 +55,8 @@ def _inside(outer: Any) -> list[Any]:
 
 
 def _loads_deep(text: str | bytes) -> Any:
-    # No other thread runs meanwhile: the decoder is C, and keeps the interpreter to itself.
-    # For good, a limit like that would turn errors into crashes.
+    # No other thread runs meanwhile: the decoder is in C and holds the GIL. If it were permanent,
+    # such a limit would turn errors into crashes.
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(max(limit, _API_SERVERS_LEVELS))
     try:

@@ -1,6 +1,6 @@
-"""Our kinds as Kubernetes names them, and what a raw object of theirs says at a glance.
+"""The names of our kinds in Kubernetes, and accessors of fields of their raw objects.
 
-Pure. Reads dictionaries as the API server gives them, which may be of any content.
+Pure. Reads dictionaries as the API server returns them, which may have any content.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tandem.spec.status import ENDED, Phase
 
 TABLE_KIND: Final = LakeTable.kind_name
 RETRY: Final = "tandem.dev/retry"
-"""Annotation: any new value asks for one more run of an operation that failed."""
+"""Annotation: any new value requests one more run of an operation that failed."""
 PLAN: Final = "tandem.dev/plan"
 """Label of an operation that `kubectl tandem plan` has made, to show its plan and delete it."""
 FINALIZER: Final = "tandem.dev/cleanup"
@@ -24,7 +24,7 @@ Body = Mapping[str, Any]
 
 
 def path(kind: str, namespace: str | None = None, name: str = "") -> ResourcePath:
-    """Where the API server has objects of a kind of ours."""
+    """The path of objects of one of our kinds in the API."""
     return ResourcePath(GROUP, VERSION, plural(kind), namespace, name)
 
 
@@ -66,14 +66,15 @@ def has_finalizer(body: Body) -> bool:
 
 
 def is_plan_copy(body: Body) -> bool:
-    """Whether it is there only to be looked at: the label alone hides nothing that works."""
+    """Whether it is a dry run that `kubectl tandem plan` has made. The label alone is not enough:
+    it must not hide a real operation."""
     labels = body["metadata"].get("labels") or {}
     return PLAN in labels and spec_of(body).get("dryRun") is True
 
 
 def is_active(body: Body) -> bool:
-    """Whether there is something to do for an operation: it has not ended, or has failed and
-    shall be tried again."""
+    """Whether an operation needs work: it has not ended, or it has failed and a retry is
+    requested."""
     phase = status_of(body).get("phase")
     if phase == Phase.FAILED and retry_asked(body):
         return True

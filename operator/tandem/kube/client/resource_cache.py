@@ -1,8 +1,8 @@
-"""What the operator knows of all our resources: a few words each, in memory.
+"""The operator's cache of all our resources: a short summary of each, in memory.
 
-Fed by watch events, so it is the cluster's view of some milliseconds ago. Whole objects are
-kept of those only on which something is to be done; of the finished ones, of which there may
-be tens of thousands, only what is listed or waited for.
+Fed by watch events, so it is the cluster's state of some milliseconds ago. Whole objects are kept
+only of resources that need work; of the finished ones, of which there may be tens of thousands,
+only the fields that are listed or waited for.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _LABEL = "tandem.dev/"
 
 @dataclass(frozen=True, slots=True)
 class CachedResource:
-    """One resource. `table` is the name of its LakeTable (its own of a LakeTable), `owner` the
-    uid of what owns it, `operation` its id. Times are RFC 3339 as the API server gives them, ""
-    where not known."""
+    """One resource. `table` is the name of its LakeTable (for a LakeTable, its own), `owner` the
+    uid of its owner, `operation` the operation id. Times are RFC 3339 as in the API server, "" if
+    not known."""
 
     uid: str
     kind: str
@@ -75,13 +75,14 @@ class CachedResource:
 
 
 def version_of(summary: CachedResource) -> int:
-    """Of any two objects of the API server, the one written later has the greater one."""
+    """The resource version as a number: of two objects, the one written later has the greater
+    one."""
     version = summary.resource_version
     return int(version) if version.isdecimal() else 0
 
 
 def summarize(body: Body) -> CachedResource:
-    """Of an object as the API server gives it."""
+    """The summary of an object as the API server returns it."""
     metadata, spec, status = body["metadata"], spec_of(body), status_of(body)
     kind, namespace, name = key_of(body)
     table = name if kind == TABLE_KIND else str((spec.get("tableRef") or {}).get("name", ""))
@@ -101,7 +102,7 @@ def summarize(body: Body) -> CachedResource:
         table=intern(table),
         phase=intern(str(status.get("phase", ""))),
         reason=intern(str(ready.get("reason", ""))),
-        # Of what went well, the reason says all.
+        # For a success, the reason is enough.
         message=str(ready.get("message", "")) if ready.get("status") == "False" else "",
         generation=generation_of(body),
         observed_generation=int(status.get("observedGeneration", -1)),
@@ -120,7 +121,7 @@ def summarize(body: Body) -> CachedResource:
 
 
 class ResourceCache:
-    """For one event loop."""
+    """The cache. To be used in one event loop."""
 
     def __init__(self) -> None:
         self._summaries: dict[str, CachedResource] = {}
@@ -137,7 +138,7 @@ class ResourceCache:
         summary = summarize(body)
         other = self.get(summary.key)
         if other is not None and other.uid != summary.uid:
-            # One of the two is gone, whatever was seen of that: the older one.
+            # The older of the two is gone, even if its deletion was not seen.
             if version_of(other) > version_of(summary):
                 return summary
             self.remove(other.uid)
@@ -157,14 +158,14 @@ class ResourceCache:
             self._wake(summary)
 
     def clear(self) -> None:
-        """Everything is about to be listed anew."""
+        """Forget everything: all resources are about to be listed again."""
         self._summaries.clear()
         self._uids.clear()
         self._by_table.clear()
         self._bodies.clear()
 
     def body(self, uid: str) -> Body | None:
-        """The whole object, of those on which something is to be done."""
+        """The whole object if the resource needs work, otherwise None."""
         return self._bodies.get(uid)
 
     def get(self, key: ResourceKey) -> CachedResource | None:
@@ -175,7 +176,7 @@ class ResourceCache:
         return self._summaries.get(uid)
 
     def of_table(self, namespace: str, table: str) -> Iterator[CachedResource]:
-        """The operations on a table, in no order."""
+        """The operations on a table, in no particular order."""
         for uid in self._by_table.get((namespace, table), ()):
             summary = self._summaries[uid]
             if summary.kind != TABLE_KIND:
@@ -186,7 +187,7 @@ class ResourceCache:
 
     def watch(self, key: ResourceKey, wake: Wake) -> Callable[[], None]:
         """Have `wake` called, in the loop, on every change of a resource (or of a LakeTable's
-        operations); what comes back ends that."""
+        operations). Returns a function that ends that."""
         self._watchers[key].append(wake)
 
         def end() -> None:
@@ -199,7 +200,7 @@ class ResourceCache:
         return end
 
     def nudge(self, key: ResourceKey) -> None:
-        """Wake those who watch a resource, though it did not change itself."""
+        """Wake the watchers of a resource although it did not change itself."""
         for wake in list(self._watchers.get(key, ())):
             wake()
 

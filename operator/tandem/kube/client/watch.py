@@ -1,6 +1,6 @@
 """A watch without end: list, watch, and list again whenever the stream has a gap.
 
-For those who watch without kopf. Must not know what a resource means.
+For callers that watch without kopf. Does not interpret the objects.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ _PAUSE_S = 0.5
 async def follow(
     api: Api, path: ResourcePath, *, labels: str = "", fields: str = ""
 ) -> AsyncIterator[tuple[str, Json]]:
-    """`(ADDED|MODIFIED|DELETED, object)` for ever; what vanished unseen comes as DELETED with
-    the last object known. An object may come twice in the same version."""
+    """`(ADDED|MODIFIED|DELETED, object)` without end. An object whose deletion was missed is
+    reported as DELETED with its last known content. An object may be reported twice in the same
+    version."""
     known: dict[str, Json] = {}
     while True:
         try:
@@ -34,7 +35,7 @@ async def follow(
             for uid, item in there.items():
                 kind = "MODIFIED" if uid in known else "ADDED"
                 known[uid] = item
-                # Lists leave out what their items have in common.
+                # Items of a list lack `apiVersion` and `kind`.
                 item.setdefault("apiVersion", listed["apiVersion"])
                 item.setdefault("kind", str(listed["kind"]).removesuffix("List"))
                 yield kind, item
@@ -52,7 +53,7 @@ async def follow(
                     else:
                         known[uid] = item
                     yield kind, item
-                await asyncio.sleep(_PAUSE_S / 5)  # whatever ends the streams: no mad loop
+                await asyncio.sleep(_PAUSE_S / 5)  # no busy loop if streams end at once
         except Gone:
             continue
         except (ApiError, aiohttp.ClientError, TimeoutError, OSError):

@@ -1,7 +1,7 @@
-"""The controllers: one room for operations, one for tables.
+"""The controllers of operations and of tables.
 
 Modules:
 
-    operation  room: the controller of an operation's resource
-    table      room: the controller of a LakeTable
+    operation  package: the controller of an operation's resource
+    table      package: the controller of a LakeTable
 """

@@ -1,9 +1,9 @@
-"""One SparkApplication under `tandem dev`: from state to state, as Kubeflow's controller goes.
+"""One SparkApplication under `tandem dev`: a state machine like that of Kubeflow's controller.
 
-States, their order and their words are those of v2.5.1
-(`internal/controller/sparkapplication/controller.go`). Each state has one method, which does what
-the state asks for and answers the next one; what is on the API server is written before anything
-of the next state is done.
+States, their order and their names are those of v2.5.1
+(`internal/controller/sparkapplication/controller.go`). Each state has one method, which does the
+work of the state and returns the next one. The new state is written to the API server before its
+work begins.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ APPLICATIONS = ResourcePath("sparkoperator.k8s.io", "v1beta2", "sparkapplication
 _log = structlog.get_logger("tandem.kube.dev.controller")
 _MERGE = "application/merge-patch+json"
 _PAUSE_S = 1.0
-"""Between two tries of a write while the API server is away."""
+"""Between two tries of a write while the API server is unavailable."""
 _START_S = 5.0
 """How long an application that is deleted while its process starts waits for that."""
 _ORPHANED = frozenset({states.SUBMITTED, states.RUNNING, states.UNKNOWN})
 
 
 class JobHost:
-    """Where jobs run: so many at once, looked at so often."""
+    """Where jobs run: how many at once, and how often they are polled."""
 
     def __init__(self, api: Api, runner: JobRunner, max_jobs: int, poll_s: float) -> None:
         self.api = api
@@ -61,7 +61,7 @@ class JobHost:
         self._threads = ThreadPoolExecutor(2 * max_jobs + 4, "tandem-dev")
 
     async def blocking(self, call: Callable[..., T], *arguments: object) -> T:
-        """Do it in a thread."""
+        """Run a call in a thread."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, call, *arguments)
 
@@ -70,7 +70,7 @@ class JobHost:
 
 
 class _ApplicationGone(Exception):
-    """The application was deleted, or another one has its name by now."""
+    """The application was deleted, or another one has its name."""
 
 
 class ApplicationController:
@@ -99,7 +99,8 @@ class ApplicationController:
         return f"{self._path.name}-{self._uid[:8]}-{self._attempts}"
 
     def see(self, body: Json) -> None:
-        """What the watch says; it comes later than the answers to our own writes."""
+        """Take over the object of a watch event, which may be older than the response to our last
+        write."""
         self._seen = _version(body)
         if self._seen >= _version(self._body):
             self._body = body
@@ -114,14 +115,14 @@ class ApplicationController:
         except ApiError as error:
             self._log.error("cannot be served", problem=str(error))
         finally:
-            # Also when we are cancelled: nothing must run on.
+            # Also when we are cancelled: no job must be left running.
             await asyncio.shield(self._end_job())
-        # Who comes after us for this object must not take an echo of ours for its state.
+        # Our successor for this object must not take a late event of our writes for its state.
         while self._seen < _version(self._body):
             await self._pause(None)
 
     async def _wait_for_deletion(self) -> None:
-        """Until the watch says so, too, and we are cancelled."""
+        """Wait until the watch reports the deletion, too, and we are cancelled."""
         while True:
             await self._pause(None)
 
@@ -148,13 +149,13 @@ class ApplicationController:
             if self._suspended() and state not in (states.SUSPENDING, states.SUSPENDED):
                 state = await self._write(states.SUSPENDING)
             elif self._changed_spec() and state in (states.SUBMITTED, states.RUNNING):
-                # Whoever changes what runs gets it run again.
+                # A change of a running application makes it run again.
                 state = await self._write(states.INVALIDATING)
             state = await steps[state]()
             self._log.info("state", state=state)
         await self._expire()
 
-    # One method per state; each answers the next state
+    # One method per state; each returns the next state
 
     async def _submit(self) -> str:
         self._submissions += 1
@@ -178,7 +179,8 @@ class ApplicationController:
         return await self._write(states.SUBMITTED, executionAttempts=self._attempts, **said)
 
     async def _launch(self) -> str:
-        """As a pod that waits for a node, pulls its image and starts."""
+        """Start the job, which takes time as with a pod that waits for a node and pulls its
+        image."""
         await self._host.slots.acquire()
         self._slot = True
         if self._suspended() or self._changed_spec():
@@ -192,7 +194,7 @@ class ApplicationController:
             )
             await asyncio.shield(self._start)
         except (InvalidApplication, TandemError) as error:
-            # The words of the Spark operator for a driver that never came to be.
+            # The Spark operator's message for a driver that was never created.
             self._log.warning("driver did not start", problem=str(error))
             return await self._write(
                 states.FAILING, f"driver container failed: {error}", terminationTime=_now_text()
@@ -242,7 +244,7 @@ class ApplicationController:
         return await self._write(states.RESUMING)
 
     async def _expire(self) -> None:
-        """Delete what has ended when its time is over."""
+        """Delete the application when the TTL after its end is over."""
         while (limit_s := ttl_s(self._body)) is not None:
             ended = (self._body.get("status") or {}).get("terminationTime")
             if not ended:
@@ -255,7 +257,7 @@ class ApplicationController:
                 await self._patiently(lambda: self._host.api.delete(self._path, uid=self._uid))
             await self._wait_for_deletion()
 
-    # What they share
+    # Shared by the states
 
     def _suspended(self) -> bool:
         return bool((self._body.get("spec") or {}).get("suspend"))
@@ -264,10 +266,10 @@ class ApplicationController:
         return self._submitted is not None and self._submitted != _essence(self._body)
 
     async def _end_job(self) -> None:
-        """Kill the process if there is one, and let another one have its place."""
+        """Kill the process if there is one, and free its slot."""
         started, self._started = self._started, ""
         if self._start is not None and not self._start.done():
-            # What has not started cannot be stopped.
+            # A job that has not started cannot be stopped.
             await asyncio.wait([self._start], timeout=_START_S)
         if started:
             await self._host.blocking(self._host.runner.stop, started)
@@ -297,7 +299,8 @@ class ApplicationController:
         await self._patch("", {"metadata": {"annotations": {LOG_ANNOTATION: log}}})
 
     async def _patch(self, subresource: str, patch: Json) -> None:
-        """With the uid, so that it never meets another object of this name."""
+        """Patch with the uid as a precondition, so that another object of this name is never
+        changed."""
         metadata = {**patch.get("metadata", {}), "uid": self._uid}
         body = {**patch, "metadata": metadata}
         try:
@@ -315,7 +318,7 @@ class ApplicationController:
             raise
 
     async def _patiently(self, call: Callable[[], Any]) -> Any:
-        """The API server may be away for as long as it likes: jobs go on meanwhile."""
+        """Retry while the API server is unavailable, without a limit: jobs go on meanwhile."""
         while True:
             try:
                 return await call()
@@ -337,8 +340,9 @@ _SIGNAL = re.compile(r"signal (\d+)")
 
 
 def exit_message(status: JobStatus) -> str:
-    """A failed job in the Spark operator's words: `driver container failed with ExitCode: 137,
-    Reason: Error`. A process that a signal killed has the code that its container would have."""
+    """The Spark operator's message for a failed job: `driver container failed with ExitCode: 137,
+    Reason: Error`. A process killed by a signal has the exit code that its container would
+    have."""
     if status.phase is JobPhase.UNKNOWN:
         return "driver pod not found"
     code, signal = _EXIT.search(status.message), _SIGNAL.search(status.message)
@@ -347,13 +351,13 @@ def exit_message(status: JobStatus) -> str:
 
 
 def _version(body: Mapping[str, Any]) -> int:
-    """Numbers that grow, in every API server there is (KEP-5504 makes that a promise)."""
+    """The resource version as a number: in practice it always grows (KEP-5504 guarantees it)."""
     text = str(body["metadata"].get("resourceVersion", ""))
     return int(text) if text.isdecimal() else 0
 
 
 def _essence(body: Mapping[str, Any]) -> Json:
-    """What of a spec must not change while it runs."""
+    """The part of a spec that must not change while the application runs."""
     spec = body.get("spec") or {}
     free = ("suspend", "timeToLiveSeconds")
     return {key: value for key, value in spec.items() if key not in free}

@@ -2,13 +2,13 @@
 
 Watches the same `SparkApplication` objects, runs them by a `JobRunner` (local Spark by default),
 and writes the states that Kubeflow's controller writes (`tandem.kube.dev.application`).
-Everything else is the real thing.
+Everything else is as in a cluster.
 
-There are no pods. A job's process is a child of this one and ends with it; where its log is,
-an annotation says. Only one `tandem dev` may serve a namespace: each takes what runs and is not
-its own for the orphan of one that died, as the Spark operator takes a driver that vanished.
+There are no pods. A job's process is a child of this one and ends with it; an annotation has the
+path of its log. Only one `tandem dev` may serve a namespace: each treats running applications that
+it did not start as orphans, as the Spark operator treats those whose driver vanished.
 
-Must not know operations or tables: what it is told is in the application.
+Must not depend on operations or tables: all of its input is in the application.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class DevSettings:
 
     Args:
         namespaces: those served; none: all.
-        kubeconfig: None for the pod's service account, else what kubectl would use.
+        kubeconfig: None for the pod's service account, or else the one that kubectl would use.
         max_jobs: how many jobs run at once; the others wait, as pods wait for a node.
-        every: also applications that are not labelled as Tandem's. Only Tandem's own
-            applications can be run, so all others are then failed.
-        poll_s: how often a job's process is looked at.
+        every: also serve applications without Tandem's label. Only Tandem's own applications can
+            run, so all others then fail.
+        poll_s: how often a job's process is polled.
     """
 
     namespaces: tuple[str, ...] = ()
@@ -58,13 +58,13 @@ async def run_dev(
     """Serve until `stop` is set; then end all jobs.
 
     Args:
-        runner: what runs jobs; None for local `spark-submit` processes.
+        runner: runs the jobs; None for local `spark-submit` processes.
         ready: set once all namespaces are watched.
 
     Raises:
         SparkMissing: the Spark operator's CRDs are not installed.
         AccessDenied: we may not watch its resources.
-        ClusterUnavailable: the API server does not answer at the start; later it is waited for.
+        ClusterUnavailable: the API server does not answer at the start; later, calls are retried.
     """
     stop = stop or asyncio.Event()
     local = None
@@ -100,7 +100,7 @@ async def run_dev(
 
 
 async def _check(api: Api, path: ResourcePath) -> None:
-    """That there is something to watch, and that we may: `follow` waits for ever."""
+    """Check that the kind is installed and that we may watch it: `follow` would retry for ever."""
     try:
         await api.request("GET", path.url(), query={"limit": "1"})
     except NotFound as error:

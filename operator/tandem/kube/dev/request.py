@@ -1,9 +1,9 @@
-"""What a `SparkApplication` asks for, as a job for this machine.
+"""Converts a `SparkApplication` to a job for this machine.
 
-The opposite of `tandem.spark.application.manifest.build`, as far as one machine can follow it:
-sizes are cut to what it has, and what concerns pods means nothing here. Credentials are read
-from the Secrets that the driver's `envFrom` names and go into the environment of the job's process;
-they are never logged and never stand on a command line.
+The reverse of `tandem.spark.application.manifest.build`, within the limits of one machine: sizes
+are reduced to what it has, and settings of pods are ignored. Credentials are read from the Secrets
+that the driver's `envFrom` refers to and go into the environment of the job's process; they are
+never logged and never on a command line.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _log = structlog.get_logger("tandem.kube.dev.controller")
 _DANGEROUS = re.compile(
     r"PATH|HOME|SHELL|IFS|BASH.*|LD_.*|DYLD_.*|PYTHON.*|JAVA.*|_JAVA.*|JDK.*|SPARK.*"
 )
-"""Variables that decide which code runs here: they belong to who started us."""
+"""Variables that decide which code runs here: only the environment of this process may set them."""
 _MEMORY = re.compile(r"(\d+)([kmgt]?)b?", re.IGNORECASE)
 
 
 class InvalidApplication(Exception):
-    """The application is none that could be run here; the text says why."""
+    """The application cannot be run here; the text says why."""
 
 
 class _Arguments(argparse.ArgumentParser):
@@ -50,7 +50,7 @@ def request_of(body: Mapping[str, Any], name: str, environ: Mapping[str, str]) -
     app = PurePosixPath(urlsplit(file).path)
     if spec.get("type") != "Python" or app.suffix != ".py" or app.stem not in APPS:
         raise InvalidApplication(
-            f"{file or 'it'} is none of Tandem's applications ({', '.join(sorted(APPS))})"
+            f"{file or 'it'} is not one of Tandem's applications ({', '.join(sorted(APPS))})"
         )
     parser = _Arguments(add_help=False, allow_abbrev=False)
     parser.add_argument("--location", required=True)
@@ -82,7 +82,7 @@ def request_of(body: Mapping[str, Any], name: str, environ: Mapping[str, str]) -
 
 
 async def secrets_of(api: Api, body: Mapping[str, Any]) -> dict[str, str]:
-    """The driver's environment: plain variables, and the Secrets that it names.
+    """The driver's environment: plain variables, and those of the Secrets that it refers to.
 
     Raises: InvalidApplication if a Secret that is not optional cannot be read.
     """
@@ -109,16 +109,16 @@ async def secrets_of(api: Api, body: Mapping[str, Any]) -> dict[str, str]:
             found[variable["name"]] = str(variable["value"])
     kept = {key: value for key, value in found.items() if not _DANGEROUS.fullmatch(key)}
     if len(kept) < len(found):
-        _log.warning("variables that are not handed on", names=sorted(found.keys() - kept.keys()))
+        _log.warning("variables that are not passed on", names=sorted(found.keys() - kept.keys()))
     return kept
 
 
 def _memory(text: str) -> int:
-    """Java's sizes, `1024m`, in bytes; 0 for what is none."""
+    """A size as in Java, `1024m`, in bytes; 0 if it is invalid."""
     match = _MEMORY.fullmatch(text)
     if match is None:
         return 0
-    # Without a unit Spark takes MiB.
+    # Without a unit Spark assumes MiB.
     return int(match[1]) << {"k": 10, "m": 20, "g": 30, "t": 40}.get(match[2].lower(), 20)
 
 

@@ -1,10 +1,10 @@
-"""The operator's metrics: one object per operator process object, with a registry of its own, since
-several operators may run in one process.
+"""The operator's metrics: one object per operator, with a registry of its own, since several
+operators may run in one process.
 
-Counts and durations are noted as things happen, in any thread, for some microseconds each; what
-can be looked up is computed at each scrape (`tandem.kube.state_metrics`). The families are listed
-in `tandem.kube.metrics.families`. Nothing is kept over a restart: counters begin at zero, as
-Prometheus expects.
+Counts and durations are recorded when they occur, in any thread, for some microseconds each; values
+that can be derived from the state are computed at each scrape (`tandem.kube.state_metrics`). The
+families are listed in `tandem.kube.metrics.families`. Nothing is kept over a restart: counters
+begin at zero, as Prometheus expects.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _CLASSES: dict[str, type[Counter | Gauge | Histogram]] = {
 
 
 class Instrument:
-    """What is counted or measured of one family. Thread-safe."""
+    """The counter, gauge or histogram of one family. Thread-safe."""
 
     def __init__(self, family: Family, registry: CollectorRegistry) -> None:
         options: dict[str, Any] = {"registry": registry}
@@ -53,7 +53,7 @@ class Instrument:
             if values:
                 pairs = zip(self._labels, values, strict=True)
                 child = child.labels(*(label.of(value) for label, value in pairs))
-            if len(self._known) < 10_000:  # what comes from outside may be anything
+            if len(self._known) < 10_000:  # values from outside are unbounded
                 self._known[values] = child
         return child
 
@@ -71,7 +71,7 @@ class Instrument:
         self._child(labels).set(value)
 
     def prepare(self, *labels: object) -> None:
-        """Be there, at zero."""
+        """Create the series, at zero."""
         self._child(labels)
 
 
@@ -125,7 +125,7 @@ class Metrics:
         return Instrument(family, self.registry)
 
     def _prepare(self) -> None:
-        """What alerts ask for the increase of is there before it increases."""
+        """Create the series that alerts use with `increase` before their first increment."""
         for where in families.WHERE.values:
             self.internal_errors.prepare(where)
         for reason in families.BAD_ENDS:
@@ -135,11 +135,11 @@ class Metrics:
                 self.jobs_ended.prepare(kind, reason)
 
     def add(self, collector: Collector) -> None:
-        """Have it asked at every scrape, in the event loop."""
+        """Have it collected at every scrape, in the event loop."""
         self.registry.register(collector)
 
     def operation_ended(self, kind: str, status: OperationStatus, seconds: float | None) -> None:
-        """`seconds`: from its start, where that is known."""
+        """Record the end of an operation. `seconds`: since its start, None if not known."""
         self.ended_total.count(kind, status.phase, status.conditions[0].reason)
         if seconds is not None:
             self.duration.observe(seconds, kind, status.phase)
@@ -162,13 +162,13 @@ class Metrics:
         self.bins_dropped.add(reconciled.bins_dropped, kind)
 
     def api_call(self, method: str, url: str, code: int, seconds: float) -> None:
-        """One try of a call; `code` 0 where no answer came."""
+        """Record one try of a call; `code` is 0 if there was no response."""
         verb, resource = verb_and_resource(method, url)
         self.api_requests.count(verb, resource, code or "Unreachable")
         self.api_latency.observe(seconds, verb)
 
     async def watch_loop(self) -> None:
-        """Note for ever how late the event loop is."""
+        """Record the lag of the event loop, until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
             due = loop.time() + _LAG_S
@@ -176,8 +176,8 @@ class Metrics:
             self.loop_lag.observe(max(0.0, loop.time() - due))
 
     async def exposition(self) -> bytes:
-        """What a scrape gets. What there is is looked up here, in the loop; it is written down
-        in a thread."""
+        """The response to a scrape. Values are collected in the loop, and formatted in a
+        thread."""
         found = list(self.registry.collect())
         return await asyncio.to_thread(_text, found)
 

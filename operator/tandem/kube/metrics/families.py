@@ -2,8 +2,8 @@
 can have at most. Pure data: `tandem.kube.metrics.collectors` makes instruments of it, `make docs` a
 page.
 
-What a label may say is listed here, so that the number of series is bounded by this file and by
-`--table-metrics`, whatever happens in the cluster. No label ever names an operation.
+The values of every label are listed here, so that this file and `--table-metrics` bound the number
+of series, whatever happens in the cluster. No label ever names an operation.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tandem.spec.resources import KINDS
 from tandem.spec.status import ENDED, Phase
 
 OTHER: Final = "Other"
-"""What a label says of everything that is not listed."""
+"""The label's value for everything that is not listed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class MetricLabel:
     values: frozenset[str]
 
     def of(self, value: object) -> str:
-        """A value that is listed."""
+        """The value if it is listed, otherwise `OTHER`."""
         text = str(value)
         return text if text in self.values else OTHER
 
@@ -83,8 +83,8 @@ BAD_ENDS: Final = tuple(
     for reason in Reason
     if reason not in GOOD_ENDS and list(Reason).index(reason) > list(Reason).index(Reason.SUSPENDED)
 )
-"""With what a failed operation or a lost job may end. Their counters are there from the start:
-one that appeared with its first failure would hide that failure from `increase`."""
+"""The reasons of failed operations and lost jobs. Their counters exist from the start: one that
+appeared with its first failure would hide that failure from `increase`."""
 
 MetricType = Literal["gauge", "counter", "histogram"]
 
@@ -102,7 +102,7 @@ class Family:
     per_table: bool = False
 
     def bound(self, tables: int) -> int:
-        """The most series that it can come to, with series of their own for so many tables."""
+        """The most series of the family if so many tables have series of their own."""
         if self.per_table:
             return tables
         # A histogram has a series for each bucket and for infinity, its sum and its count.
@@ -141,24 +141,22 @@ BUILD = Family(
 LEADER = _gauge("leader", "1 while this process leads, 0 while it waits to.")
 LOOP_LAG = _histogram(
     "loop_lag_seconds",
-    "How much later than asked the event loop came back, looked at once a second.",
+    "How late the event loop runs a callback, measured once a second.",
     (0.005, 0.02, 0.1, 0.5, 1.0, 5.0),
 )
 WORKERS_LIMIT = _gauge("workers_limit", "Threads for work on tables (--workers).")
-WORKERS_BUSY = _gauge("workers_busy", "Of these, how many work now.")
-WORKERS_WAITING = _gauge("workers_waiting", "Pieces of work that wait for a thread.")
-WORKER_WAIT = _histogram(
-    "worker_wait_seconds", "How long a piece of work waited for a thread.", _QUICK
-)
+WORKERS_BUSY = _gauge("workers_busy", "How many of these are working now.")
+WORKERS_WAITING = _gauge("workers_waiting", "Calls that wait for a thread.")
+WORKER_WAIT = _histogram("worker_wait_seconds", "How long a call waited for a thread.", _QUICK)
 INTERNAL_ERRORS = _counter(
-    "internal_errors", "Bugs met: exceptions that nobody foresaw. The log says where.", WHERE
+    "internal_errors", "Unexpected exceptions, which are bugs. The log says where.", WHERE
 )
 
 # Operations.
 OPERATIONS = _gauge("operations", "Operations that exist, by phase.", KIND, PHASE)
 HINDERED = _gauge(
     "operations_hindered",
-    "Operations that have not ended and wait for something, by what for.",
+    "Operations that have not ended and wait for something, by the reason.",
     REASON,
 )
 UNCHANGED = _gauge(
@@ -177,7 +175,7 @@ ADOPTED = _counter(
 )
 STEP_FAILURES = _counter(
     "step_failures",
-    "Steps of operations that failed, tried again or not, by reason.",
+    "Steps of operations that failed, whether or not they were retried, by reason.",
     REASON,
 )
 STEP_DURATION = _histogram(
@@ -200,7 +198,7 @@ LOCK_STORE_UP = _gauge("lock_store_up", "1 if the lock store answered the last c
 # Committing.
 COMMITS = _counter("commits", "Commits put into tables' logs.", KIND)
 CONFLICTS = _counter(
-    "commit_races_lost", "Versions that somebody else took first; we reconcile and try on.", KIND
+    "commit_races_lost", "Versions that another writer committed first; we reconcile again.", KIND
 )
 ROUNDS = _histogram(
     "commit_rounds",
@@ -235,14 +233,14 @@ JOBS_WAITING = _gauge("jobs_waiting", "Jobs that wait for a slot.")
 JOBS_STARTED = _counter("jobs_started", "Jobs started.", KIND)
 JOBS_ENDED = _counter(
     "jobs_ended",
-    "Jobs that ended: `Finished` when their result was used, `Stopped` by us, else why they were "
-    "lost.",
+    "Jobs that ended: `Finished` if their result was used, `Stopped` by us, otherwise the reason "
+    "why they were lost.",
     KIND,
     JOB_REASON,
 )
 JOB_DURATION = _histogram(
     "job_duration_seconds",
-    "From a job's start to its first result, or to its loss. Not of adopted ones.",
+    "From a job's start to its first result, or to its loss. Without adopted jobs.",
     _LONG,
     KIND,
     JOB_OUTCOME,
@@ -255,8 +253,8 @@ CLEANED_BYTES = _counter("cleaned_bytes", "Their size.")
 # The API server.
 API_REQUESTS = _counter(
     "api_requests",
-    "The operator's own calls of the API server, each try; kopf's (watches, finalizers, events) "
-    "are not in it.",
+    "The operator's own calls of the API server, each try, without those of kopf (watches, "
+    "finalizers, events).",
     VERB,
     API_RESOURCE,
     CODE,
@@ -266,7 +264,7 @@ API_LATENCY = _histogram(
 )
 
 # All tables.
-TABLES = _gauge("tables", "Tables, by whether they can be worked on, and why.", READY, REASON)
+TABLES = _gauge("tables", "Tables, by whether they can be used, and the reason.", READY, REASON)
 TABLES_SEGMENTS = _gauge("tables_segments", "Live segments of all tables.")
 TABLES_FILES = _gauge("tables_files", "Live data files of all tables.")
 TABLES_BYTES = _gauge("tables_bytes", "Their size.")
@@ -277,7 +275,7 @@ TABLES_SHOWN = _gauge(
 )
 
 # Each table.
-TABLE_READY = _table("ready", "1 if the table can be worked on, else 0.")
+TABLE_READY = _table("ready", "1 if the table can be used, else 0.")
 TABLE_VERSION = _table("version", "Latest Delta version seen.")
 TABLE_SEGMENTS = _table("segments", "Live segments.")
 TABLE_FILES = _table("files", "Live data files.")
@@ -286,16 +284,15 @@ TABLE_SMALL = _table("small_files", "Files of less than 32 MiB.")
 TABLE_DELETED = _table("deleted_rows", "Rows hidden by deletion vectors.")
 TABLE_COMPACTED = _table(
     "last_compaction_timestamp_seconds",
-    "When a TableCompaction of the table last succeeded, as far as known: absent if none is.",
+    "When a TableCompaction of the table last succeeded; absent if none is known.",
 )
 TABLE_NEXT = _table(
     "next_compaction_timestamp_seconds",
-    "When automatic compaction starts next by the clock; absent when it waits for something else "
-    "than time.",
+    "When automatic compaction starts next, if it waits for a time; otherwise absent.",
 )
 TABLE_HOLD = _table(
     "automatic_compaction",
-    "1 at the label that says what automatic compaction waits for; absent where none is asked for.",
+    "1 at the label that says what automatic compaction waits for; absent if it is off.",
     HOLD,
 )
 
@@ -306,5 +303,5 @@ FAMILIES: Final[tuple[Family, ...]] = tuple(
 
 
 def bound(tables: int) -> int:
-    """The most series that all families together can come to."""
+    """The most series of all families together."""
     return sum(family.bound(tables) for family in FAMILIES)

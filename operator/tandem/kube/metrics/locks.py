@@ -1,4 +1,4 @@
-"""A lock store that notes how its calls go, for whatever lock store there is."""
+"""A wrapper that measures the calls of any lock store."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tandem.locks.port import LockStore
 
 _T = TypeVar("_T")
 _ASKED = frozenset({"acquire", "extend", "release", "entries"})
-"""Calls that are not answered from memory."""
+"""Calls that the store does not answer from memory."""
 
 
 class MeasuredLocks:
-    """The `LockStore` of an operator. Says what `inner` says."""
+    """The `LockStore` of an operator. Delegates to `inner`."""
 
     def __init__(self, inner: LockStore, metrics: Metrics) -> None:
         self._inner = inner

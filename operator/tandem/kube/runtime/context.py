@@ -1,5 +1,5 @@
-"""What everything in one operator process shares. No globals: several operators may run in one
-process, each with a loop of its own."""
+"""The shared state of one operator. No globals: several operators may run in one process, each
+with a loop of its own."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _T = TypeVar("_T")
 
 
 class RunnerFactory(Protocol):
-    """Gives the `JobRunner` of one operation. Called in a worker thread or in the loop."""
+    """Returns the `JobRunner` of one operation. Called in a worker thread or in the loop."""
 
     def __call__(self, resource: Operation, body: Body, table: Table) -> JobRunner: ...
 
 
 class AutoCompactor(Protocol):
-    """Automatic compaction of one table: called after each refresh, and when it asked to be.
-    Gives what to add to the table's status, and in how many seconds to call it again."""
+    """Automatic compaction of one table: called after each refresh, and when it requested that.
+    Returns what to add to the table's status, and in how many seconds to call it again."""
 
     async def __call__(
         self, table: TableContext, children: Sequence[CachedResource], /
@@ -46,9 +46,9 @@ class AutoCompactor(Protocol):
 
 @dataclass
 class OperatorContext:
-    """`may_write`: whether we still lead; once False it stays so. `active_operations`: uids of
-    operations that are looked after now; `cancelled`: of those that are being deleted, and left
-    nothing."""
+    """`may_write`: whether we still lead; once False it stays so. `active_operations`: the uids of
+    operations that have a running controller; `cancelled`: of those that are being deleted and are
+    cleaned up."""
 
     settings: OperatorSettings
     api: Api
@@ -70,11 +70,11 @@ class OperatorContext:
     _turns: dict[ResourceKey, tuple[asyncio.Lock, list[None]]] = field(default_factory=dict)
 
     def threads(self, call: Callable[[], _T]) -> Awaitable[_T]:
-        """Run it in the pool of worker threads."""
+        """Run a call in the pool of worker threads."""
         return asyncio.get_running_loop().run_in_executor(self.pool, call)
 
     def new_table(self, uid: str, *, adopted: bool) -> TableContext:
-        """A table that nobody has looked at yet."""
+        """A table that was not refreshed yet."""
         dependencies = TableDependencies(
             self.api,
             self.threads,
@@ -87,13 +87,13 @@ class OperatorContext:
         return TableContext(uid, dependencies, adopted=adopted)
 
     def table_changed(self, namespace: str, name: str) -> None:
-        """A table has become ready, or is not any more: wake who waits for it."""
+        """A table has become ready, or is no longer ready: wake those that wait for it."""
         self.resource_cache.nudge((TABLE_KIND, namespace, name))
 
     @contextmanager
     def turn(self, key: ResourceKey) -> Iterator[asyncio.Lock]:
-        """The lock by which a resource that was deleted and made again waits for the cleaning
-        of its predecessor. Nothing is kept of names that nobody uses."""
+        """The lock by which a resource that was deleted and created again waits for the clean-up
+        of its predecessor. It exists only while it is used."""
         lock, users = self._turns.setdefault(key, (asyncio.Lock(), []))
         users.append(None)
         try:

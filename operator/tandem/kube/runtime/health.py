@@ -1,5 +1,5 @@
-"""/healthz, /readyz and /metrics, answered by the loop that does the work: a loop that hangs fails
-them."""
+"""/healthz, /readyz and /metrics, served by the loop that does the work, so that they fail when the
+loop hangs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Exposition = Callable[[], Awaitable[bytes]]
 async def serve(
     address: str, facts: Facts, is_ready: Callable[[], bool], exposition: Exposition
 ) -> AsyncIterator[str]:
-    """Serve on `host:port` (port 0: any); the address served. "" serves nothing."""
+    """Serve on `host:port` (port 0: any free one), and yield the address. "" serves nothing."""
     if not address:
         yield ""
         return

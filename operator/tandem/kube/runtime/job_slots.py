@@ -7,7 +7,7 @@ from collections import deque
 
 
 class JobSlots:
-    """`limit` of them; 0 for no limit."""
+    """`limit` slots; 0 for no limit."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -20,22 +20,22 @@ class JobSlots:
 
     @property
     def waiting(self) -> int:
-        """How many wait for one."""
+        """How many operations wait for a slot."""
         return sum(not turn.done() for turn in self._waiting)
 
     def try_take(self) -> bool:
-        """Take one if one is free and nobody waits."""
+        """Take a slot if one is free and no operation waits."""
         if self.limit and (self._taken >= self.limit or self._waiting):
             return False
         self._taken += 1
         return True
 
     def force(self) -> None:
-        """Take one for what runs already, whether one is free or not."""
+        """Take a slot for a job that runs already, even if none is free."""
         self._taken += 1
 
     async def take(self) -> None:
-        """Wait for one."""
+        """Wait for a slot, and take it."""
         if self.try_take():
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -1,4 +1,4 @@
-"""The private parts of kopf that we use, and nothing else of it: no other module may touch them.
+"""The private parts of kopf that we use. No other module may use private parts of kopf.
 
 kopf is pinned to a minor version; `tests/kube/test_kopf_internals.py` names the patch version that
 was checked, and checks that each part is as it is used here.
@@ -34,10 +34,10 @@ _WATCH_TASK = "watcher for "
 
 
 class MinimalMemories(ResourceMemories):
-    """Remembers LakeTables, and operations that are active or have a daemon still.
+    """Keeps only LakeTables, and operations that are active or still have a daemon.
 
-    kopf remembers the whole object of everything that it has ever seen. Of tens of thousands of
-    operations that have ended, nothing needs to be remembered.
+    kopf keeps every whole object that it has ever seen. Tens of thousands of operations that have
+    ended need not be kept.
     """
 
     async def recall(
@@ -68,8 +68,8 @@ def _is_needed(body: Any) -> bool:
 
 
 def without_finalizer(registry: kopf.OperatorRegistry, daemons: Container[str]) -> None:
-    """Keep kopf from putting a finalizer on the resources of these daemons (ids), which is its
-    default. kopf takes off a finalizer that is there from an earlier release."""
+    """Keep kopf from adding a finalizer to the resources of these daemons (ids), which is its
+    default. kopf removes a finalizer that an earlier release has added."""
     handlers = registry._spawning._handlers
     handlers[:] = [
         replace(handler, requires_finalizer=False) if handler.id in daemons else handler

@@ -1,8 +1,8 @@
-"""Who works, among several operators: a leader, elected through the locks themselves; and which
-operators live, so that nobody takes an attempt from one that does.
+"""Leader election among several operators, through the lock store; and which operators are alive,
+so that no other one takes over their attempts.
 
-Correctness does not rest on either (claims, locks' owners and the log's stops guard): they keep
-two from doing the same work.
+Correctness does not depend on either: claims, the owners of locks and the log's stops guarantee
+it. They keep two operators from doing the same work.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def election(election_id: str) -> str:
 
 
 class LockMembers:
-    """`Processes` of operators: one lives as long as its entry among the members."""
+    """`Processes` of operators: one is alive as long as it has an entry among the members."""
 
     def __init__(self, locks: LockStore, instance: str, nonce: str) -> None:
         self._locks = locks
@@ -49,8 +49,8 @@ class LockMembers:
         return any(entry.request.owner == process.started for entry in entries)
 
     def join(self) -> None:
-        """Also takes the place of an earlier process of this instance, which is dead then.
-        Raises: LocksUnavailable."""
+        """Become a member; replaces an earlier process of this instance, which then counts as
+        dead. Raises: LocksUnavailable."""
         self._locks.acquire(
             LockRequest(
                 table=MEMBERS,
@@ -68,11 +68,11 @@ class LockMembers:
 
 
 class Leadership:
-    """The election as one candidate sees it.
+    """One candidate's part in the election.
 
     Args:
-        grace_s: how long to go on when the lock store does not answer: less than the time after
-            which it lets another one lead.
+        grace_s: how long to go on if the lock store does not answer: less than the time after
+            which it lets another candidate lead.
     """
 
     def __init__(
@@ -96,12 +96,12 @@ class Leadership:
 
     @property
     def leads(self) -> bool:
-        """Whether we may act as the leader. Who stood still (a stopped process, a machine that
-        slept) for longer than the locks wait may have been replaced, and must look first; so it
-        leads no more, once and for all."""
+        """Whether we may act as the leader. A process that was paused (stopped, or on a machine
+        that slept) for longer than its locks are kept may have been replaced; so it permanently
+        ceases to lead."""
         if self._won and self._loop.time() - self._seen > self._grace_s:
             self._won = False
-            _log.error("leads no more: nothing was heard of the locks for too long")
+            _log.error("leads no more: the lock store did not answer for too long")
         return self._won
 
     async def win(self) -> None:
@@ -115,7 +115,7 @@ class Leadership:
             owner=me.started,
             display=str(me),
         )
-        told = False
+        logged = False
         while True:
             self._wake.clear()
             try:
@@ -126,8 +126,8 @@ class Leadership:
                     self._won = True
                     _log.info("leads", instance=me.host)
                     return
-                if not told:
-                    told = True
+                if not logged:
+                    logged = True
                     _log.info("waits to lead", instance=me.host, leader=answer.blockers[0][0])
                 await self._wait(me.host)
             except LocksUnavailable as error:
@@ -135,7 +135,7 @@ class Leadership:
                 await asyncio.sleep(_PAUSE_S)
 
     async def hold(self) -> None:
-        """Returns once we do not lead any more. From then on `leads` is False."""
+        """Returns once we no longer lead. From then on `leads` is False."""
         me = self._members.me()
         self._seen = self._loop.time()
 
@@ -154,23 +154,23 @@ class Leadership:
                 if self.leads:
                     self._seen = asked
             except LocksUnavailable as error:
-                _log.warning("the lock store is away", problem=str(error))
+                _log.warning("the lock store is unavailable", problem=str(error))
             await asyncio.sleep(_LOOK_S)
-        # Not when this is cancelled: whoever does that may call it again, and leads meanwhile.
+        # Not when this is cancelled: the caller may call it again, and leads meanwhile.
         self._won = False
 
     async def resign(self) -> None:
-        """Let another one lead, at once."""
+        """Let another candidate lead, at once."""
         self._won = False
         if not self._stood:
-            return  # nobody knows of us
+            return  # we have no entry
         me = self._members.me()
         try:
             await self._call(lambda: self._locks.release(self._table, me.host, me.started))
             await self._call(self._members.leave)
             _log.info("resigned", instance=me.host)
         except LocksUnavailable as error:
-            _log.warning("resigned without being heard", problem=str(error))
+            _log.warning("resigned, but the lock store did not answer", problem=str(error))
 
     async def _wait(self, operation: str) -> None:
         def tell() -> None:

@@ -1,9 +1,9 @@
-"""On whose behalf something is done, for every line of the log: kind, namespace, name, table,
-operation id and attempt.
+"""The subject of every line of the log: kind, namespace, name, table, operation id and attempt of
+the resource that the work is done for.
 
-A `LogContext` is bound to the context of a resource's handler, from where its tasks and the threads
-that work for it inherit it. What is learned later (the operation's id, its attempt) is seen by
-all of them.
+A `LogContext` is bound to the context of a resource's handler, and inherited by its tasks and by the
+threads that work for it. Fields that are set later (the operation id, the attempt) apply to all of
+them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LOG_CONTEXT: ContextVar[LogContext | None] = ContextVar("tandem_subject", defau
 
 @contextmanager
 def bound_log_context(log_context: LogContext) -> Iterator[LogContext]:
-    """All lines written in the block, and by what is started in it, are about this one."""
+    """All lines logged in the block, and by tasks and threads started in it, have this subject."""
     token = _LOG_CONTEXT.set(log_context)
     try:
         yield log_context
@@ -41,7 +41,8 @@ def bound_log_context(log_context: LogContext) -> Iterator[LogContext]:
 def add_log_context(
     _logger: object, _method: str, line: MutableMapping[str, Any]
 ) -> MutableMapping[str, Any]:
-    """A processor of structlog. What a line says itself stays; a line of kopf names its object."""
+    """A structlog processor that adds the subject. Fields of the line itself take precedence; a
+    line of kopf gets those of its object."""
     record = line.get("_record")
     named = getattr(record, "k8s_ref", None)
     if isinstance(named, dict):

@@ -1,4 +1,4 @@
-"""What an operator's administrator decides. Pure data; the command line fills it in."""
+"""The settings of an operator. Pure data; the command line fills it in."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def default_instance() -> str:
-    """How this operator process is known: its pod's name, elsewhere host and pid."""
+    """The name of this operator process: its pod's name, outside of a pod host and pid."""
     return os.environ.get("POD_NAME") or f"{socket.gethostname()}-{os.getpid()}"
 
 
@@ -24,25 +24,25 @@ class OperatorSettings:
     """Settings of one operator process.
 
     Args:
-        namespaces: patterns of those served, as `kopf run --namespace` takes them; none: all.
-        kubeconfig: None for the pod's service account, else what kubectl would use.
-        etcd: where the locks are; None for locks inside this process, which is only safe with
-            one operator and with nobody else writing through Tandem.
+        namespaces: patterns of those served, as for `kopf run --namespace`; none: all.
+        kubeconfig: None for the pod's service account, or else the one that kubectl would use.
+        etcd: where the locks are; None for locks inside this process, which is only safe if one
+            operator runs and no other process writes through Tandem.
         application: what all jobs have in common.
-        allowed_locations, allowed_endpoints: where tables and sources may lie, by namespace; see
+        allowed_locations, allowed_endpoints: where tables and sources may be, by namespace; see
             `tandem.kube.tables.location_policy`. None: anywhere.
         max_jobs: how many jobs may run at once; 0 for no limit.
         workers: threads for work on tables.
-        table_poll_s: how often a table's log is looked at for commits of others.
+        table_poll_s: how often a table's log is checked for commits of other writers.
         poll_ms: how often a running job's progress is read.
-        election_id: operators with the same one elect a leader among them.
+        election_id: operators with the same id elect one leader.
         health: `host:port` of /healthz, /readyz and /metrics, "" for none.
         table_metrics: how many tables have metrics of their own, those with the most files.
-        cancel_s: how long a deleted operation may take to clean up before its resource goes.
-        finalizers: whether a deleted operation's resource stays until it is cleaned up. Not where
-            our rights in a namespace go with the namespace (docs/decisions/0071).
-        clean_s: how long after its start a table is first cleaned, times one to four.
-        status_s, progress_s: least seconds between two writes of one status.
+        cancel_s: how long a deleted operation may take to clean up before its resource is removed.
+        finalizers: whether a deleted operation's resource stays until it is cleaned up. Must be
+            off if our permissions in a namespace are deleted with it (docs/decisions/0071).
+        clean_s: how long after the start a table is first cleaned, times one to four.
+        status_s, progress_s: the least number of seconds between two writes of one status.
     """
 
     namespaces: tuple[str, ...] = ()
@@ -66,7 +66,8 @@ class OperatorSettings:
     progress_s: float = 5.0
 
     def log_fields(self) -> dict[str, object]:
-        """For the log. No template, in which there may be anything, and no password."""
+        """The settings for the log, without passwords and without the template, which may contain
+        secrets."""
         etcd = self.etcd
         return {
             "instance": self.instance,

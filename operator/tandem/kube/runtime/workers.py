@@ -1,5 +1,5 @@
-"""The threads that work on tables: a pool that knows how busy it is, and in which a log line knows
-on whose behalf it is written."""
+"""The threads that work on tables: a pool that measures its load, and in which log lines keep the
+subject of the submitting task."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import Any, ParamSpec, TypeVar
 from tandem.kube.metrics.collectors import Metrics
 
 _PANIC = "PanicException"
-"""What Rust's panics come as, obstore's for one: a BaseException that nobody catches, so that one
-table's would be the end of all. The class cannot be imported."""
+"""The class of Rust panics, for example of obstore: a BaseException, which callers do not catch,
+so that a panic on one table would end the process. The class cannot be imported."""
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
 class Workers(ThreadPoolExecutor):
-    """`limit` threads. What is submitted runs in the context of whoever submits it."""
+    """`limit` threads. A call runs in the context (`contextvars`) of its submitter."""
 
     def __init__(self, limit: int, metrics: Metrics) -> None:
         super().__init__(limit, thread_name_prefix="tandem")
@@ -31,7 +31,7 @@ class Workers(ThreadPoolExecutor):
 
     @property
     def busy(self) -> int:
-        """How many threads work now."""
+        """How many threads are working now."""
         return self._busy
 
     @property

@@ -1,4 +1,4 @@
-"""A LakeTable in the operator: opened, with its credentials, and its status.
+"""A LakeTable in the operator: the opened table, its credentials, and its status.
 
 Modules:
 

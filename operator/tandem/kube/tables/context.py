@@ -1,8 +1,8 @@
-"""One LakeTable in the operator: its opened table with the credentials of its Secret, what its
-log says, and its status.
+"""One LakeTable in the operator: its opened table with the credentials of its Secret, its latest
+snapshot, and its status.
 
-Asks the store for no more than the next commit while nothing happens. What operations do on the
-table, and when one is made automatically, is decided elsewhere.
+While nothing happens, it only checks the store for the next commit. Other modules decide on
+operations and on automatic compaction.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ from tandem.spec.table import LakeTable
 _T = TypeVar("_T")
 _log = structlog.get_logger("tandem.kube.tables.context")
 _FULL_LOOK_EVERY = 30
-"""Every so many looks at the next commit, the log is listed: it may have been replaced."""
+"""After so many checks for the next commit the log is listed: it may have been replaced."""
 _SECRET_S = 60.0
 _TOLERATED_ERRORS = 3
-"""So many looks may fail in passing before the table counts as not ready."""
+"""So many refreshes may fail in a row before the table counts as not ready."""
 
 
 def _text(value: str) -> str:
@@ -57,13 +57,13 @@ def _text(value: str) -> str:
 
 class RunInThread(Protocol):
     def __call__(self, call: Callable[[], _T]) -> Awaitable[_T]:
-        """Run it in the pool of worker threads."""
+        """Run a call in the pool of worker threads."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class TableDependencies:
-    """What a `TableContext` works with."""
+    """The dependencies of a `TableContext`."""
 
     api: Api
     threads: RunInThread
@@ -76,24 +76,24 @@ class TableDependencies:
 
 @dataclass(frozen=True, slots=True)
 class AutoCompactionState:
-    """What automatic compaction waits for; `next_ms` when it starts next, if that is known."""
+    """What automatic compaction waits for; `next_ms` is when it starts next, if that is known."""
 
     hold: AutoCompactionWait
     next_ms: int | None = None
 
 
 class TableContext:
-    """A LakeTable of this generation. One task refreshes it; anybody may read it.
+    """A LakeTable of this generation. One task refreshes it; any task may read it.
 
     Attributes:
         table: what operations work on; None until it is adopted, or while it cannot be used.
         resource: the LakeTable that was adopted last.
         snapshot: the latest version seen.
-        conditions: what is to be said about it.
-        auto_compaction: how automatic compaction stands; None where none is asked for.
+        conditions: those of its status.
+        auto_compaction: the state of automatic compaction; None if it is off.
         adopted: whether an earlier operator has adopted it and probed its store.
-        due: whether a refresh is due before its time.
-        wake: wakes whoever refreshes it.
+        due: whether a refresh is requested before the next interval.
+        wake: wakes the task that refreshes it.
     """
 
     def __init__(self, uid: str, dependencies: TableDependencies, *, adopted: bool = False) -> None:
@@ -123,17 +123,17 @@ class TableContext:
 
     @property
     def problem(self) -> tuple[Reason, str] | None:
-        """Why there is no table to work on."""
+        """Why the table cannot be used; None if it can."""
         if self.table is not None:
             return None
         if not self.conditions:
-            return Reason.PENDING, "the table has not been looked at yet"
+            return Reason.PENDING, "the table has not been read yet"
         first = self.conditions[0]
         return Reason(first.reason), first.message
 
     async def refresh(self, resource: LakeTable) -> None:
-        """Look at the secret and at the log, adopt what is not adopted; never raises what a
-        table, a store or a cluster can do to us."""
+        """Check the Secret and the log, and adopt the table if it is not adopted. Errors of the
+        table, the store or the cluster are reported in `conditions`, not raised."""
         now = self._dependencies.clock.now_ms()
         generation = resource.metadata.generation
         try:
@@ -161,7 +161,7 @@ class TableContext:
                     Reason.CLUSTER_UNAVAILABLE, str(error), generation, now
                 )
             return
-        except Exception as error:  # noqa: BLE001 - a bug, and nobody but us would say so
+        except Exception as error:  # noqa: BLE001 - a bug, which no other process would report
             self._dependencies.metrics.internal_errors.count("table")
             _log.error(
                 "a bug: please report it",
@@ -169,7 +169,7 @@ class TableContext:
                 table=resource.name,
                 at=traceback_of(error),
             )
-            message = f"{type(error).__name__}, see the operator's log; it will be tried again"
+            message = f"{type(error).__name__}, see the operator's log; it will be retried"
             if self.snapshot is None:
                 self.table = None
             self.conditions = status.not_ready(Reason.INTERNAL_ERROR, message, generation, now)
@@ -179,7 +179,7 @@ class TableContext:
         self.conditions = status.ready(self._reason, self._changed, generation, now)
 
     async def open_only(self, resource: LakeTable) -> Table:
-        """The table as it is, neither adopted nor created: to clean up on it.
+        """The table as it is, neither adopted nor created, for a clean-up.
 
         Raises: TandemError, ApiError.
         """
@@ -188,12 +188,12 @@ class TableContext:
         return self._opened
 
     def look_soon(self) -> None:
-        """Somebody knows of a new version: the next refresh is due now."""
+        """There is a new version: refresh now."""
         self.due = True
         self.wake()
 
     def refuse(self, reason: Reason, message: str, generation: int) -> None:
-        """The resource itself is wrong."""
+        """The resource itself is invalid."""
         self.table = None
         now = self._dependencies.clock.now_ms()
         self.conditions = status.not_ready(reason, message, generation, now)
@@ -205,10 +205,10 @@ class TableContext:
         opened = self._opened
         if opened is not None and self.resource == resource and version == self._secret_version:
             return
-        fresh = await self._dependencies.threads(lambda: self._opened_anew(resource, environ))
+        fresh = await self._dependencies.threads(lambda: self._reopened(resource, environ))
         same = opened is not None and opened.location == fresh.location
         if same and opened is not None and isinstance(opened.store, RenewableStore):
-            # Whoever works on it goes on with the new credentials.
+            # Running operations continue with the new credentials.
             opened.store.inner = fresh.store
             store = opened.store
         else:
@@ -220,7 +220,7 @@ class TableContext:
         self._secret_version = version
 
     async def _environ(self, resource: LakeTable) -> tuple[dict[str, str] | None, str]:
-        """The credentials, and the version of the secret that they are from."""
+        """The credentials, and the version of the Secret that they come from."""
         reference = resource.spec.storage.secret_ref
         if reference is None:
             return None, ""
@@ -252,7 +252,7 @@ class TableContext:
         environ = {key: _text(value) for key, value in data.items()}
         return environ, secret["metadata"]["uid"] + secret["metadata"]["resourceVersion"]
 
-    def _opened_anew(self, resource: LakeTable, environ: dict[str, str] | None) -> Table:
+    def _reopened(self, resource: LakeTable, environ: dict[str, str] | None) -> Table:
         allowed = self._dependencies.allowed
         if environ is not None:
             allowed.check_endpoints(resource, environ)
@@ -305,7 +305,7 @@ class TableContext:
         self.snapshot = snapshot
 
     async def look_at_locks(self) -> None:
-        """Who holds what; what was known before stays where the lock store is away."""
+        """Read the locks; the last known ones are kept while the lock store is unavailable."""
         table = self.table
         if table is None:
             return

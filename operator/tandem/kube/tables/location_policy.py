@@ -1,4 +1,4 @@
-"""What an administrator allows each namespace: locations, and endpoints. Pure.
+"""The locations and endpoints that an administrator allows each namespace. Pure.
 
 A rule is `PREFIX`, for all namespaces, or `PATTERN=PREFIX`, where the pattern is a shell pattern
 on the namespace's name. `{namespace}` in a prefix stands for that name. With no rule at all
@@ -27,9 +27,9 @@ _ENDPOINT = re.compile(r"[A-Za-z0-9.*?_-]+(:\d{1,5})?|\[[0-9a-fA-F:.]+\](:\d{1,5
 
 @dataclass(frozen=True, slots=True)
 class LocationPolicy:
-    """`locations`: rules as they are typed; `endpoints`: `host` or `host:port`, shell patterns.
+    """`locations`: rules as typed; `endpoints`: `host` or `host:port`, shell patterns.
 
-    Raises: InvalidSpec for a rule that is none.
+    Raises: InvalidSpec for an invalid rule.
     """
 
     locations: tuple[str, ...] = ()
@@ -48,7 +48,7 @@ class LocationPolicy:
                 )
 
     def prefixes(self, namespace: str) -> tuple[str, ...]:
-        """Canonical prefixes below which a namespace's tables and sources may lie."""
+        """Canonical prefixes below which a namespace's tables and sources may be."""
         found = []
         for rule in self.locations:
             parsed = _RULE.fullmatch(rule)
@@ -60,15 +60,15 @@ class LocationPolicy:
         return tuple(found)
 
     def check(self, resource: LakeTable) -> tuple[str, ...]:
-        """That a table lies where its namespace's tables may, and sends its requests nowhere
-        else; the namespace's prefixes, none for anywhere.
+        """Check that a table's location and endpoint are allowed for its namespace. Returns the
+        namespace's prefixes, none for anywhere.
 
         Raises: LocationNotAllowed, InvalidSpec.
         """
         prefixes = self.prefixes(resource.namespace)
         if self.locations and not prefixes:
             raise LocationNotAllowed(
-                "this operator works on no tables of this namespace",
+                "this operator allows no tables in this namespace",
                 resource=resource.id,
                 field="metadata.namespace",
                 found=resource.namespace,
@@ -80,7 +80,8 @@ class LocationPolicy:
         return prefixes
 
     def check_endpoints(self, resource: LakeTable, environ: dict[str, str] | None) -> None:
-        """The same of a Secret, and that it is one of credentials. Raises: as `check`."""
+        """Check the endpoints in a Secret, and that it is one of credentials. Raises: as
+        `check`."""
         storage = resource.spec.storage
         if environ is not None and storage.secret_ref is not None:
             check_secret(environ, resource=resource.id, name=storage.secret_ref.name)

@@ -1,5 +1,5 @@
 """A store whose credentials can be renewed while it is in use: rotated secrets must not end an
-operation that outlives them. Every call goes to the store that was put in last."""
+operation that outlives them. Every call goes to the latest store."""
 
 from __future__ import annotations
 

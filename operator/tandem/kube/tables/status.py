@@ -1,4 +1,4 @@
-"""The status of a LakeTable, from what is known of it. Pure."""
+"""Composes the status of a LakeTable. Pure."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ LASTING = frozenset(
         Reason.ACCESS_DENIED,
     }
 )
-"""Problems that somebody has to do something about: the table is stalled."""
+"""Problems that need an action of the user: the table is stalled."""
 
 
 def ready(reason: Reason, message: str, generation: int, now_ms: int) -> tuple[Condition, ...]:
-    """The conditions of a table that can be worked on."""
+    """The conditions of a table that can be used."""
     return _conditions(("True", "False", "False"), reason, message, generation, now_ms)
 
 
 def not_ready(reason: Reason, message: str, generation: int, now_ms: int) -> tuple[Condition, ...]:
-    """The conditions of a table that cannot be worked on (yet)."""
+    """The conditions of a table that cannot be used (yet)."""
     lasting = reason in LASTING
     truths: tuple[ConditionStatus, ConditionStatus, ConditionStatus] = (
         ("False", "False", "True") if lasting else ("False", "True", "False")
@@ -84,9 +84,9 @@ def compose(
     since: MutableMapping[tuple[str, bool], str] | None = None,
     now_ms: int = 0,
 ) -> TableStatus:
-    """The whole status: `facts` of the table's latest version (None where it was never read),
-    and what happens on it. `since` is what `table_locks` takes."""
-    # What is there only to be looked at is no news of the table.
+    """The whole status: `facts` of the table's latest version (None if it was never read), and its
+    operations and locks. `since` as for `table_locks`."""
+    # Dry runs of `kubectl tandem plan` are left out.
     operations = [o for o in operations if all(key != PLAN for key, _ in o.labels)]
     locks = tuple(locks)
     is_ready = conditions[0].status == "True"
@@ -131,8 +131,8 @@ def table_locks(
     """Locks in detail, and the queue; no more than a status should hold.
 
     Args:
-        since: who holds (True) or waits (False) since when: what was not there is entered with
-            `now_ms`, what is gone is dropped. Locks themselves know no time.
+        since: since when each operation holds (True) or waits (False). New ones are added with
+            `now_ms`, and those that are gone are removed. Lock entries have no times.
     """
     there = {_place(entry) for entry in entries}
     for place in [place for place in since if place not in there]:

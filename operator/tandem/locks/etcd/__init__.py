@@ -6,9 +6,9 @@
     client       etcd's calls: keys, leases, watches
     connection   endpoints, TLS, tokens and repeats
     leases       leases, granted and renewed
-    mirror       a table's locks as last seen
+    mirror       a cached copy of a table's locks
     transaction  what one transaction compares and writes
     table        the locks of one table
     watchers     requests that wait for them
-    users        users and rights in etcd
+    users        users and permissions in etcd
 """

@@ -1,6 +1,6 @@
 """etcd's calls as locks need them: keys, leases and watches.
 
-Everything runs on one event loop. Nothing here knows what a lock is.
+Everything runs on one event loop. This module does not depend on locks.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tandem.locks.etcd.connection import (
 )
 
 KEEP_LEASE = -1
-"""For `put`: whatever lease the key has, it keeps."""
+"""For `put`: the key keeps its current lease."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class KeyValue:
 
 @dataclass(frozen=True, slots=True)
 class KeyChange:
-    """Something happened to a key; without a value, it was deleted at revision `modified`."""
+    """A change of a key; without a value, the key was deleted at revision `modified`."""
 
     key: bytes
     modified: int
@@ -47,7 +47,7 @@ class KeyChange:
 
 @dataclass(frozen=True, slots=True)
 class TransactionResult:
-    """What a transaction did, and the keys that its branch read."""
+    """The result of a transaction, and the keys that its branch read."""
 
     succeeded: bool
     revision: int
@@ -55,14 +55,14 @@ class TransactionResult:
 
 
 def unchanged(key: bytes, modified: int) -> Any:
-    """Compare: the key is as it was put at revision `modified`; 0: it does not exist."""
+    """A compare: the key was last put at revision `modified`; 0: it does not exist."""
     return rpc.Compare(
         result=rpc.Compare.EQUAL, target=rpc.Compare.MOD, key=key, mod_revision=modified
     )
 
 
 def empty(start: bytes, end: bytes) -> Any:
-    """Compare: there is no key in the range."""
+    """A compare: there is no key in the range."""
     return rpc.Compare(
         result=rpc.Compare.EQUAL,
         target=rpc.Compare.CREATE,
@@ -87,10 +87,10 @@ def read(key: bytes, end: bytes = b"") -> Any:
 
 
 class EtcdClient:
-    """To be made and used on one event loop.
+    """A client of etcd, to be created and used on one event loop.
 
-    All methods raise LocksUnavailable: no endpoint gave an answer within `timeout_s`, or etcd
-    refuses us. A call that fails so may have had its effect.
+    All methods raise LocksUnavailable if no endpoint answers within `timeout_s`, or if etcd refuses
+    our credentials. A call that fails in this way may have had its effect.
     """
 
     def __init__(self, access: EtcdAccess) -> None:
@@ -105,10 +105,10 @@ class EtcdClient:
     async def transact(
         self, compare: Sequence[Any], success: Sequence[Any], failure: Sequence[Any]
     ) -> TransactionResult:
-        """All of `success` if all of `compare` hold, else all of `failure`.
+        """Perform all of `success` if all of `compare` hold, otherwise all of `failure`.
 
-        Repeated where the outcome is not known, so it must do no harm twice: a compare must
-        fail once it was done. Raises: LeaseMissing.
+        It is retried if the outcome is unknown, so repeating it must do no harm: a compare must
+        fail after the first success. Raises: LeaseMissing.
         """
         request = rpc.TxnRequest(compare=compare, success=success, failure=failure)
         answer = await self._connection.call("txn", request)
@@ -123,21 +123,21 @@ class EtcdClient:
     async def read(
         self, start: bytes, end: bytes, *, keys_only: bool = False
     ) -> tuple[KeyValue, ...]:
-        """All keys of a range, as of now."""
+        """The current keys of a range."""
         request = rpc.RangeRequest(key=start, range_end=end, keys_only=keys_only)
         return tuple(map(_key_value, (await self._connection.call("range", request)).kvs))
 
     # Leases
 
     async def grant(self, lease: int, ttl_s: int) -> int:
-        """The seconds that it was granted for. Raises: LeaseExists."""
+        """Grant a lease; returns its TTL in seconds. Raises: LeaseExists."""
         return int(
             (await self._connection.call("grant", rpc.LeaseGrantRequest(TTL=ttl_s, ID=lease))).TTL
         )
 
     async def revoke(self, lease: int) -> int | None:
-        """End a lease, and with it its keys: the revision by which they are gone, or None if
-        there was no such lease."""
+        """Revoke a lease, and with it its keys. Returns the revision by which they are gone, or
+        None if there was no such lease."""
         try:
             answer = await self._connection.call("revoke", rpc.LeaseRevokeRequest(ID=lease))
         except LeaseMissing:
@@ -167,11 +167,11 @@ class EtcdClient:
     async def watch(
         self, start: bytes, end: bytes
     ) -> AsyncGenerator[int | tuple[KeyChange, ...], None]:
-        """What happens in a range from now on: first the revision that "now" is, then changes
-        in their order, those of one revision together.
+        """Changes in a range from now on: first the current revision, then the changes in their
+        order, those of one revision together.
 
-        Ends with StreamBroken, also when `avoid` moved us away from its endpoint. What happened
-        until the next watch is to be read.
+        Ends with StreamBroken, also when `avoid` has switched to another endpoint. The caller has
+        to read the range after restarting the watch.
         """
         endpoint, metadata = await self._connection.for_stream()
         call = endpoint.watch(metadata=metadata)
@@ -219,7 +219,7 @@ class EtcdClient:
 
 
 class KeepAlives:
-    """Renewals on one stream; answers come in the order of what was sent."""
+    """Renewals on one stream; the answers come in the order of the requests."""
 
     def __init__(self, connection: EtcdConnection, endpoint: Endpoint, call: Any) -> None:
         self._connection = connection
@@ -233,7 +233,7 @@ class KeepAlives:
             await self._broken(error)
 
     async def receive(self) -> tuple[int, int]:
-        """(lease, seconds that it now has): 0 if it is gone."""
+        """(lease, its TTL in seconds); 0 if the lease is gone."""
         try:
             answer = await self._call.read()
         except grpc.aio.AioRpcError as error:
@@ -243,7 +243,7 @@ class KeepAlives:
         return int(answer.ID), int(answer.TTL)
 
     def give_up(self) -> None:
-        """It does not answer: the next stream goes elsewhere."""
+        """The endpoint does not answer: the next stream uses another one."""
         self._connection.avoid(self._endpoint)
 
     async def _broken(self, error: Exception | None) -> None:

@@ -1,7 +1,7 @@
-"""Channels to etcd's endpoints: TLS, tokens, deadlines and repeats, and what errors mean.
+"""Channels to etcd's endpoints: TLS, tokens, deadlines, retries and the exceptions for errors.
 
-Of aetcd only the generated stubs are used: its own client has one endpoint, no TLS, and keeps an
-expired token. Nothing here knows what a lock is.
+Only the generated stubs of aetcd are used: its own client has one endpoint, no TLS, and keeps an
+expired token. This module does not depend on locks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 0.5
 
 _OPTIONS: tuple[tuple[str, int], ...] = (
-    # An endpoint that hangs is noticed within 15 s, also where nothing is being said.
+    # An endpoint that hangs is detected within 15 s, even on an idle connection.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.http2.max_pings_without_data", 0),
@@ -31,9 +31,9 @@ _OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_reconnect_backoff_ms", 1_000),
     # Reading a table with hundreds of large plans.
     ("grpc.max_receive_message_length", -1),
-    # Stores that share connections share their troubles.
+    # Each store has its own connections, so that they do not share failures.
     ("grpc.use_local_subchannel_pool", 1),
-    # A proxy for the world outside is none for etcd.
+    # Ignore the proxy of the environment, which is meant for external addresses.
     ("grpc.enable_http_proxy", 0),
 )
 
@@ -44,7 +44,7 @@ RETRIED_CODES = (_CODES.UNAVAILABLE, _CODES.DEADLINE_EXCEEDED, _CODES.CANCELLED,
 
 
 class LeaseExists(Exception):
-    """The id is taken by a lease that lives."""
+    """A live lease has this id already."""
 
 
 class LeaseMissing(Exception):
@@ -52,12 +52,12 @@ class LeaseMissing(Exception):
 
 
 class StreamBroken(Exception):
-    """A watch or the keep-alives must be started again."""
+    """A watch or a keep-alive stream must be restarted."""
 
 
 @dataclass(frozen=True)
 class EtcdAccess:
-    """Where etcd is and who we are. Paths are those of PEM files."""
+    """The endpoints of etcd and our credentials. Paths are those of PEM files."""
 
     endpoints: tuple[str, ...]
     authority: Path | None = None
@@ -66,7 +66,7 @@ class EtcdAccess:
     user: str = ""
     password: str = field(default="", repr=False)
     timeout_s: float = 4.0
-    """The longest that a call takes, repeats included."""
+    """The longest time that a call takes, including retries."""
 
     @property
     def tls(self) -> bool:
@@ -143,8 +143,8 @@ class EtcdConnection:
                     self.forget_token(metadata)
                 elif error.code() in RETRIED_CODES:
                     if error.code() is _CODES.DEADLINE_EXCEEDED:
-                        # A token tells how far etcd was when it gave it. One that has lost its
-                        # data since answers nothing until it is as far again.
+                        # A token contains the revision at which etcd issued it. A member that has
+                        # lost its data since refuses it until it has reached that revision again.
                         self.forget_token(metadata)
                     self.avoid(endpoint)
                 else:
@@ -155,7 +155,7 @@ class EtcdConnection:
                 await asyncio.sleep(pause)
 
     def _pause(self, failures: int) -> float:
-        """None before the other endpoints were tried, then longer and longer ones."""
+        """The pause in seconds: 0 until all endpoints were tried, then increasing."""
         rounds = failures // len(self._endpoints)
         if failures % len(self._endpoints):
             return 0.0
@@ -164,7 +164,7 @@ class EtcdConnection:
     async def for_stream(self) -> tuple[Endpoint, Any]:
         """The endpoint in use, and the metadata of a stream to it."""
         metadata = await self._metadata() or ()
-        # A member that lost the others ends the stream instead of keeping silent.
+        # A member that has lost its leader ends the stream instead of falling silent.
         return self._endpoints[self._current], (*metadata, ("hasleader", "true"))
 
     def failed_stream(self, endpoint: Endpoint, error: Any, metadata: Any) -> None:
@@ -178,7 +178,7 @@ class EtcdConnection:
     # Endpoints
 
     def _connect(self) -> None:
-        """Make the channels; again if certificates were replaced since, as they expire."""
+        """Create the channels; again if the certificate files have been renewed."""
         access = self._access
         paths = (access.authority, access.certificate, access.key)
         files = tuple(path.stat().st_mtime_ns for path in paths if path is not None)
@@ -233,7 +233,7 @@ class EtcdConnection:
         raise error_of(error, endpoint) from error
 
     def forget_token(self, used: Any) -> None:
-        """Of many calls that were refused, one fetches the new token."""
+        """Discard a refused token: of many calls refused with it, one fetches the new one."""
         if used and used[0] == ("token", self._token):
             self._token = None
 
@@ -248,7 +248,7 @@ def is_token_refused(error: Any) -> bool:
 
 
 def error_of(error: Any, endpoint: Endpoint) -> Exception:
-    """What an error of a call means to us."""
+    """The exception to raise for an error of a call."""
     code, details = error.code(), error.details() or ""
     if code is _CODES.NOT_FOUND and "lease" in details:
         return LeaseMissing(details)
@@ -270,7 +270,7 @@ def error_of(error: Any, endpoint: Endpoint) -> Exception:
     elif code is _CODES.RESOURCE_EXHAUSTED:
         remedy = "Check etcd's alarms and quota"
     else:
-        remedy = "Nothing is lost; the operation goes on when etcd answers"
+        remedy = "Nothing is lost; the operation continues when etcd answers"
     return LocksUnavailable(
         "etcd does not do its part",
         resource=endpoint.address,

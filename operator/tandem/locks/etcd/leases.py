@@ -1,8 +1,8 @@
-"""Leases of locks: granted, renewed by their holder alone, and given up in time.
+"""Leases of locks: granted, renewed by their holder only, and given up before they can expire.
 
-A lease belongs to one owner's operation on one table. It counts as lost, without asking etcd,
-once it might have expired: its time is counted from when the last successful renewal was
-*sent*, on a clock that goes on while the machine sleeps. Runs on the store's event loop.
+A lease belongs to one owner's operation on one table. It counts as lost, without a call to etcd,
+once it might have expired: its time is counted from when the last successful renewal was *sent*,
+on a clock that continues while the machine sleeps. Runs on the store's event loop.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ LeaseName = tuple[str, str, str]
 
 
 def now() -> float:
-    """Seconds; counts also while the process or the machine is stopped, where there is such a
-    clock."""
+    """A clock in seconds that, if the system has one, continues while the process or the machine
+    is suspended."""
     return time.clock_gettime(_CLOCK)
 
 
@@ -36,16 +36,16 @@ _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def lease_id(prefix: str, name: LeaseName, number: int) -> int:
-    """A positive int64 from a hash: a repeated grant meets its own first try, and
-    no other prefix's grant in the same etcd."""
+    """A positive int64 from a hash: a repeated grant finds its own first try, but never a lease of
+    another prefix in the same etcd."""
     text = "\0".join((prefix, *name, str(number)))
     return int.from_bytes(sha256(text.encode()).digest()[:8]) >> 1 or 1
 
 
 @dataclass(slots=True, eq=False)
 class Lease:
-    """`used`: an entry is, or may be, under it, so it is renewed. `released`: it is not to be
-    used again, whether etcd heard of that or not."""
+    """`used`: an entry is, or may be, attached to it, so it is renewed. `released`: it must not be
+    used again, even if etcd has not revoked it yet."""
 
     name: LeaseName
     id: int
@@ -62,7 +62,7 @@ class Lease:
 
     @property
     def kept(self) -> bool:
-        """Is it to be renewed?"""
+        """Whether it is to be renewed."""
         return self.used and not self.released and not self.gone
 
     def renewed(self, sent: float, ttl_s: float) -> None:
@@ -95,7 +95,7 @@ class Leases:
         return self._leases.get(name)
 
     async def ensure(self, name: LeaseName) -> Lease:
-        """A lease to put an entry under. Raises: LocksUnavailable."""
+        """A lease for an entry. Raises: LocksUnavailable."""
         while True:
             lease = self._leases.get(name)
             if lease is not None and not lease.lost and not lease.released:
@@ -114,14 +114,14 @@ class Leases:
             granting.set()
 
     def use(self, lease: Lease) -> None:
-        """An entry was put under it: renew it from now on."""
+        """An entry was attached to it: renew it from now on."""
         if not lease.used:
             lease.used = True
             if lease.due < self._wakes_at:
                 self._changed.set()
 
     def stop(self, lease: Lease) -> None:
-        """Renew it no more."""
+        """Stop renewing it."""
         lease.released = True
 
     def forget(self, lease: Lease) -> None:
@@ -130,7 +130,7 @@ class Leases:
         self._discard(lease)
 
     async def keep(self) -> None:
-        """Renew what is in use, until cancelled."""
+        """Renew the leases in use, until cancelled."""
         while True:
             if not any(lease.kept for lease in self._leases.values()):
                 self._changed.clear()
@@ -146,7 +146,7 @@ class Leases:
     def _discard(self, lease: Lease) -> None:
         if self._leases.get(lease.name) is lease:
             del self._leases[lease.name]
-            # No id is used again: a call that comes late may still end it.
+            # No id is reused: a late call may still revoke it.
             self._discarded += 1
 
     async def _grant(self, name: LeaseName) -> Lease:
@@ -157,7 +157,7 @@ class Leases:
                 ttl_s = await self._client.grant(identifier, self._ttl_s)
                 left_s = ttl_s
             except LeaseExists:
-                # Our own grant whose answer was lost, or an earlier process of this owner.
+                # Our own grant whose answer was lost, or that of an earlier process of this owner.
                 try:
                     left_s, ttl_s = await self._client.remaining(identifier)
                 except LeaseMissing:
@@ -168,7 +168,7 @@ class Leases:
             return lease
 
     async def _renew_on(self, stream: KeepAlives) -> None:
-        """Ends only by StreamBroken."""
+        """Renew on one stream, until StreamBroken."""
         sent: dict[int, float] = {}
         reader = asyncio.ensure_future(self._read(stream, sent))
         reader.add_done_callback(lambda _: self._changed.set())
@@ -197,7 +197,7 @@ class Leases:
                 await stream.send(lease.id)
 
     def _next_wake(self, sent: dict[int, float]) -> float:
-        """When the next thing is to be done that nothing else wakes us for."""
+        """When the next renewal or expiry is due."""
         times = [at + _ANSWER_WITHIN_S for at in sent.values()]
         for lease in self._leases.values():
             if lease.kept:
@@ -222,6 +222,6 @@ class Leases:
     def _report_losses(self) -> None:
         for lease in list(self._leases.values()):
             if lease.kept and lease.lost:
-                # Renewed no more: its entry would keep others waiting without a holder.
+                # Do not renew it: its entry would keep others waiting without a holder.
                 lease.gone = True
                 self._on_lost(lease.name)

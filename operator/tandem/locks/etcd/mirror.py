@@ -1,12 +1,12 @@
-"""What we believe a table's locks in etcd to be. Pure: no I/O, no clock.
+"""The mirror: a cached copy of a table's locks in etcd. Pure: no I/O, no clock.
 
-The belief is always the state at some revision, perhaps an old one. That is enough to be safe:
-a transaction that relies on it compares the head, which every grant and every new waiter bumps,
-and those entries that it waits for or revokes. It fails where they changed, and reads the truth.
-It begins as the state before anything was: no head, no entries.
+The copy is always the state at some revision, perhaps an old one. That is enough to be safe: a
+transaction that relies on it compares the head, which every grant and every new waiter bumps, and
+the entries that it waits for or revokes. If they have changed, it fails, and reads the current
+state. The initial copy is empty: no head, no entries.
 
-The belief is *current* while a watch feeds it: it was read no earlier than the watch began, and
-has taken every change since. Only then may it tell a waiter to go.
+The copy is *current* while a watch feeds it: it was read no earlier than the watch began, and has
+applied every change since. Only then may it wake a waiter.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tandem.locks.model import LockEntry
 
 @dataclass(frozen=True, slots=True)
 class EntryRecord:
-    """An entry and what etcd knows about its key."""
+    """An entry with the revisions and the lease of its key."""
 
     entry: LockEntry
     created: int
@@ -32,35 +32,35 @@ class EntryRecord:
 
 
 class Mirror:
-    """The belief about one table."""
+    """The copy of one table's locks."""
 
     def __init__(self, keys: TableKeys) -> None:
         self._keys = keys
         self._records: dict[str, EntryRecord] = {}
-        # Not looked at yet. Most of what a watch tells we wrote ourselves.
+        # Not decoded yet: we wrote most of the changes that a watch reports ourselves.
         self._raw: dict[str, KeyValue] = {}
         self._entries: dict[str, LockEntry] = {}
         self._head = 0
-        # Up to here everything is known; beyond it, what our own calls returned for single keys.
+        # Up to this revision the copy is complete; beyond it, it has results of our own calls.
         self._floor = 0
         self._seen: dict[bytes, int] = {}
-        # Keys that we deleted, with the revision that had created them: a watch may yet tell
-        # of their life.
+        # Keys that we deleted, with their create revisions: a watch may still report changes from
+        # before the deletion.
         self._buried: dict[bytes, int] = {}
         self._beliefs = 0
-        # Since when a watch tells us of every change; None: it does not.
+        # The revision from which on a watch reports every change; None: no watch.
         self._watched_from: int | None = None
         self._current = False
         self._since_reading: list[KeyChange] | None = None
 
     @property
     def head(self) -> int:
-        """The revision in which the head was put; 0: there is none, hence no entries."""
+        """The revision in which the head was put; 0: there is no head, and so no entries."""
         return self._head
 
     @property
     def belief(self) -> int:
-        """Changes whenever the belief is rebuilt."""
+        """A number that changes whenever the copy is rebuilt."""
         return self._beliefs
 
     @property
@@ -77,22 +77,22 @@ class Mirror:
 
     @property
     def entries(self) -> Mapping[str, LockEntry]:
-        """By operation. Raises: LocksUnavailable, if one of them cannot be read."""
+        """The entries by operation. Raises: LocksUnavailable if one of them cannot be read."""
         for operation in list(self._raw):
             self.record(operation)
         return self._entries
 
     def record(self, operation: str) -> EntryRecord | None:
-        """Raises: LocksUnavailable, if it cannot be read."""
+        """The operation's entry. Raises: LocksUnavailable if it cannot be read."""
         kv = self._raw.get(operation)
         if kv is not None:
             self._set(operation, record_of(kv))
         return self._records.get(operation)
 
-    # A watch begins, tells, and ends
+    # Watching
 
     def watch_began(self, revision: int) -> None:
-        """The watch will report every change after `revision`: the old belief is dropped."""
+        """The watch reports every change after `revision`: drop the old copy."""
         self._watched_from = revision
         self.forget()
 
@@ -101,7 +101,7 @@ class Mirror:
         self._current = False
 
     def observe(self, changes: Sequence[KeyChange]) -> bool:
-        """Changes of this table, in order. Did they concern the belief?"""
+        """Apply changes of this table, in order. Returns whether they changed the copy."""
         if self._since_reading is not None:
             self._since_reading.extend(changes)
         return self._current and self._take(changes)
@@ -109,11 +109,11 @@ class Mirror:
     # Reading and writing
 
     def reading(self) -> None:
-        """The whole table is about to be read: what a watch tells from now on may be later."""
+        """The whole table is about to be read: changes reported from now on may be later."""
         self._since_reading = []
 
     def read(self, found: Iterable[KeyValue], revision: int) -> None:
-        """The whole table as it was at `revision`."""
+        """Take over the whole table as it was at `revision`."""
         changes, self._since_reading = self._since_reading or (), None
         self.forget()
         self._floor = revision
@@ -124,11 +124,11 @@ class Mirror:
             self._take(changes)
 
     def not_read(self) -> None:
-        """What `reading` announced brought nothing."""
+        """The read that `reading` announced has failed."""
         self._since_reading = None
 
     def wrote(self, belief: int, records: Mapping[str, EntryRecord], revision: int) -> None:
-        """A transaction of ours, which relied on `belief`, bumped the head and put these."""
+        """A transaction of ours, which relied on `belief`, has bumped the head and put these."""
         self._since_reading = None
         if belief != self._beliefs:
             return
@@ -144,7 +144,7 @@ class Mirror:
             self._seen[self._keys.head] = self._head = revision
 
     def changed(self, operation: str, record: EntryRecord) -> None:
-        """We put an entry that was there again, without the head."""
+        """We have put an existing entry again, without the head."""
         old = self._raw.get(operation) or self._records.get(operation)
         key = self._keys.of(operation)
         if old is None or old.created != record.created:
@@ -154,7 +154,7 @@ class Mirror:
             self._set(operation, record)
 
     def removed(self, operation: str, record: EntryRecord | None) -> None:
-        """We deleted the key that `record` tells of, perhaps with its lease."""
+        """We have deleted the key of `record`, perhaps with its lease."""
         old = self._raw.get(operation) or self._records.get(operation)
         if old is None or record is None or old.created != record.created:
             return
@@ -166,7 +166,7 @@ class Mirror:
         self._remove(operation)
 
     def head_removed(self, belief: int, head: int) -> None:
-        """We deleted the head that was put at revision `head`."""
+        """We have deleted the head that was put at revision `head`."""
         if belief == self._beliefs and self._head == head:
             self._head = 0
             self._seen[self._keys.head] = head
@@ -174,7 +174,7 @@ class Mirror:
     # Details
 
     def forget(self) -> None:
-        """Believe in the beginning again."""
+        """Reset the copy to the empty state."""
         self._records, self._raw, self._entries = {}, {}, {}
         self._seen, self._buried = {}, {}
         self._head = self._floor = 0
@@ -182,7 +182,8 @@ class Mirror:
         self._beliefs += 1
 
     def _take(self, changes: Sequence[KeyChange]) -> bool:
-        """Changes of whole revisions. Those that we knew from our own calls are no news."""
+        """Apply changes of whole revisions. Returns whether any of them was not known from our own
+        calls."""
         taken = False
         for change in changes:
             if change.now is None:
@@ -230,6 +231,6 @@ class Mirror:
 
 
 def record_of(kv: KeyValue) -> EntryRecord:
-    """Raises: LocksUnavailable, if it cannot be read."""
+    """The entry of a key. Raises: LocksUnavailable if it cannot be read."""
     entry, place = codec.decode(kv.value, created=kv.created, modified=kv.modified)
     return EntryRecord(entry, kv.created, kv.modified, place, kv.lease)

@@ -6,7 +6,7 @@ the event loop on which everything else runs, and turns blocking calls into task
 
     codec        keys and values
     client       etcd's calls, endpoints, TLS, tokens, deadlines
-    mirror       what a table's locks are believed to be
+    mirror       a cached copy of a table's locks
     transaction  what one transaction does
     table        requests, transactions and waiters of one table
     leases       leases, and when they count as lost
@@ -45,11 +45,11 @@ _GOODBYE_S = 2.0
 
 @dataclass(frozen=True)
 class EtcdSettings:
-    """Where the locks are.
+    """How to connect to etcd, and the lifetime of locks.
 
     `endpoints` are `host:port`, or `https://host:port` for TLS, which `ca`, `certificate` and
-    `key` (PEM files) ask for, too. `ttl_s` is how long the locks of a process that died stay:
-    longer than it takes to start the next one, which takes them over.
+    `key` (PEM files) enable, too. `ttl_s` is how long the locks of a dead process are kept: longer
+    than it takes to start the next one, which takes them over.
     """
 
     endpoints: tuple[str, ...]
@@ -61,19 +61,19 @@ class EtcdSettings:
     user: str = ""
     password: str = field(default="", repr=False)
     timeout_s: float = 4.0
-    """The longest that a call waits for etcd, which may take a second call."""
+    """The longest time that a call waits for etcd; a method may need a second call."""
 
 
 class EtcdLocks:
-    """Thread-safe; all methods block, but `watch`. Without etcd they raise LocksUnavailable
-    within about five seconds, and go on when it is back. Nothing connects before the first
-    call."""
+    """The locks in etcd. Thread-safe; all methods except `watch` block. Without etcd they raise
+    LocksUnavailable within about five seconds, and work again once it is back. The first call
+    connects."""
 
     def __init__(self, settings: EtcdSettings) -> None:
         """Raises: InvalidSpec."""
         if not settings.endpoints:
             raise InvalidSpec(
-                "no etcd is named", field="endpoints", expected="at least one host:port"
+                "no etcd endpoint is given", field="endpoints", expected="at least one host:port"
             )
         self._settings = settings
         self._keys = codec.LockKeys(settings.prefix)
@@ -85,7 +85,7 @@ class EtcdLocks:
     # The port
 
     def acquire(self, request: LockRequest) -> Granted | Waiting:
-        # Here, since what is done on the loop keeps others waiting.
+        # In the calling thread, since work on the loop delays all other calls.
         text = codec.encode_resources(request)
         return self._call(lambda: self._table(request.table).acquire(request, text))
 
@@ -135,7 +135,8 @@ class EtcdLocks:
         return self._call(lambda: self._table(table).entries())
 
     def close(self) -> None:
-        """Renew nothing any more, but release nothing: a successor may take it over in time."""
+        """Stop renewing leases, but release nothing: a successor may take the locks over before
+        they expire."""
         with self._starting:
             if self._closed:
                 return
@@ -181,7 +182,7 @@ class EtcdLocks:
         return self._loop
 
     async def _begin(self) -> None:
-        """Raises: OSError, for a certificate that is not there."""
+        """Start everything on the loop. Raises: OSError for a missing certificate."""
         settings = self._settings
         self._calls: set[asyncio.Task[Any]] = set()
         self._client = EtcdClient(
@@ -233,7 +234,7 @@ class EtcdLocks:
             table.lost(name)
 
     def _revoke(self, lease: int) -> None:
-        """A lease without a user; if this fails, it expires."""
+        """Revoke a lease without a user in the background; if that fails, it expires."""
 
         async def revoke() -> None:
             try:
@@ -277,7 +278,7 @@ class EtcdLocks:
                 await table.remove_head()
 
     async def _sweep(self) -> None:
-        """Heads of tables whose last holder died: no other request may ever remove them."""
+        """Remove heads of tables whose last holder died: perhaps no other request ever does."""
         heads: set[bytes] = set()
         used: set[bytes] = set()
         for kv in await self._client.read(self._keys.start, self._keys.end, keys_only=True):
@@ -296,8 +297,8 @@ _loops_mutex = threading.Lock()
 
 
 def _shared_loop() -> asyncio.AbstractEventLoop:
-    """The loop of all stores of this process: gRPC's asyncio has one queue of events for all
-    loops, and drops what is for a loop that was closed. It runs as long as the process."""
+    """The loop of all stores of this process, which runs as long as the process: gRPC's asyncio
+    has one event queue for all loops, and drops events for a loop that was closed."""
     with _loops_mutex:
         if not _loops:
             loop = asyncio.new_event_loop()
@@ -307,7 +308,7 @@ def _shared_loop() -> asyncio.AbstractEventLoop:
 
 
 def _say_why(task: asyncio.Future[None]) -> None:
-    """A task that ends on its own is a bug: locks are then lost in time, but not silently."""
+    """Log why a task has ended by itself, which is a bug: locks are then lost in time."""
     if not task.cancelled() and task.exception() is not None:
         task.get_loop().call_exception_handler(
             {"message": "the lock store stopped working", "exception": task.exception()}

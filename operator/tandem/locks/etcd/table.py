@@ -1,4 +1,4 @@
-"""The locks of one table in etcd: decided on the mirror, written by compared transactions.
+"""The locks of one table in etcd: decided on the mirror, written by conditional transactions.
 
 A table is watched only while a request waits (`watchers`). Otherwise only its users need to know
 its state, and the next transaction notices and reads what others did. Requests that arrive during a
@@ -77,13 +77,13 @@ class TableLocks:
         self._worker: asyncio.Future[None] | None = None
         self._working = False
         self._watchers = Watchers(keys, client, self.mirror, self.refresh)
-        # Was an entry removed, so that the head may stand alone now?
+        # Whether an entry was removed, so that the head may be the only key now.
         self._left = False
 
-    # What the store asks for
+    # Requests of the store
 
     async def acquire(self, request: LockRequest, text: bytes) -> LockAnswer:
-        """`text` is what `codec.encode_resources` makes of the request."""
+        """`text` is the result of `codec.encode_resources` on the request."""
         name = (request.table, request.operation, request.owner)
         for _ in range(3):
             lease = await self._leases.ensure(name)
@@ -156,10 +156,10 @@ class TableLocks:
         self.used_at = time.monotonic()
         self._watchers.remove(number)
 
-    # What the store does now and then
+    # Periodic work of the store
 
     def idle(self, since: float) -> bool:
-        """Unused since this time (`time.monotonic()`), and no request waits for it?"""
+        """Whether it is unused since this time (`time.monotonic()`), and no request waits."""
         return self.used_at <= since and not self._working and not self._watchers
 
     def rest(self) -> None:
@@ -167,13 +167,14 @@ class TableLocks:
         self._watchers.rest()
 
     def look_again(self, *, doubt: bool) -> None:
-        """Read the table for those who wait, where that has failed, or in doubt of the watch."""
+        """Read the table for its waiters if that has failed before or, with `doubt`, in case the
+        watch has missed a change."""
         waiting = self._watchers and self.mirror.watched and not self._working
         if waiting and (doubt or not self.mirror.current):
             self.refresh()
 
     async def close(self) -> None:
-        """To be called when no more requests come."""
+        """Stop all tasks. To be called after the last request."""
         tasks = [task for task in (self._worker, self._watchers.following) if task is not None]
         for task in tasks:
             task.cancel()
@@ -185,7 +186,7 @@ class TableLocks:
         return self._left or (mirror.head > 0 and mirror.empty)
 
     async def remove_head(self) -> None:
-        """Leave nothing behind where there are no entries. Raises: LocksUnavailable."""
+        """Remove the head if there are no entries. Raises: LocksUnavailable."""
         head, belief = self.mirror.head, self.mirror.belief
         done = await self._client.transact(
             [empty(self._keys.operations, self._keys.operations_end)],
@@ -199,11 +200,11 @@ class TableLocks:
             self.mirror.forget()
 
     def lost(self, name: LeaseName) -> None:
-        """A lease was lost in use: wake its watchers, also while etcd is away."""
+        """A lease was lost in use: wake its watchers, also while etcd is unavailable."""
         self._watchers.lost(name)
 
     def refresh(self) -> None:
-        """Read the table, for those who watch. If that fails, the store tries again."""
+        """Read the table, for the watchers. If that fails, the store tries again."""
         answer = _future()
         answer.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._put_in_queue(QueuedRequest("", "", answer))
@@ -214,7 +215,7 @@ class TableLocks:
         self.used_at = time.monotonic()
         self._queue.append(ask)
         if not self._working:
-            # Who comes first serves those who came with it; a task serves who comes later.
+            # The first request serves those that arrived with it; a task serves later ones.
             await self._work(batches=1)
         return await ask.answer
 
@@ -239,15 +240,15 @@ class TableLocks:
                 try:
                     await self._settle(batch)
                 except (LeaseMissing, InvalidSpec) as error:
-                    # One of the leases is gone, or one of the plans too large: which?
+                    # One of the leases is gone, or one of the plans is too large: try one by one.
                     if len(batch) == 1:
                         _fail(batch, error)
                     else:
                         alone = len(batch)
                         self._queue.extendleft(reversed(batch))
                 except LocksUnavailable as error:
-                    # What is believed may be what cannot be read. And the others in the queue
-                    # would find it out one after the other.
+                    # The mirror may contain what cannot be read. The other requests in the queue
+                    # would fail in the same way, one after the other.
                     self.mirror.forget()
                     _fail([*batch, *self._queue], error)
                     self._queue.clear()
@@ -260,8 +261,8 @@ class TableLocks:
             self._start()
 
     async def _settle(self, batch: list[QueuedRequest]) -> None:
-        """Decide and write until it succeeds. Each failure means that another process was
-        faster, and returns the table as it is."""
+        """Decide and write until a transaction succeeds. Each failure means that another process
+        was faster, and returns the current state of the table."""
         ends = time.monotonic() + _TRIES_S
         while time.monotonic() < ends:
             plan = decide_batch(batch, self.mirror)
@@ -276,7 +277,7 @@ class TableLocks:
                 return
             self.mirror.read(done.found, done.revision)
             self._watchers.look()
-        raise LocksUnavailable("others change the locks all the time", resource=self.name)
+        raise LocksUnavailable("other processes keep changing the locks", resource=self.name)
 
     async def _transact(self, plan: TransactionPlan) -> TransactionResult:
         compares, success = plan.requests(self._keys, self.name)
@@ -315,8 +316,8 @@ class TableLocks:
     # A single entry
 
     async def _change_state(self, operation: str, owner: str, state: EntryState) -> CommitLease:
-        """Held to committing or back, without the head: it changes no grant, and a revoking
-        transaction compares the entry."""
+        """Change the state between held and committing, without bumping the head: no grant
+        changes, and a revoking transaction compares the entry."""
         key = self._keys.of(operation)
         record, fresh = self.mirror.record(operation), False
         ends = time.monotonic() + _TRIES_S
@@ -340,7 +341,7 @@ class TableLocks:
                 self._watchers.look()
                 return answer
             record, fresh = _only(done.found), True
-        raise LocksUnavailable("others change the lock all the time", resource=self.name)
+        raise LocksUnavailable("other processes keep changing the lock", resource=self.name)
 
     async def _read_record(self, operation: str) -> EntryRecord | None:
         key = self._keys.of(operation)

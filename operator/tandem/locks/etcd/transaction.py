@@ -1,7 +1,7 @@
-"""What one transaction on a table's locks does. Pure: decided on a mirror, sent elsewhere.
+"""Builds one transaction on a table's locks. Pure: decided on the mirror; the caller sends it.
 
-The transaction compares what the decisions rely on: the head for every grant; an operation's own
-entry; one entry that a waiter waits for, which proves that it has to; each that is revoked.
+The transaction compares everything that its decisions rely on: the head for every grant, the
+operation's own entry, one entry that a waiter waits for, and each entry that is revoked.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from tandem.locks.etcd.leases import Lease
 from tandem.locks.etcd.mirror import EntryRecord, Mirror
 from tandem.locks.model import EntryState, LockEntry, LockRequest, LockResource
 
-# etcd takes 128 compares and 128 puts in a transaction, and 1.5 MB, by default. Large
-# plans are better written a few at a time: while etcd does so, the next ones get ready.
+# By default, etcd accepts 128 compares, 128 puts and 1.5 MB in a transaction. Large plans are
+# better written a few at a time: the next ones are prepared while etcd writes.
 MOST_COMPARES = 120
 MOST_REVOKED = 60
 _MOST_BYTES = 100_000
@@ -28,7 +28,7 @@ _MOST_BYTES = 100_000
 
 @dataclass(slots=True, eq=False)
 class QueuedRequest:
-    """A request in the queue. Without `request` it wants to know the table as it is now."""
+    """A request in the queue. Without `request`, it only reads the current state of the table."""
 
     operation: str
     owner: str
@@ -37,7 +37,7 @@ class QueuedRequest:
     more: tuple[LockResource, ...] = ()
     lease: Lease | None = None
     text: bytes | None = None
-    """The request's resources as they are written."""
+    """The encoded resources of the request."""
 
 
 @dataclass(slots=True)
@@ -49,7 +49,7 @@ class TransactionPlan:
     belief: int
     reads_all: bool
     records: dict[str, EntryRecord | None] = field(default_factory=dict)
-    """What is relied on, and compared."""
+    """The entries that the decisions rely on, which are compared."""
     puts: dict[str, int] = field(default_factory=dict)
     """operation → lease"""
     texts: dict[str, bytes | None] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class TransactionPlan:
         return record.place if record is not None else 0
 
     def written(self, operation: str, revision: int) -> EntryRecord:
-        """What was put at `revision`."""
+        """The entry that was put at `revision`."""
         entry, lease, place = self.work[operation], self.puts[operation], self.place(operation)
         record = self.records.get(operation)
         created = record.created if record is not None else revision
@@ -79,7 +79,7 @@ class TransactionPlan:
         return EntryRecord(entry, created, revision, place, lease)
 
     def left_leases(self) -> list[int]:
-        """Leases that a take-over left without an entry."""
+        """Leases that have lost their entry in a take-over."""
         records = ((self.records.get(o), lease) for o, lease in self.puts.items())
         return [
             record.lease
@@ -88,7 +88,7 @@ class TransactionPlan:
         ]
 
     def requests(self, keys: TableKeys, table: str) -> tuple[list[Any], list[Any]]:
-        """(compares, what is done if all of them hold)"""
+        """(compares, requests to perform if all of them hold)"""
         compares = [
             unchanged(keys.of(operation), record.modified if record else 0)
             for operation, record in self.records.items()
@@ -121,8 +121,8 @@ def take(queue: deque[QueuedRequest], most: int) -> list[QueuedRequest]:
 
 
 def decide_batch(batch: Sequence[QueuedRequest], mirror: Mirror) -> TransactionPlan:
-    """Decide one after the other, as if each were alone. Raises: LocksUnavailable, if an entry
-    cannot be read."""
+    """Decide on the requests one after the other, each on the result of the previous ones. Raises:
+    LocksUnavailable if an entry cannot be read."""
     reads = [ask for ask in batch if ask.lease is None]
     plan = TransactionPlan(
         dict(mirror.entries), mirror.head, mirror.belief, bool(reads), reads=reads
@@ -134,7 +134,7 @@ def decide_batch(batch: Sequence[QueuedRequest], mirror: Mirror) -> TransactionP
             plan.again.append(ask)
         else:
             _decide_one(plan, mirror, ask, ask.lease, place)
-    # Others wait here, but the watch has not reported their changes yet: read it with what we do.
+    # Others wait here, but the watch has not reported their changes yet: read it, too.
     plan.reads_all |= bool(plan.puts) and mirror.watched and not mirror.current
     return plan
 
@@ -151,7 +151,7 @@ def _decide_one(
             return
         outcome = extended
     elif mine is not None and mine.revoked_by:
-        # A new place in the queue is a new key, and no transaction puts what it deletes.
+        # A new place in the queue needs a new key, and no transaction may put a key it deletes.
         plan.deletes.add(ask.operation)
         del plan.work[ask.operation]
         plan.again.append(ask)
@@ -175,12 +175,12 @@ def _decide_one(
         plan.grants.append(ask)
         return
     plan.waits[ask] = outcome.blockers
-    # That this one is there proves that we have to wait, whatever else has changed.
+    # The existence of this entry proves that we have to wait, whatever else has changed.
     blocker = outcome.blockers[0][0].request.operation
     if blocker not in plan.puts:
         plan.records[blocker] = mirror.record(blocker)
 
 
 def _size(ask: QueuedRequest) -> int:
-    """About so many bytes are written; what an extension extends is not counted."""
+    """The approximate number of bytes written; for an extension, without the existing resources."""
     return len(ask.text or b"")

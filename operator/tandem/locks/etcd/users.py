@@ -1,7 +1,7 @@
-"""Who may use an etcd, and what: root, and one user that owns one prefix.
+"""Users and permissions of an etcd: root, and one user that owns one prefix.
 
-For administrators who set up an etcd for Tandem alone. Beside `client` the only file that talks to
-etcd; the operator itself never calls it, and needs no rights for it.
+For administrators who set up an etcd for Tandem alone. Besides `client` the only file that calls
+etcd; the operator itself never uses it, and needs no permissions for it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _READWRITE: Final = rpc.Permission.READWRITE
 
 @dataclass(frozen=True, slots=True)
 class PrefixOwner:
-    """A user that owns all keys below `prefix/`, and may do nothing else."""
+    """A user with all permissions on the keys below `prefix/`, and no others."""
 
     user: str
     password: str = field(repr=False)
@@ -53,16 +53,16 @@ class PrefixOwner:
 
     @property
     def keys(self) -> tuple[bytes, bytes]:
-        """First key, and the first one that is not meant."""
+        """The range of the keys: the first key, and the first one after the range."""
         start = f"{self.prefix.rstrip('/')}/".encode()
         return start, after(start)
 
 
 async def ensure(access: EtcdAccess, owner: PrefixOwner, *, wait_s: float = 60.0) -> list[str]:
-    """Make it so that root has the password of `access`, that `owner` is as described, and that
-    etcd asks for passwords; what was changed, in words, nothing if all was so.
+    """Ensure that root has the password of `access`, that `owner` exists as described, and that
+    authentication is enabled. Returns a description of each change, empty if there was none.
 
-    May run twice at once. Raises: LocksUnavailable if etcd does not answer within `wait_s`, or
+    Safe to run concurrently. Raises: LocksUnavailable if etcd does not answer within `wait_s`, or
     refuses root's password.
     """
     credentials = credentials_of(access) if access.tls else None
@@ -74,7 +74,7 @@ async def ensure(access: EtcdAccess, owner: PrefixOwner, *, wait_s: float = 60.0
 
 
 class _Refused(Exception):
-    """etcd's answer to a call that is repeated, once more, does not change."""
+    """A refusal by etcd that a retry does not change."""
 
     def __init__(self, code: Any, details: str) -> None:
         super().__init__(details)
@@ -119,10 +119,10 @@ class _Setup:
         await self._user(asks=asks)
         if not asks:
             await self._call("AuthEnable", rpc.AuthEnableRequest())
-            self._done.append("etcd asks for passwords now")
+            self._done.append("authentication is enabled now")
 
     async def _authenticate(self) -> bool:
-        """Whether etcd asks for passwords; then we are root from now on."""
+        """Whether authentication is enabled; if so, authenticate as root."""
         self._token = None
         try:
             self._token = await self._token_of(ROOT, self._access.password)
@@ -130,7 +130,7 @@ class _Setup:
             if "not enabled" in refused.details:
                 return False
             raise LocksUnavailable(
-                "etcd asks for passwords already, and root's is another one",
+                "authentication is enabled already, and root has another password",
                 resource=self._endpoints[0].address,
                 found=f"{refused.code.name}: {refused.details}"[:300],
                 remedy="Give root's password, or have etcd's administrator make the user",
@@ -192,7 +192,7 @@ class _Setup:
     # Users
 
     async def _roles(self, user: str) -> list[str] | None:
-        """None if there is no such user."""
+        """The roles of a user; None if there is no such user."""
         found = await self._maybe("UserGet", rpc.AuthUserGetRequest(name=user))
         return None if found is None else list(found.roles)
 
@@ -219,7 +219,7 @@ class _Setup:
     # Calls
 
     async def _maybe(self, method: str, request: Any) -> Any:
-        """The answer, or None if there is nothing of that name."""
+        """The response, or None if the user or role does not exist."""
         try:
             return await self._call(method, request)
         except _Refused as refused:
@@ -228,7 +228,7 @@ class _Setup:
             raise
 
     async def _call(self, method: str, request: Any) -> Any:
-        """Raises: _Refused, LocksUnavailable."""
+        """Call etcd, with retries. Raises: _Refused, LocksUnavailable."""
         tries = 0
         while True:
             endpoint = self._endpoints[tries % len(self._endpoints)]

@@ -73,7 +73,7 @@ class Watchers:
                 _call_soon(wake)
 
     def look(self) -> None:
-        """Wake those whose way is free, once all that happens now has happened."""
+        """Wake the waiters that may be granted, after all pending callbacks of the loop."""
         if self._watchers and not self._looking:
             self._looking = True
             asyncio.get_running_loop().call_soon(self._look)
@@ -100,8 +100,8 @@ class Watchers:
                 _call_soon(wake)
 
     async def _follow(self) -> None:
-        """Whenever the watch restarts (its stream broke, its endpoint was left, or its
-        revision was compacted), the table is read again."""
+        """Watch the table. Whenever the watch restarts (its stream broke, the endpoint was
+        changed, or its revision was compacted), the table is read again."""
         mirror = self._mirror
         while True:
             try:
@@ -118,5 +118,5 @@ class Watchers:
 
 
 def _call_soon(wake: Callable[[], None]) -> None:
-    """Through the loop, which reports an error in it, so that it ends nothing of ours."""
+    """Call `wake` through the loop, which logs an exception of it, so that it does no harm here."""
     asyncio.get_running_loop().call_soon(wake)

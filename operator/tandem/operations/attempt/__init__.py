@@ -1,8 +1,8 @@
-"""The files of an operation below `_tandem`: where they lie, their formats, who needs them.
+"""The files of an operation below `_tandem`: their paths, their formats, and which are needed.
 
 Modules:
 
-    paths     where they lie
+    paths     their paths
     records   the small JSON files
     sidecars  verified files beside a job's result
     pins      what unfinished operations need

@@ -1,8 +1,8 @@
-"""Deleting what no commit refers to, and never anything else.
+"""Deletes files of attempts that no commit refers to, and never any others.
 
-Two cases, told apart by the log: an abandoned attempt can never commit, so all its files go; of
-a committed attempt go the files that its commit does not name (written by a twin of the job, or
-for a round that lost).
+The log distinguishes two cases. An abandoned attempt can never commit, so all of its files are
+deleted. Of a committed attempt, those files are deleted that its commit does not name: a
+duplicate of the job wrote them, or they belong to a round that lost the race for its version.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from tandem.timeline.segments import TAG_ROW_MAP
 
 
 def clean_abandoned(store: Store, operation_id: str, up_to: int) -> None:
-    """Everything that attempts 1 to `up_to` wrote, but the record of who and why. All of them
-    must be abandoned in the log."""
+    """Delete everything that attempts 1 to `up_to` wrote, except the records of the claim and of
+    the end. All of them must be abandoned in the log."""
     for attempt in range(1, up_to + 1):
         store.delete_prefix(paths.data(operation_id, attempt))
         store.delete_prefix(paths.deletion_vectors(operation_id, attempt))
         store.delete_prefix(paths.rounds(operation_id, attempt))
         row_map = paths.row_map(operation_id, attempt)
         store.delete([row_map])
-        store.delete_prefix(row_map)  # what a killed writer left of it
+        store.delete_prefix(row_map)  # temporary files of a killed writer
 
 
 def clean_unused(store: Store, operation_id: str, attempt: int, committed: Commit) -> None:
-    """What the attempt wrote and `committed`, its commit, does not name."""
+    """Delete files that the attempt wrote and `committed`, its commit, does not refer to."""
     used = {add.path for add in committed.adds}
     used |= {add.tags[TAG_ROW_MAP] for add in committed.adds if TAG_ROW_MAP in add.tags}
     used |= {
@@ -45,4 +45,4 @@ def clean_unused(store: Store, operation_id: str, attempt: int, committed: Commi
     row_map = paths.row_map(operation_id, attempt)
     if row_map not in used:
         store.delete([row_map])
-    store.delete_prefix(row_map)  # what a killed writer left of it, never the map itself
+    store.delete_prefix(row_map)  # temporary files of a killed writer, never the map itself

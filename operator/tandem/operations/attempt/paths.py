@@ -1,19 +1,19 @@
-"""Where the files of an operation lie below a table's root. Pure text.
+"""The paths of an operation's files, relative to the table. Pure text.
 
-    _tandem/operations/<id>/operation.json                  what it is
+    _tandem/operations/<id>/operation.json                  its identity
     _tandem/operations/<id>/result.json                     how it ended
     _tandem/operations/<id>/ending.json                     how it is about to end in failure
     _tandem/operations/<id>/source.json                     what a merge reads
     _tandem/operations/<id>/attempts/<n>/attempt.json       who claimed the attempt
     _tandem/operations/<id>/attempts/<n>/{plan,job}.json    its frozen plan
     _tandem/operations/<id>/attempts/<n>/ended.json         why it ended without a commit
-    _tandem/operations/<id>/attempts/<n>/rounds/<k>/…       what the job answered
+    _tandem/operations/<id>/attempts/<n>/rounds/<k>/…       the job's requests and results
     _tandem/rowmaps/<id>-<n>.rowmap                         where its rows went
     _tandem/dv/<id>-<n>/…                                   deletion vectors of its commit
     <id>-<n>/…                                              data files
 
-Everything that an attempt alone wrote lies under names of that attempt alone, so that cleaning
-deletes whole folders. `_`-folders are spared by other systems' vacuum.
+All files that only one attempt writes have paths that only this attempt uses, so that cleaning
+deletes whole folders. Vacuum of other engines ignores folders that begin with `_`.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ from tandem.storage.store import ObjectInfo
 
 ROOT = "_tandem"
 MOST_ATTEMPTS = 999
-"""Of one run of an operation. Numbers are read from names and from the log, where anybody may
-have written anything: all attempts up to one are cleaned, and a number must fit into a `txn`."""
+"""The most attempts of one run of an operation. Numbers are read from file names and from the log,
+which other writers can fill with anything: all attempts up to a number are cleaned, and a number
+must fit into a `txn`."""
 _ATTEMPT = re.compile(r"/attempts/([1-9][0-9]{0,2})/(.+)$")
 
 
 def operation_id(namespace: str, kind: str, name: str, spec_hash: str, run: int = 1) -> str:
-    """Deterministic: the same resource gives the same id. `run` counts `--again`."""
+    """The operation id of a resource; the same resource has the same id. `run` counts `--again`."""
     text = "/".join((namespace, kind, name, spec_hash))
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     return digest if run == 1 else f"{digest}r{run}"
@@ -134,7 +135,7 @@ _RECORDS = ("operation.json", "result.json", "source.json")
 
 
 def found(meta: ObjectInfo) -> ListedFile:
-    """What a file of a table is, by its name alone."""
+    """The category of a table's file, by its name alone."""
     path, size, modified = meta.path, meta.size, meta.modified_ms
     match = _OURS.match(path)
     if match is None:
@@ -154,7 +155,7 @@ def found(meta: ObjectInfo) -> ListedFile:
 
 
 def operation_of_app(app_id: str) -> str:
-    """The operation of which a `txn` application id speaks; "" for those of others."""
+    """The operation that a `txn` application id belongs to; "" for those of other writers."""
     match = re.fullmatch(rf"tandem:{_ID}(?::abandoned|:closed)?", app_id)
     return match[1] if match else ""
 

@@ -1,7 +1,7 @@
-"""What unfinished operations still need: nothing of it may be cleaned (invariant 6).
+"""What unfinished operations still need, which must not be cleaned (invariant 6).
 
 An operation is unfinished while it has a persisted plan of an attempt that has not ended, and
-no result. Those of dead processes count too: their next run may adopt what they left.
+no result. Operations of dead processes count, too: their next run may adopt their files.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tandem.storage.store import Store
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """One unfinished attempt: the version it reads, and whose it is."""
+    """One unfinished attempt: the version that it reads, and its operation."""
 
     operation_id: str
     attempt: int

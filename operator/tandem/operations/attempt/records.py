@@ -1,7 +1,7 @@
 """The small files of an operation, as persisted formats, and how they are read and written.
 
-Refused whole when cut off, of another version, or of another operation: a wrong record is
-never half believed.
+A record that is truncated, of another format version or of another operation is refused as a
+whole: no field of an invalid record is used.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from tandem.storage.store import Store
 
 
 class OperationRecord(Format):
-    """operation.json: the identity, put if absent. `table_id` is that of the table on which it
-    began ("" in records of before that was kept)."""
+    """operation.json: the identity, put if absent. `table_id` is that of the table on which the
+    operation began ("" in older records)."""
 
     operation_id: str
     kind: str
@@ -31,8 +31,8 @@ class OperationRecord(Format):
 
 
 class AttemptRecord(Format):
-    """attempt.json: who claimed the attempt, put if absent. `token` tells two claims of the
-    same process apart."""
+    """attempt.json: the process that claimed the attempt, put if absent. `token` distinguishes
+    two claims of the same process."""
 
     operation_id: str
     attempt: int
@@ -70,7 +70,7 @@ class ProtocolRecord(Format):
 
 
 class PlanRecord(Format):
-    """plan.json: what an attempt set out to do; from then on its inputs are pinned.
+    """plan.json: the plan of an attempt; from then on its inputs are pinned.
 
     The inputs themselves, with the rows that were deleted in them, are in job.json.
     `statement` holds canonical texts."""
@@ -89,9 +89,9 @@ class PlanRecord(Format):
 
 class EndedRecord(Format):
     """ended.json: why an attempt ended without a commit, and whether it counts as a failure.
-    `token` is that of the session that ended it, its own or one that took it for dead. `phase`
-    is how the operation ended, if that was before it was begun ("": it was not): then the attempt
-    wrote no more than its claim, and none may follow."""
+    `token` is that of the session that ended it: its own, or one that declared it dead. `phase`
+    is how the operation ended, if it ended before it started ("": it did not): then the attempt
+    has written nothing but its claim, and no other attempt may follow."""
 
     operation_id: str
     attempt: int
@@ -124,7 +124,7 @@ def encode(record: Format) -> bytes:
 
 
 def decode(data: bytes, model: type[_F], path: str, **expected: object) -> _F:
-    """The record in `data`. `expected` are fields that must have these values.
+    """Decode a record. `expected` are fields that must have these values.
 
     Raises: ManifestInvalid.
     """
@@ -133,7 +133,7 @@ def decode(data: bytes, model: type[_F], path: str, **expected: object) -> _F:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         raise ManifestInvalid(
-            "this file is cut off, damaged, or of another version of Tandem",
+            "this file is truncated, damaged, or of another version of Tandem",
             resource=path,
             field=".".join(str(part) for part in first["loc"]),
             found=first["msg"],
@@ -142,7 +142,7 @@ def decode(data: bytes, model: type[_F], path: str, **expected: object) -> _F:
     for name, value in expected.items():
         if getattr(record, name) != value:
             raise ManifestInvalid(
-                "this file belongs to something else",
+                "this file belongs to another operation",
                 resource=path,
                 field=name,
                 found=getattr(record, name),
@@ -161,7 +161,7 @@ def load(store: Store, path: str, model: type[_F], **expected: object) -> _F | N
 
 
 def put_once(store: Store, path: str, record: Format) -> bool:
-    """Write if there is nothing yet; False if there was. Raises: StorageError."""
+    """Write the record if there is none; False if there was one. Raises: StorageError."""
     try:
         store.put_if_absent(path, encode(record))
     except AlreadyExists:

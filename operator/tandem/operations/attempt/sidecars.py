@@ -1,4 +1,4 @@
-"""Files beside the result of a job: read whole, and verified against what the result says."""
+"""Files that belong to a job's result: read as a whole, and verified against the result."""
 
 from __future__ import annotations
 

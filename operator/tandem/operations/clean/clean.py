@@ -1,12 +1,12 @@
-"""`tandem clean`, and the rounds of the operator: remove what nobody can need any more.
+"""`tandem clean`, and the cleaning rounds of the operator: delete files that are not needed.
 
-    list → read the log → declare dead what is dead → read the log and the plans again → delete
+    list → read the log → declare dead attempts dead → read the log and the plans again → delete
 
-Only what was listed at first goes, and only if nothing names it that was read last: whoever
-writes meanwhile writes what was not listed, and whoever commits meanwhile is not past any
-retention. What may go is decided in `tandem.planning.cleaning`. An attempt that may yet commit is
-left alone; one that is dead is abandoned in the log first (design, "Exactly once"). A round that
-fails or is killed leaves less garbage, and can be done again.
+A file is deleted only if the first listing contains it and the last reading of the log and the
+plans does not refer to it: a file written meanwhile is not in the listing, and a file removed by
+a commit meanwhile is still within its retention. `tandem.planning.cleaning` decides what may be
+deleted. An attempt that may yet commit is left alone; a dead one is first abandoned in the log
+(design, "Exactly once"). A round that fails or is killed leaves less garbage and can be repeated.
 """
 
 from __future__ import annotations
@@ -44,16 +44,18 @@ _AT_ONCE = 500
 
 
 class MarkerRecord(Format):
-    """cleaning.json: written before something is removed, so that the store says what time it is,
-    and after. All removals up to `handled_ms` have been dealt with."""
+    """cleaning.json: written before files are deleted, to read the store's clock from the
+    object's modification time, and again afterwards. All removals up to `handled_ms` (Unix
+    milliseconds) have been dealt with."""
 
     handled_ms: int = -1
 
 
 @dataclass(frozen=True, slots=True)
 class CleaningOptions:
-    """`limit`: at most so many files, None for all. `thorough`: read the whole log, not only
-    what is new since the last round. `go_on` is asked before each step that changes anything."""
+    """`limit`: the most files to delete, None for all. `thorough`: read the whole log, not only
+    what is new since the last round. `go_on` is called before each step that changes anything;
+    False ends the round."""
 
     dry_run: bool = False
     limit: int | None = None
@@ -63,8 +65,9 @@ class CleaningOptions:
 
 @dataclass(frozen=True, slots=True)
 class CleaningResult:
-    """`garbage` went, or would go. `abandoned` are attempts that were declared dead before.
-    `more` is left beyond the limit; `next_ms` is when more will be due by its age alone."""
+    """`garbage` was deleted, or would be in a dry run. `abandoned` are the attempts that were
+    declared dead before. `more`: garbage beyond the limit is left. `next_ms`: when the next file
+    becomes old enough (Unix milliseconds)."""
 
     garbage: tuple[Garbage, ...]
     abandoned: tuple[tuple[str, int], ...] = ()
@@ -80,20 +83,20 @@ class CleaningResult:
 def rules_for(
     configuration: Mapping[str, str], retention: Retention | None, *, automatic: bool = False
 ) -> CleaningRules:
-    """How long this table keeps what.
+    """How long this table keeps which files.
 
-    Files stay as long as the table's own property says and, if there is one, the LakeTable too;
-    its default counts only where nobody says anything. An `automatic` cleaning of a table whose
-    LakeTable says nothing of retention leaves alone what a version has ever named.
+    Files stay for the longer of the table property and the LakeTable's retention. The property's
+    default applies only if neither is set. An `automatic` cleaning of a table whose LakeTable has
+    no retention leaves alone every file that any version has referred to.
 
-    Raises: InvalidSpec if the property makes no sense.
+    Raises: InvalidSpec if the property is not a valid interval.
     """
     said = "delta.deletedFileRetentionDuration" in configuration
     try:
         own_ms = tombstone_retention_ms(configuration)
     except ValueError as error:
         raise InvalidSpec(
-            "a property of the table makes no sense, so nothing is cleaned",
+            "a property of the table is invalid, so nothing is cleaned",
             resource="the table",
             field="delta.deletedFileRetentionDuration",
             found=str(error),
@@ -104,7 +107,7 @@ def rules_for(
     else:
         kept_ms = max(retention.files, own_ms if said else 0)
         files_ms = kept_ms
-    # A retention of nothing is for files: who works must be able to look away for a day.
+    # A retention of zero applies to files only: a running process may be paused for up to a day.
     least_ms = max(kept_ms, DAY_MS)
     row_maps_ms = CleaningRules(None).row_maps_ms if retention is None else retention.row_maps
     return CleaningRules(files_ms, row_maps_ms, staging_ms=least_ms, dead_ms=least_ms)
@@ -118,9 +121,9 @@ def clean(
 ) -> CleaningResult:
     """One round.
 
-    Raises: UnsupportedFeature if the table asks of writers what we do not know, ManifestInvalid
-        if the plan of an unfinished operation is damaged, CorruptLog, StorageError. Nothing is
-        lost then; what it had not come to is still there.
+    Raises: UnsupportedFeature if the table requires a writer feature that we do not support,
+        ManifestInvalid if the plan of an unfinished operation is damaged, CorruptLog,
+        StorageError. Nothing is lost then; the remaining garbage is left for the next round.
     """
     return _Round(
         table, rules, dependencies or CleaningDependencies(), options or CleaningOptions()
@@ -158,7 +161,7 @@ class _Round:
         if gone and not self._options.dry_run:
             now_ms = self._earlier(now_ms, marker)
             gone = self._declare_dead(first, attempts_to_abandon(unfinished, now_ms, self._rules))
-        # Who is dead is in the log now, and who lives may have begun since the listing.
+        # The log now shows the dead attempts, and new ones may have begun since the listing.
         latest = self._table.log.update(first)
         newer = [paths.found(m) for m in self._store.list(paths.operations())]
         facts = self._facts_reader.facts(
@@ -181,8 +184,8 @@ class _Round:
         return CleaningResult(garbage, tuple(sorted(gone.items())), more, decision.next_ms)
 
     def _listed(self, live: frozenset[str]) -> list[ListedFile]:
-        """All files but the log, and but those of others that are live: of large tables these
-        are most, and none of them can go in this round."""
+        """All files except the log and the live files of other writers: in large tables these
+        are the majority, and none of them can be deleted in this round."""
         files = (m for m in self._store.list("") if not m.path.startswith(f"{LOG}/"))
         return [
             file
@@ -196,17 +199,17 @@ class _Round:
         try:
             return records.load(self._store, MARKER, MarkerRecord) or MarkerRecord()
         except ManifestInvalid:
-            return MarkerRecord()  # it only saves reading
+            return MarkerRecord()  # it is only an optimization
 
     def _earlier(self, now_ms: int, marker: MarkerRecord) -> int:
-        """The earlier of two clocks, ours and the store's: ages are told by the store's."""
+        """The earlier of our clock and the store's, whose clock stamps the files."""
         self._store.put(MARKER, records.encode(marker))
         return min(now_ms, self._store.head(MARKER).modified_ms)
 
     def _since(self, marker: MarkerRecord, now_ms: int) -> int | None:
-        """Since when removals must be known; None for all that the log tells."""
+        """The time from which on removals must be known; None for all that the log holds."""
         if self._rules.files_ms is None:
-            return now_ms  # nothing goes that was ever named: our latest commits are enough
+            return now_ms  # no file that a version referred to is deleted: recent commits suffice
         if self._options.thorough or marker.handled_ms < 0:
             return None
         return min(marker.handled_ms, now_ms - self._rules.files_ms)
@@ -233,13 +236,13 @@ class _Round:
             committer = Committer(
                 self._table, operation_id, self._dependencies.clock, self._dependencies.nonces
             )
-            why = "nobody had worked on it for longer than the retention: abandoned by a cleaning"
+            why = "idle for longer than the retention: abandoned by a cleaning"
             if committer.declare_dead(work, attempt, why, self._dependencies.nonces.nonce()):
                 declared[operation_id] = attempt
         return declared
 
     def _remove(self, garbage: Sequence[Garbage], found: Sequence[ListedFile]) -> int:
-        """How many went: all, unless it is told not to go on."""
+        """How many were deleted: all, unless `go_on` ended the round."""
         removed = 0
         for begin in range(0, len(garbage), _AT_ONCE):
             if not self._options.go_on():
@@ -252,13 +255,13 @@ class _Round:
         return removed
 
     def _sweep(self, garbage: Sequence[Garbage], found: Sequence[ListedFile]) -> None:
-        """Disks have folders, and show half-written files to nobody. Of attempts that are over
-        and of which nothing is left, these go too."""
+        """Delete what only local disks have and listings do not show, folders and partially
+        written files, of ended attempts of which no file is left."""
         paths = {each.file.path for each in garbage}
         kept = {_folder(file) for file in found if file.path not in paths}
         for folder in sorted({_folder(each.file) for each in garbage} - kept - {""}):
             self._store.delete_prefix(folder)
-        self._store.delete_prefix(MARKER)  # what killed writers left of it, never itself
+        self._store.delete_prefix(MARKER)  # temporary files of killed writers, never the marker
 
 
 def _folder(file: ListedFile) -> str:

@@ -1,7 +1,7 @@
-"""What is known of a table's operations and of what is gone, for cleaning to decide on.
+"""The facts that cleaning decides on: a table's operations, and the files that were removed.
 
-Attempts are told apart by the log alone: one that neither committed nor is abandoned there may
-yet commit, whatever else is said of it.
+Only the log determines the state of an attempt: one that is neither committed nor abandoned there
+may yet commit, whatever other records say.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class CleaningDependencies:
 
 
 class FactsReader:
-    """Of one table."""
+    """Gathers the facts of one table."""
 
     def __init__(self, table: Table, dependencies: CleaningDependencies) -> None:
         self._table = table
@@ -73,22 +73,22 @@ class FactsReader:
         reads, inputs = self._plans(found, self._ended(latest, found, log_history.RemovalHistory()))
         kept_ms = tombstone_retention_ms(latest.configuration)
         query = log_history.HistoryQuery(since_ms, reads, kept_ms)
-        told = log_history.read_removals(self._table.log, latest, query)
+        past = log_history.read_removals(self._table.log, latest, query)
         return CleaningFacts(
             now_ms,
             log_history.live_files(latest),
-            told.tombstones,
-            self._ended(latest, found, told),
+            past.tombstones,
+            self._ended(latest, found, past),
             reads,
             inputs,
-            told.known_from_ms,
-            told.known_from_version,
+            past.known_from_ms,
+            past.known_from_version,
         )
 
     def unfinished(
         self, snapshot: Snapshot, found: Sequence[ListedFile]
     ) -> list[UnfinishedAttempt]:
-        """Attempts of which there are files and that may yet commit.
+        """Attempts that have files and may yet commit.
 
         Raises: ManifestInvalid, LocksUnavailable, StorageError.
         """
@@ -99,10 +99,10 @@ class FactsReader:
             if not file.attempt or known is None or known.over(file.attempt):
                 continue
             if file.attempt == known.ended_before_start:
-                continue  # its claim is all there is of it, and stays
+                continue  # its claim is its only file, and stays
             key = (file.operation_id, file.attempt)
             touched.setdefault(key, 0)
-            if file.path != paths.ended(*key):  # that is no work on it
+            if file.path != paths.ended(*key):  # recording its end is not work on it
                 touched[key] = max(touched[key], file.modified_ms)
         return [
             UnfinishedAttempt(operation_id, attempt, ms, self._lives(operation_id, attempt))
@@ -118,13 +118,13 @@ class FactsReader:
         if claim is None:
             return False
         process = ProcessId(claim.host, claim.pid, claim.started)
-        # Of ours we know: it is not in our hands.
+        # If the claim names this process, the attempt is not running: no thread of ours holds it.
         return process != processes.me() and processes.alive(process)
 
     def _ended(
-        self, snapshot: Snapshot, found: Iterable[ListedFile], told: log_history.RemovalHistory
+        self, snapshot: Snapshot, found: Iterable[ListedFile], past: log_history.RemovalHistory
     ) -> dict[str, OperationEnd]:
-        """Every operation that the log or `_tandem` knows."""
+        """Every operation that the log or `_tandem` refers to."""
         attempts: dict[str, set[int]] = defaultdict(set)
         recorded: set[str] = set()
         for file in found:
@@ -140,7 +140,7 @@ class FactsReader:
         known: dict[str, OperationEnd] = {}
         for operation_id in ours:
             stops = commit_actions.txn_markers(snapshot, operation_id)
-            version, when = told.commits.get(operation_id, (told.known_from_version, 0))
+            version, when = past.commits.get(operation_id, (past.known_from_version, 0))
             ended = OperationEnd(
                 stops.succeeded,
                 stops.abandoned,
@@ -156,7 +156,8 @@ class FactsReader:
         return known
 
     def _as_recorded(self, operation_id: str, ended: OperationEnd) -> OperationEnd:
-        """The log may forget its `txn`s, by a property of the table; the result does not."""
+        """The end as the result records it: the log may expire its `txn`s, by
+        `delta.setTransactionRetentionDuration`."""
         result = records.load(self._store, paths.result(operation_id), ResultRecord)
         if result is None:
             return ended

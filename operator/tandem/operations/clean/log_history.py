@@ -1,8 +1,8 @@
-"""What the log still tells of files that are gone: who removed them when, and which commits of
-ours there were. The reading side of cleaning.
+"""What the log still records of removed files: which commits removed them and when, and which
+commits are ours. The reading side of cleaning.
 
-A checkpoint keeps removals as long as the table's own retention; before that only commits tell.
-So reading begins at a checkpoint old enough for what is asked, or at the log's beginning.
+A checkpoint keeps `remove` actions for the table's retention; older ones are found in commits
+only. So reading begins at a checkpoint that is old enough for the question, or at version 0.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ _AT_ONCE = 500
 
 @dataclass
 class RemovalHistory:
-    """`commits` are those with a success of ours: operation → version, time. All removals since
-    `known_from_ms`, and since `known_from_version`, are among the tombstones."""
+    """`commits` are those that record a success of ours: operation → version, time (Unix
+    milliseconds). All removals since `known_from_ms` and since `known_from_version` are among the
+    tombstones."""
 
     tombstones: list[Tombstone] = field(default_factory=list)
     commits: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -44,8 +45,8 @@ class RemovalHistory:
 
 @dataclass(frozen=True, slots=True)
 class HistoryQuery:
-    """`since_ms` and `reads`: the time and the versions since when all removals must be known;
-    None for all that the log tells. `kept_ms` is how long checkpoints keep removals."""
+    """`since_ms` and `reads`: the time and the versions from which on all removals must be known;
+    None for all that the log holds. `kept_ms` is how long checkpoints keep removals."""
 
     since_ms: int | None
     reads: tuple[int, ...]
@@ -53,7 +54,10 @@ class HistoryQuery:
 
 
 def read_removals(log: DeltaLog, latest: Snapshot, query: HistoryQuery) -> RemovalHistory:
-    """Raises: LogGap if a clean-up of the log runs meanwhile, CorruptLog, StorageError."""
+    """The removals and our commits, as far back as `asked` requires.
+
+    Raises: LogGap if a clean-up of the log runs meanwhile, CorruptLog, StorageError.
+    """
     listing = read_log(log.store)
     base = _base(listing, latest.version, query)
     past = RemovalHistory()
@@ -70,7 +74,7 @@ def read_removals(log: DeltaLog, latest: Snapshot, query: HistoryQuery) -> Remov
     for begin in range(first, latest.version + 1, _AT_ONCE):
         for commit in log.commits(begin, min(begin + _AT_ONCE - 1, latest.version)):
             for gone in commit.removes:
-                # A clock that is wrong must not make a removal older than its commit.
+                # A writer's wrong clock must not make a removal older than its commit.
                 when = max(gone.deletion_ms or 0, commit.timestamp_ms)
                 past.tombstones += _tombstones(gone, commit.version, when, location)
             for action in commit.actions:
@@ -82,7 +86,7 @@ def read_removals(log: DeltaLog, latest: Snapshot, query: HistoryQuery) -> Remov
 
 
 def _base(listing: Listing, latest: int, query: HistoryQuery) -> Checkpoint | None:
-    """The checkpoint to begin at; None for the first commit of all."""
+    """The checkpoint to begin at; None to begin at version 0."""
     usable = []
     for checkpoint in reversed(listing.checkpoints):
         if checkpoint.version > latest:
@@ -106,13 +110,13 @@ def _tombstones(
 ) -> Iterator[Tombstone]:
     vector = gone.deletion_vector
     file = "" if vector is None or vector.storage != "u" else dv.file_path(vector)
-    # What lies elsewhere is not ours to remove; its vector may be.
+    # A file outside of the table is not ours to delete; its deletion vector may be.
     for path in path_spellings(unquote(gone.logged_path), location) or ("",):
         yield Tombstone(path, file, removed_ms, version)
 
 
 def live_files(snapshot: Snapshot) -> frozenset[str]:
-    """Paths below the root of all data files and deletion vectors that a version names."""
+    """Paths, relative to the table, of all data files and deletion vectors of a version."""
     found: set[str] = set()
     location = snapshot.location
     for chunk in snapshot.files["path"].chunks:
@@ -133,8 +137,9 @@ def _vectors(column: pa.ChunkedArray) -> Iterator[str]:
 
 
 def kept(path: str, location: str) -> tuple[str, ...]:
-    """How a listing may call a file that must stay. What seems to lie elsewhere may lie here
-    (links, other names of a bucket): then by every end of its path."""
+    """The paths under which a listing may show a file that must stay. A file that seems to lie
+    outside of the table may lie inside (links, another name of the bucket): then every suffix of
+    its path is kept."""
     found = path_spellings(path, location)
     if found:
         return found
@@ -143,7 +148,7 @@ def kept(path: str, location: str) -> tuple[str, ...]:
 
 
 def path_spellings(path: str, location: str) -> tuple[str, ...]:
-    """How a listing may call a file of the log: as the log does, and without detours."""
+    """The paths under which a listing may show a file: as logged, and normalized."""
     if is_absolute(path):
         try:
             return (resolve(path, location).key,)

@@ -1,6 +1,6 @@
-"""What is special about each kind of operation, and what several kinds share.
+"""The logic of each kind of operation, and what several kinds share.
 
-Plans, jobs and change sets; never performs an effect and never commits.
+Makes plans, jobs and change sets; never performs an effect and never commits.
 
     compaction       `TableCompaction`
     segment_rewrite  `SegmentRewrite`
@@ -11,7 +11,7 @@ Plans, jobs and change sets; never performs an effect and never commits.
     row_level        what updates, deletes and merges share
     statement_run    how far a statement has come, and what its commit changes
     job_files        from live files to job inputs, from job outputs to `add` actions
-    snapshot_view    the working set as reconciliation sees it
+    snapshot_view    the live files as reconciliation sees them
     commit_history   what was committed since a version
     table_changes    schema and protocol changes in between
     segment_numbers  names of new segments

@@ -1,8 +1,8 @@
-"""What was committed since a version, and the working set at versions in between.
+"""The commits since a version, and the live files at the versions in between.
 
 The reading side of reconciling a statement: commits, views and row maps, each read once. A row
-map that is lost or damaged is simply not there (C6b), a version that the log can no longer
-show neither; a store that does not answer is an error.
+map that is lost or damaged counts as missing (C6b), and so does a version that the log can no
+longer reconstruct; a store that does not answer is an error.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _OURS = re.compile(r"([0-9a-f]{16}(?:r\d+)?)-(\d+)/")
 
 
 class PublishedRowMaps(Mapping[str, RowMapLike]):
-    """Output path → row map, for files that compactions of ours wrote.
+    """Output path → row map, for files that our compactions wrote.
 
-    The path of a file names the attempt that wrote it, hence its map: no tag is needed, and a
-    map is found as well for files that a restore brought back. One of more than `most_rows` is
-    not believed.
+    The path of a file identifies the attempt that wrote it, and so its map: no tag is needed, and
+    the map of a file that a restore brought back is found, too. A map of more than `most_rows`
+    rows is ignored as damaged.
     """
 
     def __init__(self, store: Store, table_id: str, most_rows: Callable[[], int]) -> None:
@@ -74,7 +74,7 @@ class PublishedRowMaps(Mapping[str, RowMapLike]):
 
 
 class CommitHistory:
-    """Versions of one table as one operation looks at them. Not shared between threads."""
+    """The versions of one table that one operation has read. Not thread-safe."""
 
     def __init__(self, log: DeltaLog, cache: VectorCache, table_id: str) -> None:
         self._log = log
@@ -85,21 +85,21 @@ class CommitHistory:
         self.row_maps = PublishedRowMaps(log.store, table_id, self._most_rows)
 
     def remember(self, snapshot: Snapshot) -> SnapshotView:
-        """Keep a version that has been read anyway: the log may lose it."""
+        """Keep a version that has been read anyway: log clean-up may remove it."""
         if snapshot.version not in self._views:
             self._views[snapshot.version] = SnapshotView(snapshot, self._cache)
         return self._views[snapshot.version]
 
     def _most_rows(self) -> int:
-        """Of all files together, in the versions that were read."""
+        """The rows of all files together, in the versions that were read."""
         return max((_rows(view.snapshot) for view in self._views.values()), default=0)
 
     def forget(self, keep: set[int]) -> None:
-        """Drop all versions but these."""
+        """Drop all versions except `keep`."""
         self._views = {v: view for v, view in self._views.items() if v in keep}
 
     def view(self, version: int) -> SnapshotView | None:
-        """The working set at a version, None if the log no longer lets it be read."""
+        """The live files at a version, None if the log can no longer reconstruct it."""
         if version not in self._views:
             try:
                 self.remember(self._log.snapshot(version))
@@ -108,11 +108,11 @@ class CommitHistory:
         return self._views[version]
 
     def since(self, version: int, latest: Snapshot) -> list[CommitSummary]:
-        """All commits after `version`, up to the latest, without a hole: what log clean-up took
-        is one gap, with every file in which the versions around it differ.
+        """All commits after `version`, up to the latest, without a hole: commits that log
+        clean-up deleted are one gap, with every file in which the versions around it differ.
 
-        What has been read is asked for again together with the commit before it: where that
-        one is gone, a file with the right name need not be the commit that once had it.
+        New commits are read together with the last known one: if that one is gone from the log,
+        a file of the right name may be another commit, of a table created again.
         """
         known = version
         while known + 1 in self._summaries:
@@ -127,8 +127,8 @@ class CommitHistory:
         return [self._summaries[v] for v in range(version + 1, latest.version + 1)]
 
     def _inherit(self, version: int, latest: Snapshot) -> None:
-        """Let the latest version know what the newest one since `version` knew of files that no
-        commit has named since. A file never changes, so a round looks up only what is new."""
+        """Copy from the newest view since `version` to the latest what is known of files that no
+        commit in between refers to. Files never change, so a round looks up only new ones."""
         older = max((v for v in self._views if version <= v < latest.version), default=None)
         if older is None or latest.version in self._inherited:
             return
@@ -154,7 +154,7 @@ class CommitHistory:
 
 
 def _rows(snapshot: Snapshot) -> int:
-    # A file without statistics hardly has more rows than bits.
+    # A file without statistics is assumed to have at most one row per bit.
     bits = pc.multiply(snapshot.files["size"], 8)
     return pc.sum(pc.coalesce(snapshot.num_records, bits)).as_py() or 0
 

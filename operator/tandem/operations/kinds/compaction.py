@@ -1,7 +1,7 @@
 """`TableCompaction`: plan runs, let a job re-encode them, reconcile by file.
 
-What it shares with other rewrites is in `rewrite`; here is what makes segments of others:
-which runs, and what their outputs are called.
+What it shares with other rewrites is in `rewrite`. This module decides which runs of segments
+become one segment, and names the outputs.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class CompactionKind(RewriteKind):
     def _names(
         self, work: Work, removed: Iterable[AddFile], runs: set[int]
     ) -> tuple[dict[int, str], SegmentNumbers]:
-        """Names of the output segments on top of the version just read."""
+        """The names of the output segments if they are committed right after the latest version."""
         plan, _ = work.frozen
         gone = {add.logged_path for add in removed}
         taken = live_names(work.snapshot.files, without=gone)

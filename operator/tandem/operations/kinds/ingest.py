@@ -1,7 +1,7 @@
 """`TableIngest`: a job writes the rows of a source as new files; one commit makes them a segment.
 
-An append disturbs nobody and nobody disturbs it: there is nothing to reconcile but the table
-itself (another schema, another table).
+An append conflicts with no other commit: the only changes to reconcile are those of the table
+itself (another schema, or another table at the same location).
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class IngestKind:
         return Planned(work.frozen[0].summary, None, (WHOLE_TABLE,))
 
     def _source_version(self, work: Work) -> int | None:
-        """A Delta source is read at one version by all attempts: that of the first."""
+        """The version of a Delta source: all attempts read that of the first one."""
         source = self._resource.spec.source
         if source.format is not SourceFormat.DELTA or source.version is not None:
             return source.version
@@ -72,7 +72,7 @@ class IngestKind:
         return DeltaLog(open_store(source.location, options)).latest_version()
 
     def load(self, work: Work, round_: int) -> None:
-        """Nothing belongs to the result but its files."""
+        """Does nothing: the result consists of its files alone."""
 
     def decide(self, work: Work) -> Decision:
         refusal = verdict_of_table(work, self.protocol_kind, needs_vectors=False)

@@ -1,4 +1,4 @@
-"""Files of a job: from live files to its inputs, and from its outputs to `add` actions."""
+"""The files of a job: makes its inputs from live files, and `add` actions from its outputs."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tandem.storage import paths
 
 
 def require_inside(table: Table, adds: Iterable[AddFile]) -> None:
-    """That the log's paths of these files stay in the table or below an allowed prefix, so that
-    no job is started that would be refused them one by one.
+    """Check that the logged paths of these files lie in the table or below an allowed prefix, so
+    that no job is started that could not read them.
 
     Raises: LocationNotAllowed.
     """
@@ -29,7 +29,7 @@ def require_inside(table: Table, adds: Iterable[AddFile]) -> None:
 
 
 def input_file(view: SnapshotView, path: str, wanted: BitMap64 | None) -> InputFile:
-    """A file of which only `wanted` rows are evaluated; None: all that are live."""
+    """An input of which only the rows `wanted` are evaluated; None: all live rows."""
     add, state = view.add(path), view.get(path)
     assert add is not None
     assert state is not None
@@ -44,7 +44,7 @@ def input_file(view: SnapshotView, path: str, wanted: BitMap64 | None) -> InputF
 
 
 def output_add(output: OutputFile, tags: Mapping[str, str], *, data_change: bool) -> AddFile:
-    """Our paths need no percent-encoding: the logged path is the path."""
+    """The `add` of an output. Our paths need no percent-encoding: the logged path is the path."""
     return AddFile(
         logged_path=output.path,
         partition_values=dict(output.partition_values),

@@ -1,7 +1,7 @@
 """`TableUpdate`, merge: what it means, its source, and the job that evaluates it.
 
-One that inserts also decides by rows that it does not find: a round on a part can tell only that
-its inserts are still right; else it is executed again
+A merge that inserts depends on the absence of rows, too: a round on a part of the rows can only
+confirm that its inserts are still right; otherwise the whole merge is executed again
 (docs/decisions/0081-merge-goes-on-with-its-matches.md).
 """
 
@@ -33,7 +33,7 @@ class MergeKind(RowLevelKind[statements.MergeStatement]):
 
     merges = True
     _keys: tuple[Keys, ...] = ()
-    """What `on` requires columns of the table to equal, once a round has copied the source."""
+    """The values that `on` requires of the table's columns, once a round has copied the source."""
 
     @property
     def protocol_kind(self) -> protocol.OperationKind:
@@ -55,7 +55,8 @@ class MergeKind(RowLevelKind[statements.MergeStatement]):
         )
 
     def parsed(self, metadata: Metadata) -> statements.MergeStatement:
-        """As far as can be told without the source: the job parses it again, with its columns."""
+        """The statement as far as it can be resolved without the source: the job parses it again,
+        with the source's columns."""
         return statements.parse_merge(
             self._merge.on,
             clauses(self._merge),
@@ -68,12 +69,12 @@ class MergeKind(RowLevelKind[statements.MergeStatement]):
     def selects(self, statement: statements.MergeStatement, snapshot: Snapshot) -> Selection:
         if statement.when("NotMatchedBySource"):
             return Selection(None, snapshot)
-        # A file in which nothing can match decides nothing: neither that a source row has a
-        # match, nor what becomes of one of its own.
+        # A file in which no row can match is irrelevant: its rows stay as they are, and no source
+        # row has a match in it.
         return Selection(statement.on, snapshot, relation=statements.TABLE, keys=self._keys)
 
     def load(self, work: Work, round_: int) -> None:
-        # What this round was asked was selected by the keys that were known then.
+        # The request of this round was selected by the keys that were known then.
         self._keys = _keys_of(copied(work, before=round_))
         super().load(work, round_)
         self._keys = _keys_of(copied(work))
@@ -113,7 +114,7 @@ def _keys_of(copy: SourceCopy | None) -> tuple[Keys, ...]:
 
 
 def clauses(merge: spec.Merge) -> tuple[MergeClause, ...]:
-    """The clauses as typed, each with the place where it stands."""
+    """The clauses as typed, each with its path in the spec."""
     found: list[MergeClause] = []
     for number, matched in enumerate(merge.when_matched):
         found.append(

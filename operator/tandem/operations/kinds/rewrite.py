@@ -1,7 +1,7 @@
-"""What all kinds share that write files anew and change no rows: compaction, segment rewrite.
+"""What the kinds share that rewrite files and change no rows: compaction, segment rewrite.
 
-A rewrite never changes what rows there are, so nobody can be in its way: what others did to its
-inputs meanwhile is masked in its outputs (design, "Reconciliation").
+A rewrite leaves the table's rows as they are, so it conflicts with no other commit: rows of its
+inputs that others delete meanwhile are masked in its outputs (design, "Reconciliation").
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from tandem.timeline.segments import TAG_SEGMENT, Segment
 
 
 class RewriteKind:
-    """The part of a `Kind` that rewrites have in common. Holds what is immutable: deletion
-    vectors, the row map and where it moved rows; and the version that was last decided on."""
+    """The part of a `Kind` that rewrites have in common. Caches what is immutable (deletion
+    vectors, the row map and where it moved rows) and the last decision."""
 
     protocol_kind = protocol.OperationKind.COMPACTION
 
@@ -53,7 +53,7 @@ class RewriteKind:
         return Planned(plan.summary, None, locks_on(plan.summary.segments))
 
     def begin(self) -> None:
-        """Another plan or another result: nothing of the last attempt's holds."""
+        """Drop what was cached for another plan or another result."""
         self._row_map, self._row_map_bytes = None, b""
         self._inputs, self._decided, self._moved, self._view = (), None, {}, None
 
@@ -63,7 +63,7 @@ class RewriteKind:
         return self._cache
 
     def input_file(self, work: Work, add: AddFile) -> InputFile:
-        """A file as it is now, for the job."""
+        """A file with its current deletion vector, as an input of the job."""
         cache = self.vectors(work)
         dead = cache.dead(add)
         return InputFile(
@@ -84,7 +84,7 @@ class RewriteKind:
                 resource=paths.rounds(result.operation_id, result.attempt),
                 field="rowMap",
             )
-        # Perhaps of an attempt that somebody else planned, and we adopt after one of ours.
+        # The attempt may have been planned by another process, and be adopted after one of ours.
         self.begin()
         self._row_map_bytes = read_sidecar(work.table.store, result.row_map)
         plan, job = work.frozen
@@ -118,15 +118,15 @@ class RewriteKind:
             protocol.writes_deletion_vectors(snapshot.protocol, snapshot.metadata),
         )
         if decision.superseded:
-            nothing = "nothing of what it rewrote is left to replace"
+            nothing = "none of its inputs is left to replace"
             return Decision(Verdict.SUPERSEDED, nothing, payload=decision)
         return Decision(Verdict.COMMIT, payload=decision)
 
     def _rewrite(
         self, view: SnapshotView, inputs: tuple[RewriteInput, ...], deletion_vectors: bool
     ) -> RewriteDecision:
-        """The decision; that of the round before if nothing has happened to our inputs since.
-        Who only lost a put to somebody else shall not lose the next one by thinking again."""
+        """The decision; that of the previous round if no commit has touched our inputs since: an
+        operation that lost a race for a version must not lose the next one by deciding again."""
         self._inputs, self._view = inputs, view
         view.prefetch(i.path for i in inputs)
         grounds = (deletion_vectors, *(view.vector_id(i.path) for i in inputs))
@@ -138,7 +138,7 @@ class RewriteKind:
         return self._decided[1]
 
     def removed(self, decision: RewriteDecision) -> dict[str, AddFile]:
-        """The live adds of `decision.removes` by logged path, as of the version just decided on."""
+        """The live adds of `decision.removes` by logged path, at the version of the decision."""
         assert self._view is not None
         adds = ((path, self._view.add(path)) for path in decision.removes)
         return {path: add for path, add in adds if add is not None}
@@ -152,8 +152,8 @@ class RewriteKind:
         *,
         numbers: SegmentNumbers | None = None,
     ) -> ChangeSet:
-        """The commit of a decision. `tags_of` an output names its segment; `removed` are the
-        live adds of `decision.removes`."""
+        """The commit of a decision. `tags_of` gives the tags of an output, which name its segment;
+        `removed` are the live adds of `decision.removes`."""
         plan, _ = work.frozen
         outputs = []
         replayed: dict[str, int] = {}
@@ -219,7 +219,8 @@ def locks_on(names: Iterable[str]) -> tuple[LockResource, ...]:
 def past_segments(
     work: Work, live: Sequence[Segment], named: Collection[str]
 ) -> tuple[Segment, ...]:
-    """Segments of the past, only where one is named that is not live: for the message."""
+    """Segments that existed in the past, for the message; read only if the spec names one that is
+    not live."""
     if set(named) <= {each.name for each in live}:
         return ()
     log, last = work.table.log, work.snapshot.version

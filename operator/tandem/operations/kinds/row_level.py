@@ -1,8 +1,8 @@
 """What update, delete and merge share: a job evaluates the statement, rounds follow the table.
 
-Reconciled by row: each row that is live where the statement takes effect is answered once,
-whoever rewrote its file meanwhile (design, "Reconciliation"). What a statement means, and which
-job evaluates it, is said by the kinds themselves (`update.py`, `merge.py`).
+Reconciled by row: the statement is evaluated exactly once for each row that is live when it takes
+effect, also if another writer rewrote the row's file meanwhile (design, "Reconciliation"). What a
+statement means, and which job evaluates it, the kinds define (`update.py`, `merge.py`).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from tandem.spec.update import TableUpdate
 from tandem.timeline.segments import segment_name
 
 MAX_SEGMENT_LOCKS = 1_000
-"""A statement that concerns more segments locks the table: one entry stays small."""
+"""A statement that concerns more segments locks the whole table, to keep the lock entry small."""
 
 _OfJob = rule.ReadyToCommit | rule.Evaluate | rule.Reexecute | rule.StatementConflict
 
@@ -55,7 +55,7 @@ _OfJob = rule.ReadyToCommit | rule.Evaluate | rule.Reexecute | rule.StatementCon
 class RowLevelKind(ABC, Generic[S]):
     """The common part of the `Kind`s of a TableUpdate.
 
-    `merges` tells that the statement may delete and update side by side, and inserts.
+    `merges`: the statement may both delete and update rows, and inserts.
     """
 
     merges: ClassVar[bool] = False
@@ -88,18 +88,19 @@ class RowLevelKind(ABC, Generic[S]):
     def commit_description(
         self, statement: S, agreed: rule.ReadyToCommit, inserted: int
     ) -> CommitDescription:
-        """What the commit says; `inserted` counts the rows of fresh files."""
+        """What `commitInfo` says of the statement; `inserted` counts the rows of fresh files."""
 
     def needs_job(self, statement: S, files: int) -> bool:  # noqa: ARG002
-        """Whether there is anything to evaluate when so many files may be concerned."""
+        """Whether there is anything to evaluate if `files` files may be concerned."""
         return files > 0
 
     def inserts(self, statement: S) -> bool:  # noqa: ARG002
-        """Whether it inserts what it does not find, and so depends on all rows at once."""
+        """Whether it inserts rows that have no match, and so depends on all rows at once."""
         return False
 
     def check(self, work: Work) -> None:
-        """Whatever else must be right before anything is planned. Raises what is wrong."""
+        """Check further preconditions before anything is planned; raises the error of one that
+        does not hold."""
 
     # Planning
 
@@ -134,7 +135,7 @@ class RowLevelKind(ABC, Generic[S]):
             read_version=snapshot.version,
             inputs=len(inputs),
             input_bytes=sum(file.size for file in inputs),
-            # What a statement writes is known when it has matched: at most as much again.
+            # How much a statement writes is known only after matching: at most as much as it reads.
             cost_bytes=sum(file.size for file in inputs),
             segments=names,
             statement=run.statement.canonical,
@@ -142,8 +143,8 @@ class RowLevelKind(ABC, Generic[S]):
                         for r in locks),
         )  # fmt: skip
         if not needed:
-            # True at the version that was read, wherever in a serial order that stands: rows
-            # that come later come after the statement.
+            # Serializable: the statement takes effect at the version that was read, and rows that
+            # are added later come after it.
             nothing = "no file can hold a row that the statement concerns"
             return Planned(summary, None, (), nothing_to_do=nothing)
         record = {"statement": run.statement.to_json()}
@@ -178,14 +179,14 @@ class RowLevelKind(ABC, Generic[S]):
             self._ask_again(work, run, request.table_version, round_)
         if run.asked is None or run.request != request:
             raise ManifestInvalid(
-                "the round was asked for on other grounds than those that hold now",
+                "the round was requested for a state that no longer applies",
                 resource=paths.round_file(plan.operation_id, plan.attempt, round_, "request.json"),
             )
         run.settle(_absorbed(run.asked, result))
         run.asked = run.request = None
 
     def _round(self, work: Work, round_: int) -> RoundResult:
-        """Matches and insert files of a round. Raises: ManifestInvalid, CountMismatch."""
+        """The matches and insert files of a round. Raises: ManifestInvalid, CountMismatch."""
         _, job = work.frozen
         assert isinstance(job.job, StatementJob | MergeJob)
         result = work.results[round_]
@@ -208,8 +209,8 @@ class RowLevelKind(ABC, Generic[S]):
         )
 
     def _ask_again(self, work: Work, run: StatementRun[S], at: int, round_: int) -> None:
-        """What an earlier process must have asked at a version: the rule gives the same answer
-        to the same question."""
+        """Restore the request that an earlier process made at a version: the rule is
+        deterministic."""
         view = run.history.view(at)
         outcome = None if view is None else self._next_of_job(run, view)
         if isinstance(outcome, rule.Evaluate | rule.Reexecute):
@@ -234,7 +235,7 @@ class RowLevelKind(ABC, Generic[S]):
         if isinstance(outcome, rule.StatementConflict):
             return Decision(Verdict.CONFLICT, outcome.why, outcome.reason, payload=outcome)
         if isinstance(outcome, rule.ReadyToCommit):
-            # If the put is lost, what has been settled need not be settled again.
+            # If another writer takes the version, the rows settled so far stay settled.
             run.commit, run.progress = outcome, outcome.progress
             assert run.settled is not None
             run.history.forget(
@@ -248,8 +249,8 @@ class RowLevelKind(ABC, Generic[S]):
     def _ahead(
         self, work: Work, run: StatementRun[S], latest: SnapshotView
     ) -> rule.ReadyToCommit | None:
-        """The commit, if nothing is left to evaluate but what takes no job: rows of files whose
-        statistics rule out a match, and small rounds. None if the job is needed."""
+        """The commit, if the rest can be evaluated without a job: rows of files whose statistics
+        rule out a match, and small rounds. None if the job is needed."""
         while work.small_rounds.understands(work):
             progress = run.progress
             assert progress is not None
@@ -294,12 +295,13 @@ class RowLevelKind(ABC, Generic[S]):
         )
 
     def _next_of_job(self, run: StatementRun[S], latest: SnapshotView) -> _OfJob:
-        """What to do with the rounds of the job alone; answer ourselves what needs none."""
+        """The next step after the rounds of the job, without small rounds; rows that statistics
+        rule out are settled here."""
         progress, settled = run.progress, run.settled
         assert progress is not None
         assert settled is not None
         if run.has_small:
-            # They led nowhere, and have been tried all the same.
+            # The small rounds did not lead to a commit, but count as attempts.
             progress = replace(settled, attempts=progress.attempts)
             run.has_small = False
             run.outputs.clear()
@@ -341,7 +343,7 @@ class RowLevelKind(ABC, Generic[S]):
     def _concerned(
         self, run: StatementRun[S], at: int, rows: Mapping[str, BitMap64]
     ) -> Mapping[str, BitMap64]:
-        """Without the rows of files in which, as their statistics say, nothing matches."""
+        """`rows` without those of files whose statistics rule out a match."""
         view = run.history.view(at)
         assert view is not None
         files = files_.with_paths(view.snapshot.files, rows)

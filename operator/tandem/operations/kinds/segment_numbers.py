@@ -1,4 +1,4 @@
-"""Names, numbers and order of new segments on top of a version. Pure."""
+"""Names, numbers and order of the new segments of a commit. Pure."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class NewSegment:
 
 
 def new_segment(snapshot: Snapshot, now_ms: int) -> NewSegment:
-    """The segment that an ingest or an update makes if it commits right after `snapshot`."""
+    """The segment that an ingest or an update creates if it commits right after `snapshot`."""
     marks = read_live_tags(snapshot.files)
     numbers = SegmentNumbers.at(snapshot.txns, marks.mentioned)
     return NewSegment(str(numbers.take()), marks.next_sequence(now_ms), numbers)
 
 
 def numbers_at(snapshot: Snapshot) -> SegmentNumbers:
-    """The high-water mark as it is: for commits that make no segment."""
+    """The unchanged high-water mark, for commits that create no segment."""
     return SegmentNumbers.at(snapshot.txns)

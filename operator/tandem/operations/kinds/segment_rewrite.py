@@ -1,7 +1,7 @@
-"""`SegmentRewrite`: write the files of single segments anew, each in its segment's name.
+"""`SegmentRewrite`: rewrite the files of single segments, each under its segment's name.
 
-An output takes the place of the one file that it was made of: same segment, same place in the
-order, same time chunk. So no sibling is touched, and nothing of another segment is ever hidden
+An output takes the place of the one file that it was made from: same segment, same place in the
+order, same time chunk. So other segments are not touched, and none of their rows is ever hidden
 or shown twice (I-10, D45, D46, D52).
 """
 
@@ -29,7 +29,7 @@ from tandem.timeline.segment_files import decode_adds
 from tandem.timeline.segments import Segment, layout_label, segments, successor_tags
 
 ONE_FILE = 0
-"""A target size at which no file is ever closed: an input becomes one output, however large."""
+"""The target size that never splits an output: an input becomes one output, however large."""
 
 
 class SegmentRewriteKind(RewriteKind):
@@ -98,7 +98,7 @@ class SegmentRewriteKind(RewriteKind):
         order = job.job.layout
         label = layout_label(order.strategy, order.columns) if order is not None else ""
         removed = self.removed(decision)
-        # As they are now: who wrote to the table since may have changed their tags.
+        # The current ones: other writers may have changed their tags since.
         origins: dict[str, AddFile] = {
             output: removed[input_]
             for (input_,), outputs in self.row_map.bins()
@@ -114,8 +114,8 @@ class SegmentRewriteKind(RewriteKind):
 
 
 def _planned_before(work: Work, live: Sequence[Segment], named: Collection[str]) -> bool:
-    """Whether an attempt has planned, hence found all that is named; looked up only where some
-    of it is gone."""
+    """Whether an earlier attempt has planned, and so found all segments of the spec. Looked up
+    only if some of them are gone."""
     if set(named) <= {each.name for each in live}:
         return False
     files = work.table.store.list(paths.attempts(work.identity.operation_id))

@@ -1,4 +1,4 @@
-"""The working set at one version as reconciliation looks at it: by path, vectors loaded once.
+"""The live files at one version as reconciliation reads them: by path, vectors loaded once.
 
 A data file and a deletion vector never change, so both may be kept for as long as an operation
 lives: every round of the commit loop pays only for what is new.
@@ -27,20 +27,20 @@ _NONE_DEAD = BitMap64()
 
 @dataclass(slots=True)
 class VectorCache:
-    """Deletion vectors and row counts of immutable files. Not shared between threads."""
+    """Deletion vectors and row counts of immutable files. Not thread-safe."""
 
     store: Store
     vectors: dict[str, BitMap64] = field(default_factory=dict)
     rows: dict[str, int] = field(default_factory=dict)
 
     def load(self, vectors: Iterable[DeletionVector]) -> None:
-        """Make sure that these are here, reading the missing ones together."""
+        """Make sure that these are cached; the missing ones are read together."""
         missing = {v.unique_id: v for v in vectors if v.unique_id not in self.vectors}
         loaded = dv.load_many(self.store, list(missing.values()))
         self.vectors.update(zip(missing, loaded, strict=True))
 
     def dead(self, add: AddFile) -> BitMap64:
-        """Positions deleted in a file. Not to be changed by the caller."""
+        """Positions deleted in a file. The caller must not modify the result."""
         vector = add.deletion_vector
         if vector is None:
             return _NONE_DEAD
@@ -49,7 +49,8 @@ class VectorCache:
         return self.vectors[vector.unique_id]
 
     def rows_of(self, add: AddFile) -> int:
-        """Physical rows: by its statistics, else by its footer. Raises: DataFileMissing…"""
+        """The physical rows of a file, from its statistics or else its footer. Raises:
+        DataFileMissing…"""
         known = self.rows.get(add.logged_path)
         if known is None:
             known = num_records_of(add.stats)
@@ -61,7 +62,7 @@ class VectorCache:
 
 
 class SnapshotView:
-    """A `FileView` of one version. `prefetch` paths before asking for them one by one."""
+    """A `FileView` of one version. Call `prefetch` before reading many paths one by one."""
 
     def __init__(self, snapshot: Snapshot, cache: VectorCache) -> None:
         self.snapshot = snapshot
@@ -79,9 +80,9 @@ class SnapshotView:
         self._cache.load(a.deletion_vector for a in found.values() if a.deletion_vector)
 
     def inherit(self, older: SnapshotView, changed: Collection[str]) -> None:
-        """Take over what an earlier version knows of files, except the `changed` ones: those that
-        a commit in between names. What this version shows otherwise is not believed, but looked
-        up when it is asked for."""
+        """Copy from an earlier version what is known of files. The `changed` ones, to which a
+        commit in between refers, and those with another deletion vector in this version are not
+        copied, but looked up when they are needed."""
         known = {
             path: add
             for path, add in older._adds.items()
@@ -103,7 +104,7 @@ class SnapshotView:
         return self._adds[path]
 
     def vector_id(self, path: str) -> str | None:
-        """What tells a file's deleted rows apart: "" if there are none, None if it is not live."""
+        """Identifies a file's deletion vector: "" if it has none, None if it is not live."""
         add = self.add(path)
         if add is None:
             return None
@@ -121,8 +122,8 @@ class SnapshotView:
 
 
 def vector_places(files: pa.Table) -> list[tuple[object, object]]:
-    """Where the deletion vector of each file is, (None, None) for none: what tells those of one
-    file apart."""
+    """The location of each file's deletion vector, (None, None) for none: it identifies a vector
+    among those of the same file."""
     vector = files["deletion_vector"]
     parts = [pc.struct_field(vector, name).to_pylist() for name in ("pathOrInlineDv", "offset")]
     return list(zip(*parts, strict=True))

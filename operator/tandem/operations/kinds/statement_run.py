@@ -1,6 +1,7 @@
-"""How far a statement has come in one attempt, and what its commit changes.
+"""The progress of a statement in one attempt, and what its commit changes.
 
-Must not evaluate anything, nor decide what comes next (`row_level`, `tandem.reconcile.statement`).
+Evaluates nothing, and does not decide on the next step: that is done by `row_level` and
+`tandem.reconcile.statement`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ Evaluation = rule.Evaluate | rule.Reexecute
 
 
 class ParsedStatement(Protocol):
-    """A statement that was parsed, of whatever kind."""
+    """A parsed statement of any kind."""
 
     @property
     def canonical(self) -> str: ...
@@ -37,7 +38,8 @@ S = TypeVar("S", bound=ParsedStatement)
 
 @dataclass(frozen=True, slots=True)
 class CommitDescription:
-    """What a commit says of its statement: Delta's name for it, its parameters, and the rows."""
+    """What `commitInfo` says of a statement: Delta's name of the operation, its parameters and
+    row counts."""
 
     operation: str
     parameters: Mapping[str, str]
@@ -46,12 +48,12 @@ class CommitDescription:
 
 @dataclass(slots=True)
 class StatementRun(Generic[S]):
-    """How far the statement has come in this attempt; rebuilt from its rounds after a restart.
+    """The progress of the statement in this attempt; rebuilt from its rounds after a restart.
 
-    `settled` is what the rounds of the job came to. `progress` is ahead of it by rows that need
-    no evaluation and, if `has_small`, by small rounds, which are not recorded: `outputs` has the
-    files that they wrote. Another round of the job then begins at `settled` again, so that a
-    process that takes over asks the same question.
+    `settled` is the progress after the rounds of the job. `progress` also includes rows that need
+    no evaluation and, if `has_small`, small rounds, which are not recorded: `outputs` has the
+    files that they wrote. The next round of the job starts from `settled` again, so that a
+    process that takes over makes the same request.
     """
 
     statement: S
@@ -65,7 +67,7 @@ class StatementRun(Generic[S]):
     commit: rule.ReadyToCommit | None = None
 
     def settle(self, progress: rule.StatementProgress) -> None:
-        """A round of the job has been taken in."""
+        """Record the progress after a round of the job."""
         self.settled = self.progress = progress
         self.has_small = False
         self.outputs.clear()

@@ -1,6 +1,7 @@
-"""What happens to an operation when the table itself changes (design, "Table changes").
+"""What happens to an operation when the table's metadata or protocol changes (design, "Table
+changes").
 
-The rules are a table in `tandem.reconcile.rules`; here is what the engine does about them.
+The rules are a table in `tandem.reconcile.rules`; this module turns them into decisions.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from tandem.reconcile.table_changes import TableState, check_table
 
 
 def verdict_of_table(work: Work, kind: OperationKind, *, needs_vectors: bool) -> Decision | None:
-    """What to do if the table is not the one that was planned on; None to go on.
+    """What to do if the table is not as it was when the operation planned; None to go on.
 
-    `needs_vectors`: the commit gives deletion vectors to files, whatever becomes of them.
+    `needs_vectors`: the commit always adds deletion vectors to files.
     """
     plan, job = work.frozen
     table, features = job.table, plan.protocol

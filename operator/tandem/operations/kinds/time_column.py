@@ -1,4 +1,4 @@
-"""The table's time column: from the name that people typed to the one that files use."""
+"""The table's time column: maps the name in the spec to the physical name in files."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _TIME_TYPES = frozenset({"date", "timestamp", "timestamp_ntz"})
 
 
 def time_column(table: LakeTable | None, snapshot: Snapshot) -> TimeColumn | None:
-    """The time column by its physical name, None if the LakeTable names none.
+    """The time column by its physical name, None if the LakeTable has none.
 
-    Raises: InvalidSpec if there is no such column, or it holds no time.
+    Raises: InvalidSpec if there is no such column, or its type is not a date or a timestamp.
     """
     if table is None or table.spec.time is None:
         return None
@@ -24,7 +24,7 @@ def time_column(table: LakeTable | None, snapshot: Snapshot) -> TimeColumn | Non
         isinstance(field.type, PrimitiveType) and field.type.name in _TIME_TYPES
     ):
         raise InvalidSpec(
-            "this is no time column of the table",
+            "this is not a time column of the table",
             resource=table.id,
             field="spec.time.column",
             found=time.column,

@@ -1,4 +1,4 @@
-"""`TableUpdate`, update and delete: what they mean, and the job that evaluates them."""
+"""`TableUpdate`, update and delete: their semantics, and the job that evaluates them."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 """The state machine of an operation: `step(state, event) -> (state, effects)`.
 
-Pure: no I/O, no clock, no randomness. Everything that it knows arrives as an event.
+Pure: no I/O, no clock, no randomness. All of its input arrives as events.
 
     step           the machine: which transition follows from which event
-    state          what it remembers, in groups
-    events         what it learns
-    effects        what it asks for
+    state          its state, in groups
+    events         its inputs
+    effects        its outputs
     startup        transitions: what the log and earlier sessions say
     execution      transitions: plan, locks, job
     committing     transitions: reconcile, commit, or end without a commit

@@ -1,4 +1,4 @@
-"""Reconciles with what was committed meanwhile, commits, and ends where no commit is possible.
+"""Reconciles with what was committed meanwhile, commits, and ends if no commit is possible.
 
 Pure, a part of `step`.
 """
@@ -32,7 +32,7 @@ from tandem.spec.status import Phase
 
 
 def decided(state: OperationState, event: Decided) -> Transition:
-    """Commit, evaluate more rows, or give up, as reconciliation says."""
+    """Commit, evaluate more rows, or give up, as reconciliation has decided."""
     if event.verdict is Verdict.COMMIT:
         return do(state, Point.WRITE_SIDECARS)
     if event.verdict is Verdict.EVALUATE:
@@ -46,7 +46,7 @@ def decided(state: OperationState, event: Decided) -> Transition:
 
 
 def commit_refused(state: OperationState, event: CommitRefused) -> Transition:
-    """Give up for a higher priority; take locks again that were lost."""
+    """Give up if a higher priority revoked the locks; acquire them again if they were lost."""
     if event.revoked:
         message = "an operation of higher priority took the locks"
         return give_up(
@@ -65,12 +65,12 @@ def commit_put(state: OperationState, event: CommitPut) -> Transition:
 def commit_lost(state: OperationState) -> Transition:
     """Another writer has the version: reconcile with it."""
     if state.attempt.unknown_puts > state.request.limits.effect_retries:
-        return fail(state, Reason.STORAGE_ERROR, "no put of the commit got through", fresh=True)
+        return fail(state, Reason.STORAGE_ERROR, "no put of the commit succeeded", fresh=True)
     return do(state, Point.READ_TABLE)
 
 
 def commit_unknown(state: OperationState) -> Transition:
-    """Look up whose commit it is, after a while."""
+    """Look up, after a pause, whose commit it is."""
     attempt = state.attempt
     delay = state.request.limits.retry_delay_ms * 2**attempt.unknown_puts // 4
     attempt = replace(attempt, unknown_puts=attempt.unknown_puts + 1)
@@ -81,7 +81,7 @@ def abandon_refused(state: OperationState, event: AbandonRefused) -> Transition:
     """An attempt has committed: report that instead of the ending that was meant."""
     state = replace(state, outcome=replace(state.outcome, closing=None))
     if event.attempt != state.attempt.number:
-        # What we wrote since another session cleaned is ours to clean: see there.
+        # Files that we wrote after another session cleaned are ours to delete.
         return do(state, Point.READ_TABLE)
     log = replace(state.log, succeeded=event.attempt)
     return do(replace(state, log=log), Point.FIND_COMMIT)
@@ -90,7 +90,7 @@ def abandon_refused(state: OperationState, event: AbandonRefused) -> Transition:
 def abandoned_before(state: OperationState) -> Transition:
     """Another session goes on with the operation, and reports how it ends."""
     attempt = state.attempt
-    message = f"attempt {attempt.number} was taken for dead and abandoned by another session"
+    message = f"attempt {attempt.number} was declared dead and abandoned by another session"
     ending = Ending(Phase.FAILED, Reason.ABANDONED, message, attempt.number, plan=attempt.plan)
     wrote = () if state.outcome.ended_before_start is not None else (Point.CLEAN_ATTEMPT,)
     return close(state, Closing((*wrote, Point.RELEASE_LOCKS), ending))

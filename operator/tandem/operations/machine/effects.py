@@ -1,7 +1,7 @@
-"""What the machine asks for: named points, and one small value that carries their arguments.
+"""The machine's outputs: named points, and one small value that carries their arguments.
 
-Every effect is idempotent: performing it twice, or performing it and losing the answer, leaves
-the same world as performing it once. Tests intercept effects by `Point`.
+Every effect is idempotent: performing it twice, or performing it and losing the answer, has the
+same result as performing it once. Tests intercept effects by `Point`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from enum import StrEnum
 
 
 class Point(StrEnum):
-    """The named points, in about the order of an operation's life."""
+    """The named points, roughly in the order in which an operation reaches them."""
 
     READ_TABLE = "ReadTable"  # the latest version, and the stops that it shows
     CHECK_EARLIER_OUTCOME = "CheckEarlierOutcome"  # what earlier runs left under _tandem
@@ -43,8 +43,8 @@ class Point(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """One thing to do. `delay_ms` is how long to wait before; other fields that a point does
-    not use keep their defaults. `version` is the version to put or look up."""
+    """One effect to perform. `delay_ms` is how long to wait before; `version` is the version to
+    put or look up. Fields that a point does not use keep their defaults."""
 
     point: Point
     attempt: int = 0

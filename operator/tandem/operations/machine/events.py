@@ -1,4 +1,4 @@
-"""What the machine learns: one small frozen class per kind of answer, and stop requests.
+"""The machine's inputs: one small frozen class per kind of answer, and stop requests.
 
 Events carry facts that decide control flow, and summaries for the status; never data. Snapshots,
 plans and change sets stay with the performer.
@@ -16,12 +16,12 @@ from tandem.spec.status import OperationResult, Phase, Plan, Progress
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """Start, or start again after a crash: what there is already is looked up, not assumed."""
+    """Start, or start again after a crash: the existing state is looked up, not assumed."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableRead:
-    """The latest version and what in it stops us: the attempt that succeeded, the highest
+    """The latest version and the stops that it shows: the attempt that succeeded, the highest
     abandoned one (0 for none), and whether the operation is closed."""
 
     version: int
@@ -32,13 +32,15 @@ class TableRead:
 
 @dataclass(frozen=True, slots=True)
 class EarlierFound:
-    """What earlier runs left. `attempt` is the highest claimed (0: none), `begun` whether its
-    plan was frozen, without which it cannot have done anything to fail at, `complete` whether
-    its results are there whole, `running` whether its frozen plan is there and its job is known
-    to the job runner, `alive` names a live process that works on it, `failures`
-    counts attempts that failed (also those that died without a record, not those that were
-    interrupted). `recorded` is the result. `closing` is the ending of an operation that was
-    closed, or ended before its start, and whose result is not recorded yet."""
+    """What earlier runs left.
+
+    `attempt` is the highest claimed one (0: none). `begun`: its plan was frozen; an attempt
+    without a plan does not count as failed. `complete`: all of its results are there. `running`:
+    its frozen plan is there and the job runner knows its job. `alive` names a live process that
+    works on it. `failures` counts attempts that failed, including those that died without a
+    record, but not those that were interrupted. `recorded` is the result. `closing` is the ending
+    of an operation that was closed, or ended before its start, and whose result is not recorded
+    yet."""
 
     recorded: Ending | None = None
     closing: Ending | None = None
@@ -52,7 +54,7 @@ class EarlierFound:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How an operation ended, for a status; if `elsewhere`, only how this session of it ended."""
+    """How an operation ended, for its status; if `elsewhere`, only how this session ended."""
 
     phase: Phase
     reason: Reason
@@ -63,21 +65,21 @@ class Ending:
 
     @property
     def elsewhere(self) -> bool:
-        """Another process or session has the operation; a later look shows how that one ends.
-        Nothing is recorded."""
+        """Another process or session runs the operation and will report how it ends. Nothing is
+        recorded."""
         return self.reason in (Reason.ALREADY_RUNNING, Reason.ABANDONED)
 
 
 @dataclass(frozen=True, slots=True)
 class CommitFound:
-    """The committed result, rebuilt from the log (only its version where that is all there is)."""
+    """The committed result, rebuilt from the log (only its version if no more is left)."""
 
     result: OperationResult
 
 
 @dataclass(frozen=True, slots=True)
 class PlanMade:
-    """`superseded`: there is nothing to do since what an earlier plan took is gone."""
+    """`superseded`: there is nothing to do since the inputs of an earlier plan are gone."""
 
     plan: Plan
     nothing_to_do: str = ""
@@ -86,7 +88,7 @@ class PlanMade:
 
 @dataclass(frozen=True, slots=True)
 class EndedBeforeStart:
-    """The attempt that was taken for dead has ended the operation meanwhile, without a commit."""
+    """The attempt that seemed dead has ended the operation meanwhile, without a commit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +105,8 @@ class ClaimLost:
 
 @dataclass(frozen=True, slots=True)
 class AttemptAdopted:
-    """`round` is the last one whose result is there or, if it is `awaited`, the one that its
-    job is at work on."""
+    """`round` is the last one whose result is there or, if `awaited`, the one that the attempt's
+    job is working on."""
 
     plan: Plan
     round: int
@@ -113,7 +115,7 @@ class AttemptAdopted:
 
 @dataclass(frozen=True, slots=True)
 class AdoptionRefused:
-    """What the attempt left cannot be used; it has to be done again."""
+    """What the attempt left cannot be used; the work has to be done again."""
 
     why: str
 
@@ -125,7 +127,7 @@ class LocksGranted:
 
 @dataclass(frozen=True, slots=True)
 class LocksWaiting:
-    """`now_ms` is when that was so."""
+    """The locks are held by others. `now_ms` is the time of the answer."""
 
     blockers: tuple[tuple[str, str], ...]
     now_ms: int = 0
@@ -133,8 +135,8 @@ class LocksWaiting:
 
 @dataclass(frozen=True, slots=True)
 class JobRunning:
-    """`waiting_reason`: why it makes no progress, and a sentence, where that may change by itself
-    (no node has room for it)."""
+    """`waiting_reason`: the reason and the message of a lack of progress that may end by itself
+    (no node has room for a pod)."""
 
     progress: Progress | None = None
     waiting_reason: tuple[Reason, str] | None = None
@@ -174,7 +176,7 @@ class Decided:
 
 @dataclass(frozen=True, slots=True)
 class CommitRefused:
-    """The locks are gone: `revoked` for a higher priority, else lost."""
+    """The locks are gone: `revoked` for a higher priority, otherwise lost."""
 
     revoked: bool
 
@@ -196,7 +198,7 @@ class CommitUnknown:
 
 @dataclass(frozen=True, slots=True)
 class AbandonRefused:
-    """The log shows a success: nothing of the operation may be deleted as unused."""
+    """The log shows a success: no file of the operation may be deleted as abandoned."""
 
     attempt: int
 
@@ -208,16 +210,16 @@ class AbandonedBefore:
 
 @dataclass(frozen=True, slots=True)
 class EffectDone:
-    """The effect of this point is done, without an answer."""
+    """The effect of this point is done and has no answer."""
 
     point: Point
 
 
 @dataclass(frozen=True, slots=True)
 class EffectFailed:
-    """An effect raised. `retryable`: the same effect may work when done again (the store did
-    not answer); `fresh`: another attempt may help (a file vanished); `patient`: it is not a
-    failure, however long it takes (the lock store or the API server is away)."""
+    """An effect raised. `retryable`: the same effect may succeed when repeated (the store did not
+    answer); `fresh`: another attempt may succeed (a file vanished); `patient`: it never counts as
+    a failure, however long it takes (the lock store or the API server is unavailable)."""
 
     effect: Effect
     reason: Reason
@@ -228,7 +230,7 @@ class EffectFailed:
 
 
 class StopRequest(StrEnum):
-    """What users, deadlines and controllers request of an operation under way."""
+    """What users, deadlines and controllers request of a running operation."""
 
     INTERRUPT = "Interrupt"
     CANCEL = "Cancel"  # the resource is being deleted

@@ -41,19 +41,19 @@ def plan_made(state: OperationState, event: PlanMade) -> Transition:
 
 
 def claim_lost(state: OperationState) -> Transition:
-    """The session that was faster lives right now, on any host: leave the operation to it."""
+    """The session that was faster is alive, on any host: leave the operation to it."""
     message = "another process has just started the same operation"
     return end(state, Ending(Phase.FAILED, Reason.ALREADY_RUNNING, message))
 
 
 def locks_granted(state: OperationState, event: LocksGranted) -> Transition:
-    """Start the job, or go on where the locks were lost."""
+    """Start the job, or continue where the locks were lost."""
     before = state.locks
     state = replace(state, locks=LockState(event.token))
     if state.job.adopted:
         return do(replace(state, job=replace(state.job, adopted=False)), Point.POLL_JOB)
     if before.lost and not before.waited:
-        # The put meets whatever was committed meanwhile. A look first would take so long that
+        # The put detects commits made meanwhile. Reading the log first would take so long that
         # two sessions that take the locks from each other might never commit.
         return do(state, Point.ENTER_COMMIT)
     state = replace(state, phase=Phase.LOCKED)
@@ -66,7 +66,7 @@ def locks_granted(state: OperationState, event: LocksGranted) -> Transition:
 
 
 def locks_waiting(state: OperationState, event: LocksWaiting) -> Transition:
-    """Wait for a while, then ask for the locks again."""
+    """Wait for a while, then request the locks again."""
     locks = replace(
         state.locks,
         blockers=event.blockers,

@@ -1,6 +1,6 @@
-"""What follows when an effect failed: patience, another try, another attempt, or the way out.
+"""What follows when an effect failed: waiting, a retry, another attempt, or the end.
 
-Pure, a part of `step`. A final ending is recorded before it is reported; where that fails, the
+Pure, a part of `step`. A final ending is recorded before it is reported; if that fails, the
 message says so.
 """
 
@@ -24,12 +24,13 @@ from tandem.operations.machine.transitions import (
 from tandem.spec.status import Phase
 
 LONGEST_PATIENCE_MS = 10_000
-"""How long it waits at most before it asks a service again that did not answer."""
+"""The longest pause before calling a service again that did not answer."""
 
 
 def failed(state: OperationState, event: EffectFailed) -> Transition:
-    """Try it again as long as that may help; then fail, as far as that is still possible."""
-    # On the way out no service is waited for: leases expire by themselves, and jobs are owned.
+    """Retry the effect as long as that may help; then fail, unless it is too late for that."""
+    # No service is waited for while closing: leases expire by themselves, and jobs have an owner
+    # reference.
     limits, pending, outcome = state.request.limits, state.pending, state.outcome
     patient = event.patient and outcome.closing is None
     if patient or (event.retryable and pending.retries < limits.effect_retries):
@@ -48,7 +49,7 @@ def failed(state: OperationState, event: EffectFailed) -> Transition:
     if event.effect.point is Point.LOOK_UP_COMMIT:
         return _unknown(state, event, f"whether version {event.effect.version} is ours is unknown")
     if event.effect.point is Point.FIND_COMMIT:
-        what = f"attempt {state.attempt.number} has committed, we cannot read what"
+        what = f"attempt {state.attempt.number} has committed, but its result cannot be read"
         return _unknown(state, event, what)
     if event.effect.point is Point.PLAN:
         return _plan_failed(state, event)
@@ -56,8 +57,8 @@ def failed(state: OperationState, event: EffectFailed) -> Transition:
 
 
 def _unknown(state: OperationState, event: EffectFailed, what: str) -> Transition:
-    """Committed, or perhaps: nothing may be deleted or claimed, and the message must not advise
-    to repeat it (Z20)."""
+    """The operation has committed, or may have: nothing may be deleted or claimed, and the message
+    must not advise to repeat it (Z20)."""
     message = f"{what}: {event.message}. Run it again to find out"
     ending = Ending(Phase.FAILED, Reason.STORAGE_ERROR, message, state.attempt.number)
     return close(state, Closing((Point.STOP_JOB, Point.RELEASE_LOCKS), ending))
@@ -66,7 +67,7 @@ def _unknown(state: OperationState, event: EffectFailed, what: str) -> Transitio
 def _plan_failed(state: OperationState, event: EffectFailed) -> Transition:
     log, attempt = state.log, state.attempt
     if event.fresh and _may_be_outdated(state):
-        # A vacuum may have taken what this version names: is there another one by now?
+        # A vacuum may have deleted a file of this version: see whether there is a later version.
         log = replace(log, unreadable=(*log.unreadable, log.version))
         return do(replace(state, log=log), Point.READ_TABLE)
     again = event.reason in UNRECORDED or (event.fresh and attempt.number)
@@ -84,7 +85,8 @@ def _may_be_outdated(state: OperationState) -> bool:
 
 
 def _unrecorded(state: OperationState, ending: Ending, event: EffectFailed) -> Transition:
-    """The ending of a plan may be reported only once no session can start the operation."""
+    """Recording an ending without a job failed: it may be reported only once no session can start
+    the operation."""
     message = f"{ending.message}; this could not be recorded: {event.message}"
     attempt = state.attempt
     reported = Ending(Phase.FAILED, event.reason, message, attempt.number, plan=attempt.plan)
@@ -92,7 +94,7 @@ def _unrecorded(state: OperationState, ending: Ending, event: EffectFailed) -> T
 
 
 def _closing_failed(state: OperationState, closing: Closing, event: EffectFailed) -> Transition:
-    """On the way out nothing but an abandonment matters: without it, files must stay."""
+    """An effect of the closing failed. Only an abandonment matters: without it, files must stay."""
     if event.effect.point is not Point.ABANDON_ATTEMPT:
         return close(state, closing)
     meant = closing.ending

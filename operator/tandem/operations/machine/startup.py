@@ -1,4 +1,4 @@
-"""Finds out where the operation stands: from the log, and from what earlier sessions left.
+"""Determines the state of the operation: from the log, and from what earlier sessions left.
 
 Pure, a part of `step`.
 """
@@ -35,15 +35,15 @@ from tandem.spec.status import Phase
 
 
 def started(state: OperationState) -> Transition:
-    """Read the table first. An earlier session may have left something at work, so that a
-    suspension is met only after a look."""
+    """Read the table first. A job of an earlier session may still run, so a suspension is met only
+    after that."""
     if state.request.limits.suspended:
         state = replace(state, request=replace(state.request, stop=StopRequest.SUSPEND))
     return do(state, Point.READ_TABLE)
 
 
 def table_read(state: OperationState, event: TableRead) -> Transition:
-    """Stop where the log says so; else go on with what this attempt has not done yet."""
+    """Stop if the log says so; otherwise continue with the rest of this attempt."""
     log = replace(
         state.log,
         version=event.version,
@@ -65,7 +65,7 @@ def table_read(state: OperationState, event: TableRead) -> Transition:
     if event.succeeded:
         return do(state, Point.FIND_COMMIT)
     if event.closed or event.abandoned >= attempt.number:
-        # This session is the zombie. What it wrote can never be committed.
+        # This session is the zombie. Its files can never be committed.
         message = f"attempt {attempt.number} was abandoned by a later run; it publishes nothing"
         ending = Ending(Phase.FAILED, Reason.ABANDONED, message, attempt.number)
         todo = (Point.STOP_JOB, Point.CLEAN_ATTEMPT, Point.RELEASE_LOCKS)
@@ -78,7 +78,8 @@ def table_read(state: OperationState, event: TableRead) -> Transition:
 
 
 def earlier_found(state: OperationState, event: EarlierFound) -> Transition:
-    """Report an ending that is known; else close, adopt or clean what earlier sessions left."""
+    """Report an ending that is known; otherwise close, adopt or clean what earlier sessions
+    left."""
     log, limits = state.log, state.request.limits
     if event.recorded is not None and not (
         log.succeeded and event.recorded.reason is not Reason.COMMITTED
@@ -112,8 +113,8 @@ def earlier_found(state: OperationState, event: EarlierFound) -> Transition:
         return close(_work_on(state, event.attempt), Closing(todo, ending, closes=True))
     if state.request.stop is not None:
         return stop(state, state.request.stop)
-    # The cleaning after an abandonment may itself have been cut short. None of these attempts
-    # is ours, so the effect says by itself which they are.
+    # The cleaning after an abandonment may have been interrupted. None of these attempts is ours,
+    # so the effect names them.
     return perform(state, Effect(Point.CLEAN_ATTEMPT, log.abandoned))
 
 
@@ -122,9 +123,9 @@ def _work_on(state: OperationState, number: int) -> OperationState:
 
 
 def _take_over(state: OperationState, event: EarlierFound) -> Transition:
-    """Go on with an attempt whose session is gone, or abandon it."""
+    """Continue an attempt whose session is gone, or abandon it."""
     if state.request.stop is not None:
-        # Its job may be at work, and its files are there.
+        # Its job may be running, and its files exist.
         attempt = replace(state.attempt, persisted=True)
         return stop(replace(state, attempt=attempt), state.request.stop)
     if event.complete or event.running:
@@ -145,7 +146,7 @@ def commit_found(state: OperationState, event: CommitFound) -> Transition:
 
 
 def attempt_adopted(state: OperationState, event: AttemptAdopted) -> Transition:
-    """Go on with the results of an earlier session, or with its job that still runs."""
+    """Continue with the results of an earlier session, or with its job that still runs."""
     state = replace(
         state,
         attempt=replace(state.attempt, owned=True, plan=event.plan, persisted=True),

@@ -1,7 +1,7 @@
-"""Where one operation stands: everything that `step` decides by, in one group per question.
+"""The state of one operation: everything that `step` depends on, in groups.
 
-Small and serializable. It is never trusted after a crash: a restart begins with `Started` and
-finds out from the log and the files under `_tandem` (docs/decisions/0030, 0111).
+Small and serializable. It is never reused after a crash: a restart begins with `Started` and
+rebuilds it from the log and the files under `_tandem` (docs/decisions/0030, 0111).
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from tandem.operations.machine.events import Ending, StopRequest
 from tandem.spec.status import Phase, Plan, Progress
 
 _SHORTEST_PAUSE_MS = 20
-"""Between two looks for the result of a round."""
+"""Between two checks for the result of a round."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the spec allows. `backoff_limit` is how many failed attempts are tried again."""
+    """The limits of the spec. `backoff_limit` is how many failed attempts are retried."""
 
     backoff_limit: int = 3
     dry_run: bool = False
@@ -31,8 +31,8 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What was asked for: by the spec, and by a stop request that cannot be met yet (it is not
-    known whether the operation has committed). Another attempt keeps it."""
+    """What was requested: by the spec, and by a stop request that cannot be met yet, since it is
+    not known whether the operation has committed. Kept for the next attempt."""
 
     limits: Limits = Limits()
     stop: StopRequest | None = None
@@ -42,9 +42,9 @@ class Request:
 class LogState:
     """What the log shows as of `version`, the version that was read last (-1: none yet).
 
-    `succeeded` is the attempt that committed and `abandoned` the highest that is declared dead
-    (0: none); if `closed`, no attempt may commit any more. `unreadable` are versions that name
-    a data file that is gone, so that no plan can be made on them.
+    `succeeded` is the attempt that committed and `abandoned` the highest one declared dead (0:
+    none); if `closed`, no attempt may commit any more. `unreadable` are versions that refer to a
+    data file that is gone, so that no plan can be made on them.
     """
 
     version: int = -1
@@ -58,10 +58,10 @@ class LogState:
 class AttemptState:
     """The attempt that this session works on; `number` is 0 before there is one.
 
-    `owned`: this session claimed or adopted it, otherwise an earlier session left it. The inputs
+    `owned`: this session claimed or adopted it; otherwise an earlier session left it. The inputs
     of its `plan` are frozen once it is `persisted`. `last_claimed` is the highest attempt that
-    any session claimed, `failures` counts attempts that failed, and `unknown_puts` the puts of
-    this one's commit whose answer did not arrive.
+    any session claimed, `failures` counts attempts that failed, and `unknown_puts` counts the
+    puts of this attempt's commit whose answer did not arrive.
     """
 
     number: int = 0
@@ -75,11 +75,11 @@ class AttemptState:
 
 @dataclass(frozen=True, slots=True)
 class LockState:
-    """Our locks, or what they wait for. `token` is 0 without locks.
+    """Our locks, or what we wait for. `token` is 0 without locks.
 
-    `blockers` are pairs of a holder and its resource; they are waited for since
-    `waiting_since_ms` (Unix milliseconds; 0: not waiting). `waited`: the locks come late, so the
-    plan may be stale. `lost`: they were ours until the commit was ready.
+    `blockers` are pairs of a holder and its resource; we wait for them since `waiting_since_ms`
+    (Unix milliseconds; 0: not waiting). `waited`: the locks were granted late, so the plan may be
+    stale. `lost`: the locks were lost when the commit was ready.
     """
 
     token: int = 0
@@ -93,8 +93,8 @@ class LockState:
 class JobState:
     """The Spark job. `round` is the last round of evaluation that was requested.
 
-    `awaited_ms` is the sum of the pauses between looks for the round's result. `adopted`: an
-    earlier session started the job and it is at work on `round`, but we have no locks yet.
+    `awaited_ms` is the sum of the pauses between checks for the round's result. `adopted`: an
+    earlier session started the job, which works on `round`, but we have no locks yet.
     """
 
     round: int = 0
@@ -103,8 +103,9 @@ class JobState:
     adopted: bool = False
 
     def pause_ms(self, poll_ms: int) -> int:
-        """Before the next look for the job's result. After the first round other writers may
-        commit before us, so a short round is looked for more often than every `poll_ms`."""
+        """The pause before the next check for the job's result. After the first round, other
+        writers may commit before us, so a short round is checked more often than every
+        `poll_ms`."""
         if not self.round:
             return poll_ms
         return min(poll_ms, max(_SHORTEST_PAUSE_MS, self.awaited_ms // 8))
@@ -112,8 +113,8 @@ class JobState:
 
 @dataclass(frozen=True, slots=True)
 class PendingEffect:
-    """The effect whose answer is awaited, and how often it was retried. `waiting_reason` is why
-    there is no progress, and a sentence, where that may change by itself."""
+    """The effect whose answer is awaited, and how often it was retried. `waiting_reason` is the
+    reason and the message of a lack of progress that may end by itself."""
 
     effect: Effect | None = None
     retries: int = 0
@@ -122,7 +123,7 @@ class PendingEffect:
 
 @dataclass(frozen=True, slots=True)
 class Closing:
-    """The way out: effects still to perform, then the ending, or another attempt.
+    """The end of an attempt: effects still to perform, then the ending, or another attempt.
 
     `again` starts over (after `delay_ms`) instead of ending. `counted` says whether the attempt
     counts towards the backoff limit: an interruption does not. `closes`: the operation ends

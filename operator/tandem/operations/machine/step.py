@@ -1,14 +1,14 @@
 """The machine: `step(state, event) -> (state, effects)`. Pure: no I/O, no clock, no randomness.
 
-The straight way of an operation:
+The course of an operation without failures or conflicts:
 
     ReadTable → CheckEarlierOutcome → Plan → ClaimAttempt → AcquireLocks → PersistPlan → StartJob
     → PollJob… → ReadResult → ReadTable → Reconcile → WriteSidecars → EnterCommit → PutCommit
     → FinishJob → StopJob → ReleaseLocks → CleanUnused → RecordResult → Maintain
 
 The commit loop goes back to ReadTable whenever another writer was faster. Both stops (a visible
-success, an abandonment of our attempt) are looked for in the very version that the next put
-builds on, so that put-if-absent makes look and put one (design, "Exactly once").
+success, an abandonment of our attempt) are checked in the same version that the next put builds
+on, so that put-if-absent makes check and put atomic (design, "Exactly once").
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ _NEXT = {
     Point.WRITE_SIDECARS: Point.ENTER_COMMIT,
     Point.ENTER_COMMIT: Point.PUT_COMMIT,
 }
-"""What follows an effect that has nothing else to say."""
+"""The transition after an effect that has no answer."""
 
 
 def _done(state: OperationState, event: EffectDone) -> Transition:

@@ -1,7 +1,7 @@
-"""Stop requests to an operation under way, and when each is met.
+"""Stop requests to a running operation, and when each is met.
 
-Pure, a part of `step`. No request is forgotten: what cannot be met at once (it is not known yet
-whether the operation has committed) is met as soon as possible.
+Pure, a part of `step`. No request is lost: one that cannot be met at once, since it is not known
+yet whether the operation has committed, is met as soon as possible.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _FINDING_OUT = frozenset({Point.READ_TABLE, Point.CHECK_EARLIER_OUTCOME})
 
 
 def requested(state: OperationState, request: StopRequest) -> Transition:
-    """Meet the request: now, later, or not at all since it is too late."""
+    """Meet the request: now, later, or not at all if it is too late."""
     closing = state.outcome.closing
     if state.log.succeeded or (closing is not None and not closing.again):
-        # Too late: what is visible is reported, and an ending stays as it is.
+        # Too late: a visible commit is reported, and an ending stays as it is.
         return _again(state)
     if closing is not None or _must_look_first(state, request):
         return _again(replace(state, request=replace(state.request, stop=request)))
@@ -50,15 +50,15 @@ def _must_look_first(state: OperationState, request: StopRequest) -> bool:
     point = state.pending.effect.point if state.pending.effect is not None else None
     if point is Point.LOOK_UP_COMMIT:
         return True  # perhaps it has committed
-    # Whether it has, and what is still at work, is not known yet. An interrupt does not wait for
-    # it: the next run finds it out.
+    # It is not known yet whether it has committed and whether a job runs. An interrupt does not
+    # wait for that: the next run finds out.
     waits = request is not StopRequest.INTERRUPT
     return waits and not state.attempt.number and point in _FINDING_OUT
 
 
 def _again(state: OperationState) -> Transition:
-    """The pending effect once more, which the request preempted, without a delay if the request
-    waits for it."""
+    """Request the pending effect again, which the stop request preempted; without a delay if the
+    request waits for it."""
     pending = state.pending
     if pending.effect is None:
         return state, ()
@@ -68,7 +68,7 @@ def _again(state: OperationState) -> Transition:
 
 
 def stop(state: OperationState, request: StopRequest) -> Transition:
-    """Give up what is under way. Where the operation stands is known by now."""
+    """Give up the current work. The state of the operation is known by now."""
     phase, reason, message = _ENDINGS[request]
     state = replace(state, request=replace(state.request, stop=None))
     is_deadline = request is StopRequest.DEADLINE

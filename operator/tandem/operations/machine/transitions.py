@@ -1,7 +1,7 @@
-"""The moves of the machine: ask for an effect, end, give up an attempt, succeed. Pure.
+"""Building blocks of transitions: request an effect, end, give up an attempt, succeed. Pure.
 
-`step` says when; here is how. The way out of an operation is a list of effects still to
-perform (`Closing`), which no failure but that of an abandonment can change.
+`step` decides which one applies. The end of an operation is a list of effects still to perform
+(`Closing`); the failure of an abandonment is the only one that changes it.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ AFTER_SUCCESS = (
     Point.RECORD_RESULT,  # last of what must be done: who finds it need not look further
     Point.MAINTAIN,
 )
-"""What is left to do once a success is visible. None of it can turn success into failure."""
+"""The effects after a success is visible. No failure of theirs turns success into failure."""
 
 GIVE_UP = (Point.STOP_JOB, Point.ABANDON_ATTEMPT, Point.CLEAN_ATTEMPT)
-"""How an attempt ends without a commit: its files go only after its death is in the log."""
+"""How an attempt ends without a commit: its files are deleted only after the log shows that it is
+abandoned."""
 
 UNRECORDED = frozenset(
     {
@@ -43,17 +44,17 @@ UNRECORDED = frozenset(
         Reason.INTERNAL_ERROR,
     }
 )
-"""Failures of the surroundings: the next run tries again instead of reporting them."""
+"""Failures of the environment: the next run tries again instead of reporting them."""
 
 
 def do(state: OperationState, point: Point, *, delay_ms: int = 0) -> Transition:
-    """Ask for one effect, with the attempt, round and version of `state`."""
+    """Request one effect, with the attempt, round and version of `state`."""
     version = state.log.version + 1 if point in (Point.PUT_COMMIT, Point.LOOK_UP_COMMIT) else -1
     return perform(state, Effect(point, state.attempt.number, state.job.round, version, delay_ms))
 
 
 def perform(state: OperationState, effect: Effect) -> Transition:
-    """Ask for just this effect, for the first time."""
+    """Request exactly this effect, for the first time."""
     return replace(state, pending=PendingEffect(effect)), (effect,)
 
 
@@ -69,7 +70,7 @@ def end(state: OperationState, ending: Ending) -> Transition:
 
 
 def claim(state: OperationState) -> Transition:
-    """Claim the attempt after all that are known."""
+    """Claim the attempt with the next free number."""
     attempt = max(state.attempt.last_claimed, state.log.abandoned) + 1
     if attempt > MOST_ATTEMPTS:
         return too_many(state, attempt - 1)
@@ -77,7 +78,7 @@ def claim(state: OperationState) -> Transition:
 
 
 def too_many(state: OperationState, attempts: int) -> Transition:
-    """Something is wrong with the counting: nothing is done any more."""
+    """The number of attempts is implausibly high: stop without further effects."""
     message = f"the log or `_tandem` say that there were {attempts} attempts; no more than "
     message += f"{MOST_ATTEMPTS} are made"
     return end(state, Ending(Phase.FAILED, Reason.BACKOFF_LIMIT_EXCEEDED, message))
@@ -93,12 +94,12 @@ def end_before_start(state: OperationState, ending: Ending) -> Transition:
 
 
 def unlock(state: OperationState) -> tuple[Point, ...]:
-    """What is left to do about locks on the way out: nothing where there are none."""
+    """The effects that release the locks; none if there are no locks."""
     return (Point.RELEASE_LOCKS,) if state.locks.token else ()
 
 
 def close(state: OperationState, closing: Closing) -> Transition:
-    """Perform what is left on the way out, then end or start over."""
+    """Perform the remaining effects of the closing, then end or start over."""
     if closing.todo:
         point, rest = closing.todo[0], closing.todo[1:]
         outcome = replace(state.outcome, closing=replace(closing, todo=rest))
@@ -130,10 +131,10 @@ def give_up(
     todo: tuple[Point, ...] = ()
     resumable = again or phase is Phase.SUSPENDED or reason in UNRECORDED
     closes = attempt.number > 0 and not resumable
-    # What the surroundings did does not use up the tries of later runs (Spark was missing).
+    # A failure of the environment (Spark was missing) does not use up later runs' retries.
     counted = counted and (again or reason not in UNRECORDED)
     if attempt.number:
-        # An attempt without a persisted plan wrote nothing that could be found or committed.
+        # An attempt without a persisted plan has written nothing to clean or to commit.
         todo += GIVE_UP if attempt.persisted or closes else ()
         todo += (Point.RELEASE_LOCKS,)
         todo += (Point.RECORD_RESULT,) if closes else ()
@@ -156,9 +157,9 @@ def fail(state: OperationState, reason: Reason, message: str, *, fresh: bool) ->
 
 
 def succeed(state: OperationState, result: OperationResult) -> Transition:
-    """The commit is in the log: what is left to do cannot change that."""
+    """The commit is in the log: the remaining effects cannot change that."""
     version = "" if result.version is None else f" as version {result.version}"
-    # Only what is worth a look: that nothing was met goes without saying.
+    # Only what is noteworthy: a summary without other commits is left out.
     met = result.reconciled is not None and result.reconciled.commits_seen > 0
     story = "; ".join(result.summary or ()) if met else ""
     ending = Ending(

@@ -1,8 +1,8 @@
-"""From what happened to what people read: status, result and sentences.
+"""What users read about an operation: its status, its result and the summary's sentences.
 
 Pure.
 
-    status     a state as `status`
+    status     the state machine's state as `status`
     explain    fields of `result`
     sentences  `result.summary`
 """

@@ -1,8 +1,9 @@
-"""What an operation met and did about it, for people: fields of its result, and sentences.
+"""Which commits an operation met and how it reconciled with them, as fields and sentences of its
+result.
 
-Looks at decisions that have been made, and changes none of them. Who took an input away is
-found in the commits since the read version; these are read only where there is such an input,
-and only the last `MOST_COMMITS` of them, since the put waits for it.
+Describes decisions that have been made, and changes none of them. The commit that removed an
+input is found among the commits since the read version. They are read only if an input is gone,
+and only the last `MOST_COMMITS` of them, since the commit waits for it.
 """
 
 from __future__ import annotations
@@ -29,21 +30,21 @@ from tandem.spec.status import ReconciledCommit
 from tandem.timeline.segments import segment_name
 
 MOST_COMMITS = 32
-"""So many of the last commits are read to find out who took an input away."""
+"""How many of the last commits are read to find the one that removed an input."""
 MOST_MET = 8
-"""So many of the last commits that mattered are told."""
+"""How many of the commits that it reconciled with a result names: the last ones."""
 
 
 class Explainer:
-    """Explains one operation. Keeps the commits that it has read: a round later there are only
-    a few more."""
+    """Explains one operation. Caches the commits that it has read: the next round adds only a
+    few."""
 
     def __init__(self, log: DeltaLog) -> None:
         self._log = log
         self._commits: dict[int, Commit] = {}
 
     def change(self, work: Work, change: ChangeSet, milliseconds: int) -> ChangeSet:
-        """The change set with what it met; `milliseconds` is how long it took to come to it."""
+        """The change set with the commits it met; `milliseconds` is how long reconciling took."""
         plan, _ = work.frozen
         payload = work.decision.payload if work.decision is not None else None
         found, onto = change.reconciled, dict[str, int]()
@@ -73,7 +74,7 @@ class Explainer:
         return replace(change, reconciled=found, summary=summary)
 
     def decision(self, work: Work, decision: Decision) -> Decision:
-        """A decision against a commit, with the name of who was the cause."""
+        """A decision not to commit, with the commit that caused it in the message."""
         payload = decision.payload
         if isinstance(payload, RewriteDecision) and decision.verdict is Verdict.SUPERSEDED:
             who = gone_to(self._takers(work, payload))
@@ -94,12 +95,12 @@ class Explainer:
             try:
                 read = self._log.commits(missing[0], last)
             except (LogGap, VersionNotFound):
-                read = []  # log clean-up, or another table: then nobody is named
+                read = []  # log clean-up, or another table: then the message names no commit
             self._commits |= {commit.version: commit for commit in read}
         return [self._commits[v] for v in range(last, first - 1, -1) if v in self._commits]
 
     def _takers(self, work: Work, decision: RewriteDecision) -> tuple[ReconciledCommit, ...]:
-        """The commits that took inputs away or restored them."""
+        """The commits that removed inputs or restored them."""
         taken = {
             path: fate
             for path, fate in decision.fates.items()
@@ -151,7 +152,7 @@ def _followed(course: RoundHistory) -> tuple[ReconciledCommit, ...]:
 
 
 def _met(author: Author, *, executed_again: bool = False, **counts: int) -> ReconciledCommit:
-    """What is zero is not told."""
+    """A commit that was met; counts of zero are left out."""
     return ReconciledCommit(
         version=author.version,
         operation=author.operation,

@@ -1,7 +1,7 @@
-"""What an operation met and did, as short sentences: `result.summary`. Pure.
+"""How an operation reconciled with other commits, as short sentences: `result.summary`. Pure.
 
-One place for the wording, so that a status, the history of a table and an error say the same
-thing in the same words.
+The wording is in one place, so that a status, the history of a table and an error describe the
+same thing in the same words.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ MOST_SENTENCES = 12
 def sentences(
     since: int, found: Reconciled, onto: Mapping[str, int], *, statement: bool
 ) -> tuple[str, ...]:
-    """What came of reconciling, the commits met first.
+    """The outcome of reconciling; the number of commits comes first.
 
     Args:
         since: the version that the operation read.
         onto: segment → rows deleted in it by replay.
         statement: an update, delete or merge; else a rewrite.
     """
-    told = [_commits(since, found)]
+    lines = [_commits(since, found)]
     if found.deletes_remapped:
-        told.append(_replay(found, onto, statement=statement))
-    told += [sentence for met in found.met or () for sentence in of_met(met)]
-    untold = found.rows_masked - sum(met.rows_masked or 0 for met in found.met or ())
-    if untold > 0:
-        told.append(f"{counted(untold, 'row')} masked whose inputs are gone")
+        lines.append(_replay(found, onto, statement=statement))
+    lines += [sentence for met in found.met or () for sentence in of_met(met)]
+    unattributed = found.rows_masked - sum(met.rows_masked or 0 for met in found.met or ())
+    if unattributed > 0:
+        lines.append(f"{counted(unattributed, 'row')} masked whose inputs are gone")
     if found.bins_dropped:
         bins = counted(found.bins_dropped, "bin")
-        told.append(f"{bins} left out: inputs had changed, and there are no deletion vectors")
+        lines.append(f"{bins} left out: inputs had changed, and there are no deletion vectors")
     if found.rows_lost and not any(met.rows_lost for met in found.met or ()):
-        told.append(f"{counted(found.rows_lost, 'matched row')} lost to others")
-    if len(told) > MOST_SENTENCES:
-        told = [*told[: MOST_SENTENCES - 1], f"and {len(told) - MOST_SENTENCES + 1} more"]
-    return tuple(told)
+        lines.append(f"{counted(found.rows_lost, 'matched row')} lost to others")
+    if len(lines) > MOST_SENTENCES:
+        lines = [*lines[: MOST_SENTENCES - 1], f"and {len(lines) - MOST_SENTENCES + 1} more"]
+    return tuple(lines)
 
 
 def _commits(since: int, found: Reconciled) -> str:
@@ -72,28 +72,29 @@ def segments_in_words(onto: Mapping[str, int]) -> str:
 
 
 def of_met(met: ReconciledCommit) -> list[str]:
-    """What one commit of somebody else meant."""
+    """What one commit of another writer meant for the operation."""
     who = f"version {met.version} by {author(met)}"
-    told = []
+    lines = []
     masked = f" → {counted(met.rows_masked, 'row')} masked" if met.rows_masked else ""
     if met.inputs_gone:
-        told.append(f"{counted(met.inputs_gone, 'input')} gone to {who}{masked}")
+        lines.append(f"{counted(met.inputs_gone, 'input')} gone to {who}{masked}")
         masked = ""
     if met.inputs_restored:
-        told.append(f"deleted rows of {counted(met.inputs_restored, 'input')} brought back by "
-                    f"{who}{masked}")  # fmt: skip
+        lines.append(f"deleted rows of {counted(met.inputs_restored, 'input')} brought back by "
+                     f"{who}{masked}")  # fmt: skip
     if met.executed_again:
-        told.append(f"the whole statement executed again after {who}")
+        lines.append(f"the whole statement executed again after {who}")
     if met.rows_evaluated:
-        told.append(f"{counted(met.rows_evaluated, 'row')} evaluated as of {who}")
+        lines.append(f"{counted(met.rows_evaluated, 'row')} evaluated as of {who}")
     if met.rows_lost:
         rows = counted(met.rows_lost, "matched row")
-        told.append(f"{rows} deleted or changed first, as of {who}")
-    return told
+        lines.append(f"{rows} deleted or changed first, as of {who}")
+    return lines
 
 
 def author(met: ReconciledCommit) -> str:
-    """`TableUpdate/late`; for others the engine, and what it did: `delta-rs:…` (OPTIMIZE)"""
+    """`TableUpdate/late`; for other engines the engine and its operation: `delta-rs:…`
+    (OPTIMIZE)."""
     if met.by:
         return met.by
     engine = quoted(met.engine) if met.engine else "an unknown engine"
@@ -101,6 +102,6 @@ def author(met: ReconciledCommit) -> str:
 
 
 def gone_to(mets: Sequence[ReconciledCommit]) -> str:
-    """`4 inputs gone to version 44 by …`, for those of whom nothing is left; "" for none."""
+    """`4 inputs gone to version 44 by …`, for inputs of which nothing is left; "" for none."""
     bare = [met.model_copy(update={"rows_masked": None}) for met in mets]
     return "; ".join(sentence for met in bare for sentence in of_met(met))

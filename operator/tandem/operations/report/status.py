@@ -1,4 +1,4 @@
-"""From a state to the `status` that people see. Pure."""
+"""Derives a resource's `status` from the state machine's state. Pure."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _progress(progress: Progress | None, phase: Phase) -> Progress | None:
     if progress is None:
         return None
     if phase is Phase.SUCCEEDED:
-        # What the job said last need not have been its end.
+        # The job's last report may be from before its end.
         return progress.completed()
     return progress.stopped() if phase in ENDED or phase is Phase.SUSPENDED else progress
 
@@ -89,7 +89,7 @@ def _message(state: OperationState, now_ms: int) -> str:
 
 
 def duration_in_words(seconds: int) -> str:
-    """How long, as people say it: `40 s`, `3 min`, `2 h 5 min`."""
+    """A duration in words: `40 s`, `3 min`, `2 h 5 min`."""
     minutes, seconds = divmod(max(0, seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:
@@ -100,11 +100,11 @@ def duration_in_words(seconds: int) -> str:
 def conditions(
     phase: Phase, reason: Reason, message: str, generation: int, now_ms: int
 ) -> tuple[Condition, ...]:
-    """The conditions of an operation in `phase`, the one that says most first.
+    """The conditions of an operation in `phase`, the most informative one first.
 
-    What tools make of them (Flux and `kubectl wait` by kstatus, Argo CD) decides their truth:
-    `Ready` False alone would mean "still at work" to them, so a failure is `Stalled`; what is
-    suspended is as its owner wants it, and has no `Ready` that could say otherwise.
+    Their values follow how tools read them (Flux and `kubectl wait` through kstatus, Argo CD):
+    `Ready` False alone means "in progress" to them, so a failure is also `Stalled`. A suspended
+    operation is in the state that its owner wants, so it has no `Ready` condition.
     """
 
     def condition(type_: ConditionType, status: ConditionStatus, text: str = "") -> Condition:

@@ -323,8 +323,8 @@ class _Merge:
         """With the identity of the source row that each row matched, null for none."""
         order = np.lexsort((hidden[POSITION].to_numpy(), hidden[INPUT].to_numpy()))
         places = hidden.take(pa.array(order))
-        told = _positions_in(places, answer)
-        matched = sources[order][told]
+        answered = _positions_in(places, answer)
+        matched = sources[order][answered]
         ids = self.copy.identities[np.maximum(matched, 0)] if len(self.copy.rows) else None
         for number, field in enumerate(_RECORD):
             values = np.zeros(len(matched), np.int64) if ids is None else ids[:, number]

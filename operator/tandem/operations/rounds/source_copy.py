@@ -107,10 +107,10 @@ def _load(work: Work, ref: SidecarRef) -> SourceCopy:
     try:
         with pa.ipc.open_file(pa.BufferReader(read_sidecar(work.table.store, ref))) as reader:
             rows = reader.read_all()
-        told = rows.schema.metadata or {}
-        schema = told[SOURCE_SCHEMA].decode()
+        metadata = rows.schema.metadata or {}
+        schema = metadata[SOURCE_SCHEMA].decode()
         columns = Schema.from_json(schema)
-        whole = told[SOURCE_IS_WHOLE] == b"true"
+        whole = metadata[SOURCE_IS_WHOLE] == b"true"
     except (pa.ArrowInvalid, KeyError, ValueError) as error:
         raise ManifestInvalid(
             "the copy of the source cannot be read",

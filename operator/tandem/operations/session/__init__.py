@@ -1,6 +1,6 @@
-"""One operation in progress: performs the machine's effects against the real world.
+"""One operation in progress: performs the machine's effects on store, log, locks and jobs.
 
-The only room that commits. Knows no kind of operation: those implement `model.Work`'s protocol.
+The only package that commits. Does not depend on the kinds of operations.
 
     session         holds the state, performs one effect at a time
     performer       one method per effect
@@ -8,5 +8,5 @@ The only room that commits. Knows no kind of operation: those implement `model.W
     commit_actions  from a change set to the actions of a commit
     job_control     start and watch the job, verify its result
     recovery        what earlier processes left, and whether it is usable
-    identity        which operation a resource is
+    identity        the operation id of a resource
 """

@@ -1,6 +1,6 @@
-"""From a change set to a commit: deletion vectors, tags, statistics, the two kinds of `txn`.
+"""Makes a commit from a change set: deletion vectors, tags, statistics, the two kinds of `txn`.
 
-Also the reverse: finding the commit of a success again, and what it came to.
+Also the reverse: finds the commit of a success, and the result that it carries.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from tandem.storage.store import Store
 
 def write_vectors(store: Store, folder: str, change: ChangeSet, known: Vectors) -> Vectors:
     """The deletion vectors of a change set by logged path, the fresh ones in one file below
-    `folder`. Of `known`, written in an earlier round, those that still hold are kept.
+    `folder`. Of `known`, written in an earlier round, those that are still valid are kept.
 
-    None lies inline, however small: Spark's vacuum fails on a table with one
+    None is stored inline, however small: Spark's vacuum fails on a table with one
     (docs/decisions/0087)."""
     vectors: dict[str, tuple[BitMap64, DeletionVector]] = {}
     fresh: list[tuple[str, BitMap64]] = []
@@ -100,8 +100,8 @@ def actions(work: Work, attempt: int, fencing: int) -> list[Action]:
 
 
 def abandonment(work: Work, attempt: int, *, closes: bool) -> list[Action]:
-    """A commit without data that declares all attempts up to `attempt` dead; one that `closes`
-    the operation, those to come as well."""
+    """A commit without data that declares all attempts up to `attempt` dead; if it `closes` the
+    operation, later attempts, too."""
     info = commit_info(
         "ABANDON",
         {"attempt": str(attempt)},
@@ -123,7 +123,7 @@ def abandonment(work: Work, attempt: int, *, closes: bool) -> list[Action]:
 
 
 def result_of(work: Work, version: int) -> OperationResult:
-    """What the operation did, for its status, if the change set is committed as `version`."""
+    """The result for the status if the change set is committed as `version`."""
     change = work.change
     assert change is not None
     return OperationResult(
@@ -141,8 +141,9 @@ def result_of(work: Work, version: int) -> OperationResult:
 
 @dataclass(frozen=True, slots=True)
 class TxnMarkers:
-    """What in a version keeps attempts of an operation from committing after it: the attempt
-    that succeeded and the highest abandoned one (0 for none), and whether it is closed."""
+    """What a version shows that keeps attempts of an operation from committing after it: the
+    attempt that succeeded and the highest abandoned one (0 for none), and whether the operation is
+    closed."""
 
     succeeded: int = 0
     abandoned: int = 0
@@ -164,8 +165,8 @@ def txn_markers(snapshot: Snapshot, operation_id: str) -> TxnMarkers:
 
 
 def find_success(log: DeltaLog, operation_id: str, latest: int) -> Commit | None:
-    """The commit of a success that the log shows, looked for backwards from `latest`; None if
-    log clean-up has removed it."""
+    """The commit of a success that the log shows, searched backwards from `latest`; None if log
+    clean-up has deleted it."""
     app = paths.success_app(operation_id)
     for version in range(latest, -1, -1):
         commit = log.commit(version)
@@ -177,7 +178,7 @@ def find_success(log: DeltaLog, operation_id: str, latest: int) -> Commit | None
 
 
 def result_in(commit: Commit | None) -> OperationResult:
-    """The result that a commit of ours carries, with the version that it really became."""
+    """The result that a commit of ours carries, with the version that it actually has."""
     if commit is None:
         return OperationResult()
     body = commit.info.body.get("tandem") if commit.info else None

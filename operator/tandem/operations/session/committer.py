@@ -1,6 +1,6 @@
-"""Everything that goes into the log: the commit of an attempt, and its abandonment.
+"""All writes to the log: the commit of an attempt, and its abandonment.
 
-Both are put on the very version in which the stops were looked at, and count only once the
+Both are put right after the version in which the stops were checked, and count only once the
 table shows them (docs/decisions/0031).
 """
 
@@ -66,13 +66,13 @@ class Committer:
         assert work.change is not None
         stops = commit_actions.txn_markers(work.snapshot, self._id)
         if stops.forbid(effect.attempt) or effect.version != work.snapshot.version + 1:
-            return CommitLost()  # we have seen more meanwhile than the decision was made on
+            return CommitLost()  # the decision was made on an older version than the latest read
         # (Where the snapshot comes from a checkpoint alone, there was none to begin with.)
         if work.snapshot.position is not None and not self._is_there(effect.version - 1):
             return CommitLost()
-        # As late as can be: a vacuum without retention may run at any time.
+        # As late as possible: a vacuum without retention may run at any time.
         job_control.check_outputs(self._store, self._id, effect.attempt, work.change)
-        # One token, one content: what was put before and got lost is told apart by it.
+        # One token per content: it distinguishes this put from an earlier one that got lost.
         work.token = self._new_token(effect.attempt)
         actions = commit_actions.actions(work, effect.attempt, fencing)
         result = commit_actions.result_of(work, effect.version)
@@ -85,17 +85,18 @@ class Committer:
         return self._visible(work, result)
 
     def look_up(self, work: Work, effect: Effect) -> Event:
-        """Is the put that we could not be sure of ours? Raises: StorageError."""
+        """Find out whether a put of unknown outcome has succeeded. Raises: StorageError."""
         if self._table.log.find_commit(effect.version, work.token):
             return self._visible(work, commit_actions.result_of(work, effect.version))
-        # Not there (yet). If it still arrives, the next read shows our own success.
+        # Not there (yet). If it arrives later, the next read shows our own success.
         return CommitLost()
 
     def abandon(
         self, work: Work, effect: Effect, state: OperationState, record: ResultRecord, session: str
     ) -> Event:
-        """Commit that the attempt is dead (and if it closes the operation, that all are), unless
-        a success is visible, or its owner has ended the operation. Raises: StorageError."""
+        """Commit that the attempt is dead (or, if it closes the operation, that all attempts are),
+        unless a success is visible or the attempt's owner has ended the operation. Raises:
+        StorageError."""
         attempt, closing = effect.attempt, state.outcome.closing
         assert closing is not None
         ended = EndedRecord(
@@ -110,7 +111,7 @@ class Committer:
         stops = commit_actions.txn_markers(work.snapshot, self._id)
         over = stops.succeeded > 0 or stops.closed
         if not over and (closing.closes or stops.abandoned < attempt):
-            _require_writable(work)  # before it is ended: else it must stay as it is
+            _require_writable(work)  # before the end is recorded, which is final
         there = self._end(ended)
         if there.phase:
             return EndedBeforeStart()
@@ -122,15 +123,15 @@ class Committer:
                 attempt = last
                 if self._end(ended.model_copy(update={"attempt": last})).phase:
                     return EndedBeforeStart()
-            # How it ends must be known to whoever finds it closed and no result.
+            # A process that finds the operation closed, but no result, reads its ending here.
             self._store.put(paths.ending(self._id), records.encode(record))
         refused = self._commit_abandonment(work, effect, attempt, closes=closing.closes)
         return refused or EffectDone(effect.point)
 
     def declare_dead(self, work: Work, attempt: int, why: str, session: str) -> bool:
-        """Commit that attempts up to this one, on which nobody works, are dead; False if a
-        success is visible, or the last one's owner has ended the operation: then none may be
-        called so. Raises: AlreadyExists if others were faster every time, StorageError."""
+        """Commit that the attempts up to this one, on which no process works, are dead. False,
+        without a commit, if a success is visible or the last one's owner has ended the operation.
+        Raises: AlreadyExists if other writers were faster every time, StorageError."""
         self.refresh(work)
         if commit_actions.txn_markers(work.snapshot, self._id).succeeded:
             return False
@@ -150,8 +151,9 @@ class Committer:
         return refused is None
 
     def ends_before_start(self, work: Work, ending: Ending, session: str) -> bool:
-        """Whether it is this session that ends its attempt, and with it the operation, without
-        a word in the log; else it was taken for dead, and may not speak. Raises: StorageError."""
+        """Whether this session ends its attempt, and with it the operation, without a commit. If
+        not, another session has declared it dead, and it must not report. Raises:
+        StorageError."""
         ended = EndedRecord(
             operation_id=self._id,
             attempt=ending.attempt,
@@ -163,12 +165,14 @@ class Committer:
         )
         if self._end(ended).token != session:
             return False
-        # Perhaps somebody else had, and the record of it was cleaned away since: the log knows.
+        # Another session may have ended it before, and the record been cleaned since: the log
+        # shows that.
         self.refresh(work)
         return not commit_actions.txn_markers(work.snapshot, self._id).forbid(ending.attempt)
 
     def _end(self, ended: EndedRecord) -> EndedRecord:
-        """Put if absent how the attempt ended; what is there then, perhaps somebody else's."""
+        """Put if absent how the attempt ended. Returns the record that is there then, perhaps
+        that of another session."""
         path = paths.ended(self._id, ended.attempt)
         if records.put_once(self._store, path, ended):
             return ended
@@ -177,7 +181,8 @@ class Committer:
     def _commit_abandonment(
         self, work: Work, effect: Effect, attempt: int, *, closes: bool = False
     ) -> Event | None:
-        """Put until the table shows it; what keeps it from being so, if anything.
+        """Put the abandonment until the table shows it. Returns the event that prevents that, or
+        None.
 
         Raises: UnsupportedFeature, CorruptLog if an attempt may have committed after all.
         """
@@ -196,17 +201,17 @@ class Committer:
                 self._table.log.put_commit(work.snapshot.version + 1, actions, token=token)
             except AlreadyExists:
                 continue
-            # Round again: it counts when the table shows it.
+            # Check again: it counts once the table shows it.
         return EffectFailed(
             effect, Reason.CONFLICT, "other writers were faster every time", retryable=True
         )
 
     def _visible(self, work: Work, result: OperationResult) -> Event:
-        """What our commit file came to. One that fell into a hole of the log, below a checkpoint,
-        no reader will ever see: it did not happen. But that a checkpoint does not show our
-        success proves no hole: others' checkpoints may forget who committed.
+        """Whether readers see our commit file. A file that was put into a hole of the log, below a
+        checkpoint, is never read: the commit did not happen. But a checkpoint without our success
+        does not prove that there is a hole: other writers' checkpoints may expire `txn`s.
 
-        Raises: UnsupportedFeature if nobody can tell any more, StorageError.
+        Raises: UnsupportedFeature if that can no longer be determined, StorageError.
         """
         version = result.version
         assert version is not None
@@ -219,13 +224,14 @@ class Committer:
         if _live_attempts(snapshot, self._id):
             return CommitPut(result)
         protocol.check_remembers(snapshot.metadata, resource=work.identity.display)
-        # It would only mislead who reads the log's history.
+        # It would only mislead readers of the log's history.
         self._store.delete([commit_path(version)])
         return CommitLost()
 
     def _is_there(self, version: int) -> bool:
-        """Whether the log still has this commit. If clean-up has taken it (we were stopped for
-        long), it may have taken the version after it too: a put there would fall into a hole."""
+        """Whether the log still has this commit. If log clean-up has deleted it (this process was
+        paused for long), it may have deleted the next version, too: a put of that version would
+        fall into a hole."""
         try:
             self._store.head(commit_path(version))
         except ObjectNotFound:
@@ -237,11 +243,11 @@ class Committer:
 
 
 def _live_attempts(snapshot: Snapshot, operation_id: str) -> set[int]:
-    """Attempts of which the table has live files: whatever the log says or forgot, they did
-    commit."""
+    """The attempts of which the table has live files: they have committed, whatever `txn`s the
+    log still has."""
     paths = snapshot.files["path"]
     ours = paths.filter(pc.match_substring(paths, f"{operation_id}-")).to_pylist()
-    # A clone or a conversion may name them absolutely.
+    # A clone or a conversion may refer to them by absolute paths.
     folder = re.compile(rf"(?:^|/){operation_id}-([1-9][0-9]{{0,2}})/")
     return {int(match[1]) for match in map(folder.search, ours) if match is not None}
 
@@ -253,16 +259,16 @@ def _require_writable(work: Work) -> None:
 
 
 def _require_uncommitted(work: Work, highest: int) -> None:
-    """Before attempts are declared dead, and then cleaned. Raises: UnsupportedFeature,
-    CorruptLog."""
+    """Check that no attempt up to `highest` has committed, before they are declared dead and
+    cleaned. Raises: UnsupportedFeature, CorruptLog."""
     identity, snapshot = work.identity, work.snapshot
     _require_writable(work)
     live = [n for n in _live_attempts(snapshot, identity.operation_id) if n <= highest]
     if live:
         raise CorruptLog(
-            "files of an attempt are live, and the log does not know that it committed",
+            "files of an attempt are live, but the log has no record of its commit",
             resource=identity.display,
             found=f"files of {paths.data(identity.operation_id, max(live))}",
             expected="none of an attempt that is to be abandoned",
-            remedy="Nothing was deleted; find out what took the txn of this operation away",
+            remedy="Nothing was deleted; find out what removed the txn of this operation",
         )

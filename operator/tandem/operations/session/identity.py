@@ -1,4 +1,4 @@
-"""Which operation a resource is: its id, and which of its runs (`--again`) is meant."""
+"""The operation id of a resource, and which of its runs (`--again`) it stands for."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def identify(
     again: bool,
     only_failed: bool = False,
 ) -> Identity:
-    """The latest run of a resource; with `again` a new one, unless the latest is unfinished
-    (that one is then taken up: a killed `--again` is not forgotten). With `only_failed` there
-    is no new one after a success, either, whatever is asked for.
+    """The latest run of a resource; with `again` a new one, unless the latest is unfinished, which
+    is then continued: a killed `--again` is not lost. With `only_failed`, `again` starts no new
+    run after a success.
 
-    What was done to another table at this location, which is gone, is no run of this one: a
-    new one is begun, whatever is asked for (docs/decisions/0089).
+    A run on another table that was at this location before does not count: a new one is started
+    in any case (docs/decisions/0089).
 
     Raises: ManifestInvalid, StorageError.
     """
@@ -58,7 +58,7 @@ def identify(
 
 
 def _began(table: Table, snapshot: Snapshot, operation_id: str) -> bool:
-    """The log tells of it for longer than its record is kept."""
+    """Whether the run has begun. The log shows it for longer than its record is kept."""
     in_log = commit_actions.txn_markers(snapshot, operation_id) != commit_actions.TxnMarkers()
     return in_log or _exists(table, paths.identity(operation_id))
 
@@ -71,7 +71,8 @@ def _finished(table: Table, snapshot: Snapshot, operation_id: str) -> bool:
 
 
 def _failed(table: Table, snapshot: Snapshot, operation_id: str) -> bool:
-    """Without the record, a log that is closed says no more than that there was no success."""
+    """Whether the run has failed. Without a record, that the log shows the operation as closed
+    means only that it did not succeed."""
     stops = commit_actions.txn_markers(snapshot, operation_id)
     if stops.succeeded:
         return False
@@ -79,12 +80,13 @@ def _failed(table: Table, snapshot: Snapshot, operation_id: str) -> bool:
     record = records.load(table.store, path, ResultRecord, operation_id=operation_id)
     if record is not None:
         return record.phase == Phase.FAILED
-    told = recovery.last_ending_before_start(table.store, operation_id)
-    return stops.closed if told is None else told.phase is Phase.FAILED
+    ending = recovery.last_ending_before_start(table.store, operation_id)
+    return stops.closed if ending is None else ending.phase is Phase.FAILED
 
 
 def _of_another_table(table: Table, snapshot: Snapshot, operation_id: str) -> bool:
-    """What this log tells of is of this table, even where its id was changed."""
+    """Whether the run was on another table. One that this log shows was on this table, even if
+    the table's id has changed."""
     if commit_actions.txn_markers(snapshot, operation_id) != commit_actions.TxnMarkers():
         return False
     path = paths.identity(operation_id)

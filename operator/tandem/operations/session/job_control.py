@@ -1,7 +1,6 @@
-"""The engine's side of a job: freeze its plan, start it, watch it, believe its result.
+"""The engine's side of a job: freezes its plan, starts it, polls it, verifies its result.
 
-The truth about success is the result file; what the runner says only tells when to stop
-waiting for it.
+Only the result file shows success; the runner's status only says when to stop waiting for it.
 """
 
 from __future__ import annotations
@@ -33,14 +32,14 @@ from tandem.spec.status import Progress
 from tandem.storage.store import Store
 
 LOOK_EVERY = 20
-"""Of how many polls one looks whether another session has ended the attempt."""
+"""One of so many polls checks whether another session has ended the attempt."""
 _TELLING = 20
-"""A pace is told from the twentieth part of the whole on."""
+"""An ETA is given once the twentieth part of the work is done."""
 _LOST = frozenset({JobPhase.ENDED, JobPhase.FAILED, JobPhase.UNKNOWN})
 
 
 def persist(work: Work, attempt: int) -> None:
-    """Write plan.json and job.json. From here on the inputs are frozen, and pinned."""
+    """Write plan.json and job.json. From then on the inputs are frozen, and pinned."""
     planned = work.planned
     assert planned is not None
     assert planned.job is not None
@@ -88,7 +87,7 @@ def persist(work: Work, attempt: int) -> None:
 
 
 def request(work: Work, attempt: int) -> JobRequest:
-    """What to start."""
+    """The job to start."""
     operation_id = work.identity.operation_id
     plan, spec = work.frozen
     return JobRequest(
@@ -106,7 +105,7 @@ def request(work: Work, attempt: int) -> JobRequest:
 
 
 def poll(work: Work, runner: JobRunner, attempt: int, round_: int, now_ms: int) -> Event:
-    """Is the round's result there, or will it never be?"""
+    """Whether the round's result is there, may still come, or will never come."""
     store, operation_id = work.table.store, work.identity.operation_id
     # Asked before looking for the result, so that one written in between is not missed.
     status = runner.status(paths.job_name(operation_id, attempt))
@@ -124,17 +123,17 @@ def poll(work: Work, runner: JobRunner, attempt: int, round_: int, now_ms: int) 
     work.polls += 1
     if work.polls % LOOK_EVERY == 0 and _is_over(store, operation_id, attempt):
         # Its result has been cleaned away, or will be, and its driver waits for more rounds.
-        message = f"attempt {attempt} was taken for dead and ended by another session"
+        message = f"attempt {attempt} was declared dead and ended by another session"
         return JobLost(Reason.ABANDONED, message)
-    # Its image may yet be pushed, a node be added: what only waits is not lost.
+    # A job that only waits is not lost: its image may still be pushed, a node be added.
     waiting_reason = None if status.reason is None else (status.reason, status.message)
     return JobRunning(_progress(work, attempt, round_, now_ms), waiting_reason)
 
 
 def _failure(store: Store, operation_id: str, attempt: int, round_: int) -> JobFailure | None:
-    # One driver serves all rounds: what it died of, it told in the round that it began with.
-    for told in sorted({round_, 0}, reverse=True):
-        path = paths.round_file(operation_id, attempt, told, "failure.json")
+    # One driver serves all rounds: it may have reported its failure in the round it began with.
+    for reported_in in sorted({round_, 0}, reverse=True):
+        path = paths.round_file(operation_id, attempt, reported_in, "failure.json")
         found = records.load(store, path, JobFailure, operation_id=operation_id, attempt=attempt)
         if found is not None:
             return found
@@ -142,7 +141,7 @@ def _failure(store: Store, operation_id: str, attempt: int, round_: int) -> JobF
 
 
 def read_result(work: Work, attempt: int, round_: int) -> None:
-    """The round's manifest into `work`. Raises: ManifestInvalid, StorageError."""
+    """Read the round's manifest into `work`. Raises: ManifestInvalid, StorageError."""
     operation_id = work.identity.operation_id
     path = paths.round_file(operation_id, attempt, round_, "result.json")
     result = records.load(
@@ -153,7 +152,7 @@ def read_result(work: Work, attempt: int, round_: int) -> None:
             "the result is gone",
             resource=path,
             found="no such object",
-            expected="the answer that was there a moment ago",
+            expected="the result that existed a moment ago",
             remedy="Check that no other process removes files below _tandem",
         )
     folder = paths.data(operation_id, attempt) + "/"
@@ -175,7 +174,7 @@ def request_round(work: Work, attempt: int, round_: int, request_: RoundRequest)
     try:
         work.table.store.put_if_absent(path, records.encode(request_))
     except AlreadyExists:
-        # A twin of this process, or our first try, asked before; its question stands.
+        # A duplicate of this process, or our first try, made a request before, which stands.
         there = records.load(work.table.store, path, RoundRequest, round=round_)
         if there is None:
             raise
@@ -184,7 +183,8 @@ def request_round(work: Work, attempt: int, round_: int, request_: RoundRequest)
 
 
 def check_outputs(store: Store, operation_id: str, attempt: int, change: ChangeSet) -> None:
-    """That our files are still there: a vacuum without retention takes what no commit names.
+    """Check that our files still exist: a vacuum without retention deletes files that no commit
+    refers to.
 
     Raises: OutputMissing.
     """
@@ -196,16 +196,16 @@ def check_outputs(store: Store, operation_id: str, attempt: int, change: ChangeS
                 resource=output.add.path,
                 found=f"{there.get(output.add.path, 'no')} bytes",
                 expected=f"{output.add.size} bytes",
-                remedy="Does somebody vacuum this table without retention?",
+                remedy="Is this table vacuumed without retention?",
             )
 
 
 def _is_over(store: Store, operation_id: str, attempt: int) -> bool:
-    """Whether somebody has ended the attempt, or the operation. Later even the record of that is
-    cleaned away, with the plan, which was there before the job."""
+    """Whether another session has ended the attempt or the operation. Cleaning later deletes even
+    the record of that, together with the plan, which is older than the job."""
     ended, plan = paths.ended(operation_id, attempt), paths.plan(operation_id, attempt)
-    told = paths.result(operation_id)
-    return _exists(store, ended) or _exists(store, told) or not _exists(store, plan)
+    result = paths.result(operation_id)
+    return _exists(store, ended) or _exists(store, result) or not _exists(store, plan)
 
 
 def _exists(store: Store, path: str) -> bool:
@@ -225,7 +225,7 @@ def _progress(work: Work, attempt: int, round_: int, now_ms: int) -> Progress | 
     try:
         found = records.load(work.table.store, path, JobProgress)
     except ManifestInvalid:
-        return None  # for people only, and overwritten while we read
+        return None  # only for display, and overwritten while we read
     if found is None:
         return None
     total = found.bytes_total or found.files_total
@@ -247,9 +247,9 @@ def _progress(work: Work, attempt: int, round_: int, now_ms: int) -> Progress | 
 
 
 def eta_seconds(pace: ProgressBaseline, done: int, now_ms: int) -> int | None:
-    """How long the rest takes if it goes on as fast; None while that cannot be told.
+    """Seconds that the rest takes at the same pace; None while there is no estimate.
 
-    The first files come while Python's workers still start, so they tell nothing.
+    The first files are not representative: Python's workers are still starting.
     """
     gained, elapsed_ms = done - pace.done, now_ms - pace.since_ms
     if gained * _TELLING < pace.total or elapsed_ms <= 0 or done >= pace.total:

@@ -1,7 +1,7 @@
-"""Performs effects against the real world: store, log, locks, jobs. One method per point.
+"""Performs effects on the store, the log, the locks and the jobs. One method per point.
 
-What an effect raises becomes an event here, in one place, so that `step` decides what a failure
-means. `interceptor` is the hook for tests: it sees every effect by name, before and after.
+An exception of an effect becomes an event here, in one place, so that `step` decides what a
+failure means. `interceptor` is a hook for tests: it wraps every effect.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ Interceptor = Callable[[Effect, Callable[[], Event]], Event]
 
 _LOCK_WAIT_S = 1.0
 _FRESH = (ManifestInvalid, RowMapInvalid, OutputMissing, DataFileMissing)
-"""Failures that another attempt, planned anew, may not meet again."""
+"""Failures that another attempt, with a plan of its own, may not meet."""
 
 
 def passthrough(_effect: Effect, call: Callable[[], Event]) -> Event:
@@ -70,8 +70,9 @@ def passthrough(_effect: Effect, call: Callable[[], Event]) -> Event:
 
 @dataclass(frozen=True, slots=True)
 class PerformerOptions:
-    """`mode` and `priority` are those of its locks. `maintain` does what table properties ask
-    after a commit (checkpoint, log clean-up); it gets the version that was read last."""
+    """`mode` and `priority` are those of the locks. `maintain` runs after a commit and does what
+    table properties require (checkpoint, log clean-up); it gets the version that was read
+    last."""
 
     mode: Mode
     lock_wait_s: float = _LOCK_WAIT_S
@@ -80,7 +81,7 @@ class PerformerOptions:
 
 
 class Performer:
-    """Performs the effects of one operation. Not thread-safe: one operation, one thread."""
+    """Performs the effects of one operation. Not thread-safe: one thread per operation."""
 
     def __init__(
         self,
@@ -134,14 +135,15 @@ class Performer:
         }
 
     def close(self) -> None:
-        """Nobody will perform anything more: another session may take the attempt over."""
+        """No more effects follow: another session may take the attempt over."""
         self._ports.local_claims.drop(self)
 
     def _key(self, attempt: int) -> AttemptKey:
         return AttemptKey(self._ports.processes.me(), self._table.location, self._id, attempt)
 
     def perform(self, effect: Effect, state: OperationState) -> Event:
-        """Do it, and say what came of it. Raises nothing that an operation can cause."""
+        """Perform the effect and return its outcome. Errors of an operation are returned as
+        events, not raised."""
         try:
             return self._interceptor(effect, lambda: self._methods[effect.point](effect, state))
         except Unreachable as error:
@@ -149,13 +151,13 @@ class Performer:
         except TandemError as error:
             lasting = isinstance(error, AccessDenied | StorageFull | ObjectNotFound | AlreadyExists)
             passing = isinstance(error, StorageError) and not lasting
-            # The outcome of a put is never guessed: it is looked up first.
+            # The outcome of a put is never assumed: it is looked up first.
             if effect.point is Point.PUT_COMMIT and passing:
                 return CommitUnknown()
             fresh = isinstance(error, (*_FRESH, ObjectNotFound))
             return EffectFailed(effect, error.reason, str(error), retryable=passing, fresh=fresh)
 
-    # Finding out where we are
+    # Determining the state
 
     def _read_table(self, _effect: Effect, _state: OperationState) -> Event:
         self._committer.refresh(self.work)
@@ -175,7 +177,7 @@ class Performer:
             self._store, self._id, stops, ports.processes, ports.jobs, claimed_here
         )
         if found.attempt and found.recorded is None and not stops.succeeded:
-            # What may have committed is neither done again nor cleaned.
+            # An attempt that may have committed is neither repeated nor cleaned.
             protocol.check_remembers(
                 self.work.snapshot.metadata, resource=self.work.identity.display
             )
@@ -186,7 +188,7 @@ class Performer:
             self._committer.refresh(self.work)
         found = commit_actions.find_success(self._table.log, self._id, self.work.snapshot.version)
         if found is None:
-            # Log clean-up has taken it; perhaps another process has recorded it in time.
+            # Log clean-up has deleted the commit; another process may have recorded it before.
             path = paths.result(self._id)
             recorded = records.load(self._store, path, ResultRecord, operation_id=self._id)
             if recorded is not None and recorded.result is not None:
@@ -222,7 +224,7 @@ class Performer:
         )
         if not records.put_once(self._store, path, claim):
             there = records.load(self._store, path, AttemptRecord)
-            # Ours after all if the answer of the first try was lost.
+            # It is ours if only the answer of the first try was lost.
             if there is None or there.token != self._token:
                 return ClaimLost()
         self._ports.local_claims.take(self._key(effect.attempt), self)
@@ -230,7 +232,7 @@ class Performer:
 
     def _put_identity(self) -> None:
         if self._has_identity:
-            return  # nobody takes it away, and to write it again only to be refused costs a sync
+            return  # it is never deleted, and a put that finds it costs an fsync on a local disk
         identity = self.work.identity
         record = OperationRecord(
             operation_id=self._id,
@@ -309,7 +311,7 @@ class Performer:
         decision = self.work.decision
         assert decision is not None
         assert decision.evaluate is not None
-        # It may take long: whoever is more important need not wait for us.
+        # It may take long: an operation of higher priority need not wait for us.
         self._ports.locks.leave_commit(self._table.location, self._id, self._token)
         job_control.request_round(self.work, effect.attempt, effect.round, decision.evaluate)
         return EffectDone(effect.point)
@@ -346,7 +348,7 @@ class Performer:
         work.vectors = commit_actions.write_vectors(self._store, folder, change, work.vectors)
         work.sidecars = commit_actions.adds_of(change, work.vectors)
         if change.row_map and not work.row_map_written:
-            # The same bytes in every round: the map says where rows went, not which live.
+            # The same bytes in every round: the map holds where rows went, not which are live.
             self._store.put(paths.row_map(self._id, effect.attempt), change.row_map)
             work.row_map_written = True
         return EffectDone(effect.point)
@@ -363,7 +365,7 @@ class Performer:
     def _look_up_commit(self, effect: Effect, _state: OperationState) -> Event:
         return self._committer.look_up(self.work, effect)
 
-    # The way out
+    # Closing
 
     def _record_result(self, effect: Effect, state: OperationState) -> Event:
         assert state.outcome.closing is not None
@@ -376,7 +378,7 @@ class Performer:
         ):
             return AbandonedBefore()
         record = self._record(ending)
-        # The log is the truth: whatever somebody recorded who did not see it, goes.
+        # The log is authoritative: a record made without knowledge of the commit is replaced.
         if ending.result is not None and ending.result.version is not None:
             self._store.put(path, records.encode(record))
         elif not records.put_once(self._store, path, record):

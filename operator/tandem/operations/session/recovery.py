@@ -28,8 +28,8 @@ def find_earlier(
     jobs: JobRunner,
     claimed_here: Callable[[int], bool],
 ) -> EarlierFound:
-    """Look at the records of all attempts; one listing, and a read or two per attempt.
-    `claimed_here` says whether another session of this process is at work on an attempt.
+    """Read the records of all attempts; one listing, and a read or two per attempt.
+    `claimed_here` says whether another session of this process works on an attempt.
 
     Raises: ManifestInvalid if a record is damaged, StorageError.
     """
@@ -51,9 +51,9 @@ def find_earlier(
             return EarlierFound(closing=ending_of(ending), attempt=last)
     if (
         "ended.json" in files[last]
-        and (told := ending_before_start(store, operation_id, last)) is not None
+        and (ending_before := ending_before_start(store, operation_id, last)) is not None
     ):
-        return EarlierFound(closing=told, attempt=last)
+        return EarlierFound(closing=ending_before, attempt=last)
     abandoned = stops.abandoned
     failures = sum(
         1
@@ -78,8 +78,8 @@ def find_earlier(
 
 
 def ending_before_start(store: Store, operation_id: str, attempt: int) -> Ending | None:
-    """How the operation ended, if it did so with this attempt before it was begun. The log says
-    nothing of it. Raises: ManifestInvalid, StorageError."""
+    """How the operation ended, if it did so with this attempt before starting it. The log does
+    not show such an ending. Raises: ManifestInvalid, StorageError."""
     path = paths.ended(operation_id, attempt)
     ended = records.load(store, path, EndedRecord, operation_id=operation_id)
     if ended is None or not ended.phase:
@@ -88,18 +88,18 @@ def ending_before_start(store: Store, operation_id: str, attempt: int) -> Ending
 
 
 def last_ending_before_start(store: Store, operation_id: str) -> Ending | None:
-    """The same of the highest attempt that anybody has claimed."""
+    """`ending_before_start` of the highest attempt that any session has claimed."""
     last = highest_claim(store, operation_id)
     return ending_before_start(store, operation_id, last) if last else None
 
 
 def _known(jobs: JobRunner, operation_id: str, attempt: int) -> bool:
-    # Of a job that has ended, the runner knows why: that is worth more than a guess.
+    # The runner knows why a job has ended, which is better than an assumption.
     return jobs.status(paths.job_name(operation_id, attempt)).phase is not JobPhase.UNKNOWN
 
 
 def highest_claim(store: Store, operation_id: str) -> int:
-    """The highest attempt that anybody has claimed; 0 for none."""
+    """The highest attempt that any session has claimed; 0 for none."""
     splits = (paths.split_attempt(m.path) for m in store.list(paths.attempts(operation_id)))
     return max((s[0] for s in splits if s is not None), default=0)
 
@@ -118,7 +118,7 @@ def ending_of(record: ResultRecord) -> Ending:
 
 def _counts(store: Store, operation_id: str, attempt: int, names: set[str]) -> bool:
     if "ended.json" not in names:
-        return True  # it died without a word
+        return True  # it died without a record
     path = paths.ended(operation_id, attempt)
     ended = records.load(store, path, EndedRecord, operation_id=operation_id)
     return ended is None or ended.counted
@@ -151,8 +151,8 @@ def load_frozen(store: Store, operation_id: str, attempt: int) -> tuple[PlanReco
 
 
 def load_rounds(store: Store, work: Work, attempt: int) -> int:
-    """Load requests and results of all rounds that are complete; the last one's number, -1 if
-    there is none.
+    """Load requests and results of all rounds that are complete. Returns the last one's number,
+    -1 if there is none.
 
     Raises: ManifestInvalid, StorageError.
     """
@@ -176,8 +176,8 @@ def load_rounds(store: Store, work: Work, attempt: int) -> int:
 
 
 def awaited(store: Store, work: Work, attempt: int, jobs: JobRunner) -> int | None:
-    """The round that the attempt's job is at work on (its request is loaded), None if none is
-    asked for or nobody knows of the job. To be called after `load_rounds`.
+    """The round that the attempt's job works on, whose request is loaded; None if no round is
+    requested or the runner does not know the job. To be called after `load_rounds`.
 
     Raises: ManifestInvalid, StorageError.
     """
@@ -185,7 +185,7 @@ def awaited(store: Store, work: Work, attempt: int, jobs: JobRunner) -> int | No
     round_ = len(work.results)
     if not _known(jobs, operation_id, attempt):
         return None
-    if round_:  # the first is asked for by job.json
+    if round_:  # job.json requests the first
         path = paths.round_file(operation_id, attempt, round_, "request.json")
         expected = {"operation_id": operation_id, "attempt": attempt, "round": round_}
         request = records.load(store, path, RoundRequest, **expected)

@@ -1,7 +1,7 @@
-"""One operation on its way: holds the state, performs one effect at a time.
+"""One operation in progress: holds the state, performs one effect at a time.
 
-`advance` does exactly one effect, so that a caller that drives many (a thread each, an event
-loop, a simulator that shuffles them) decides about the order and may stop anywhere.
+`advance` performs exactly one effect, so that a caller that drives many sessions (a thread each,
+an event loop, a simulator that shuffles them) decides on the order and may stop anywhere.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ class Session:
     then calls `advance(sleep=False)` in a thread, and so on until that answers False.
 
     Args:
-        started_ms: when the operation started, perhaps in an earlier process; None: now.
-        deadline_ms: how long it may take from its start to its commit; None for ever.
+        started_ms: when the operation started, perhaps in an earlier process (Unix milliseconds);
+            None: now.
+        deadline_ms: how long it may take from its start to its commit; None for no limit.
         watch: called after every step, for progress and status.
 
     Attributes:
@@ -67,7 +68,7 @@ class Session:
 
     @property
     def next_effect(self) -> Effect | None:
-        """What `advance` will do unless a stop request comes first."""
+        """The effect that `advance` performs next unless a stop request comes first."""
         return self._effects[0] if self._effects else None
 
     @property
@@ -83,8 +84,8 @@ class Session:
             self.on_stop_request()
 
     def wait_ms(self) -> int:
-        """How long to wait before the next `advance`: the effect's delay, less when the deadline
-        comes first, none when a stop is requested."""
+        """How long to wait before the next `advance`: the effect's delay, or less if the deadline
+        comes first; 0 if a stop is requested."""
         if self._stop_requests or not self._effects:
             return 0
         delay = self._effects[0].delay_ms
@@ -110,8 +111,8 @@ class Session:
         return self.state.outcome.ended is None
 
     def close(self) -> None:
-        """Leave it as it stands: only another session may advance the operation now. To be called
-        by a caller that does not drive it to its end."""
+        """Leave the operation as it is: from now on only another session may advance it. A caller
+        that does not drive the session to its end has to call this."""
         self._performer.close()
 
     def _listen(self) -> bool:
@@ -121,7 +122,7 @@ class Session:
         if not self._stop_requests:
             return False
         self._wake.clear()
-        # What was to be done next is dropped, unless the answer asks for it again.
+        # The pending effect is dropped, unless the answer requests it again.
         self._effects.clear()
         self._step(self._stop_requests.popleft())
         return True

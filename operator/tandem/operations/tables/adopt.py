@@ -1,7 +1,7 @@
 """`LakeTable`: adopt the table at a location, or create it.
 
-Adopting changes nothing but, where asked for, the protocol (deletion vectors). Put-if-absent is
-tried, not believed: a store without it is refused before anything is committed.
+Adopting a table changes at most its protocol (deletion vectors), if that is requested. Support for
+put-if-absent is probed: a store without it is refused before anything is committed.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _TRIES = 64
 
 @dataclass(frozen=True, slots=True)
 class AdoptedTable:
-    """What `adopt` did: `reason` is Created or Adopted; `changed` says what was committed.
-    Without a snapshot there is no table yet (`preview`)."""
+    """The result of `adopt`: `reason` is Created or Adopted; `changed` describes what was
+    committed. Without a snapshot there is no table yet (`preview`)."""
 
     snapshot: Snapshot | None
     reason: Reason
@@ -66,7 +66,7 @@ def open_table(
 
 
 def adopt(table: Table, clock: Clock, nonces: Nonces, *, probe: bool = True) -> AdoptedTable:
-    """Make sure that there is a table that we may work on.
+    """Ensure that there is a table that we can use.
 
     Raises: TableNotFound without `create`, StoreUnsuitable, UnsupportedFeature, AccessDenied.
     """
@@ -105,7 +105,7 @@ def preview(table: Table) -> AdoptedTable:
         snapshot.protocol, snapshot.metadata
     )
     return AdoptedTable(
-        snapshot, Reason.ADOPTED, "would turn deletion vectors on" if upgrade else ""
+        snapshot, Reason.ADOPTED, "would enable deletion vectors" if upgrade else ""
     )
 
 
@@ -116,7 +116,7 @@ def _no_table(table: Table) -> TableNotFound:
         field="spec.location",
         found=table.location,
         expected="a Delta table",
-        remedy="Correct the location, or say in spec.create what to create",
+        remedy="Correct the location, or set spec.create",
     )
 
 
@@ -142,7 +142,7 @@ def _existing(table: Table) -> Snapshot | None:
 
 
 def _create(table: Table, create: Create, clock: Clock, nonces: Nonces) -> bool:
-    """Put version 0; False if somebody else did meanwhile."""
+    """Put version 0; False if another writer did so meanwhile."""
     assert table.spec is not None
     fields = [
         {
@@ -158,7 +158,7 @@ def _create(table: Table, create: Create, clock: Clock, nonces: Nonces) -> bool:
     configuration = dict(create.properties)
     if deletion_vectors:
         configuration["delta.enableDeletionVectors"] = "true"
-    # Spelled as the schema spells them: names are case-insensitive.
+    # In the schema's spelling: names are case-insensitive.
     partition_by = tuple(schema[name].name for name in create.partition_by)
     now = clock.now_ms()
     nonce = nonces.nonce()
@@ -200,7 +200,7 @@ def _enable_deletion_vectors(
             blind_append=False,
         )
         if _put(table, snapshot.version + 1, [info, new, metadata], nonces.nonce()):
-            changed = "turned deletion vectors on"
+            changed = "enabled deletion vectors"
         snapshot = table.log.update(snapshot)
     raise AlreadyExists("other writers were faster every time", resource=table.location)
 
@@ -212,7 +212,7 @@ def _put(table: Table, version: int, actions: list[Action], token: str) -> bool:
         except AlreadyExists:
             return False
         except OutcomeUnknown:
-            continue  # the same token again: whichever of them arrived is ours
+            continue  # the same token again: the put that arrived is ours
         return True
     raise OutcomeUnknown(
         "whether the commit was made is unknown",
@@ -228,7 +228,7 @@ def _json(value: object) -> str:
 def status_of_table(
     table: Table, adopted: AdoptedTable, *, now_ms: int, running: tuple[str, ...] = ()
 ) -> TableStatus:
-    """The table status: what the seeds call it, from one snapshot."""
+    """The facts of a table's status, from one snapshot."""
     resource, snapshot = table.spec, adopted.snapshot
     assert resource is not None
     rows: int | None = 0

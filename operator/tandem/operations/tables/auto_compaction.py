@@ -1,5 +1,5 @@
-"""Automatic compaction between a table as it was read and `tandem.planning.auto.decide`: what it
-is told of the table, and how its answer looks in a status."""
+"""Connects a table's snapshot with `tandem.planning.auto.decide`: the input of the decision, and
+its result as fields of the status."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tandem.timeline.segments import segments
 
 
 def table_facts(resource: LakeTable, uid: str, snapshot: Snapshot) -> TableFacts:
-    """A LakeTable at a version. Raises: InvalidSpec if its time column is none."""
+    """The facts of a LakeTable at a version. Raises: InvalidSpec if its time column is invalid."""
     time = time_column(resource, snapshot)
     live = segments(snapshot.files, time)
     granularity = time.granularity if time is not None else None
@@ -26,7 +26,7 @@ def preview_next_compaction(
     resource: LakeTable, snapshot: Snapshot, now_ms: int
 ) -> NextCompaction | None:
     """What an operator would do next with a table that it sees for the first time; None if its
-    LakeTable asks for nothing. Raises: InvalidSpec."""
+    LakeTable has no automatic compaction. Raises: InvalidSpec."""
     policy = resource.spec.compaction
     if policy is None:
         return None
@@ -35,7 +35,7 @@ def preview_next_compaction(
 
 
 def next_compaction(decision: AutoCompactionDecision, why: str) -> NextCompaction:
-    """What a LakeTable's status says. Pure."""
+    """The decision as a field of a LakeTable's status. Pure."""
     return NextCompaction(
         what=decision.next_what,
         next_time=spelled(decision.next_ms) if decision.next_ms is not None else None,

@@ -31,8 +31,8 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class TableId:
-    """Whose children they are. A table that was deleted and made anew has another uid, and its
-    children other names."""
+    """Identifies the children's table. A table that was deleted and created again has another
+    uid, and its children have other names."""
 
     name: str
     uid: str

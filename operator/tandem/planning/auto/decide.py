@@ -152,8 +152,8 @@ def _states(
             continue
         seen.add(line)
         done = [c.scheduled_ms for c in children if c.line == line and c.scheduled_ms is not None]
-        # Without memory of its own, a policy that is given anew does not make up for the time
-        # in which there was none, although children of former days may still be there.
+        # A policy that was removed and set again has no record of its own runs. It does not make
+        # up for the time without a policy, although earlier children may still exist.
         begun = max([since[line], *done]) if line in since else now_ms
         next_ms = schedule_times.next_run(
             schedule.cron, zone_of(policy, schedule), max(begun, now_ms)

@@ -1,4 +1,4 @@
-"""The values of automatic compaction: what it is told, and what it answers."""
+"""The values of automatic compaction: what a decision is made from, and its result."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Never guesses: a value that does not fit is an error, and no row is dropped.
 
-    text              room: CSV and JSON text
+    text              package: CSV and JSON text
     readers           a source as a DataFrame
     options           its options
     text_frames       CSV and JSON as DataFrames

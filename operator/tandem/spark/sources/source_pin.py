@@ -124,10 +124,12 @@ def _compare(control: Control, pin: SourcePin, now: SourcePin) -> None:
     before, after = ({f.path: f for f in p.files} for p in (pin, now))
     for name in sorted(before.keys() | after.keys()):
         if before.get(name) != after.get(name):
-            raise _changed(control, _told(name, after.get(name)), _told(name, before.get(name)))
+            raise _changed(
+                control, _described(name, after.get(name)), _described(name, before.get(name))
+            )
 
 
-def _told(name: str, file: SourceFile | None) -> str:
+def _described(name: str, file: SourceFile | None) -> str:
     if file is None:
         return f"no {name}"
     return f"{name} of {file.size} bytes, last written at {file.modified_ms} ms"

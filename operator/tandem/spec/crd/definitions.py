@@ -144,7 +144,7 @@ def _status(model: type[BaseModel]) -> JsonSchema:
     _loosen(schema)
     schema["description"] = "What was found and done; written by the operator."
     # -1 until the operator has seen the resource. Without it, tools that wait for a resource take
-    # one that nobody has looked at for done.
+    # one that was never reconciled for done.
     schema["default"] = {"observedGeneration": -1}
     conditions = schema["properties"]["conditions"]
     conditions["x-kubernetes-list-type"] = "map"
@@ -154,7 +154,7 @@ def _status(model: type[BaseModel]) -> JsonSchema:
     condition["properties"]["status"] = {
         "type": "string",
         "enum": ["True", "False", "Unknown"],
-        "description": "Whether it is so.",
+        "description": "Whether the condition applies.",
     }
     condition["properties"]["lastTransitionTime"]["format"] = "date-time"
     return schema

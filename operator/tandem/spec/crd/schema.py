@@ -1,8 +1,8 @@
 """From a pydantic model to the structural schema of a custom resource definition.
 
 Follows the models as they are: types, bounds, defaults, descriptions, and the rules that stand
-on validators (`tandem.spec.rules`). Raises on anything that it cannot say, so that no check of
-the model is lost without anybody noticing. Knows no kind; `tandem.spec.crd.definitions` does.
+on validators (`tandem.spec.rules`). Raises on anything that it cannot express, so that no check of
+the model is lost unnoticed. `tandem.spec.crd.definitions` applies it to the kinds.
 """
 
 from __future__ import annotations

@@ -219,7 +219,7 @@ def _unseen(body: Body, now_ms: int) -> Json | None:
         table=table_of(body),
         resource=id_of(body),
         reason="Unseen",
-        message="no operator has looked at it yet",
+        message="no operator has seen it yet",
         since=created,
         remedy="Is an operator running, and does it serve this namespace? `kubectl tandem version`",
     )

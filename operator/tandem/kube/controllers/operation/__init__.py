@@ -1,13 +1,13 @@
-"""The controller of an operation's resource, from its first sight to its terminal status.
+"""The controller of an operation's resource, from its first event to its terminal status.
 
 Modules:
 
-    controller         its life
+    controller         the life cycle of one resource
     session_loop       drives a session from the event loop
     preconditions      why it cannot start now
     instrumentation    metrics and events from effects
     reporting          what its status and events say
-    status_writer      writes the status, rarely and last for certain
+    status_writer      writes the status, seldom, and the terminal one reliably
     status_truncation  keeps a status small
     spark_jobs         jobs as SparkApplications
     ttl                removes finished resources

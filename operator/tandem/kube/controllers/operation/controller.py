@@ -1,9 +1,9 @@
-"""The life of one operation's resource, from its first sight to its terminal status.
+"""The life cycle of one operation's resource, from its first event to its terminal status.
 
-Level-triggered: it looks at the resource as it is now, does the next thing, and looks again.
-What an operation does is decided in `tandem.operations`; here it is kept waiting, started,
-stopped, reported and, when its resource is deleted, cleaned up after. Nothing is remembered:
-what a restart needs is in the status, in the lock store and below the table's `_tandem/`.
+Level-triggered: it looks at the resource as it is now, takes the next step, and looks again.
+`tandem.operations` decides what an operation does; the controller makes it wait, starts and stops
+it, reports on it and, when the resource is deleted, cleans up after it. It keeps no state: what a
+restart needs is in the status, in the lock store and below the table's `_tandem/`.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class StopSignal(Protocol):
 
 
 class OperationController:
-    """One resource, that is: one uid. A resource of the same name that comes later waits."""
+    """One resource, identified by its uid. A later resource of the same name waits for it."""
 
     def __init__(self, context: OperatorContext, body: Body) -> None:
         self._context = context
@@ -71,7 +71,7 @@ class OperationController:
         self._deleted = False
         self._give_up = False
         self._inherited = False
-        self._told: OperationStatus | None = None
+        self._reported: OperationStatus | None = None
         self._log_context = LogContext(
             *self._key,
             table=str((spec_of(body).get("tableRef") or {}).get("name", "")),
@@ -93,7 +93,7 @@ class OperationController:
         return str((spec_of(self._body).get("tableRef") or {}).get("name", ""))
 
     async def run(self, stopped: StopSignal) -> None:
-        """Live until it has ended, was deleted, or the operator stops."""
+        """Run until the operation has ended, its resource was deleted, or the operator stops."""
         with bound_log_context(self._log_context):
             await self._run(stopped)
 
@@ -114,7 +114,7 @@ class OperationController:
             context.active_operations.discard(self._uid)
 
     async def clean_up(self) -> None:
-        """For a resource that was deleted while no operator ran: cancel what it left."""
+        """Cancel what a resource left that was deleted while no operator ran."""
         self._deleted = True
         # Its status may say less than what was done.
         self._inherited = True
@@ -127,7 +127,7 @@ class OperationController:
             await self._reporter.close()
             self._context.active_operations.discard(self._uid)
 
-    # Being told
+    # Notifications
 
     async def _await_stop(self, stopped: StopSignal) -> None:
         await stopped.wait()
@@ -149,13 +149,14 @@ class OperationController:
         return self._context.resource_cache.by_uid(self._uid) is None
 
     def _gone(self) -> None:
-        """Without our finalizer it goes at once. Perhaps a write was first to find that out."""
+        """The object is gone: without our finalizer it is removed at once. A write may find out
+        before the watch does."""
         self._context.resource_cache.remove(self._uid)
         self._reporter.stop_reporting()
         self._vanished()
 
     def _vanished(self) -> None:
-        """It is being deleted, or gone."""
+        """The resource is being deleted, or is gone."""
         if self._session is not None and not self._deleted:
             self._session.request_stop(StopRequest.CANCEL)
         self._deleted = True
@@ -174,7 +175,7 @@ class OperationController:
         self._signals.wake.set()
 
     async def _wait(self, seconds: float | None) -> None:
-        """Until something changes, at most so long."""
+        """Wait until something changes, at most `seconds`."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._signals.wake.wait()
@@ -200,7 +201,7 @@ class OperationController:
     def _over(self) -> bool:
         return self._signals.leaving or self._deleted or not self._context.may_write()
 
-    # Living
+    # The life cycle
 
     async def _live(self) -> None:
         cache = self._context.resource_cache
@@ -227,7 +228,7 @@ class OperationController:
                 end_watch()
 
     async def _await_finalizer(self) -> None:
-        """No effect before the finalizer is on: without it we could not clean up."""
+        """Wait for our finalizer before any effect: without it we could not clean up."""
         if not self._context.settings.finalizers:
             return
         loop = asyncio.get_running_loop()
@@ -240,7 +241,7 @@ class OperationController:
         return self._last.attempt > 0 and self._last.phase not in ENDED
 
     async def _turn(self) -> OperationStatus | None:
-        """Do the next thing; the terminal status once there is one."""
+        """Take the next step; returns the terminal status once there is one."""
         try:
             resource = parse({k: v for k, v in self._body.items() if k != "status"})
             assert not isinstance(resource, LakeTable)
@@ -262,7 +263,7 @@ class OperationController:
             known = self._context.tables[resource.namespace, resource.spec.table_ref.name]
             table, snapshot = known.table, known.snapshot
             assert table is not None
-        # One try: nobody may be kept for ever by what cannot be cleaned.
+        # One try: a clean-up that fails must not keep the resource for ever.
         self._give_up = self._deleted
         try:
             return await self._drive(resource, table, snapshot)
@@ -272,11 +273,11 @@ class OperationController:
             return None
         except TandemError as error:
             return self._reporter.changed(Phase.FAILED, error.reason, str(error))
-        except Exception as error:  # noqa: BLE001 - a bug, and nobody but us would say so
+        except Exception as error:  # noqa: BLE001 - a bug, which no other process would report
             self._context.metrics.internal_errors.count("operation")
             _log.error("a bug: please report it", resource=resource.id, at=traceback_of(error))
             if not self._deleted:
-                message = f"{type(error).__name__}, see the operator's log; it will be tried again"
+                message = f"{type(error).__name__}, see the operator's log; it will be retried"
                 await self._report_and_wait(
                     Phase.PENDING, Reason.INTERNAL_ERROR, message, _AFTER_BUG_S
                 )
@@ -317,13 +318,13 @@ class OperationController:
 
         def report(status: OperationStatus) -> None:
             # From a thread, and perhaps when the loop has ended. Most steps change nothing in it.
-            if status == self._told:
+            if status == self._reported:
                 return
-            self._told = status
+            self._reported = status
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(self._hear, status, retry)
 
-        self._told = None
+        self._reported = None
         session = await context.threads(
             lambda: open_session(
                 resource,
@@ -370,7 +371,7 @@ class OperationController:
             return None
         if ending is not None and ending.elsewhere and not self._deleted:
             if self._reporter.has_begun_before:
-                # Whoever works on it reports. Once that one is dead, it is our turn.
+                # The process that works on it reports. We take over once that one is dead.
                 await self._wait(_LOOK_AGAIN_S)
             else:
                 await self._report_and_wait(
@@ -386,7 +387,7 @@ class OperationController:
     def _queued(self) -> None:
         limit = self._context.settings.max_jobs
         message = f"waits until fewer than {limit} jobs run"
-        self._told = None
+        self._reported = None
         self._reporter.waiting(self._last.phase, Reason.PLANNED, message)
 
     async def _end(self, status: OperationStatus) -> None:

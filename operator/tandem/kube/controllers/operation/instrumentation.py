@@ -1,5 +1,5 @@
-"""How one operation gets on, seen from the effects that are performed for it: counted, and told
-to the log. Decides nothing, and changes nothing.
+"""Metrics and log lines of one operation, from the effects that are performed for it. Decides
+nothing and changes nothing.
 
 Runs in the thread that performs the effect.
 """

@@ -1,5 +1,5 @@
-"""Why an operation cannot start now: suspended, waiting for another one, or for its table; and how
-a deleted one gets at a table that is not ready, or going itself."""
+"""Why an operation cannot start now: it is suspended, or waits for another operation or for its
+table. Also finds the table of a deleted operation, which may not be ready or be deleted itself."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _GOOD = frozenset({Phase.SUCCEEDED, Phase.SUPERSEDED})
 
 @dataclass(frozen=True, slots=True)
 class WaitingReason:
-    """Why an operation cannot start, for its status. Only a change can help."""
+    """Why an operation cannot start, for its status. Only a change of a resource ends it."""
 
     phase: Phase
     reason: Reason
@@ -32,8 +32,8 @@ class WaitingReason:
 def waiting_reason(
     context: OperatorContext, resource: Operation, *, begun: bool
 ) -> WaitingReason | None:
-    """What keeps an operation from starting, or None. What has begun before is not kept by
-    `suspend`: it has to be stopped first."""
+    """What keeps an operation from starting, or None. `suspend` does not count for one that has
+    `begun`: that one has to be stopped first."""
     if resource.spec.suspend and not begun:
         return WaitingReason(Phase.SUSPENDED, Reason.SUSPENDED, "spec.suspend is true")
     why = _dependency(context, resource) or _table(context, resource)
@@ -56,13 +56,13 @@ def _table(context: OperatorContext, resource: Operation) -> str:
     if found is not None:
         return f"waits for {TABLE_KIND}/{name}: {found.problem[1]}" if found.problem else ""
     exists = context.resource_cache.get((TABLE_KIND, namespace, name)) is not None
-    state = "has not been looked at yet" if exists else "does not exist"
+    state = "has not been read yet" if exists else "does not exist"
     return f"waits for {TABLE_KIND}/{name}, which {state}"
 
 
 async def table_for_cleaning(context: OperatorContext, resource: Operation) -> Table | None:
-    """The table of a deleted operation, if it can be had at all: its LakeTable may not be known
-    yet, or be deleted itself and have nobody who looks after it."""
+    """The table of a deleted operation, None if it cannot be opened. Its LakeTable may not have
+    been seen yet, or may be deleted itself and have no controller."""
     name, namespace = resource.spec.table_ref.name, resource.namespace
     found = context.tables.get((namespace, name))
     if found is not None and found.table is not None:

@@ -1,7 +1,7 @@
-"""What one operation's resource is told to say: its status, its events, its last word.
+"""What one operation reports in its resource: its status, its events, its terminal status.
 
-Knows the resource as it is now, so that the generation in a status is always the latest seen,
-and what was said last, from which a wait differs in phase and reason only.
+Knows the resource as it is now, so that a status always has the latest generation seen, and the
+last status reported, from which that of a wait differs in phase and reason only.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ BEGUN = frozenset({Phase.PLANNED, Phase.LOCKED, Phase.RUNNING, Phase.RECONCILING
 
 
 class Reporter:
-    """Of one resource, for the event loop.
+    """Reports on one resource. To be used on the event loop.
 
     Args:
         on_gone: called when a write finds the object gone.
 
     Attributes:
-        body: the resource as it was seen last.
-        last: the status that was offered last.
+        body: the resource as last seen.
+        last: the status last offered.
     """
 
     def __init__(self, context: OperatorContext, body: Body, on_gone: Callable[[], None]) -> None:
@@ -51,7 +51,7 @@ class Reporter:
         self.last = _model(known)
         self._context = context
         # kopf's queue of events is found by the context of its handler, in which we are now.
-        self._told = contextvars.copy_context()
+        self._handler_context = contextvars.copy_context()
         self._event_recorder = EventRecorder(known)
         self._is_stopped = False
         settings = context.settings
@@ -68,12 +68,12 @@ class Reporter:
 
     @property
     def has_begun_before(self) -> bool:
-        """Whether the resource says that work on it has begun, by whomever."""
+        """Whether the status says that work has begun, in any process."""
         return status_of(self.body).get("phase") in BEGUN
 
     @property
     def started_ms(self) -> int | None:
-        """When its first attempt began (Unix), if there was one."""
+        """When the first attempt began (Unix milliseconds), None if there was none."""
         time = self.last.start_time
         if not self.last.attempt or not time:
             return None
@@ -85,7 +85,7 @@ class Reporter:
         self._writer.observe(status_of(body), body["metadata"]["resourceVersion"])
 
     def report_progress(self, status: OperationStatus, retry: str) -> None:
-        """What the engine says on its way. `retry`: the annotation that this run answers."""
+        """Take over a status of the engine. `retry`: the annotation that this run answers."""
         if status.phase in ENDED:
             return  # the last word is not coalesced, nor lost
         if not status.attempt and self.has_begun_before:
@@ -97,13 +97,14 @@ class Reporter:
         self.offer(self.changed(phase, reason, message))
 
     def offer(self, status: OperationStatus) -> None:
-        """Written soon, unless something newer comes."""
+        """Write `status` soon, unless a newer one comes first."""
         self.last = status
         self._narrate(status)
         self._writer.offer(status.manifest())
 
     async def finish(self, status: OperationStatus, *, write: bool) -> None:
-        """The last word; returns when it is said. Not written where the resource is going."""
+        """Report the terminal status; returns once that is done. It is not written if the
+        resource is being deleted."""
         self.last = status
         self._narrate(status)
         seconds = _lasted(status)
@@ -127,8 +128,8 @@ class Reporter:
             await self._writer.finish(status.manifest())
 
     def stop_reporting(self) -> None:
-        """The resource is no more: the log alone is told. Perhaps its namespace goes, too, where
-        nothing can be written."""
+        """The resource is gone: from now on report to the log alone. Its namespace may be
+        terminating, too, where nothing can be created."""
         self._is_stopped = True
         self._writer.gone = True
 
@@ -136,7 +137,7 @@ class Reporter:
         await self._writer.close()
 
     def as_of_now(self, status: OperationStatus, retry: str) -> OperationStatus:
-        """With the generation as it is now, and the retry that it answers."""
+        """`status` with the current generation, and the retry that it answers."""
         generation = generation_of(self.body)
         answered = retry if retry and (status.attempt or status.phase in ENDED) else None
         application = None
@@ -178,7 +179,7 @@ class Reporter:
     def _narrate(self, status: OperationStatus) -> None:
         if self._is_stopped:
             return
-        self._told.copy().run(self._event_recorder.record, self.body, status)
+        self._handler_context.copy().run(self._event_recorder.record, self.body, status)
 
 
 def _lasted(status: OperationStatus) -> float | None:

@@ -1,9 +1,9 @@
-"""Drives one `Session` from an event loop: waits here, works in threads.
+"""Drives one `Session` from an event loop: waits in the loop, works in threads.
 
-Effects are done in threads, one after the other until one has to wait. Delays and waits for
-locks or for a slot are awaited in the loop, so that hundreds of waiting operations need no
-thread at all. What the effects mean is
-not known here, but for three: those that wait for locks, start a job, and are done with it.
+Effects are performed in threads, one after the other until one has to wait. Delays and waits for
+locks or for a job slot are awaited in the loop, so that hundreds of waiting operations need no
+thread at all. Effects are opaque here, except for those that wait for locks, start a job, and no
+longer need it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tandem.operations.session.session import Session
 
 _T = TypeVar("_T")
 _LOCK_LOOK_S = 15.0
-"""How long to trust that a lock's watch speaks up."""
+"""How long to rely on a lock's watch before looking again."""
 _LOCK_PAUSE_S = 2.0
 _DRIVER_NEEDED = frozenset(
     {Point.POLL_JOB, Point.READ_RESULT, Point.REQUEST_ROUND, Point.FINISH_JOB}
@@ -32,13 +32,13 @@ _DRIVER_NEEDED = frozenset(
 )
 """Between a job's start and these, its driver may still be running."""
 _PREPARED = frozenset({Point.AWAIT_LOCKS, Point.START_JOB, Point.POLL_JOB})
-"""What these need is waited for in the loop."""
+"""For these, the loop awaits what they need."""
 
 
 @dataclass(slots=True)
 class Signals:
-    """What others tell the drive. `wake`: look again at once; `leaving`: do no further effect,
-    leave everything as it is for whoever comes next."""
+    """Requests to the driver. `wake`: look again at once; `leaving`: perform no further effect
+    and leave everything as it is for the next session."""
 
     wake: asyncio.Event
     leaving: bool = False
@@ -96,8 +96,8 @@ class SessionLoop:
         return True
 
     def _advance(self) -> bool:
-        """In a thread: the next effect, and those after it for which nothing has to be waited
-        for in the loop. False once it has ended."""
+        """In a thread: perform the next effect, and those after it that need no wait in the loop.
+        False once the session has ended."""
         while self._session.advance(sleep=False):
             effect = self._session.next_effect
             if (
@@ -203,7 +203,7 @@ class SessionLoop:
             self._slots.give_back()
 
     async def _sleep(self, seconds: float | None) -> bool:
-        """Until woken (True), at most so long."""
+        """Wait until woken (True), at most `seconds`."""
         try:
             async with asyncio.timeout(seconds):
                 await self._signals.wake.wait()
@@ -215,6 +215,6 @@ class SessionLoop:
         return self._loop.run_in_executor(self._pool, call)
 
     def _call_soon(self, call: Callable[[], None]) -> None:
-        # The loop may be closed when a watch speaks up late.
+        # The loop may be closed when a late event of a watch arrives.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(call)

@@ -1,11 +1,11 @@
 """Runs jobs as SparkApplications: the engine's `JobRunner` in a cluster.
 
-One `ApplicationRunner` per operation. The engine calls it from its own threads; calls go to the
-event loop and come back. An application is created once and never patched: the Spark operator
-would run it again. What it says is read from the cache that a watch feeds, so a poll costs no
-call; the driver's pod is read only to tell a failure apart.
+One `ApplicationRunner` per operation. The engine calls it from its own threads, and it runs the
+calls on the event loop. An application is created once and never patched: the Spark operator
+would run it again. Its status is read from the cache that a watch feeds, so a poll costs no call;
+the driver's pod is read only to find the cause of a failure.
 
-Which Spark operator it is, only the builder knows (`tandem.spark.application.manifest`).
+Only the builder (`tandem.spark.application.manifest`) depends on the Spark operator in use.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ T = TypeVar("T")
 
 _log = structlog.get_logger("tandem.kube.controllers.operation.spark_jobs")
 CALL_S = 180.0
-"""Longer than a call's own patience: whoever waits in a thread is never forgotten there."""
+"""Longer than a call's own time limit, so that a waiting thread always gets an answer."""
 STOP_S = 60.0
-"""How long `stop` waits until the pods are gone: the grace that a pod has, and some more."""
+"""How long `stop` waits until the pods are gone: more than a pod's grace period."""
 POD_S = 5.0
 """The driver's pod is read at most this often, and first when a start takes this long."""
 _PAUSES_S = (0.1, 0.2, 0.5, 1.0)
@@ -57,10 +57,10 @@ _LIVE = frozenset({"Pending", "Running", "Unknown"})
 
 
 class ApplicationCache:
-    """What a watch said last of each application, trimmed. Thread-safe.
+    """The latest version of each application that a watch has reported, trimmed. Thread-safe.
 
-    Of those that have ended only the last ones are kept: nobody asks for the others, and who
-    does gets them from the API server.
+    Of those that have ended only the last ones are kept: the others are rarely needed, and are
+    read from the API server then.
     """
 
     def __init__(self, *, ended: int = 1_000) -> None:
@@ -70,13 +70,14 @@ class ApplicationCache:
         self._lock = threading.Lock()
 
     def observe(self, kind: str | None, body: Mapping[str, Any]) -> None:
-        """An event of a watch: `ADDED`, `MODIFIED`, `DELETED`, or None for what was there."""
+        """Handle a watch event: `ADDED`, `MODIFIED`, `DELETED`, or None for an object of the
+        initial list."""
         metadata = body["metadata"]
         key = (metadata["namespace"], metadata["name"])
         with self._lock:
             known = self._known.get(key)
             if kind == "DELETED":
-                # Of an earlier object of that name it may come late.
+                # The event of an earlier object of that name may come late.
                 if known is not None and known["metadata"]["uid"] == metadata["uid"]:
                     self._drop(key)
             elif known is None or _newer(metadata, known["metadata"]):
@@ -92,7 +93,7 @@ class ApplicationCache:
             return self._known.get((namespace, name))
 
     def forget(self, namespace: str, name: str) -> None:
-        """It is gone, as a call said before the watch did."""
+        """A call has found the object gone before the watch reported it."""
         with self._lock:
             self._drop((namespace, name))
 
@@ -134,8 +135,8 @@ def trimmed(body: Mapping[str, Any]) -> Json:
 
 
 def _newer(found: Mapping[str, Any], known: Mapping[str, Any]) -> bool:
-    """Whether it is another object, or a version at least as new: what a call answered and
-    what a watch says may overtake each other."""
+    """Whether it is another object, or a version at least as new: responses of calls and watch
+    events may arrive in any order."""
     if found["uid"] != known["uid"]:
         return True
     versions = [str(item.get("resourceVersion", "")) for item in (found, known)]
@@ -191,14 +192,15 @@ class ApplicationRunner:
     # JobRunner
 
     def start(self, request: JobRequest) -> None:
-        """Create the application; one of ours that is there already is adopted.
+        """Create the application, or adopt our own that exists already.
 
         Raises:
-            InvalidSpec: the template sets what is ours, or the API server refuses the object.
+            InvalidSpec: the template sets a field that is reserved for Tandem, or the API server
+                refuses the object.
             AlreadyRunning: an application of that name belongs to another resource.
             JobFailed: the API server does not allow it (rights, quota, a webhook).
             SparkMissing: the kind is not installed.
-            ClusterUnavailable: no answer; ask again.
+            ClusterUnavailable: no answer; try again.
         """
         body = self._builder.build(
             request,
@@ -217,14 +219,14 @@ class ApplicationRunner:
         if found is None:
             found = self._call(self._read(name))
         if found is not None and not self._is_ours(found):
-            found = None  # somebody sits on the name: ours was never made, or is gone
+            found = None  # the name belongs to another object: ours does not exist
         if found is None or not self._builder.needs_pod(found):
             return self._builder.classify(found, None)
         return self._with_pod(name, found)
 
     def _with_pod(self, name: str, found: Json) -> JobStatus:
-        """What the pod adds. Of a driver that starts it is read seldom, and not at once; of one
-        that is said to have failed always first."""
+        """The job's status with what the driver's pod adds. The pod is read seldom while the
+        driver starts, and always before a failure is reported."""
         without = self._builder.classify(found, None)
         key, now_s = (name, without.phase), time.monotonic()
         first_s = now_s if without.phase is JobPhase.STARTING else -POD_S
@@ -237,8 +239,9 @@ class ApplicationRunner:
         return status
 
     def stop(self, name: str) -> None:
-        """Delete it, and wait until its pods are gone, at most `stop_s`: what writes for longer
-        writes files that nobody lists. One that has ended stays, for its driver's log.
+        """Delete the application, and wait until its pods are gone, at most `stop_s`: files that
+        a pod writes later are not in any listing. An application that has ended stays, for its
+        driver's log.
 
         Raises: ClusterUnavailable.
         """
@@ -271,14 +274,14 @@ class ApplicationRunner:
     def _adopt(self, found: Json) -> None:
         owners = found["metadata"].get("ownerReferences") or []
         if not self._is_ours(found):
-            whose = ", ".join(f"{o['kind']}/{o['name']} ({o['uid']})" for o in owners) or "nobody"
+            whose = ", ".join(f"{o['kind']}/{o['name']} ({o['uid']})" for o in owners) or "none"
             raise AlreadyRunning(
                 "a SparkApplication of this name belongs to another resource",
                 resource=f"SparkApplication/{found['metadata']['name']}",
                 field="metadata.ownerReferences",
                 found=whose,
                 expected=f"{self._owner.kind}/{self._owner.name} ({self._owner.uid})",
-                remedy="Delete it if nobody needs it",
+                remedy="Delete it if it is not needed",
             )
 
     def _is_ours(self, found: Mapping[str, Any]) -> bool:
@@ -366,7 +369,7 @@ class ApplicationRunner:
 
 @contextmanager
 def _translated_errors() -> Iterator[None]:
-    """What the API server refused, in our words."""
+    """Turns errors of the API server into ours."""
     try:
         yield
     except Unavailable as error:

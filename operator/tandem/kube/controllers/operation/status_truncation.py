@@ -1,5 +1,5 @@
-"""Keeps a status small, and such that the API server gives back what it was given: an object in
-a cluster is sent to everybody who watches it.
+"""Keeps a status small, and such that the API server returns it unchanged: an object in a cluster
+is sent to all of its watchers.
 
 A plan over ten thousand segments would be a megabyte in every event, and more than etcd takes.
 What is left out is under the table's `_tandem/`, and `tandem plan` prints it. Pure.
@@ -11,15 +11,15 @@ from collections.abc import Mapping
 from typing import Any
 
 LONGEST_LIST = 40
-"""So many names are told; then how many more there are."""
+"""A list holds at most so many names, and then the number of the others."""
 _OMITTED = ("steps", "locks")
-"""Of a plan: how its runs came about, and what it locks, which are the segments once more."""
+"""Fields of a plan: how its runs were found, and its locks, which repeat the segments."""
 _MOST = 2**63 - 1
 
 
 def truncated_status(status: Mapping[str, Any]) -> dict[str, Any]:
-    """`status` with lists of names cut, and without what repeats them. Whoever writes a table's
-    log decides on names and numbers: of those no more is told than JSON and int64 can hold."""
+    """`status` with lists of names cut, and without what repeats them. The writers of a table's
+    log choose names and numbers, so those are limited to what JSON and int64 can hold."""
     short = dict(status)
     if isinstance(plan := short.get("plan"), Mapping):
         short["plan"] = {k: _cut(v) for k, v in plan.items() if k not in _OMITTED}
@@ -51,7 +51,7 @@ def _cut(value: Any) -> Any:
     if isinstance(value, list) and len(value) > LONGEST_LIST:
         return [*value[:LONGEST_LIST], f"… and {len(value) - LONGEST_LIST} more"]
     if isinstance(value, Mapping) and len(value) > LONGEST_LIST:
-        # Segment → count: the largest say most.
+        # Segment → count: keep the largest.
         largest = sorted(value, key=lambda key: (-value[key], key))[:LONGEST_LIST]
         return {key: value[key] for key in largest}
     return value

@@ -1,6 +1,6 @@
-"""Writes the status of one resource: seldom, never twice the same, and the last one for sure.
+"""Writes the status of one resource: seldom, never the same twice, and the terminal one reliably.
 
-One writer per resource. What it may write at all is the caller's business.
+One writer per resource. The caller decides what may be written at all.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _NOTEWORTHY = (
 
 
 class StatusWriter:
-    """`offer` as often as you like. A new phase or reason is written `pause_s` after the last
-    write, anything else ever more seldom, beginning with `progress_s`.
+    """`offer` may be called at any rate. A new phase or reason is written `pause_s` after the last
+    write, anything else at growing intervals that begin with `progress_s`.
 
     Args:
         known: the status as the API server has it.
-        uid: of the object meant; one that took its name later is not touched.
+        uid: that of the object; a later object of the same name is not touched.
         allowed: whether we may still write (we may have lost leadership).
         on_gone: called when a write finds the object gone.
     """
@@ -80,14 +80,14 @@ class StatusWriter:
         return self._known
 
     def observe(self, status: Mapping[str, Any], resource_version: str) -> None:
-        """What a watch says of the object. Ignored if we have written since."""
+        """The object's status as a watch reports it. Ignored if we have written since."""
         version = _number(resource_version)
         if version > self._version and not self._busy.locked():
             self._version = version
             self._known = dict(status)
 
     def offer(self, status: Mapping[str, Any]) -> None:
-        """This is the status now; written soon, unless something newer comes."""
+        """Write this status soon, unless a newer one comes first."""
         self._wanted = carried_over(self._known, truncated_status(status))
         if self._patch():
             self._changed.set()
@@ -95,8 +95,8 @@ class StatusWriter:
                 self._task = asyncio.create_task(self._write_on(), name=f"status {self._path.name}")
 
     async def finish(self, status: Mapping[str, Any]) -> None:
-        """Write this and nothing after it. Returns when it is written, the object is gone, or
-        we may not write any more; until then it tries for ever."""
+        """Write this status, and none after it. Returns when it is written, the object is gone,
+        or we may not write any more; retries until then."""
         await self.close()
         while not self.gone and self._allowed():
             self._wanted = carried_over(self._known, truncated_status(status))
@@ -172,20 +172,20 @@ class StatusWriter:
         wanted = self._wanted or {}
         passing = all(c[2] in _PASSING for c in _points(wanted))
         if self._known.get("phase") and passing and _truths(self._known) == _truths(wanted):
-            # What soon gives way to something better is written if it does not; but a failure
-            # that is tried again is one no more, and tools that watch conditions shall see that.
+            # A phase that passes soon is written only if it lasts. But a failure that is being
+            # retried must be cleared at once, for tools that watch the conditions.
             return False
         if any(key in patch for key in _NOTEWORTHY):
             return True
         return _points(self._known) != _points(wanted)
 
     async def _write(self) -> None:
-        # Once begun, a write is not abandoned: nobody would know what the server has.
+        # A write that has begun is not abandoned: the server's state would be unknown.
         writing = asyncio.create_task(self._write_once(), name=f"write {self._path.name}")
         try:
             await asyncio.shield(writing)
         except asyncio.CancelledError:
-            # Closed. Nobody waits for it any more, but it has to be heard.
+            # Closed. No caller waits for the write any more, but its exception must be retrieved.
             self._left.add(writing)
             writing.add_done_callback(self._hear_out)
             raise
@@ -212,16 +212,16 @@ class StatusWriter:
                 self._on_gone()
                 return
             self._version = _number(body["metadata"]["resourceVersion"])
-            # What it did not take over as it was (its schema may be an older one) it would not
-            # take over the next time either.
+            # A field that the server has dropped (its schema may be an older one) it would drop
+            # the next time, too.
             self._known = {**(body.get("status") or {}), **patch}
             for key in [key for key, value in patch.items() if value is None]:
                 del self._known[key]
             self._last = asyncio.get_running_loop().time()
 
     async def _patch_patiently(self, patch: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Besides another uid, a conflict may mean that others wrote again and again while the
-        server tried to apply ours."""
+        """Patch, and try again on a conflict: unless the uid is another, it means that others
+        kept writing while the server tried to apply ours."""
         for pause_s in _CONFLICT_PAUSES_S:
             self.writes += 1
             try:
@@ -243,7 +243,7 @@ class StatusWriter:
 
 
 def carried_over(known: Mapping[str, Any], status: Mapping[str, Any]) -> dict[str, Any]:
-    """`status` with the transition times of conditions that did not change their truth."""
+    """`status` with the old transition times of conditions whose status did not change."""
     before = {item["type"]: item for item in known.get("conditions") or ()}
     conditions = []
     for item in status.get("conditions") or ():
@@ -264,7 +264,7 @@ def changed_fields(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 
 
 def _number(resource_version: str) -> int:
-    # Kubernetes has promised since 1.35 that they can be compared so; etcd's always could.
+    # Kubernetes guarantees since 1.35 that they are comparable; with etcd they always were.
     return int(resource_version) if resource_version.isdecimal() else 0
 
 
@@ -277,6 +277,6 @@ def _truths(status: Mapping[str, Any]) -> set[tuple[str, str]]:
 
 
 def _least(status: Mapping[str, Any]) -> dict[str, Any]:
-    """What a schema of whatever version accepts."""
+    """The fields that a schema of any version accepts."""
     kept = ("observedGeneration", "observedRetry", "phase", "conditions", "completionTime")
     return {key: status[key] for key in kept if key in status}

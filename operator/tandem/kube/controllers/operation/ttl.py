@@ -1,5 +1,5 @@
-"""What is still to do about operations that have ended: delete them when their time has come,
-and say that we have seen a later change of their spec. No task per resource."""
+"""The remaining work on operations that have ended: deleting them when their TTL is over, and
+updating `observedGeneration` after a later change of their spec. Needs no task per resource."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _RETRY_S = 10.0
 
 
 class TtlController:
-    """Feed it with `note`; `run` works until it is cancelled."""
+    """Operations that have ended: `note` adds one, `run` works until it is cancelled."""
 
     def __init__(
         self, api: Api, resource_cache: ResourceCache, clock: Clock, may_write: Callable[[], bool]
@@ -34,7 +34,7 @@ class TtlController:
         self._wake = asyncio.Event()
 
     def note(self, summary: CachedResource) -> None:
-        """A resource as it is now; what has not ended is ignored."""
+        """Take note of a resource as it is now; one that has not ended is ignored."""
         if not summary.ended or summary.deleting:
             return
         if summary.observed_generation != summary.generation:
@@ -69,20 +69,20 @@ class TtlController:
             return
         due = due_s(summary)
         if due is None or due > now_s:
-            return  # changed meanwhile, and noted anew
+            return  # changed meanwhile, and noted again
         try:
             await self._api.delete(
                 path(*summary.key), uid=uid, resource_version=summary.resource_version
             )
             _log.info(
-                "deleted after its time",
+                "deleted after its TTL",
                 kind=summary.kind,
                 namespace=summary.namespace,
                 name=summary.name,
                 operation=summary.operation,
             )
         except (NotFound, Conflict):
-            return  # gone, or changed: then there is an event to come
+            return  # gone, or changed: then another event follows
         except ApiError as error:
             _log.warning(
                 "not deleted yet",
@@ -124,7 +124,7 @@ class TtlController:
 
 
 def due_s(summary: CachedResource) -> float | None:
-    """When its time to live is over, in Unix seconds; None for never."""
+    """When its TTL is over, in Unix seconds; None for never."""
     if summary.ttl_s is None or not summary.completed:
         return None
     return datetime.fromisoformat(summary.completed).timestamp() + summary.ttl_s

@@ -2,7 +2,7 @@
 
 Modules:
 
-    controller       its life
+    controller       the life cycle of one resource
     auto_compaction  automatic compaction
     clean_rounds     rounds of cleaning
 """

@@ -1,9 +1,9 @@
-"""Automatic compaction in a cluster: gathers facts, asks what to do, and does it.
+"""Automatic compaction in a cluster: gathers facts, has a decision made, and carries it out.
 
-What to do is decided in `tandem.planning.auto.decide`. Children are those that the cache knows
-of; they are listed once, at the start, to know when the cache knows them all. Nothing is
-planned as long as neither the table's version, its policy or its children have changed nor the
-time has come that the last decision named.
+`tandem.planning.auto.decide` makes the decision. The children are those in the resource cache; they
+are listed once, at the start, to know when the cache is complete. Nothing is planned unless the
+table's version, its policy or its children have changed, or the time that the last decision named
+has come.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ LINE: Final = "tandem.dev/automatic"
 SCHEDULED: Final = "tandem.dev/scheduled"
 """Label: the minute (since 1970) at which it was due."""
 RETRIES: Final = "tandem.dev/retries"
-"""Label: how many of its line failed in a row before it."""
+"""Label: how many compactions of the same line failed in a row before this one."""
 
 _TABLE: Final = "tandem.dev/table"
 _UNSEEN_MS = 10_000
@@ -50,23 +50,24 @@ _UNSEEN_MS = 10_000
 _LOOK_AGAIN_S = 1.0
 _REFUSED_MS = 60_000
 _CALM_FACTOR = 10
-"""A table that is written all the time may cost a tenth of a thread, however large it is."""
+"""After planning, a new version alone starts no planning for so many times as long as it took:
+a busy table of any size costs a tenth of a thread."""
 _CALM_MOST_S = 60.0
 
 
 @dataclass(slots=True)
 class _Memory:
-    """What is remembered of one table between two calls.
+    """What is kept of one table between two calls.
 
     Attributes:
         since: up to when each schedule has been dealt with.
-        unseen: children that there were at the start and that the cache has not seen yet;
-            None before they were listed.
-        unseen_until_s: by the loop's clock: until then they are waited for.
-        made: children that exist although the cache does not know them yet.
-        key, wake_ms, status: what was decided last on, until when it holds, and what it said;
-        `hold` and `next_ms` are of it.
-        calm_until_s: by the loop's clock: until then a new version alone is no reason to plan.
+        unseen: children that existed at the start and are not in the cache yet; None before they
+            were listed.
+        unseen_until_s: how long to wait for those, by the loop's clock.
+        made: children that exist although they are not in the cache yet.
+        key, wake_ms, status, hold, next_ms: of the last decision: its input, until when it holds
+            (Unix milliseconds), and its result.
+        calm_until_s: until then, by the loop's clock, a new version alone starts no planning.
     """
 
     since: dict[str, int]
@@ -91,8 +92,9 @@ class AutoCompactionController:
     async def __call__(
         self, table: TableContext, children: Sequence[CachedResource]
     ) -> tuple[dict[str, Any], float]:
-        """Decide and act for one table; what to add to its status, and in how many seconds to
-        come back although nothing has changed. Raises nothing that a cluster or a table does."""
+        """Decide and act for one table. Returns what to add to its status, and in how many
+        seconds to call again if nothing changes. Errors of the cluster or the table are reported
+        in the status, not raised."""
         resource, snapshot = table.resource, table.snapshot
         policy = resource.spec.compaction if resource is not None else None
         if resource is None or snapshot is None or policy is None:
@@ -127,8 +129,8 @@ class AutoCompactionController:
     async def _knows_all(
         self, uid: str, resource: LakeTable, memory: _Memory, children: Iterable[CachedResource]
     ) -> bool:
-        """Whether the cache has seen all children that there were when we began: what an
-        operator decides that has just started must not depend on the order of events."""
+        """Whether the cache has all children that existed at the start: the first decision of an
+        operator must not depend on the order of events."""
         loop = asyncio.get_running_loop()
         if memory.unseen is None:
             collection = path(TableCompaction.kind_name, resource.namespace)
@@ -204,7 +206,7 @@ class AutoCompactionController:
         for child in decision.create:
             why = await self._create(child, resource, uid, memory, now_ms)
         if memory.made:
-            # Whoever vanishes before it was ever seen must not be waited for.
+            # Do not wait for a child that is deleted before the registry has seen it.
             memory.wake_ms = min(memory.wake_ms or now_ms + _UNSEEN_MS, now_ms + _UNSEEN_MS)
         for name in decision.delete:
             await self._delete(name, resource)
@@ -227,7 +229,8 @@ class AutoCompactionController:
                 what=child.what,
             )
         except Conflict:
-            # Somebody decided the same, perhaps we before a restart. Or it is something else.
+            # The same decision was made before, perhaps by this operator before a restart; or it
+            # is an unrelated object.
             if not await self._is_ours(child.name, resource.namespace, uid):
                 memory.wake_ms, memory.hold = now_ms + _REFUSED_MS, AutoCompactionWait.REFUSED
                 return f"{display} exists already, and is not this table's: delete or rename it."
@@ -255,11 +258,11 @@ class AutoCompactionController:
         try:
             found = await self._context.api.get(path(TableCompaction.kind_name, namespace, name))
         except ApiError:
-            return True  # gone again, or not to be had: the next decision will see
+            return True  # gone again, or not readable: the next decision will see
         return _is_owned(found, uid)
 
     async def _delete(self, name: str, resource: LakeTable) -> None:
-        """Delete a finished child, if it still is as we saw it."""
+        """Delete a finished child unless it has changed since we saw it."""
         key = (TableCompaction.kind_name, resource.namespace, name)
         summary = self._context.resource_cache.get(key)
         if summary is None:
@@ -269,7 +272,7 @@ class AutoCompactionController:
                 path(*key), uid=summary.uid, resource_version=summary.resource_version
             )
         except (NotFound, Conflict):
-            return  # gone, or changed: it comes up again if it must
+            return  # gone, or changed: the next decision handles it
         except ApiError as error:
             _log.warning("not deleted", child=name, problem=str(error))
 
@@ -307,7 +310,7 @@ def child_manifest(child: ChildCompaction, resource: LakeTable, uid: str) -> dic
 
 
 def child_fact(summary: CachedResource, body: Body | None) -> ChildState:
-    """A child as a decision needs it; `body` of one that has not ended. Pure."""
+    """A child as a decision needs it; `body` is that of one that has not ended. Pure."""
     labels = dict(summary.labels)
     scheduled, retries = labels.get(SCHEDULED, ""), labels.get(RETRIES, "")
     plan = status_of(body).get("plan") if body is not None else None
@@ -319,7 +322,7 @@ def child_fact(summary: CachedResource, body: Body | None) -> ChildState:
         ended=summary.ended,
         ended_ms=_ms(summary.completed) if summary.ended else None,
         segments=frozenset(map(str, plan.get("segments") or ())) if plan is not None else None,
-        # Anybody can write labels: what is no number says nothing.
+        # Users can edit labels: one that is not a number is ignored.
         scheduled_ms=int(scheduled) * 60_000 if _is_number(scheduled) else None,
         retries=int(retries) if _is_number(retries) else 0,
         message=summary.message,
@@ -328,7 +331,7 @@ def child_fact(summary: CachedResource, body: Body | None) -> ChildState:
 
 
 def remembered(body: Body) -> dict[str, int]:
-    """Up to when each schedule has been dealt with, as a LakeTable's status says it. Pure."""
+    """Up to when each schedule has been dealt with, from a LakeTable's status. Pure."""
     found: dict[str, int] = {}
     said = status_of(body).get("nextCompaction")
     runs = said.get("schedules") if isinstance(said, Mapping) else None

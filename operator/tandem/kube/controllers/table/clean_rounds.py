@@ -1,9 +1,10 @@
-"""Cleaning in the operator: for each table a bounded round now and then, in a worker thread, beside
-all that is going on.
+"""Cleaning in the operator: bounded rounds for each table, in a worker thread, concurrent with the
+table's operations.
 
-The first comes some minutes after a start, others when something can be due: at the earliest an
-hour later, at the latest when what is removed right after a round is old enough. What goes is
-decided in `tandem.planning.cleaning`; a table without `retention` keeps what it ever named.
+The first round comes some minutes after a start, the next ones when something can be due: at the
+earliest an hour later, at the latest when files removed right after a round are old enough.
+`tandem.planning.cleaning` decides what is deleted; a table without `retention` keeps every file
+that a version has referred to.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ _FAILED_MS = 600_000
 
 
 class CleaningController:
-    """The rounds of one table, by its daemon's task.
+    """The cleaning rounds of one table, run by its daemon's task.
 
     Args:
         body: the LakeTable as it is now.
-        wake: wakes the daemon when there is something to tell.
+        wake: wakes the daemon when there is something to report.
 
     Attributes:
         status: what to add to the table's status.
@@ -61,12 +62,12 @@ class CleaningController:
         self._closed = False
         known = status_of(body()).get("lastCleaning")
         self.status: dict[str, Any] = {"lastCleaning": known} if known is not None else {}
-        # Not all tables at once, and nobody's before it has had its first look.
+        # Not all tables at once, and none before its first refresh.
         wait_ms = int(context.settings.clean_s * 1000 * (1 + hash(table.uid) % 4))
         self._due_ms = max(context.clock.now_ms() + wait_ms, _next_of(known))
 
     def run_if_due(self) -> float:
-        """Begin a round if one is due; in how many seconds to ask again."""
+        """Begin a round if one is due. Returns in how many seconds to call again."""
         if self._task is not None and not self._task.done():
             return math.inf
         now_ms = self._context.clock.now_ms()
@@ -78,14 +79,14 @@ class CleaningController:
         return math.inf
 
     async def close(self) -> None:
-        """A round under way goes no further than its next step."""
+        """Stop a running round before its next step."""
         self._closed = True
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
     def _changed(self) -> bool:
-        """Whether another retention is asked for than in the last round."""
+        """Whether the retention has changed since the last round."""
         if self._asked is None or self._table.resource is None or self._table.snapshot is None:
             return False
         try:
@@ -107,7 +108,7 @@ class CleaningController:
         self._due_ms = now_ms + _FAILED_MS
         options = CleaningOptions(
             limit=_MOST_FILES,
-            # What an earlier operator did not come to is found once.
+            # The first round also finds what an earlier operator left.
             thorough=self._asked is None,
             go_on=lambda: not self._closed and context.may_write(),
         )
@@ -117,7 +118,7 @@ class CleaningController:
             cleaned = await context.threads(lambda: clean(table, rules, dependencies, options))
         except TandemError as error:
             _log.warning("not cleaned", table=table.display, problem=str(error))
-        except Exception as error:  # noqa: BLE001 - a bug, and nobody but us would say so
+        except Exception as error:  # noqa: BLE001 - a bug, which no other process would report
             context.metrics.internal_errors.count("table")
             _log.error("a bug: please report it", table=table.display, at=traceback_of(error))
         else:
@@ -137,9 +138,9 @@ class CleaningController:
         self._context.metrics.cleaned_bytes.add(size)
         if files or cleaned.abandoned:
             dead = len(cleaned.abandoned)
-            told = f"removed {files} files, {size} bytes"
-            told += f"; {dead} attempts of processes that died were abandoned" if dead else ""
-            post(self._body(), EventReason.CLEANED, told)
+            message = f"removed {files} files, {size} bytes"
+            message += f"; {dead} attempts of processes that died were abandoned" if dead else ""
+            post(self._body(), EventReason.CLEANED, message)
             _log.info("cleaned", files=files, bytes=size, abandoned=dead)
 
 
@@ -154,7 +155,7 @@ def due(cleaned: CleaningResult, rules: CleaningRules, now_ms: int) -> int:
 
 
 def _next_of(known: object) -> int:
-    """When an earlier operator meant to clean next; 0 if it did not say."""
+    """When an earlier operator meant to clean next (Unix milliseconds); 0 if that is unknown."""
     said = known.get("nextTime") if isinstance(known, Mapping) else None
     try:
         return int(datetime.fromisoformat(str(said)).timestamp() * 1000)

@@ -1,7 +1,7 @@
-"""The life of a LakeTable's resource: refresh, automatic compaction, status, wait; for ever.
+"""The control loop of a LakeTable's resource: refresh, automatic compaction, status, wait.
 
-It wakes when the resource or an operation on it changes, and looks at the log when one of our
-operations has committed, or in ever longer intervals while nothing happens.
+It wakes when the resource or an operation on it changes. It looks at the log when one of our
+operations has committed, and otherwise at intervals that grow while nothing happens.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from tandem.spec.table import LakeTable
 
 _log = structlog.get_logger("tandem.kube.table")
 _CALM = 0.3
-"""Seconds between two rounds: a storm of events makes one."""
+"""Seconds between two rounds: a burst of events causes a single round."""
 _IDLE_FACTOR = 1.3
 _IDLE_MOST = 6.0
-"""A table on which nothing happens is looked at up to so many times less often."""
+"""An idle table is refreshed up to so many times less often."""
 _STILL_THERE_S = 300.0
-"""How often to ask whether the resource is still there. No finalizer keeps it, and a watch that
-had to list anew says nothing of what went meanwhile."""
+"""How often to check whether the resource still exists. No finalizer keeps it, and a watch that
+had to list again does not report what was deleted meanwhile."""
 
 
 class TableController:
-    """One LakeTable, that is: one uid."""
+    """One LakeTable, identified by its uid."""
 
     def __init__(self, context: OperatorContext, body: Body) -> None:
         self._context = context
@@ -84,7 +84,7 @@ class TableController:
         )
 
     async def run(self, stopped: StopSignal) -> None:
-        """Until the resource is deleted or the operator stops."""
+        """Run until the resource is deleted or the operator stops."""
         kind, namespace, name = self._key
         with bound_log_context(LogContext(kind, namespace, name, table=name)):
             await self._run(stopped)
@@ -114,7 +114,7 @@ class TableController:
             self._body = body
             self._writer.observe(status_of(body), body["metadata"]["resourceVersion"])
         else:
-            # At once: no operation shall begin on what is no more.
+            # At once: no operation may begin on a table whose resource is gone.
             self._withdraw()
             self._writer.gone = True
             self._leaving = True
@@ -126,7 +126,7 @@ class TableController:
             del tables[key]
 
     def _gone(self) -> None:
-        """It is no more, though nobody has told us: those who need it shall know."""
+        """The resource is gone, although no watch has reported it: inform those that need it."""
         self._context.resource_cache.remove(self._uid)
 
     async def _is_there(self) -> bool:
@@ -200,7 +200,7 @@ class TableController:
         return resource
 
     async def _compact(self) -> tuple[dict[str, Any], float] | None:
-        """Automatic compaction: what to add to the status, and when to come back (seconds)."""
+        """Automatic compaction: what to add to the status, and in how many seconds to return."""
         auto_compactor = self._context.auto_compactor
         if auto_compactor is None or not self._table.is_ready:
             return None
@@ -208,7 +208,7 @@ class TableController:
 
     def _report(self, tended: tuple[dict[str, Any], float] | None) -> None:
         _, namespace, name = self._key
-        # Never of a spec that came while we looked: "ready" would be said of what nobody knows.
+        # Never report on a spec that arrived during the refresh: its readiness is unknown yet.
         conditions = self._table.conditions
         status: TableStatus = compose(
             self._table.facts,
@@ -223,13 +223,13 @@ class TableController:
         if tended is not None:
             manifest.update(tended[0])
         elif "nextCompaction" in self._writer.known:
-            # It is also the memory of what the schedules have done.
+            # The status also records up to when each schedule has run.
             manifest["nextCompaction"] = self._writer.known["nextCompaction"]
         self._writer.offer({**manifest, **self._cleaning_controller.status})
         first = conditions[0]
-        told = (first.status, str(first.reason))
-        if told != self._reported:
-            self._reported = told
+        ready = (first.status, str(first.reason))
+        if ready != self._reported:
+            self._reported = ready
             post(self._body, first.reason, first.message, warning=first.status != "True")
             _log.info(
                 "table",
