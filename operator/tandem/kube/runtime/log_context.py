@@ -1,8 +1,8 @@
 """The subject of every line of the log: kind, namespace, name, table, operation id and attempt of
 the resource that the work is done for.
 
-A `LogContext` is bound to the context of a resource's handler, and inherited by its tasks and by the
-threads that work for it. Fields that are set later (the operation id, the attempt) apply to all of
+A `LogContext` is bound to the context of a resource's handler; its tasks, and the threads that work
+for it, inherit it. Fields that are set later (the operation id, the attempt) apply to all of
 them.
 """
 
