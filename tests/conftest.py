@@ -51,8 +51,11 @@ def spark() -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def delta_spark(spark: SparkSession) -> SparkSession:
-    """The same session, asked for by tests that use it as a Delta reader or writer."""
-    return spark
+    """A session of the same JVM for Spark + Delta as a reader or writer. Jobs of Tandem run on
+    `spark`, which compiles expressions as drivers do."""
+    from delta_session import interpreting
+
+    return interpreting(spark)
 
 
 @pytest.fixture(scope="session")

@@ -24,8 +24,15 @@ DELTA_CONF = {
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     # Jobs run without it; tests write delta.`/path` all the time.
     "spark.sql.runSQLOnFiles": "true",
-    "spark.databricks.delta.snapshotPartitions": "2",
+    "spark.databricks.delta.snapshotPartitions": "1",
 }
+
+FACTORY_MODE = "spark.sql.codegen.factoryMode"
+NO_CODEGEN = "NO_CODEGEN"
+
+JAVA_OPTIONS = "-XX:ReservedCodeCacheSize=240m"
+"""With the first compiler tier alone, the JVM reserves 48 MiB for compiled code. A run that lasts
+minutes needs more: the JVM then discards methods and compiles them again."""
 
 
 def delta_jars() -> list[Path]:
@@ -41,12 +48,16 @@ def delta_jars() -> list[Path]:
 
 @cache
 def interpreting(session: SparkSession) -> SparkSession:
-    """A session beside it that compiles no code, which takes longer than reading a small table.
-    What it skips, and by what, is as it is by default."""
+    """A session of the same JVM that interprets expressions. To compile them takes longer than to
+    read or write a small table. Data skipping works as by default. Returns an interpreting session
+    unchanged."""
+    if session.conf.get(FACTORY_MODE, None) == NO_CODEGEN:
+        return session
     quick = session.newSession()
     quick.conf.set("spark.sql.codegen.wholeStage", "false")
-    quick.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
+    quick.conf.set(FACTORY_MODE, NO_CODEGEN)
     quick.conf.set("spark.sql.adaptive.enabled", "false")
+    quick.conf.set("spark.sql.shuffle.partitions", "1")
     return quick
 
 
@@ -62,6 +73,7 @@ def start_session(record_archive: Path | None = None) -> SparkSession:
         **DELTA_CONF,
         "spark.sql.warehouse.dir": tempfile.mkdtemp(prefix="tandem-warehouse-"),
     }
+    conf["spark.driver.extraJavaOptions"] += f" {JAVA_OPTIONS}"
     builder = SparkSession.builder.appName("tandem-tests")
     for key, value in conf.items():
         builder = builder.config(key, value)

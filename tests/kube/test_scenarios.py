@@ -47,9 +47,9 @@ def templates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def lakes(
-    delta_spark: SparkSession, tmp_path: Path, templates: Path, request: pytest.FixtureRequest
+    spark: SparkSession, tmp_path: Path, templates: Path, request: pytest.FixtureRequest
 ) -> Lakes:
-    return Lakes(delta_spark, tmp_path, templates, spark_reads=chosen(request.node.nodeid))
+    return Lakes(spark, tmp_path, templates, spark_reads=chosen(request.node.nodeid))
 
 
 @pytest.fixture(scope="module")
@@ -84,8 +84,8 @@ def world(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> World:
 
 
 @pytest.fixture(scope="module")
-def jobs(delta_spark: SparkSession) -> GatedSpark:
-    return GatedSpark(delta_spark)
+def jobs(spark: SparkSession) -> GatedSpark:
+    return GatedSpark(spark)
 
 
 @pytest.fixture(scope="module")
@@ -101,9 +101,9 @@ def stage(running: World, jobs: GatedSpark, lakes: Lakes) -> Stage:
 
 
 @pytest.fixture
-def bare(cluster: Cluster, tmp_path: Path, delta_spark: SparkSession, lakes: Lakes) -> Stage:
+def bare(cluster: Cluster, tmp_path: Path, spark: SparkSession, lakes: Lakes) -> Stage:
     """Nothing runs in it yet."""
-    return Stage(World.make(cluster, tmp_path), GatedSpark(delta_spark), lakes)
+    return Stage(World.make(cluster, tmp_path), GatedSpark(spark), lakes)
 
 
 # C: one compaction, one update, and both --------------------------------------------------------

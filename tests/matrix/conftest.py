@@ -30,23 +30,26 @@ def foreign_spark() -> Iterator[Process]:
 
 @pytest.fixture(scope="session")
 def stage_of_deltalake(
-    delta_spark: SparkSession, foreign_deltalake: Process, tmp_path_factory: pytest.TempPathFactory
+    spark: SparkSession,
+    delta_spark: SparkSession,
+    foreign_deltalake: Process,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Stage:
-    """Here Spark + Delta only reads, in the session that our jobs run in."""
+    """Here Spark + Delta only reads, in the JVM that our jobs run in."""
     reader = spark_here(delta_spark)
     root = tmp_path_factory.mktemp("matrix-deltalake")
-    return Stage(MatrixTables(root, delta_spark, reader), foreign_deltalake, reader)
+    return Stage(MatrixTables(root, spark, reader), foreign_deltalake, reader)
 
 
 @pytest.fixture(scope="session")
 def stage_of_spark(
-    delta_spark: SparkSession,
+    spark: SparkSession,
     foreign_deltalake: Process,
     foreign_spark: Process,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Stage:
     root = tmp_path_factory.mktemp("matrix-spark")
-    return Stage(MatrixTables(root, delta_spark, foreign_spark), foreign_deltalake, foreign_spark)
+    return Stage(MatrixTables(root, spark, foreign_spark), foreign_deltalake, foreign_spark)
 
 
 @pytest.fixture(scope="session")

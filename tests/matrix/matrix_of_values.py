@@ -40,14 +40,14 @@ def foreign(spark: SparkSession, root: Path, writer: str) -> Path:
 @pytest.mark.parametrize("operation", [*OPERATIONS, "ingest"])
 @pytest.mark.parametrize("writer", FOREIGN)
 def test_no_operation_changes_a_value(
-    delta_spark: SparkSession, root: Path, writer: str, operation: str
+    spark: SparkSession, root: Path, writer: str, operation: str
 ) -> None:
-    before = foreign(delta_spark, root, writer)
+    before = foreign(spark, root, writer)
     if operation == "ingest":
-        after = ingested(delta_spark, before)
+        after = ingested(spark, before)
     else:
-        after = rewritten(delta_spark, before, operation)
-    readers: list[Reader] = [Spark.quick(delta_spark), DuckDB(), Deltalake(), Polars()]
+        after = rewritten(spark, before, operation)
+    readers: list[Reader] = [Spark.quick(spark), DuckDB(), Deltalake(), Polars()]
     wrong = []
     for kind in FOREIGN[writer]:
         for reader in readers:

@@ -191,12 +191,12 @@ class Ended:
 
 @pytest.fixture
 def stage(
-    delta_spark: SparkSession,
+    spark: SparkSession,
     tmp_path: Path,
     foreign_deltalake: Process,
     capsys: pytest.CaptureFixture[str],
 ) -> Stage:
-    lake = Lakes(delta_spark, tmp_path, tmp_path).empty(schema=SCHEMA)
+    lake = Lakes(spark, tmp_path, tmp_path).empty(schema=SCHEMA)
     for number in range(FILES):
         lake.append(_rows(number * ROWS, (number + 1) * ROWS))
 

@@ -29,13 +29,15 @@ COLUMNS = ["id", "k", "v", "s", "l", "part", "late"]
 
 @pytest.fixture(scope="module", params=some(["name", "id"]))
 def template(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, spark: SparkSession
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    delta_spark: SparkSession,
 ) -> Path:
     """Two loads, then columns renamed (a nested one and the partition's too), dropped and added;
     another load, and a delete with vectors."""
     location = tmp_path_factory.mktemp("mapped") / "t"
     table = f"delta.`{location}`"
-    spark.sql(
+    delta_spark.sql(
         f"CREATE TABLE {table} (old BIGINT, k INT, v BIGINT, gone STRING, "
         "s STRUCT<a: INT, b: STRING>, l ARRAY<STRUCT<c: INT>>, p STRING) USING delta "
         "PARTITIONED BY (p) TBLPROPERTIES ('delta.enableDeletionVectors' = 'true', "
@@ -43,7 +45,7 @@ def template(
     )
 
     def load(start: int, *, more: str = "", last: str = "") -> None:
-        spark.sql(
+        delta_spark.sql(
             f"INSERT INTO {table} SELECT /*+ COALESCE(1) */ id, cast(id % 5 AS INT), id * 10, "
             f"{more}named_struct('a', cast(id AS INT), 'b', concat('b', id)), "
             "array(named_struct('c', cast(id AS INT)), null), "
@@ -59,9 +61,9 @@ def template(
         "DROP COLUMN gone",
         "ADD COLUMN late STRING",
     ):
-        spark.sql(f"ALTER TABLE {table} {change}")
+        delta_spark.sql(f"ALTER TABLE {table} {change}")
     load(40, last=", 'x'")
-    spark.sql(f"DELETE FROM {table} WHERE id % 7 = 0")
+    delta_spark.sql(f"DELETE FROM {table} WHERE id % 7 = 0")
     return location
 
 
@@ -73,7 +75,7 @@ def lake(template: Path, tmp_path: Path, spark: SparkSession) -> Lake:
 
 
 def by_spark(lake: Lake) -> list[dict[str, Any]]:
-    return ordered(lake.spark.read.format("delta").load(str(lake.path)).toArrow())
+    return ordered(lake.delta_spark.read.format("delta").load(str(lake.path)).toArrow())
 
 
 def ordered(table: pa.Table) -> list[dict[str, Any]]:
@@ -194,8 +196,8 @@ def test_ingest_fits_a_source_to_mapped_columns(lake: Lake, tmp_path: Path) -> N
 def test_spark_continues_to_write_after_our_commits(lake: Lake) -> None:
     lake.do(lake.compaction("Major"))
     lake.sql("UPDATE TABLE SET v = v + 1 WHERE k = 2")
-    lake.spark.sql(f"ALTER TABLE {lake.sql_name} RENAME COLUMN late TO later")
-    lake.spark.sql(f"ALTER TABLE {lake.sql_name} RENAME COLUMN later TO late")
+    lake.delta_spark.sql(f"ALTER TABLE {lake.sql_name} RENAME COLUMN late TO later")
+    lake.delta_spark.sql(f"ALTER TABLE {lake.sql_name} RENAME COLUMN later TO late")
     before = by_spark(lake)
     lake.do(lake.compaction("Major"))
     assert_read_alike(lake, before)

@@ -13,6 +13,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
+from delta_session import interpreting
 from support.jobs import job_files as jobs
 from support.lake.lake import Lakes
 from support.lake.rows import k_is, plus, rows
@@ -93,7 +94,7 @@ def test_delta_with_deletion_vectors(table: Path, tmp_path: Path, spark: SparkSe
         pa.concat_tables([SOURCE, more]),
         configuration={"delta.enableDeletionVectors": "true"},
     )
-    spark.sql(f"DELETE FROM delta.`{source}` WHERE id = 9")
+    interpreting(spark).sql(f"DELETE FROM delta.`{source}` WHERE id = 9")
     assert DeltaTable(str(source)).version() == 1
     job = job_for(table, "Delta", source)
     assert answer(lambda c: ingest.run(c, spark), job) == 0
@@ -139,7 +140,7 @@ def refused(job: Control, spark: SparkSession) -> str:
 
 def make(folder: Path, fields: str, spark: SparkSession) -> Path:
     """A table with the columns that Spark SQL spells."""
-    spark.sql(f"CREATE TABLE delta.`{folder / 'm'}` ({fields}) USING delta")
+    interpreting(spark).sql(f"CREATE TABLE delta.`{folder / 'm'}` ({fields}) USING delta")
     return folder / "m"
 
 

@@ -20,6 +20,7 @@ from deltalake import write_deltalake
 from pyroaring import BitMap64
 from pyspark.sql import SparkSession
 
+from delta_session import interpreting
 from support.foreign.tables import broken_texts, column, write
 from support.jobs import job_files as jobs
 from tandem.delta import dv
@@ -465,7 +466,7 @@ def test_columns_of_bounded_length_are_not_set_by_a_merge(
     tmp_path: Path, spark: SparkSession
 ) -> None:
     fields = "id BIGINT, s STRUCT<x: CHAR(3)>, v VARCHAR(2)"
-    spark.sql(f"CREATE TABLE delta.`{tmp_path / 't'}` ({fields}) USING delta")
+    interpreting(spark).sql(f"CREATE TABLE delta.`{tmp_path / 't'}` ({fields}) USING delta")
     (tmp_path / "s.json").write_text('{"id": 1, "v": "abc", "s": {"x": "abcd"}}\n')
     for clause in (missing(id="s.id", v="s.v"), missing(id="s.id", s="s.s"), missing()):
         job = job_for(tmp_path / "t", tmp_path / "s.json", (clause,), format_="Json")

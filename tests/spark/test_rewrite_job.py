@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pyarrow as pa
@@ -31,14 +32,20 @@ def rows(start: int, count: int) -> pa.Table:
     )
 
 
-@pytest.fixture
-def table(tmp_path: Path, spark: SparkSession) -> Path:
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory, delta_spark: SparkSession) -> Path:
     """Four files of 500 rows; every third row of all but the last is deleted by Spark."""
-    path = tmp_path / "t"
+    path = tmp_path_factory.mktemp("rewrite") / "t"
     for start in range(0, 2000, 500):
         write_deltalake(str(path), rows(start, 500), mode="append", configuration=DV_ON)
-    spark.sql(f"DELETE FROM delta.`{path}` WHERE id % 3 = 0 AND id < 1500")
+    delta_spark.sql(f"DELETE FROM delta.`{path}` WHERE id % 3 = 0 AND id < 1500")
     return path
+
+
+@pytest.fixture
+def table(template: Path, tmp_path: Path) -> Path:
+    """A copy of the template."""
+    return shutil.copytree(template, tmp_path / "t")
 
 
 def compaction(table: Path, target: int = 1 << 30, bins: int = 1, attempt: int = 1) -> Control:

@@ -57,12 +57,12 @@ def rows(start: int, count: int) -> pa.Table:
 
 
 @pytest.fixture(scope="module")
-def table(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Path:
+def table(tmp_path_factory: pytest.TempPathFactory, delta_spark: SparkSession) -> Path:
     """Four files of 500 rows; every third row of the first three is deleted by Spark."""
     path = tmp_path_factory.mktemp("sorted") / "t"
     for start in range(0, 2000, 500):
         write_deltalake(str(path), rows(start, 500), mode="append", configuration=DV_ON)
-    spark.sql(f"DELETE FROM delta.`{path}` WHERE id % 3 = 0 AND id < 1500")
+    delta_spark.sql(f"DELETE FROM delta.`{path}` WHERE id % 3 = 0 AND id < 1500")
     return path
 
 
@@ -197,7 +197,7 @@ def test_z_order_takes_every_type_and_nulls(
 
 
 def test_bins_of_partitions_stay_apart_and_keep_their_values_as_logged(
-    tmp_path: Path, spark: SparkSession
+    tmp_path: Path, spark: SparkSession, delta_spark: SparkSession
 ) -> None:
     path = tmp_path / "t"
     for start in (0, 300):
@@ -205,8 +205,8 @@ def test_bins_of_partitions_stay_apart_and_keep_their_values_as_logged(
             "p", pa.array([["a/b", None, "é 1"][i % 3] for i in range(300)])
         )
         write_deltalake(str(path), part, mode="append", partition_by=["p"], configuration=DV_ON)
-    spark.sql(f"DELETE FROM delta.`{path}` WHERE p = 'é 1'")
-    spark.sql(f"DELETE FROM delta.`{path}` WHERE p IS NULL AND id < 100")
+    delta_spark.sql(f"DELETE FROM delta.`{path}` WHERE p = 'é 1'")
+    delta_spark.sql(f"DELETE FROM delta.`{path}` WHERE p IS NULL AND id < 100")
     job = a_job(path, layout("Sort", "name"), parts=6)
     outputs, _ = do(job, spark)
     assert {o.partition_values["p"] for o in outputs} == {"a/b", None}
@@ -220,15 +220,17 @@ def test_bins_of_partitions_stay_apart_and_keep_their_values_as_logged(
         assert names == sorted(names)
 
 
-def test_column_mapping_and_one_file_per_bin(tmp_path: Path, spark: SparkSession) -> None:
+def test_column_mapping_and_one_file_per_bin(
+    tmp_path: Path, spark: SparkSession, delta_spark: SparkSession
+) -> None:
     path = tmp_path / "t"
-    spark.sql(
+    delta_spark.sql(
         f"CREATE TABLE delta.`{path}` (id BIGINT, `a name` STRING) USING delta TBLPROPERTIES"
         "('delta.columnMapping.mode'='name', 'delta.enableDeletionVectors'='true')"
     )
-    spark.sql(f"INSERT INTO delta.`{path}` SELECT id, cast(id % 7 AS STRING) FROM range(100)")
-    spark.sql(f"ALTER TABLE delta.`{path}` RENAME COLUMN `a name` TO `b name`")
-    spark.sql(f"INSERT INTO delta.`{path}` SELECT id, cast(id % 5 AS STRING) FROM range(100)")
+    delta_spark.sql(f"INSERT INTO delta.`{path}` SELECT id, cast(id % 7 AS STRING) FROM range(100)")
+    delta_spark.sql(f"ALTER TABLE delta.`{path}` RENAME COLUMN `a name` TO `b name`")
+    delta_spark.sql(f"INSERT INTO delta.`{path}` SELECT id, cast(id % 5 AS STRING) FROM range(100)")
     job = a_job(path, layout("Sort", "b name", "id"), parts=0)
     [output], _ = do(job, spark)
     assert column(job, output, "b name") == sorted(column(job, output, "b name"))

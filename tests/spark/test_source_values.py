@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql import types as T  # noqa: N812 - Spark's own convention
 
+from delta_session import interpreting
 from support.foreign.tables import broken_texts
 from support.jobs import job_files as jobs
 from tandem.errors import InvalidSpec, Reason, StatementFailed
@@ -182,7 +183,7 @@ def test_char_and_varchar_are_stored_as_spark_stores_them(
     tmp_path: Path, spark: SparkSession
 ) -> None:
     fields = "v VARCHAR(3), c CHAR(4), s STRUCT<x: VARCHAR(2)>, a ARRAY<CHAR(2)>"
-    spark.sql(f"CREATE TABLE delta.`{tmp_path / 't'}` ({fields}) USING delta")
+    interpreting(spark).sql(f"CREATE TABLE delta.`{tmp_path / 't'}` ({fields}) USING delta")
     good = '{"v": "ab   ", "c": "ab", "s": {"x": "\u00e9\u00e9"}, "a": ["x"]}'
     source = tmp_path / "s.json"
     source.write_text(good + "\n")
@@ -206,7 +207,7 @@ def test_a_source_that_does_not_fit_is_named_as_a_reader_would_look_for_it(
     tmp_path: Path, spark: SparkSession
 ) -> None:
     fields = "id INT, v VARCHAR(2)"
-    spark.sql(f"CREATE TABLE delta.`{tmp_path / 't'}` ({fields}) USING delta")
+    interpreting(spark).sql(f"CREATE TABLE delta.`{tmp_path / 't'}` ({fields}) USING delta")
     cases = [
         (
             "s.csv",
@@ -250,7 +251,7 @@ def parquet(path: Path) -> bytes:
 def test_a_broken_source_is_not_a_transient_error(
     tmp_path: Path, spark: SparkSession, name: str, form: str, damage: Callable[[bytes], bytes]
 ) -> None:
-    spark.sql(f"CREATE TABLE delta.`{tmp_path / 't'}` (id BIGINT) USING delta")
+    interpreting(spark).sql(f"CREATE TABLE delta.`{tmp_path / 't'}` (id BIGINT) USING delta")
     source = tmp_path / name
     source.write_bytes(damage(parquet(tmp_path / "whole.parquet")))
     failure = outcome(job_for(tmp_path / "t", form, source), spark)
@@ -259,7 +260,7 @@ def test_a_broken_source_is_not_a_transient_error(
 
 
 def test_values_that_no_table_holds_are_refused(tmp_path: Path, spark: SparkSession) -> None:
-    spark.sql(
+    interpreting(spark).sql(
         f"CREATE TABLE delta.`{tmp_path / 't'}` (id BIGINT, s STRING, t TIMESTAMP, "
         "m MAP<BIGINT, STRING>) USING delta"
     )

@@ -22,9 +22,9 @@ def templates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def lakes(
-    delta_spark: SparkSession, tmp_path: Path, templates: Path, request: pytest.FixtureRequest
+    spark: SparkSession, tmp_path: Path, templates: Path, request: pytest.FixtureRequest
 ) -> Lakes:
-    return Lakes(delta_spark, tmp_path, templates, spark_reads=chosen(request.node.nodeid))
+    return Lakes(spark, tmp_path, templates, spark_reads=chosen(request.node.nodeid))
 
 
 @pytest.fixture(scope="session")

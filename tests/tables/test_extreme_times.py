@@ -76,8 +76,10 @@ OPERATIONS: dict[str, Callable[[Lake, Path], Operation]] = {
 }
 
 
-def test_every_operation_keeps_extreme_times(made: Path, delta_spark: SparkSession) -> None:
-    lake = _lake(delta_spark, made / "table")
+def test_every_operation_keeps_extreme_times(
+    made: Path, spark: SparkSession, delta_spark: SparkSession
+) -> None:
+    lake = _lake(spark, made / "table")
     ids = [first + i for first in (0, 10) for i in range(len(MICROS))]
     for name, make in OPERATIONS.items():
         lake.do(make(lake, made))
@@ -92,7 +94,7 @@ def test_every_operation_keeps_extreme_times(made: Path, delta_spark: SparkSessi
 
 
 def test_files_of_the_hybrid_calendar_are_refused_by_name(
-    delta_spark: SparkSession, tmp_path: Path
+    spark: SparkSession, delta_spark: SparkSession, tmp_path: Path
 ) -> None:
     """Spark rebases what it wrote so; nothing of ours takes it for something else."""
     table = f"delta.`{tmp_path / 'table'}`"
@@ -108,7 +110,7 @@ def test_files_of_the_hybrid_calendar_are_refused_by_name(
     finally:
         for mode in modes:
             delta_spark.conf.unset(mode)
-    lake = _lake(delta_spark, tmp_path / "table")
+    lake = _lake(spark, tmp_path / "table")
     files = list(lake.log.snapshot().adds())
     done = lake.run(lake.update("id = 1", n="n + 1"))
     assert done.phase is Phase.FAILED

@@ -64,12 +64,12 @@ def by_spark(lake: Lake) -> None:
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
     }
     for name, value in conf.items():
-        lake.spark.conf.set(name, value)
+        lake.delta_spark.conf.set(name, value)
     try:
         lake.sql("VACUUM TABLE RETAIN 0 HOURS")
     finally:
         for name in conf:
-            lake.spark.conf.unset(name)
+            lake.delta_spark.conf.unset(name)
 
 
 def by_deltalake(lake: Lake) -> None:
@@ -78,12 +78,12 @@ def by_deltalake(lake: Lake) -> None:
 
 @pytest.mark.parametrize("vacuum", [by_spark, by_deltalake])
 def test_W5_a_vacuum_accepts_a_table_with_our_small_vectors(
-    delta_spark: SparkSession, tmp_path: Path, vacuum: Callable[[Lake], None]
+    spark: SparkSession, tmp_path: Path, vacuum: Callable[[Lake], None]
 ) -> None:
     """That of Spark + Delta 4.4 dies of a vector that lies inline in the log, as the protocol
     allows: so ours never do, however few rows they hide."""
     lake = quick_lake.make(tmp_path)
-    lake.spark, lake.spark_reads = delta_spark, True
+    lake.spark, lake.spark_reads = spark, True
     lake.do(lake.delete("id = 13"))
     inputs = {add.path for add in lake.log.snapshot().adds()}
     compaction = lake.hold(lake.compaction(), Point.PUT_COMMIT)

@@ -238,7 +238,7 @@ def test_z_order_merge_segment_rewrite_and_cleaning_on_s3(
         whys |= {each.file.path: each.why for each in more.garbage}
     assert {*whys.values()} == {*RemovalReason} - {RemovalReason.RECORD}
     lake.assert_rows(merged)
-    found = lake.spark.read.format("delta").load(str(folder)).collect()
+    found = lake.delta_spark.read.format("delta").load(str(folder)).collect()
     assert tuple(sorted((row.id, row.k, row.v) for row in found)) == merged
 
 

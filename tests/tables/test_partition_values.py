@@ -55,7 +55,7 @@ LOGGED = {
 
 
 @pytest.fixture
-def lake(delta_spark: SparkSession, tmp_path: Path) -> Lake:
+def lake(spark: SparkSession, delta_spark: SparkSession, tmp_path: Path) -> Lake:
     """Five files: four by Spark, and one whose texts are replaced by those of others."""
     path = tmp_path / "table"
     table = f"delta.`{path}`"
@@ -76,7 +76,7 @@ def lake(delta_spark: SparkSession, tmp_path: Path) -> Lake:
     last.write_text("".join(json.dumps(line) + "\n" for line in lines))
     for checksum in (*log.glob(".*.crc"), *log.glob("*2.crc")):
         checksum.unlink()
-    lake = Lake(path.as_uri(), delta_spark, tmp_path / "sources", open_store(path.as_uri()))
+    lake = Lake(path.as_uri(), spark, tmp_path / "sources", open_store(path.as_uri()))
     lake.first_version = lake.version
     return lake
 
@@ -113,7 +113,7 @@ def _logged(lake: Lake) -> dict[int, dict[str, str | None]]:
     """Row → the partition values of its file, as texts."""
     found: dict[int, dict[str, str | None]] = {}
     names = {Path(a.path).name: a for a in lake.log.snapshot().adds()}
-    rows = lake.spark.sql(f"SELECT id, _metadata.file_path FROM {lake.sql_name}").collect()
+    rows = lake.delta_spark.sql(f"SELECT id, _metadata.file_path FROM {lake.sql_name}").collect()
     for row in rows:
         found[row.id] = dict(names[Path(unquote(row.file_path)).name].partition_values)
     return found

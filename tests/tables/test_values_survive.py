@@ -32,17 +32,15 @@ def foreign(delta_spark: SparkSession, tmp_path_factory: pytest.TempPathFactory)
     return root
 
 
-def test_a_compaction_and_an_update_change_no_value(
-    delta_spark: SparkSession, foreign: Path
-) -> None:
-    compacted = rewritten(delta_spark, foreign, "bin-pack")
-    updated = rewritten(delta_spark, compacted, "update")
+def test_a_compaction_and_an_update_change_no_value(spark: SparkSession, foreign: Path) -> None:
+    compacted = rewritten(spark, foreign, "bin-pack")
+    updated = rewritten(spark, compacted, "update")
     asked = [
         *(Filter(DOUBLE, operator, v) for v in (math.nan, 0.0, 100.0) for operator in ("=", ">=")),
         Filter(KINDS["nested"], ">", 100.0),
         *(Filter(KINDS["moment"], operator, -1) for operator in ("=", "<=", ">")),
     ]
-    readers: list[Reader] = [Spark.quick(delta_spark), DuckDB(), Deltalake(), Polars()]
+    readers: list[Reader] = [Spark.quick(spark), DuckDB(), Deltalake(), Polars()]
     wrong = []
     for reader in readers:
         truth = reader.evaluated(foreign, asked)
@@ -53,8 +51,8 @@ def test_a_compaction_and_an_update_change_no_value(
     # What Spark deletes is what it finds.
     beyond = Filter(DOUBLE, ">", 100.0)
     everything = Filter(DOUBLE, "IS NOT NULL")
-    spark = Spark.quick(delta_spark)
-    [deleted, there] = spark.evaluated(foreign, [beyond, everything])
-    lake_at(delta_spark, updated).sql("DELETE FROM TABLE WHERE f64 > 100")
-    [left] = spark.evaluated(updated, [everything])
+    reader = Spark.quick(spark)
+    [deleted, there] = reader.evaluated(foreign, [beyond, everything])
+    lake_at(spark, updated).sql("DELETE FROM TABLE WHERE f64 > 100")
+    [left] = reader.evaluated(updated, [everything])
     assert left == there - deleted

@@ -55,11 +55,14 @@ def foreign_deltalake() -> Iterator[Process]:
 
 @pytest.fixture(scope="module")
 def stage(
-    delta_spark: SparkSession, foreign_deltalake: Process, tmp_path_factory: pytest.TempPathFactory
+    spark: SparkSession,
+    delta_spark: SparkSession,
+    foreign_deltalake: Process,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Stage:
-    spark = spark_here(delta_spark)
-    tables = MatrixTables(tmp_path_factory.mktemp("matrix"), delta_spark, spark)
-    return Stage(tables, foreign_deltalake, spark)
+    foreign_spark = spark_here(delta_spark)
+    tables = MatrixTables(tmp_path_factory.mktemp("matrix"), spark, foreign_spark)
+    return Stage(tables, foreign_deltalake, foreign_spark)
 
 
 @pytest.mark.parametrize("cell", [*sample()], ids=str)

@@ -209,12 +209,17 @@ class Lake:
         return dict(self.foreign_options) or None
 
     @property
+    def delta_spark(self) -> SparkSession:
+        """Where Spark + Delta reads and writes; jobs run on `spark`."""
+        return interpreting(self.spark)
+
+    @property
     def sql_name(self) -> str:
         return f"delta.`{self.path}`"
 
     def sql(self, text: str) -> None:
         """A statement by Spark + Delta; `TABLE` stands for the table."""
-        self.spark.sql(text.replace("TABLE", self.sql_name))
+        self.delta_spark.sql(text.replace("TABLE", self.sql_name))
 
     @property
     def path(self) -> Path:
@@ -234,8 +239,7 @@ class Lake:
         return _rows(pa.table(self.foreign(version).scan()))
 
     def by_spark(self) -> Rows:
-        session = interpreting(self.spark)
-        found = session.read.format("delta").load(str(self.path)).select("id", "k", "v")
+        found = self.delta_spark.read.format("delta").load(str(self.path)).select("id", "k", "v")
         return tuple(sorted((r.id, r.k, r.v) for r in found.collect()))
 
     def assert_rows(self, expected: Rows) -> None:
