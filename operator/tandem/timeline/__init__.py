@@ -3,11 +3,11 @@
 No I/O and no clock: everything here works on Delta actions that were read elsewhere.
 
     segments        segments and their tags
-    segment_files   live files, kept by column
+    segment_files   live files as columns
     file_intervals  which time chunks each file covers
     names           names and numbers of segments
-    lineage         which segments came of which
+    lineage         the parents of a segment
     chunks          time chunks
-    history         segments over versions
+    history         segments that are no longer live
     live_tags       tags of live files, in columns
 """

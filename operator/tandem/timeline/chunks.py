@@ -2,7 +2,7 @@
 
 Weeks are ISO weeks and begin on Monday; all other chunks are those of the calendar.
 
-Which of them a file covers is found by column, in `tandem.timeline.file_intervals`.
+`tandem.timeline.file_intervals` determines the chunks that each file covers.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class TimeColumn:
 
 
 def chunk_of(moment: datetime, granularity: Granularity) -> TimeInterval:
-    """The chunk that a moment lies in. Raises OverflowError or ValueError at the calendar's end."""
+    """The chunk that contains a moment. Raises: OverflowError, ValueError at the calendar's end."""
     if granularity is Granularity.ALL:
         return ALWAYS
     start, end = _borders(moment, granularity)
@@ -65,12 +65,12 @@ def is_one_chunk(interval: TimeInterval, granularity: Granularity) -> bool:
         return True
     try:
         return chunk_of(_EPOCH + interval.start_ms * _MILLISECOND, granularity) == interval
-    except (OverflowError, ValueError):  # beyond the years that the calendar knows
+    except (OverflowError, ValueError):  # outside the calendar's range of years
         return False
 
 
 def label(interval: TimeInterval, granularity: Granularity) -> str:
-    """What people call an interval: `2013-02`; an ISO 8601 interval where it is several chunks."""
+    """The displayed name: `2013-02`; an ISO 8601 interval if it covers several chunks."""
     if interval == ALWAYS or granularity is Granularity.ALL:
         return "all"
     if not is_one_chunk(interval, granularity):
@@ -89,7 +89,7 @@ def label(interval: TimeInterval, granularity: Granularity) -> str:
 
 
 def parse_interval(text: str) -> TimeInterval | None:
-    """The interval that a tag (`start/end`) holds, or None."""
+    """The interval that a tag (`start/end`) holds, None if it holds none."""
     start, slash, end = text.partition("/")
     low, high = _moment(start), _moment(end)
     if not slash or low is None or high is None or high <= low:
@@ -106,10 +106,10 @@ _LABELS = (
 
 
 def parse_chunk(text: str, granularity: Granularity) -> TimeInterval:
-    """The interval that a person asks for: `2013`, `2013-Q1`, `2013-02`, `2013-W05`,
+    """The interval that a request names: `2013`, `2013-Q1`, `2013-02`, `2013-W05`,
     `2013-02-01`, `2013-02-01T05`, `all` or `start/end`.
 
-    It must hold whole chunks of `granularity`; InvalidSpec otherwise.
+    It must consist of whole chunks of `granularity`. Raises: InvalidSpec.
     """
     interval = _parse_label(text)
     if interval is None:
@@ -131,8 +131,8 @@ def parse_chunk(text: str, granularity: Granularity) -> TimeInterval:
 
 
 def components(intervals: Iterable[TimeInterval]) -> dict[TimeInterval, TimeInterval]:
-    """Which intervals belong together because one of them spans others: each of them → the
-    hull of its group. Chunks that merely touch stay apart."""
+    """Group intervals that belong together because one of them spans others: each interval → the
+    hull of its group. Adjacent chunks stay separate."""
     groups: list[tuple[TimeInterval, list[TimeInterval]]] = []
     for interval in sorted(set(intervals)):
         if groups and groups[-1][0].overlaps(interval):
@@ -198,7 +198,7 @@ def _borders(moment: datetime, granularity: Granularity) -> tuple[datetime, date
 
 
 def _moment(value: str) -> datetime | None:
-    """A date or time in ISO 8601; without a zone: UTC."""
+    """A date or time in ISO 8601; in UTC if it has no zone."""
     try:
         moment = datetime.fromisoformat(value)
         if moment.tzinfo is None:

@@ -1,10 +1,10 @@
-"""Which time chunks each file of a working set covers, found for all files at once.
+"""The time chunks that each file of a working set covers, computed for all files at once.
 
-A file covers the chunks from its smallest to its largest time, as its statistics (or its
-partition value) say. Bounds that are wide (after deletes, `tightBounds: false`) can only make
-a file look as if it spanned more, never less, so a plan that keeps to chunks stays right.
-Statistics cut times to milliseconds; chunk borders are whole hours, so a cut maximum lies in
-the same chunk as the real one.
+A file covers the chunks from its smallest to its largest time, by its statistics or its
+partition value. Wide bounds (`tightBounds: false`, after deletes) can only make a file appear to
+span more chunks, never fewer, so a plan that respects chunks stays correct. Statistics truncate
+times to milliseconds; chunk borders are whole hours, so a truncated maximum lies in the same
+chunk as the exact one.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _UNKNOWN = -1
 
 @dataclass(frozen=True, slots=True)
 class FileIntervals:
-    """`codes` count `distinct` intervals, -1 where unknown; `spans` says of each file
-    whether it covers several chunks, or unknown ones."""
+    """`codes`: for each file an index into `distinct`, -1 if its interval is unknown. `spans`:
+    whether a file covers several chunks, or unknown ones."""
 
     codes: IntArray
     distinct: tuple[TimeInterval, ...]
@@ -39,8 +39,8 @@ class FileIntervals:
 
 
 def file_intervals(files: pa.Table, time: TimeColumn, chunk_tag: str) -> FileIntervals:
-    """The chunks that each file covers, by its times; where these are unknown, by the interval
-    in its tag of this name."""
+    """The chunks that each file covers, by its times; if these are unknown, by the interval in
+    its tag `chunk_tag`."""
     count = files.num_rows
     if time.granularity is Granularity.ALL:
         return FileIntervals(np.zeros(count, np.int64), (ALWAYS,), np.zeros(count, np.bool_))
@@ -48,7 +48,7 @@ def file_intervals(files: pa.Table, time: TimeColumn, chunk_tag: str) -> FileInt
     known = np.asarray(pc.fill_null(pc.less_equal(low, high), False))
     first, first_end = _chunks(np.asarray(pc.fill_null(low, 0)), time.granularity)
     _, end = _chunks(np.asarray(pc.fill_null(high, 0)), time.granularity)
-    # Beyond the years that the calendar knows.
+    # Times outside the calendar's range of years count as unknown.
     known &= (first >= FIRST) & (end <= LAST)
     spans = ~known | (first_end != end)
     codes, distinct = _encoded(first // 1_000, end // 1_000)
@@ -66,7 +66,7 @@ def _by_tag(
     spans: npt.NDArray[np.bool_],
     distinct: list[TimeInterval],
 ) -> None:
-    """Fill in the unknown ones that have a tag."""
+    """Fill in the intervals of files with unknown times that have the tag."""
     rows = np.flatnonzero(codes == _UNKNOWN)
     tags = pc.map_lookup(files["tags"].take(pa.array(rows)), chunk_tag, "first").combine_chunks()
     texts = tags.dictionary_encode("encode")
@@ -95,7 +95,7 @@ def _encoded(starts: IntArray, ends: IntArray) -> tuple[IntArray, list[TimeInter
 
 
 def _chunks(micros: IntArray, granularity: Granularity) -> tuple[IntArray, IntArray]:
-    """Start and end of the chunk that each moment lies in, in microseconds since 1970."""
+    """Start and end of the chunk that contains each moment, in microseconds since 1970."""
     if granularity is Granularity.HOUR:
         start = micros // _HOUR * _HOUR
         return start, start + _HOUR

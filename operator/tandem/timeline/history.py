@@ -1,7 +1,7 @@
-"""Former segments, as recent commits and the lineage of live segments show them.
+"""Former segments, reconstructed from recent commits and the lineage of live segments.
 
-The log is cleaned up, so this is for display and messages ("was compacted") only: plans use live
-segments.
+Log clean-up deletes commits, so this is for display and messages ("was compacted") only: plans
+use live segments.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tandem.timeline.segments import (
 
 @dataclass(slots=True)
 class _GoneSegment:
-    """What is known of a segment whose files went away."""
+    """What is known of a segment whose files were removed."""
 
     sequence: int
     load_ms: int
@@ -37,14 +37,14 @@ class _GoneSegment:
 
 
 def retired(live: Sequence[Segment], commits: Iterable[Commit] = ()) -> tuple[Segment, ...]:
-    """Segments that are no longer live, in their order, with status and without files.
+    """Segments that are no longer live, in segment order, with status and without files.
 
-    `Compacted`: the commit that took the last files away changed no data (a compaction, ours or
-    another writer's), or that commit is no longer in the log and a segment that we know names
-    it as its parent. `MarkedForDelete`: everything else.
+    `Compacted`: the commit that removed the last files changed no data (a compaction, by Tandem
+    or another writer), or it is no longer in the log and a known segment names this one as its
+    parent. `MarkedForDelete`: all others.
 
     Args:
-        live: the segments of the version looked at.
+        live: the live segments of the version.
         commits: the commits up to that version that are still in the log, ascending. Without
             them only parents of live segments are known (by name).
     """
@@ -56,7 +56,7 @@ def retired(live: Sequence[Segment], commits: Iterable[Commit] = ()) -> tuple[Se
             added[add.logged_path] = add
         readded = {add.logged_path for add in commit.adds}
         keeps_rows = not any(add.data_change for add in commit.adds)
-        # A segment rewritten under its own name is not gone, and must not count twice.
+        # A segment rewritten under its own name is still live and must not be listed twice.
         renewed = {segment_name(add) for add in commit.adds}
         for remove in commit.removes:
             if remove.logged_path not in readded:
@@ -92,7 +92,7 @@ def _note(
     facts.size_bytes += remove.size or (add.size if add is not None else 0)
     facts.parents = facts.parents or parse_lineage(tags.get(TAG_PARENTS, ""))
     facts.major = facts.major or tags.get(TAG_TYPE) == TYPE_MAJOR
-    # The last files to go say what became of the segment.
+    # The removal of the last files determines the segment's status.
     facts.rows_live_on = rows_live_on
 
 
@@ -102,7 +102,7 @@ def _name(remove: RemoveFile, added: Mapping[str, AddFile]) -> str:
 
 
 def _tags(remove: RemoveFile, added: Mapping[str, AddFile]) -> Mapping[str, str]:
-    """Tags of a removed file: its own where the writer repeated them, else those of its add."""
+    """Tags of a removed file: of its `remove` if the writer repeated them, else of its `add`."""
     own = remove.extra.get("tags")
     if isinstance(own, Mapping) and own:
         return own

@@ -1,9 +1,9 @@
 """Lineage: the direct parents of a segment, as short text in the tag `tandem.parents`.
 
 Plain numbers are written as ranges (`0-3`), other names one by one (`0-3,5.1,f-0123456789ab`).
-Only direct parents are kept, never all ancestors, and the text has a bound: a compaction of a
-hundred thousand foreign files must not put a megabyte into every `add`. What does not fit is
-counted (`+99000`); the order of writing makes sure that foreign names go first.
+Only direct parents are kept, never all ancestors, and the text has a maximum length: a compaction
+of a hundred thousand foreign files must not add a megabyte to every `add`. Names that do not fit
+are only counted (`+99000`); foreign names are written last, so they are omitted first.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _MORE = re.compile(r"\+([1-9][0-9]{0,17})")
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """Direct parents: inclusive `ranges` of plain numbers (ascending, apart), other `names`,
-    and how many `more` there were that the text had no room for."""
+    """Direct parents: inclusive, disjoint `ranges` of plain numbers in ascending order, other
+    `names`, and the number of `more` parents that did not fit into the text."""
 
     ranges: tuple[tuple[int, int], ...] = ()
     names: frozenset[str] = frozenset()
@@ -45,13 +45,13 @@ class Lineage:
         return bool(self.ranges or self.names or self.more)
 
     def __iter__(self) -> Iterator[str]:
-        """The names that the text holds; those only counted are missing."""
+        """The names in the text; names that are only counted are missing."""
         for lo, hi in self.ranges:
             yield from map(str, range(lo, hi + 1))
         yield from sorted(self.names, key=_order)
 
     def mentioned(self) -> Iterator[str]:
-        """A few names that bound all numbers in it: enough to find the highest one."""
+        """A few names that include the one with the highest number."""
         for _, hi in self.ranges[-1:]:
             yield str(hi)
         yield from self.names
@@ -91,8 +91,8 @@ def format_lineage(lineage: Lineage, limit: int = MAX_LENGTH) -> str:
 
 
 def parse_lineage(text: str) -> Lineage:
-    """What `format_lineage` wrote. Parts that are no lineage are left out: any writer can
-    set tags, and lineage only serves to show where a segment came from."""
+    """Parse the output of `format_lineage`. Invalid parts are ignored: any writer can set tags,
+    and lineage only shows where a segment came from."""
     numbers: list[tuple[int, int]] = []
     names: set[str] = set()
     more = 0

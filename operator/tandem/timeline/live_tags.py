@@ -1,7 +1,7 @@
 """Names and order of the live files' segments, read from the tags column.
 
-Every round of a commit loop needs them, on tables of a million files; `tandem.timeline.segments`
-builds whole segments, for planning and display.
+Every round of the commit loop needs them, also for tables of a million files;
+`tandem.timeline.segments` builds whole segments, for planning and display.
 """
 
 from __future__ import annotations
@@ -19,34 +19,34 @@ from tandem.timeline.segments import SEQUENCE_PATTERN, TAG_PARENTS, TAG_SEGMENT,
 
 @dataclass(frozen=True, slots=True)
 class LiveTags:
-    """`names` of live tagged segments (a foreign segment's `f-…` can meet no name of ours);
-    `mentioned` are those and their parents'; `newest` is the highest sequence in
-    milliseconds, None for an empty table."""
+    """`names`: those of live tagged segments (the name `f-…` of a foreign segment cannot equal a
+    name of ours). `mentioned`: these and the names of their parents. `newest`: the highest
+    sequence in milliseconds, None for an empty table."""
 
     names: frozenset[str]
     mentioned: frozenset[str]
     newest: int | None
 
     def next_sequence(self, now_ms: int) -> int:
-        """The sequence of a new segment: the time of its commit, but after every live one,
-        also where clocks disagree."""
+        """The sequence of a new segment: the time of its commit, but higher than every live one
+        even if clocks disagree."""
         return now_ms if self.newest is None else max(now_ms, self.newest + 1)
 
 
 def read_live_tags(files: pa.Table, *, without: Collection[str] = ()) -> LiveTags:
-    """The tags of a working set (`Snapshot.files`), without some logged paths."""
+    """The tags of a working set (`Snapshot.files`), except for the logged paths in `without`."""
     files = _left(files, without)
     names = _names(files)
     return LiveTags(names, _mentioned(files, names), _newest(files))
 
 
 def live_names(files: pa.Table, *, without: Collection[str] = ()) -> frozenset[str]:
-    """`names` of `read_live_tags` alone: its other columns take longer to look through."""
+    """`names` of `read_live_tags` only: reading its other columns takes longer."""
     return _names(_left(files, without))
 
 
 def mentioned_names(files: pa.Table) -> frozenset[str]:
-    """`mentioned` of `read_live_tags` alone."""
+    """`mentioned` of `read_live_tags` only."""
     return _mentioned(files, _names(files))
 
 

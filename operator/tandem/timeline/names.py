@@ -1,4 +1,4 @@
-"""Names of segments, and the numbers they are made of.
+"""Names of segments, and the numbers in them.
 
 A segment is called `7` (an ingest or an update), `0.1`, `0.2` (compactions that begin with
 segment 0; the part after the dot is the level) or `f-` and twelve hex digits (a file of
@@ -7,8 +7,8 @@ another writer: one segment each). CarbonData names its segments the same way
 
 Numbers come from a high-water mark that every commit of ours carries as a `txn` action
 (`tandem.segments`). `txn` survives checkpoints, log clean-up and restores, so a number is
-never given out twice (Z16, S25), also when all segments that carried it are gone. Numbers are
-taken in the commit loop and taken again when the put loses: they never occur in a path.
+never assigned twice (Z16, S25), even if all segments that carried it are gone. Numbers are
+assigned in the commit loop, and again if the put loses: they never occur in a path.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from dataclasses import dataclass
 from tandem.delta.actions import Txn
 
 MAX_NUMBER = 10**15
-"""Numbers above this were not given out but planted: counting on from them would run out of
-what a name and the protocol's `long` can hold, and the table could not be read any more."""
+"""Numbers above this were not assigned but planted: counting on from them would exceed what a name
+and the protocol's `long` can hold, and make the table unreadable."""
 
 HIGH_WATER_APP = "tandem.segments"
-"""`txn` application id whose version is the highest number ever given out."""
+"""`txn` application id whose version is the highest number ever assigned."""
 
 _NUMBERED = re.compile(r"(0|[1-9][0-9]{0,17})(?:\.([1-9][0-9]{0,8}))?")
 _FOREIGN = re.compile(r"f-[0-9a-f]{12}")
@@ -45,10 +45,10 @@ class SegmentName:
 
 
 def parse_name(text: str) -> SegmentName | None:
-    """The parts of a segment name, or None where `text` is none.
+    """The parts of a segment name, None if `text` is not one.
 
-    Any writer can set tags, so what does not look like a name is not one; it is never
-    an error (a table must stay readable whatever its tags say).
+    Any writer can set tags, so text that does not look like a name is not an error: a table must
+    stay readable whatever its tags contain.
     """
     if _FOREIGN.fullmatch(text):
         return SegmentName(text, None, 0)
@@ -65,19 +65,19 @@ def foreign_name(logged_path: str) -> str:
 
 @dataclass(slots=True)
 class SegmentNumbers:
-    """Gives out segment numbers. `highest` is the highest one ever given out, -1 for none.
+    """Assigns segment numbers. `highest` is the highest one ever assigned, -1 for none.
 
-    One value per trial of a commit: the commit loop builds it again from the latest version.
+    One object per try of a commit: the commit loop builds it again from the latest version.
     """
 
     highest: int = -1
 
     @classmethod
     def at(cls, txns: Mapping[str, Txn], known: Iterable[str] = ()) -> SegmentNumbers:
-        """Numbers as of a version: its `txn`s, and the names that its tags mention.
+        """Numbers as of a version: from its `txn`s, and the names that its tags mention.
 
-        The names guard tables whose tags were copied without their `txn`s (a clone, a
-        conversion): a number in use is not given out again.
+        The names protect tables whose tags were copied without their `txn`s (a clone, a
+        conversion): a number in use is not assigned again.
         """
         recorded = txns.get(HIGH_WATER_APP)
         numbers = [-1] if recorded is None else [-1, recorded.version]
@@ -92,13 +92,13 @@ class SegmentNumbers:
         return self.highest
 
     def txn(self, now_ms: int) -> Txn:
-        """The action that a commit must carry so that these numbers stay taken."""
+        """The action that a commit must contain so that these numbers stay assigned."""
         return Txn(HIGH_WATER_APP, self.highest, now_ms)
 
 
 @dataclass(frozen=True, slots=True)
 class NameRequest:
-    """What an output needs a name for: the first input's name, and the level of the output."""
+    """What determines an output's name: the first input's name, and the level of the output."""
 
     first: str
     level: int
@@ -107,8 +107,8 @@ class NameRequest:
 def derived_name(first: str, level: int) -> str | None:
     """CarbonData's name of a compaction that begins with `first`; None for a foreign file.
 
-    `level` is the first input's level plus one, or plus more where several steps of the
-    minor loop were collapsed into one.
+    `level` is the first input's level plus one, or more if several steps of the minor loop were
+    collapsed into one.
     """
     name = parse_name(first)
     if name is None or name.number is None:
@@ -126,10 +126,10 @@ def output_names(
 ) -> tuple[str, ...]:
     """Names for the outputs of one commit, in order.
 
-    The derived name (`0.1`) where there is one and it is free; a fresh number with the
-    same level (`17.1`) where the first input is foreign, or the derived name is taken because
-    a segment was compacted in parts. `taken` are the live names of the version to be
-    committed upon; a caller that knows names of the past may add them.
+    The derived name (`0.1`) if there is one and it is free; a new number with the same level
+    (`17.1`) if the first input is foreign, or if the derived name is taken because a segment was
+    compacted in parts. `taken` are the live names of the version to commit on; a caller that
+    knows former names may add them.
     """
     used = set(taken)
     names: list[str] = []

@@ -1,7 +1,7 @@
-"""The live files of a version as planning sees them, kept by column.
+"""The live files of a version as planning sees them, stored as columns.
 
-A `SegmentFile` is a place in the columns: it is made when it is looked at, and its `add` action
-is decoded when that is asked for. So what a plan does not take costs no Python object.
+A `SegmentFile` is an index into the columns: it is created on access, and its `add` action is
+decoded on demand. So a file that a plan does not take costs no Python object.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tandem.timeline.file_intervals import FileIntervals, IntArray, file_interva
 
 TAG_CHUNK = "tandem.chunk"
 TAG_LAYOUT = "tandem.layout"
-"""In which order a compaction wrote its segment: `segments.layout_label`."""
+"""The order in which a compaction wrote its segment: `segments.layout_label`."""
 
 PartitionValues = Mapping[str, str | None]
 Partition = tuple[tuple[str, str | None], ...]
@@ -34,8 +34,8 @@ class FileColumns:
     """Files of `table` (as `Snapshot.files`) in the order of their segments and paths.
 
     Args:
-        order: the row of each place.
-        segments: the segment of each place, as a number of `names`.
+        order: for each place the index of its row in `table`.
+        segments: for each place its segment, as an index into `names`.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class FileColumns:
 
     @cached_property
     def rows(self) -> list[int | None]:
-        """Physical rows, None where the log does not say."""
+        """Physical rows, None if the log does not record them."""
         known = stats_.num_records(self._table["stats"]).combine_chunks()
         return list(known.take(pa.array(self._order)).to_pylist())
 
@@ -103,13 +103,13 @@ class FileColumns:
 
     @cached_property
     def interval_codes(self) -> IntArray:
-        """Of each file's interval among `intervals`; -1 where it has none."""
+        """For each file the index of its interval in `intervals`; -1 if it has none."""
         found = self._intervals
         return found.codes if found is not None else np.full(len(self._order), -1, np.int64)
 
     @cached_property
     def intervals(self) -> tuple[TimeInterval | None, ...]:
-        """The distinct ones, and None at the end, for code -1."""
+        """The distinct intervals, and None at the end, for code -1."""
         return (*(self._intervals.distinct if self._intervals is not None else ()), None)
 
     @cached_property
@@ -123,7 +123,7 @@ class FileColumns:
 
     @cached_property
     def layouts(self) -> list[str | None]:
-        """The tag that says in which order a file's rows are."""
+        """For each file the tag that records the order of its rows."""
         return list(self._tags(TAG_LAYOUT).take(pa.array(self._order)).to_pylist())
 
     def _tags(self, key: str) -> pa.Array:
@@ -131,7 +131,7 @@ class FileColumns:
 
     @cached_property
     def partition_codes(self) -> IntArray:
-        """Of each file's values among `partitions`."""
+        """For each file the index of its values in `partitions`."""
         codes: IntArray = self._partitions[0][self._order]
         return codes
 
@@ -146,7 +146,7 @@ class FileColumns:
 
     @cached_property
     def by_partition(self) -> tuple[IntArray, list[Partition]]:
-        """Of each file the number of its partition, and the partitions: values that differ only
+        """For each file the index of its partition, and the partitions; values that differ only
         in the order of columns are the same."""
         numbers: dict[Partition, int] = {}
         same = [
@@ -170,7 +170,7 @@ class FileColumns:
         entries = keys.indices.to_numpy() * np.int64(len(values.dictionary) or 1)
         entries += values.indices.to_numpy()
         width = int(widths.max())
-        # One row a file; those with fewer values are filled up.
+        # One row per file, padded for files with fewer values.
         table = np.full((len(widths), width), -1, np.int64)
         table[np.arange(width) < widths[:, None]] = entries
         _, at, codes = np.unique(table, axis=0, return_index=True, return_inverse=True)
@@ -221,7 +221,7 @@ class SegmentFile:
 
     @property
     def rows(self) -> int | None:
-        """Physical ones; None where the log does not say."""
+        """Physical rows; None if the log does not record them."""
         return self._columns.rows[self._at]
 
     @property
@@ -246,7 +246,7 @@ class SegmentFile:
 
     @property
     def layout(self) -> str | None:
-        """In which order a compaction wrote its rows, as its tag says."""
+        """The order in which a compaction wrote its rows, as its tag records."""
         return self._columns.layouts[self._at]
 
     @property
@@ -255,7 +255,7 @@ class SegmentFile:
 
     @property
     def deleted_share(self) -> float:
-        """Deleted rows of all rows, 0 to 1; 1 where rows are deleted of an unknown number."""
+        """The share of deleted rows, 0 to 1; 1 if some are deleted of an unknown number."""
         if not self.deleted:
             return 0.0
         return min(1.0, self.deleted / self.rows) if self.rows else 1.0
@@ -281,7 +281,7 @@ class SegmentFile:
 
 
 class SegmentFiles(Sequence[SegmentFile]):
-    """Files of one working set, as places in its columns, in order."""
+    """Files of one working set, as indexes into its columns, in order."""
 
     __slots__ = ("columns", "places")
 
@@ -290,7 +290,7 @@ class SegmentFiles(Sequence[SegmentFile]):
 
     @classmethod
     def of(cls, parts: Iterable[Sequence[SegmentFile]]) -> SegmentFiles | None:
-        """The files of several segments of one working set; None where there are none."""
+        """The files of several segments of one working set; None if there are none."""
         some = [part for part in parts if isinstance(part, SegmentFiles)]
         if not some:
             return None
@@ -299,16 +299,16 @@ class SegmentFiles(Sequence[SegmentFile]):
 
     @property
     def live_bytes(self) -> IntArray:
-        """Of each file, the estimated bytes of the rows that are not deleted."""
+        """For each file the estimated bytes of the rows that are not deleted."""
         return self.columns.live_bytes[self.places]
 
     @property
     def deleted_shares(self) -> npt.NDArray[np.float64]:
-        """Of each file, the share of deleted rows, 0 to 1."""
+        """For each file the share of deleted rows, 0 to 1."""
         return self.columns.deleted_shares[self.places]
 
     def where(self, mask: BoolArray) -> SegmentFiles:
-        """Those of which the mask, one entry a file, is true."""
+        """The files for which `mask` (one entry per file) is true."""
         return SegmentFiles(self.columns, self.places[mask])
 
     @property
@@ -328,11 +328,11 @@ class SegmentFiles(Sequence[SegmentFile]):
         return self.columns.spans[self.places]
 
     def among(self, paths: frozenset[str]) -> BoolArray:
-        """Which of them have one of the logged paths."""
+        """Which of the files have one of the logged paths."""
         return self.columns.among(paths)[self.places]
 
     def grouped(self, codes: IntArray) -> list[tuple[int, SegmentFiles]]:
-        """The files of each code (one entry a file), in order of the code's first file."""
+        """The files by code (one entry per file), in the order of each code's first file."""
         if not len(codes):
             return []
         if len(codes) == 1 or (codes == codes[0]).all():
@@ -347,13 +347,13 @@ class SegmentFiles(Sequence[SegmentFile]):
         ]
 
     def by_segment(self) -> list[tuple[str, SegmentFiles]]:
-        """The files of each segment, by its name; in order of the segment's first file."""
+        """The files by name of their segment, in the order of each segment's first file."""
         names = self.columns.names
         found = self.grouped(self.columns.segments[self.places])
         return [(names[code], files) for code, files in found]
 
     def by_interval(self) -> list[tuple[TimeInterval | None, SegmentFiles]]:
-        """The files of each interval, in order of time; those of unknown time last."""
+        """The files by interval, in order of time; files of unknown time last."""
         intervals = self.columns.intervals
         found = [(intervals[code], files) for code, files in self.grouped(self.interval_codes)]
         return sorted(found, key=lambda each: (each[0] is None, each[0] or ALWAYS))
@@ -381,7 +381,7 @@ class SegmentFiles(Sequence[SegmentFile]):
 
 
 def decode_adds(files: Iterable[SegmentFile]) -> None:
-    """Decode the `add` actions of these together."""
+    """Decode the `add` actions of these files together."""
     by_table: dict[int, tuple[FileColumns, list[int]]] = {}
     for file in files:
         columns = file._columns

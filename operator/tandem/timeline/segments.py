@@ -1,9 +1,9 @@
 """The segments of a table at one version, as a function of its live files.
 
-A segment is the data files that one operation added (design, section 2). Files that we write
-say so in their tags; every other file is a segment of its own. Order: the sequence of the
-tag, else the modification time, then the path. An invalid tag counts as absent: no tag can make a
-table unreadable.
+A segment is the data files that one operation added (design, section 2). Files that Tandem writes
+name it in their tags; every other file is a segment of its own. Segments are ordered by the
+sequence in the tag, else by modification time, then by path. An invalid tag counts as absent: no
+tag can make a table unreadable.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ _SEQUENCE = re.compile(SEQUENCE_PATTERN)
 
 
 class SegmentStatus(StrEnum):
-    """CarbonData's words for what became of a segment.
+    """CarbonData's names for the status of a segment.
 
     `MarkedForUpdate` is a live segment that carries deletion vectors: valid input of every
-    plan (decision 0013). The last two are gone from the working set: `Compacted` lives on in
-    another segment, `MarkedForDelete` does not.
+    plan (decision 0013). Segments of the last two are not in the working set: the rows of a
+    `Compacted` one live on in another segment, those of a `MarkedForDelete` one do not.
     """
 
     SUCCESS = "Success"
@@ -58,7 +58,7 @@ class SegmentStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A live segment (or one of the past: see `history`). Files are in order of their path."""
+    """A live segment, or a former one (see `history`). Files are in order of their path."""
 
     name: str
     level: int
@@ -73,7 +73,7 @@ class Segment:
 
     @property
     def rows(self) -> int | None:
-        """Physical rows; None where a file does not say how many it has."""
+        """Physical rows; None if the number is unknown for a file."""
         counts = [file.rows for file in self.files]
         known = [count for count in counts if count is not None]
         return sum(known) if len(known) == len(counts) else None
@@ -145,8 +145,8 @@ def segments(files: pa.Table, time: TimeColumn | None = None) -> tuple[Segment, 
 
 
 def _names(files: pa.Table) -> tuple[IntArray, list[str], list[int]]:
-    """The segment of each file as a code, the names by code, and the levels of the first ones;
-    those of the others are 0."""
+    """The segment of each file as a code, the names by code, and the levels of the first names;
+    the levels of the others are 0."""
     tags = _tag(files, TAG_SEGMENT).dictionary_encode("encode")
     texts = tags.dictionary.to_pylist()
     parsed = [parse_name(text) if text is not None else None for text in texts]
@@ -169,7 +169,7 @@ def _sequences(files: pa.Table) -> IntArray:
 
 
 def _hulls(columns: FileColumns, starts: IntArray) -> Iterator[TimeInterval | None]:
-    """The interval that all files of each segment cover; None as soon as one is unknown."""
+    """The interval that all files of each segment cover; None if one of them is unknown."""
     codes = columns.interval_codes
     known = np.minimum.reduceat(codes, starts) >= 0
     ends = [(i.start_ms, i.end_ms) if i is not None else (0, 0) for i in columns.intervals]
@@ -204,7 +204,7 @@ def sequence_of(add: AddFile) -> int:
 
 
 def parse_sequence(tags: Mapping[str, str], otherwise: int) -> int:
-    """The sequence that tags hold, or `otherwise` where they hold none."""
+    """The sequence in the tags, `otherwise` if they hold none."""
     text = tags.get(TAG_SEQUENCE, "")
     return int(text) if _SEQUENCE.fullmatch(text) else otherwise
 
@@ -219,7 +219,7 @@ def output_tags(
     major: bool = False,
     layout: str = "",
 ) -> dict[str, str]:
-    """The tags of a file of ours. `row_map` is the path of the published row map, `layout` a
+    """The tags of an output file. `row_map` is the path of the published row map, `layout` a
     `layout_label`."""
     tags = {TAG_SEGMENT: name, TAG_SEQUENCE: str(sequence)}
     if parents:
@@ -236,17 +236,17 @@ def output_tags(
 
 
 def layout_label(strategy: str, columns: Sequence[str]) -> str:
-    """`ZOrder:carrier,hour`: the value of `TAG_LAYOUT`. What would be taken for a separator in
-    a name is written as in a URL."""
+    """`ZOrder:carrier,hour`: the value of `TAG_LAYOUT`. Characters of a name that would act as
+    separators are percent-encoded."""
     names = (name.replace("%", "%25").replace(",", "%2C") for name in columns)
     return f"{strategy}:{','.join(names)}"
 
 
 def successor_tags(add: AddFile, *, row_map: str, layout: str = "") -> dict[str, str]:
-    """The tags of a file that takes the place of `add` within its segment: the same name, place
-    in the order, lineage and chunk. A foreign file's segment keeps its name, too, although that
-    of the new path would be another (decision 0082). With `layout` its rows were sorted
-    separately, so the order of the whole segment no longer holds."""
+    """The tags of a file that replaces `add` within its segment: the same name, position in the
+    order, lineage and chunk. A foreign file's segment keeps its name, too, although the new path
+    would give another one (decision 0082). With `layout` its rows were sorted separately, so the
+    order of the whole segment no longer holds."""
     ours = {key: value for key, value in add.tags.items() if key.startswith(_OURS)}
     if layout and ours.get(TAG_LAYOUT) != layout:
         ours.pop(TAG_LAYOUT, None)
