@@ -1,7 +1,7 @@
 """Row maps: where every input row of a rewrite landed.
 
-Pure: positions and counts only. A row map is what lets a delete that was committed during a
-rewrite be replayed onto the rewritten files.
+Pure: positions and counts only. With a row map, a delete that was committed during a rewrite is
+replayed onto the rewritten files.
 
     rowmap         `RowMap` and its builder
     run_table      files, runs and sorted groups, and their lookup arrays

@@ -6,16 +6,16 @@
     4   header bytes
     8   body bytes
     h   header           JSON: identity, inputs [path, rows, dead rows, dead bytes],
-                         outputs [path, rows], number of runs; of version 2 `shuffles`, too:
+                         outputs [path, rows], number of runs; in version 2 also `shuffles`:
                          [inputs, outputs, encoding, bytes] of each sorted group
     b   body             dead rows of each input (portable 64-bit roaring), then the runs, then
                          the ranks of each sorted group (`ranks_format`)
     32  SHA-256          of everything before it
 
-Version 1 is that of maps without a sorted row, and is written for those still.
+Version 1 has no sorted groups; maps without any are still written in it.
 
-A map that is truncated, changed, of another version or of another rewrite is refused as a whole:
-with a wrong map, rows would be lost or resurrected.
+A map that is truncated, modified, of another version or of another rewrite is rejected as a
+whole: with a wrong map, rows would be lost or resurrected.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from tandem.rowmap.rowmap import (
 MAGIC = b"TNDMROWS"
 
 LARGE_ROWS = 1 << 26
-"""Rows for which a map needs little memory, whatever its bytes unfold to."""
+"""Rows for which a map needs little memory, whatever its bytes decode to."""
 ORDERED_VERSION, VERSION = 1, 2
-"""Of maps without and with sorted groups."""
+"""Of maps without, and with, sorted groups."""
 
 _PREFIX = struct.Struct("<8sHHIQ")
 _DIGEST_SIZE = 32
@@ -110,11 +110,11 @@ def from_bytes(
 ) -> RowMap:
     """Read a map back. `resource` names it in errors, usually by its path.
 
-    `most_rows` bounds the rows of the inputs; called only for a map of more than `LARGE_ROWS`. A
-    few bytes may claim billions of rows, and memory is allocated for them.
+    `most_rows` returns the most rows that the inputs can have; called only for a map of more than
+    `LARGE_ROWS`. A few bytes may claim billions of rows, and memory is allocated for them.
 
     Raises:
-        RowMapInvalid: cut off, another version, wrong checksum or counts, runs that contradict
+        RowMapInvalid: truncated, another version, wrong checksum or counts, runs that contradict
             the files, or another identity than `expected`.
     """
 
@@ -146,7 +146,7 @@ def from_bytes(
         body = memoryview(data)[_PREFIX.size + header_size : -_DIGEST_SIZE]
         row_map = _decode(header, identity, body, sorted_=version == VERSION)
     except (KeyError, TypeError, ValueError, IndexError, OverflowError, MemoryError) as error:
-        # The checksum holds, so another writer than ours made it.
+        # The checksum is valid, so a writer other than Tandem made the map.
         raise invalid("The row map's header does not describe its body", error) from error
     if expected is not None and identity != expected:
         raise invalid("The row map is of another rewrite", identity, str(expected))

@@ -1,4 +1,5 @@
-"""Which inputs and outputs of a row map share rows: what is committed or dropped as a whole."""
+"""Groups the inputs and outputs of a row map that share rows. A group is committed or dropped
+as a whole."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ def groups(
 ) -> tuple[Group, ...]:
     """Groups of (inputs, outputs) that share no row with each other, in input order.
 
-    Files without a row that moved are groups of their own. What was sorted together is one
-    group, whether or not its rows mingled.
+    A file that shares no row with another one is a group of its own. Files that were sorted
+    together are one group, whether or not their rows mingled.
     """
     parent = list(range(len(inputs)))
 

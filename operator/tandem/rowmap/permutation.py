@@ -1,9 +1,9 @@
-"""Rows that a rewrite put into another order: sort and z-order.
+"""Rows that a rewrite reordered, by a sort or z-order.
 
 Files that were sorted together are a *sorted group*: each live row of its inputs has a *rank*,
-its place among all rows of the bin's outputs, one output after the other. Ranks are four bytes
-a row in memory; the way back is the inverse, computed on first use. Like
-`rowmap`, whose part this is, it does no I/O, and nothing here loops over rows in Python.
+its place among all rows of the group's outputs, one output after the other. Ranks take four bytes
+per row in memory; the reverse direction is the inverse permutation, computed on first use. Like
+`rowmap`, which it belongs to, it does no I/O, and nothing here loops over rows in Python.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ Ranks = npt.NDArray[np.uint32]
 Indexes = npt.NDArray[np.int32]
 
 MOST_ROWS = 2**32
-"""What a rank of four bytes can count: a bin with more rows is none."""
+"""The number of distinct ranks of four bytes: a bin must not have more rows."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SortedGroup:
-    """Files that were sorted together, by index into the map's lists, in the order of rows.
+    """Files that were sorted together, by index into the map's lists, in row order.
 
-    `ranks`: for the live rows of the first input in order, then of the second, …: their places
-    among the rows of all `outputs`.
+    `ranks`: the places of the live rows of the first input in order, then of the second, …, among
+    the rows of all `outputs`.
     """
 
     inputs: tuple[int, ...]
@@ -46,8 +46,8 @@ class SortedGroup:
 
 
 class Permutation:
-    """Where the rows of one sorted group lie. `live` counts the live rows of each of its inputs
-    when it was read, `rows` those of each of its outputs."""
+    """The positions of the rows of one sorted group. `live` counts the live rows of each of its
+    inputs when it was read, `rows` the rows of each of its outputs."""
 
     def __init__(self, group: SortedGroup, live: Sequence[int], rows: Sequence[int]) -> None:
         self.inputs = group.inputs
@@ -63,7 +63,7 @@ class Permutation:
         self._outputs = np.array(self.outputs, dtype=np.int32)
 
     def contradiction(self) -> str:
-        """Why this is no one-to-one map of all rows onto all rows; "" if it is one."""
+        """Why this is not a one-to-one map of all rows onto all rows; "" if it is one."""
         count = len(self.ranks)
         if count >= MOST_ROWS:
             return f"{count} rows were sorted together, {MOST_ROWS - 1} are the most"
@@ -81,7 +81,7 @@ class Permutation:
 
     @cached_property
     def origins(self) -> Ranks:
-        """The inverse: for each place the number of its row among the inputs' live rows."""
+        """The inverse: for each place the index of its row among the inputs' live rows."""
         found = np.empty_like(self.ranks)
         found[self.ranks] = np.arange(len(self.ranks), dtype=np.uint32)
         return found
@@ -108,8 +108,8 @@ class Permutation:
         return self._inputs[source], rows.astype(np.int64) - self._in_start[source]
 
     def gathered(self, output: int, positions: Positions) -> list[tuple[int, Positions]]:
-        """A set of positions of an output → each input that has some of them, with ascending
-        ranks among its live rows."""
+        """A set of positions of an output → each input that has some of their rows, with
+        ascending ranks among its live rows."""
         rows = self.origins[self._out_start[self._out_slot[output]] + positions]
         return _split(np.sort(rows), self._in_start, self.inputs)
 
@@ -125,13 +125,13 @@ class Permutation:
 
 
 def starts(counts: Sequence[int]) -> Positions:
-    """Where each of some adjoining things begins, and where the last one ends."""
+    """The starts of adjacent ranges of these lengths, and the end of the last one."""
     return np.concatenate(([0], np.cumsum(np.array(counts, dtype=np.int64)))).astype(np.int64)
 
 
 def _split(places: Ranks, begins: Positions, owners: Sequence[int]) -> list[tuple[int, Positions]]:
-    """Ascending places, cut where each owner's begin: (owner, places within it), empty ones
-    left out."""
+    """Split ascending places where each owner's places begin: (owner, places within it), without
+    empty ones."""
     cuts = np.searchsorted(places, begins.astype(np.uint32)).tolist()
     return [
         (owner, places[cuts[slot] : cuts[slot + 1]].astype(np.int64) - begins[slot])

@@ -1,7 +1,6 @@
-"""Sets of row positions: between roaring bitmaps and numpy arrays, without Python loops.
+"""Sets of row positions: conversion between roaring bitmaps and numpy arrays, without Python loops.
 
-A bitmap of a caller is never changed in place: every function here returns a new
-one.
+A caller's bitmap is never modified: every function here returns a new one.
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ def to_bitmap(positions: Positions) -> BitMap64:
 
 
 def span(start: int, end: int) -> BitMap64:
-    """All positions from `start` up to, and without, `end`."""
+    """All positions in `[start, end)`."""
     return BitMap64(range(start, end))
 
 
 def union(bitmaps: Iterable[BitMap64]) -> BitMap64:
-    """The union; a new bitmap also where there is only one."""
+    """The union; a new bitmap even if there is only one."""
     result = BitMap64()
     for bitmap in bitmaps:
         result |= bitmap

@@ -1,16 +1,16 @@
-"""The ranks of sorted rows (`permutation`) as bytes: at most four a row, fewer where order helps.
+"""The ranks of sorted rows (`permutation`) as bytes: at most four per row, fewer in most cases.
 
-Each of three encodings is the smallest for some data, so a sample decides:
+Each of three encodings is the smallest for some data; a sample decides which one is used:
 
 | encoding | what is stored | small where |
 |---|---|---|
-| `plain` | the ranks | nothing helps: as many bits as count the rows |
-| `forward` | their differences | the inputs were in order already and are merged |
-| `inverse` | differences of the inverse | few distinct values: rows of one value keep their order |
+| `plain` | the ranks | the rows had no order: the bits that the number of rows needs |
+| `forward` | differences of the ranks | the inputs were sorted already and are merged |
+| `inverse` | differences of the inverse | few distinct values: equal rows keep their order |
 
-Differences are modulo 2^32, small negative ones made small positive ones (zigzag). Numbers are
-stored by byte planes (all lowest bytes first), which is what a compressor can use, with zstd.
-`raw` is four bytes a row, where that is not more.
+Differences are modulo 2^32 and zigzag-encoded, so that small negative ones are small numbers.
+Numbers are stored in byte planes (all lowest bytes first), which compress well, with zstd. `raw`
+is four bytes per row, used if the encodings do not save space.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import pyarrow as pa
 from tandem.rowmap.permutation import Ranks
 
 _SAMPLE = 1 << 16
-"""Rows by which an encoding is chosen, from the middle of a sorted group."""
+"""The number of rows, from the middle of a sorted group, that the choice of encoding tests."""
 
 _CODEC = "zstd"
 _LEVEL = 1
@@ -48,7 +48,7 @@ def encode(ranks: Ranks) -> tuple[str, bytes]:
 
 
 def decode(encoding: str, data: bytes | memoryview, rows: int) -> Ranks:
-    """The ranks of so many rows. Raises ValueError: not what `encode` writes."""
+    """The ranks of `rows` rows. Raises: ValueError for bytes that `encode` does not write."""
     if encoding == "raw":
         found = np.frombuffer(data, dtype="<u4").astype(np.uint32)
     elif encoding not in ("plain", "forward", "inverse"):
@@ -73,7 +73,7 @@ def decode(encoding: str, data: bytes | memoryview, rows: int) -> Ranks:
 def _inverted(rows: Ranks) -> Ranks:
     if len(rows) and int(rows.max()) >= len(rows):
         raise ValueError("sorted rows come from beyond the inputs")
-    # A row that is named twice leaves a place open: filled with one that is beyond the rows.
+    # If a row occurs twice, another one is missing: its entry is a number beyond the rows.
     found = np.full(len(rows), len(rows), dtype=np.uint32)
     found[rows] = np.arange(len(rows), dtype=np.uint32)
     return found

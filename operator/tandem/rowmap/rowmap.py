@@ -1,11 +1,11 @@
 """Row maps: where every input row of a rewrite landed.
 
-A rewrite that keeps the row order is described by few numbers: rows `[in_start, in_end)` of an
-input, without those that were dead when it was read, lie in order in an output from `out_start` on.
-That is a *run*; an input may be cut into runs over several outputs, and an output may hold runs of
-several inputs. Together with the dead rows of each input, ranks and selects in sorted arrays answer
-both directions without a Python loop over rows. Rows that were sorted have ranks instead
-(`permutation`); a map may hold both.
+A rewrite that keeps the row order is described by a few numbers: the rows `[in_start, in_end)` of
+an input, except those that were dead when it was read, lie in order in an output from `out_start`
+on. That is a *run*; an input may be cut into runs over several outputs, and an output may hold runs
+of several inputs. Together with the dead rows of each input, ranks and selects in sorted arrays
+answer lookups in both directions without a Python loop over rows. Rows that were sorted have ranks
+instead (`permutation`); a map may hold both.
 
 A map is a fact about immutable files. It never says whether a row is live at some version, and
 it must not do I/O; `binary_format` turns it into bytes and back.
@@ -47,11 +47,11 @@ __all__ = [
 
 
 _FEW_RUNS = 64
-"""An input in more pieces is looked up row by row."""
+"""An input with more runs is looked up row by row."""
 
 
 class RowMap(RunTable):
-    """A complete map: every live row of every input lands once, every output row has one origin.
+    """A complete map: every live row of every input has one place, every output row one origin.
 
     Raises:
         RowMapInvalid: if runs, inputs and outputs contradict each other in any way.
@@ -71,7 +71,7 @@ class RowMap(RunTable):
 
     __hash__ = None  # type: ignore[assignment]
 
-    # What there is.
+    # Files
 
     @property
     def input_paths(self) -> Collection[str]:
@@ -103,14 +103,14 @@ class RowMap(RunTable):
         return tuple(self.inputs[i].path for i in dict.fromkeys(self._run_input[runs].tolist()))
 
     def bins(self) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
-        """Groups of (inputs, outputs) that share no row with each other: see `groups`. What a
-        table without deletion vectors commits or drops as a whole."""
+        """Groups of (inputs, outputs) that share no row with each other: see `groups`. A table
+        without deletion vectors commits or drops each group as a whole."""
         return groups(self.inputs, self.outputs, self.runs, self.sorted_groups)
 
-    # Where rows are.
+    # Lookups
 
     def forward(self, input_: str, positions: BitMap64) -> dict[str, BitMap64]:
-        """Positions of an input → where they are, by output. Rows dead when read are nowhere.
+        """Positions of an input → positions by output. Rows that were dead when read have none.
 
         Raises KeyError for a file that is no input, RowMapInvalid for a position beyond it.
         """
@@ -128,7 +128,7 @@ class RowMap(RunTable):
         return _subtract(self.landed(input_), self._forward_sparse(index, missing))
 
     def backward(self, output: str, positions: BitMap64) -> dict[str, BitMap64]:
-        """Positions of an output → the rows they came from, by input.
+        """Positions of an output → the positions that its rows came from, by input.
 
         Raises KeyError for a file that is no output, RowMapInvalid for a position beyond it.
         """
@@ -145,7 +145,7 @@ class RowMap(RunTable):
         return _subtract(self.origin(output), self._backward_sparse(index, missing))
 
     def landed(self, input_: str) -> dict[str, BitMap64]:
-        """All rows of an input that were live when read → where they are, by output."""
+        """All rows of an input that were live when read → their positions by output."""
         index = self._input_index[input_]
         permutation = self._permutation_of_input.get(index)
         if permutation is not None:
@@ -161,7 +161,7 @@ class RowMap(RunTable):
         return found
 
     def origin(self, output: str) -> dict[str, BitMap64]:
-        """All rows of an output → where they came from, by input."""
+        """All rows of an output → the positions that they came from, by input."""
         index = self._output_index[output]
         if index in self._permutation_of_output:
             return self.backward(output, span(0, self.outputs[index].rows))
@@ -173,7 +173,7 @@ class RowMap(RunTable):
                 found[file.path] = found[file.path] | rows if file.path in found else rows
         return found
 
-    # Inside.
+    # Implementation
 
     def _by_output(self, found: Iterable[tuple[int, Positions]]) -> dict[str, BitMap64]:
         return {self.outputs[o].path: to_bitmap(placed) for o, placed in found}
@@ -187,7 +187,7 @@ class RowMap(RunTable):
         return {self.outputs[o].path: b for o, b in group_bitmaps(outputs, placed).items()}
 
     def _shifted(self, index: int, positions: BitMap64) -> dict[str, BitMap64]:
-        """Where no row was dead, all of a run move by the same distance: the bitmap's own work."""
+        """Without dead rows all rows of a run move by the same distance: a bitmap operation."""
         found: dict[str, BitMap64] = {}
         for run in map(self.runs.__getitem__, self._runs_of_input[index].tolist()):
             moved = (positions & span(run.in_start, run.in_end)).shift(run.out_start - run.in_start)
@@ -204,9 +204,9 @@ class RowMap(RunTable):
 
 
 class RowMapBuilder:
-    """Collects a map run by run, as a task writes its outputs.
+    """Builds a map run by run, as a task writes its outputs.
 
-    Output rows follow from the runs: each run is put behind what its output holds already.
+    Output positions follow from the runs: each run is appended to its output.
     """
 
     def __init__(self, identity: RowMapIdentity) -> None:
@@ -219,15 +219,15 @@ class RowMapBuilder:
         self._sorted_groups: list[SortedGroup] = []
 
     def add_input(self, path: str, rows: int, dead: BitMap64 | None = None) -> None:
-        """`rows` are physical; `dead` those deleted at the read version. Inputs without a
-        live row are named too."""
+        """`rows`: physical rows. `dead`: those deleted at the read version. Inputs without live
+        rows are added, too."""
         if path in self._inputs:
             raise ValueError(f"input {path} is added twice")
         self._input_index[path] = len(self._inputs)
         self._inputs[path] = MapInput(path, rows, dead if dead is not None else BitMap64())
 
     def add_run(self, input_: str, in_start: int, in_end: int, output: str) -> int:
-        """Append the live rows of `[in_start, in_end)` to `output`; returns how many they are.
+        """Append the live rows of `[in_start, in_end)` to `output`; returns their number.
 
         Raises KeyError if the input was not added.
         """
@@ -250,15 +250,15 @@ class RowMapBuilder:
         origins: tuple[Positions, Positions],
         landed: tuple[Positions, Positions],
     ) -> None:
-        """A bin whose rows were put into another order.
+        """Add a bin whose rows were reordered.
 
-        Row k of position `origins[1][k]` in `inputs[origins[0][k]]` is row `landed[1][k]` of
-        `outputs[landed[0][k]]`; the arrays are in any order, and name every live row of the
+        The row at position `origins[1][k]` of `inputs[origins[0][k]]` is row `landed[1][k]` of
+        `outputs[landed[0][k]]`. The arrays are in any order, and contain every live row of the
         inputs, which were added before, and every row of the outputs.
 
         Raises:
-            RowMapInvalid: a row is dead, or beyond its file. `build` finds those that are missing
-                or there twice.
+            RowMapInvalid: a row is dead, or beyond its file. `build` detects rows that are missing
+                or occur twice.
         """
         files = [self._inputs[path] for path in inputs]
         in_start, out_start = starts([f.rows for f in files]), starts([f.rows for f in outputs])
@@ -268,7 +268,7 @@ class RowMapBuilder:
         place = self._flat(*landed, out_start)
         if len(place) >= MOST_ROWS:
             raise self._not_one_to_one(f"{len(place)} rows", f"less than {MOST_ROWS}")
-        # A row that is missing keeps a place that no row has.
+        # A missing row keeps a place that no row has.
         by_row = np.full(in_start[-1], len(place), dtype=np.uint32)
         row = self._flat(*origins, in_start)
         if len(row) != len(place) or not bool(is_live[row].all()):
@@ -290,7 +290,7 @@ class RowMapBuilder:
         )
 
     def _flat(self, files: Positions, positions: Positions, begins: Positions) -> Positions:
-        """Rows of several files, numbered through."""
+        """Positions in several files as positions in their concatenation."""
         if len(files) and not 0 <= int(files.min()) <= int(files.max()) < len(begins) - 1:
             raise self._not_one_to_one(f"a row of file {int(files.max())}", "files of the bin")
         rows = np.diff(begins)
@@ -309,7 +309,7 @@ class RowMapBuilder:
         )
 
     def build(self) -> RowMap:
-        """Raises RowMapInvalid if rows of an input are left over or used twice."""
+        """Raises: RowMapInvalid if rows of an input are missing or used twice."""
         return RowMap(
             self._identity,
             tuple(self._inputs.values()),
@@ -323,7 +323,7 @@ class RowMapBuilder:
 
 
 def merge(parts: Sequence[RowMap]) -> RowMap:
-    """One map of the parts that several tasks wrote: each a set of whole bins of one rewrite.
+    """Merge the maps that several tasks wrote, each for a set of whole bins of one rewrite.
 
     Raises RowMapInvalid if they belong to different rewrites or share a file, ValueError if
     there is none.

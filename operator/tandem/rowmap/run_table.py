@@ -1,7 +1,7 @@
 """The parts of a row map: files, runs, sorted groups, and lookup arrays for positions.
 
-Everything derived from runs is an array made once; the checks here are what makes a map
-complete (see `rowmap`, which is what other modules use).
+Everything derived from runs is an array computed once; the checks here ensure that a map is
+complete (see `rowmap`, which other modules use).
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from tandem.rowmap.positions import Positions, to_array
 
 
 class RunKind(IntEnum):
-    """How the rows of a run lie in the output. Rows in another order are no run (`permutation`)."""
+    """The order of a run's rows in the output. Reordered rows are not in runs (`permutation`)."""
 
     ORDERED = 0
 
 
 @dataclass(frozen=True, slots=True)
 class RowMapIdentity:
-    """Whose map it is: the rewrite that wrote the outputs, and the version that it read."""
+    """Identifies a map: the rewrite that wrote the outputs, and the version that it read."""
 
     table_id: str
     operation_id: str
@@ -60,8 +60,8 @@ class MapOutput:
 
 @dataclass(frozen=True, slots=True)
 class RowRun:
-    """The live rows of `[in_start, in_end)` of an input are, in order, those of the output
-    from `out_start` on. Inputs and outputs by index into the map's lists."""
+    """The live rows of `[in_start, in_end)` of an input are, in order, the rows of the output
+    from `out_start` on. `input` and `output` are indexes into the map's lists."""
 
     input: int
     in_start: int
@@ -72,8 +72,8 @@ class RowRun:
 
 
 class RunTable:
-    """Inputs, outputs, runs and sorted groups that fit together, and where their rows lie. A file's
-    rows are those of runs, or of one sorted group.
+    """Inputs, outputs, runs and sorted groups that fit together, and the positions of their rows.
+    The rows of a file belong to runs, or to one sorted group.
 
     Raises:
         RowMapInvalid: if they contradict each other in any way.
@@ -129,12 +129,12 @@ class RunTable:
 
     @cached_property
     def _dead(self) -> Positions:
-        """The dead rows of all inputs, one input after the other."""
+        """The dead rows of all inputs, concatenated."""
         return np.concatenate([*(to_array(f.dead) for f in self.inputs), np.empty(0, np.int64)])
 
     @cached_property
     def _band(self) -> Positions:
-        """Where the keys of each input begin in `_dead_keys`: bands never overlap."""
+        """The start of the keys of each input in `_dead_keys`: bands never overlap."""
         widths = np.array([0, *(file.live + 1 for file in self.inputs)], dtype=np.int64)
         return np.cumsum(widths)[:-1]
 
@@ -145,7 +145,7 @@ class RunTable:
         return self._dead - within + np.repeat(self._band, counts)
 
     def _rank(self, bounds: Positions) -> Positions:
-        """How many live rows of each run's input lie before each of `bounds`."""
+        """How many live rows of each run's input precede each of `bounds`."""
         result = bounds.copy()
         for index in range(len(self.inputs)):
             runs = self._runs_of_input[index]
@@ -171,7 +171,7 @@ class RunTable:
 
     @cached_property
     def _runs_of_output(self) -> list[npt.NDArray[np.intp]]:
-        """By position in the output; runs without a live row are left out."""
+        """By position in the output; runs without live rows are left out."""
         found: list[list[int]] = [[] for _ in self.outputs]
         for index, run in enumerate(self.runs):
             if self._run_live[index]:
@@ -182,7 +182,7 @@ class RunTable:
         ]
 
     def locate(self, input_: str, positions: Positions) -> tuple[Indexes, Positions]:
-        """Each position of an input, in any order → (index into `outputs`, position there).
+        """Positions of an input, in any order → (index into `outputs`, position there).
 
         -1 and -1 for a row that was dead when read. Raises KeyError for a file that is no
         input, RowMapInvalid for a position beyond it.
@@ -205,7 +205,7 @@ class RunTable:
             placed[is_dead] = -1
             return outputs, placed
         runs = self._runs_of_input[index]
-        if not len(runs):  # nothing of it was live, or the check in the constructor had failed
+        if not len(runs):  # no row was live, or the check in the constructor would have failed
             return (np.full(len(positions), -1, np.int32), np.full(len(positions), -1, np.int64))
         run = runs[np.searchsorted(self._in_start[runs], positions, side="right") - 1]
         outputs = self._run_output[run]
@@ -215,7 +215,7 @@ class RunTable:
         return outputs, placed
 
     def trace(self, output: str, positions: Positions) -> tuple[Indexes, Positions]:
-        """Each position of an output, in any order → (index into `inputs`, position there).
+        """Positions of an output, in any order → (index into `inputs`, position there).
 
         Raises KeyError for a file that is no output, RowMapInvalid for a position beyond it.
         """
@@ -233,18 +233,18 @@ class RunTable:
             run = runs[np.searchsorted(self._out_start[runs], positions, side="right") - 1]
             inputs = self._run_input[run]
             rank = self._in_rank[run] + (positions - self._out_start[run])
-        # The row of live rank r lies behind the dead rows d_j with d_j - j <= r; all inputs are
-        # looked up at once, each in its own band of keys.
+        # The row of live rank r follows the dead rows d_j with d_j - j <= r; all inputs are looked
+        # up at once, each in its own band of keys.
         skipped = np.searchsorted(self._dead_keys, self._band[inputs] + rank, side="right")
         return inputs, rank + (skipped - self._dead_offset[inputs])
 
     def _live_rank(self, index: int, positions: Positions) -> Positions:
-        """How many live rows of an input lie before each of these, which are live."""
+        """How many live rows of an input precede each of these positions, which are live."""
         dead = self._dead[self._dead_offset[index] : self._dead_offset[index + 1]]
         return positions - np.searchsorted(dead, positions) if len(dead) else positions
 
     def _physical(self, index: int, ranks: Positions) -> Positions:
-        """The other way round: see `trace`."""
+        """The inverse of `_live_rank`: see `trace`."""
         keys = self._dead_keys[self._dead_offset[index] : self._dead_offset[index + 1]]
         if not len(keys):
             return ranks
@@ -270,7 +270,7 @@ class RunTable:
                 raise self._invalid(f"a run of kind {run.kind} is not known")
 
     def _check_sorted_groups(self) -> None:
-        """Every live row of a sorted group's inputs at exactly one place, and every place taken."""
+        """Every live row of a sorted group's inputs has exactly one place, every place one row."""
         for group in self.sorted_groups:
             for found, known, files in (
                 (group.inputs, self._permutation_of_input, self.inputs),
@@ -295,7 +295,7 @@ class RunTable:
                 raise self._invalid(f"rows of a file are in a run and sorted: {run}")
 
     def _check_inputs(self) -> None:
-        """Every live row of every input in exactly one run."""
+        """Every live row of every input belongs to exactly one run."""
         for index, file in enumerate(self.inputs):
             if index in self._permutation_of_input:
                 continue
@@ -309,7 +309,7 @@ class RunTable:
                 )
 
     def _check_outputs(self) -> None:
-        """Every row of every output in exactly one run."""
+        """Every row of every output belongs to exactly one run."""
         for index, file in enumerate(self.outputs):
             if index in self._permutation_of_output:
                 continue
@@ -330,7 +330,7 @@ class RunTable:
 
 
 def check_range(path: str, rows: int, positions: BitMap64) -> None:
-    """Raises RowMapInvalid for a position beyond the rows of a file."""
+    """Raises: RowMapInvalid for a position beyond the rows of a file."""
     if positions and positions.max() >= rows:
         raise _beyond(path, rows, positions.max())
 
