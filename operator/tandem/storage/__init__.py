@@ -1,10 +1,10 @@
 """Access to object stores: local disk directly, S3, GCS and Azure through `obstore`.
 
-Knows paths, bytes and put-if-absent; knows nothing of Delta. Nothing above this package may
-open a file or a connection to a store by other means.
+Knows paths, bytes and put-if-absent, but not Delta. Nothing above this package may open a file or
+a connection to a store by other means.
 
     store              the port
-    local              a folder
+    local              a folder on a local disk
     remote             S3, GCS and Azure
     rooted             `open_store`
     options            settings of a store's client

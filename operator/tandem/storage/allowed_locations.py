@@ -1,8 +1,8 @@
 """Which locations and endpoints an administrator allows for tables and sources.
 
-A prefix is a location, or a bare scheme (`s3://`: every bucket). What lies below one is decided
-on canonical spellings, whole path segments at a time; on a local disk links count, too. No
-prefixes at all means: anywhere.
+A prefix is a location, or a bare scheme (`s3://`: every bucket). Whether a location lies below one
+is decided on canonical spellings, by whole path segments; on a local disk links are resolved, too.
+Without any prefix every location is allowed.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from tandem.storage.paths import canonical_location, canonical_prefix, is_below,
 
 
 def check_prefixes(prefixes: Sequence[str], *, field: str) -> tuple[str, ...]:
-    """Their canonical spellings. Raises: InvalidSpec."""
+    """The canonical spellings. Raises: InvalidSpec."""
     return tuple(canonical_prefix(prefix, field=field) for prefix in prefixes)
 
 
 def require(location: str, prefixes: Sequence[str], *, resource: str, field: str) -> None:
-    """That a location lies below one of the prefixes, if there are any.
+    """Check that a location lies below one of the prefixes, if there are any.
 
-    Raises: LocationNotAllowed; InvalidSpec for what is no location.
+    Raises: LocationNotAllowed; InvalidSpec if it is not a location.
     """
     if not prefixes:
         return
@@ -46,7 +46,7 @@ def require(location: str, prefixes: Sequence[str], *, resource: str, field: str
 
 
 def _leads_below(location: str, prefix: str) -> bool:
-    """Whether no link on a local disk leads out. Links above the prefix are its owner's."""
+    """Whether no link on a local disk leads out. Links above the prefix belong to its owner."""
     scheme, _, path = split_location(location)
     if scheme != "file":
         return True
@@ -78,14 +78,14 @@ OF_THE_POD = frozenset(
     }
 )
 """Variables that name a file, a credential server or a role of the process that reads them. From
-a Secret they would have the operator read its own files, its account's token among them, and send
+a Secret they would make the operator read its own files, including its account's token, and send
 them to any host that the Secret names."""
 
 
 def check_secret(environ: Mapping[str, str], *, resource: str, name: str) -> None:
-    """That a Secret holds credentials, and does not point at those of who reads it.
+    """Check that a Secret holds credentials, and does not refer to those of the process itself.
 
-    Raises: InvalidSpec, which names the key and not what it holds.
+    Raises: InvalidSpec, which shows the key and not its value.
     """
     for key in sorted(OF_THE_POD & set(environ)):
         raise InvalidSpec(
@@ -106,11 +106,11 @@ def require_endpoints(
     *,
     resource: str,
 ) -> None:
-    """That options and a Secret send requests to the allowed hosts only.
+    """Check that options and a Secret send requests to the allowed hosts only.
 
     Args:
         allowed: `host` or `host:port`, shell patterns.
-    Raises: LocationNotAllowed, which shows an option's value and none of a Secret.
+    Raises: LocationNotAllowed, which shows the value of an option, but not of a Secret.
     """
     scheme = split_location(location)[0]
     found = [*_of_options(scheme, options), *_of_secret(environ or {})]
@@ -154,12 +154,12 @@ def _member(text: str, key: str) -> str:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
-        return ""  # no key that any client reads
+        return ""  # not a key that a client reads
     return str(found.get(key) or "") if isinstance(found, dict) else ""
 
 
 def _matches(url: str, patterns: Sequence[str]) -> bool:
-    """Of what two parsers might read differently nothing matches."""
+    """A URL that two parsers might read differently matches no pattern."""
     found = URL.fullmatch(url.strip())
     if found is None:
         return False

@@ -1,6 +1,6 @@
 """File objects over a store: a writer that publishes on close, a reader with read-ahead.
 
-Shared by the stores of this package. They know bytes and positions, not where those go.
+Shared by the stores of this package. They know bytes and positions, not the store behind them.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-# Below this, one request brings more than was asked for: footers and page headers are read in
-# many small pieces, and each piece would otherwise cost a round trip.
+# A request for less than this is extended to it: footers and page headers are read in many small
+# pieces, and each piece would otherwise cost a round trip.
 READ_AHEAD = 256 * 1024
 
 
 class PublishingWriter(io.RawIOBase):
-    """A writer whose object appears when it is closed, whole, or never.
+    """A writer whose object appears as a whole when it is closed, or never.
 
     Leaving its `with` block by an exception, a failed `write`, `abort()` or losing the last
     reference discards what was written. After a discard `close` does nothing.
@@ -87,7 +87,7 @@ class PublishingWriter(io.RawIOBase):
             self.abort()
 
     def __del__(self) -> None:
-        # The base class would close here, and so publish an unfinished object.
+        # The base class would close here, and so publish an incomplete object.
         if not getattr(self, "_done", True):
             self.abort()
 
@@ -135,7 +135,7 @@ class RangeReader(io.RawIOBase):
             if wanted >= READ_AHEAD:
                 data = self._fetch(self._position, wanted)
             else:
-                # Near the end read backwards too: a Parquet footer is read tail first.
+                # Near the end also read backwards: a Parquet footer is read from its end.
                 start = max(0, min(self._position, self._size - READ_AHEAD))
                 self._buffer = self._fetch(start, min(READ_AHEAD, self._size - start))
                 self._buffer_start = start

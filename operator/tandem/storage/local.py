@@ -1,12 +1,12 @@
 """A folder on a local (or mounted POSIX) file system as a store.
 
 Uses POSIX calls directly instead of obstore's local store, which lacks four things: this store
-syncs what a commit will refer to, recognizes a full disk by its error number, never follows a link
-out of the root, and can remove what killed writers left behind. Its create is the same hard link,
-so both exclude each other.
+syncs the files that a commit refers to, recognizes a full disk by its error number, never follows
+a link out of the root, and can remove the temporary files of killed writers. Both create objects
+with the same hard link, so they exclude each other.
 
-A process that swaps a folder for a link *between* our check and our call can still redirect us;
-with that power over the table's folder it owns the table anyway.
+A process that replaces a folder by a link *between* our check and our call can still redirect us;
+such a process can write the table's folder anyway.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from tandem.storage.files import PublishingWriter
 from tandem.storage.paths import check_folder, check_relative, split_location
 from tandem.storage.store import ObjectInfo
 
-# Objects being written: `<name>#<digits>`, as the object_store library names its own. Listings
-# hide them, there and here; Spark's vacuum removes old ones in data folders.
+# Objects being written: `<name>#<digits>`, the names that the object_store library uses. Listings
+# of both hide them; Spark's vacuum removes old ones in data folders.
 _STAGING = re.compile(r"#\d+\Z")
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _DENIED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
@@ -46,7 +46,7 @@ _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK
 
 
 class LocalStore:
-    """Relative paths only; see `tandem.storage.store.Store` for what each call promises."""
+    """Relative paths only; `tandem.storage.store.Store` describes the guarantees of each call."""
 
     def __init__(self, location: str) -> None:
         self._location = location
@@ -70,7 +70,7 @@ class LocalStore:
             full = self._locate(path)
             _check_regular(full)
             with open(full, "rb") as file:
-                # A sparse length (from a corrupt descriptor) must not make us allocate it.
+                # A length beyond the file (from a corrupt descriptor) must not be allocated.
                 left = os.fstat(file.fileno()).st_size - start
                 return os.pread(file.fileno(), max(0, min(length, left)), start)
         except OSError as error:
@@ -86,7 +86,7 @@ class LocalStore:
         return ObjectInfo(path, found.st_size, found.st_mtime_ns // 1_000_000)
 
     def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectInfo]:
-        """Links to folders are not followed; links to files only inside the root."""
+        """Links to folders are not followed, links to files only inside the root."""
         base = check_folder(prefix, resource=self._location)
         if not base:
             return self._walk(self._root, "", start_after)
@@ -95,7 +95,7 @@ class LocalStore:
     def _walk(self, folder: str, base: str, start_after: str) -> Iterator[ObjectInfo]:
         try:
             with os.scandir(folder) as found:
-                # The order of whole paths: "a.b" comes before "a/b", so a folder sorts with
+                # Sort by whole path: "a.b" comes before "a/b", so a folder is compared with
                 # its slash.
                 entries = sorted(
                     (entry.name + ("/" if entry.is_dir(follow_symlinks=False) else ""), entry)
@@ -149,7 +149,7 @@ class LocalStore:
         try:
             if not os.path.isdir(folder):
                 return _unlink_staged(folder)
-            # Bottom up; links are unlinked, never followed.
+            # Bottom up; links are removed, never followed.
             for parent, _, files in os.walk(folder, topdown=False):
                 paths = [os.path.join(parent, name) for name in files]
                 paths += [entry.path for entry in os.scandir(parent) if entry.is_symlink()]
@@ -157,7 +157,7 @@ class LocalStore:
                 try:
                     os.rmdir(parent)
                 except OSError as error:
-                    # One is kept, or someone put one there meanwhile: it is not ours to take.
+                    # It holds a kept object, or one that was created meanwhile.
                     if error.errno not in (errno.ENOTEMPTY, errno.ENOENT, errno.EEXIST):
                         raise
         except OSError as error:
@@ -165,13 +165,13 @@ class LocalStore:
         return removed
 
     def open_input(self, path: str) -> BinaryIO:
-        # Reads without the interpreter's lock, unlike a Python file.
+        # Unlike a Python file, it reads without the interpreter's lock.
         full = self._locate(path)
         try:
             _check_regular(full)
             return cast(BinaryIO, pa.OSFile(full, "rb"))
         except OSError as error:
-            if os.path.isdir(full):  # pyarrow's error for that has no number
+            if os.path.isdir(full):  # pyarrow's error for a folder has no error number
                 error.errno = errno.EISDIR
             raise self._translate(error, path) from error
 
@@ -179,7 +179,7 @@ class LocalStore:
         return cast(BinaryIO, LocalWriter(self, path))
 
     def _locate(self, path: str) -> str:
-        """The path on disk, after making sure that it stays below the root."""
+        """The path on disk, after checking that it stays below the root."""
         relative = check_relative(path, resource=self._location)
         full = os.path.join(self._root, relative)
         if self._has_links(relative) and not self._inside(full):
@@ -194,15 +194,15 @@ class LocalStore:
         return full
 
     def _has_links(self, relative: str) -> bool:
-        """Whether a link lies on the way from the root to there. Without one nothing can lead
-        out, and this asks for less than to resolve both."""
+        """Whether there is a link on the path from the root. Without one the path cannot leave the
+        root, and this check is cheaper than resolving both."""
         full = self._root
         for part in relative.split("/"):
             full = os.path.join(full, part)
             try:
                 mode = os.lstat(full).st_mode
             except OSError:
-                return False  # nothing there, or nothing to see: no link that could be followed
+                return False  # absent or not accessible: no link that could be followed
             if stat.S_ISLNK(mode):
                 return True
         return False
@@ -233,19 +233,19 @@ class LocalStore:
 
 
 def _check_regular(full: str) -> None:
-    """Opening a pipe or a device that lies in place of a file would wait for ever."""
+    """Opening a pipe or a device in place of a file would block forever."""
     if not stat.S_ISREG(os.stat(full).st_mode):
         raise IsADirectoryError(errno.EISDIR, "not a regular file")
 
 
 def _may_follow(path: str, start_after: str) -> bool:
-    """Whether a file or a folder at `path` may have something for a listing: long logs are listed
-    from their end again and again, and to look closer takes time."""
+    """Whether a file or folder at `path` may contain objects of a listing: long logs are listed
+    from their end again and again, and a closer look takes time."""
     return f"{path}/" > start_after or start_after.startswith(path)
 
 
 def _unlink_staged(target: str) -> int:
-    """Remove what killed writers of this one file left half written; not the file itself."""
+    """Remove the temporary files that killed writers of this file left, but not the file."""
     parent, name = os.path.split(target)
     if not os.path.isdir(parent):
         return 0
@@ -267,7 +267,7 @@ def _unlink_if_present(path: str) -> int:
 
 
 class LocalWriter(PublishingWriter):
-    """Writes beside the target under a staging name, syncs, then renames or (exclusive) links."""
+    """Writes a temporary file beside the target, syncs, then renames or (exclusive) links it."""
 
     def __init__(self, store: LocalStore, path: str, *, exclusive: bool = False) -> None:
         self._store = store
@@ -275,7 +275,7 @@ class LocalWriter(PublishingWriter):
         self._exclusive = exclusive
         self._target = store._locate(path)
         folder = os.path.dirname(self._target)
-        # Room for the suffix below the usual limit of 255 bytes a name.
+        # Leaves space for the suffix within the usual limit of 255 bytes per name.
         name = os.path.basename(self._target).encode()[:230].decode(errors="ignore")
         self._staging = os.path.join(folder, f"{name}#{secrets.randbelow(10**18)}")
         try:
@@ -356,7 +356,7 @@ def _sync_folder(folder: str) -> None:
     try:
         os.fsync(fd)
     except OSError as error:
-        # Some network file systems cannot sync a folder, and need not: they are synchronous.
+        # Some network file systems cannot sync a folder; they are synchronous anyway.
         if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
             raise
     finally:

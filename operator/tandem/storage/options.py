@@ -1,7 +1,7 @@
 """`spec.storage.options` and the environment, as settings for a store's client.
 
-Options are stored in resources, plans and job files, so nothing secret may be in them; secrets
-come from the environment alone. This module must not print or log a value of the environment.
+Options are stored in resources, plans and job files, so they must not contain secrets, which come
+from the environment only. This module must not print or log a value of the environment.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from tandem.errors import InvalidSpec
 
-# What options may say, by scheme, and the client's own word for it where it differs.
+# The allowed options by scheme, and the client's own name for each where it differs.
 _CLIENT = frozenset({"allow_http", "timeout", "connect_timeout", "proxy_url"})
 _STORE: Mapping[str, frozenset[str]] = {
     "file": frozenset(),
@@ -52,13 +52,13 @@ _SYNONYMS = {
     "s3": {"endpoint_url": "endpoint", "default_region": "region"},
     "gs": {"endpoint": "base_url"},
 }
-# Clients write these into the name of a host, or as they are into a URL: with a slash in it, a
-# region is another host.
+# Clients insert these into a host name, or verbatim into a URL: with a slash in it, a region is
+# another host.
 _NAMES = frozenset({"region", "account_name", "tenant_id", "client_id"})
 _URLS = frozenset({"endpoint", "base_url", "proxy_url", "metadata_endpoint", "authority_host"})
 _URL_OF = frozenset({"AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AZURE_AUTHORITY_HOST"})
 URL = re.compile(r"(?i)https?://([a-z0-9._-]+|\[[0-9a-f:.]+\])(?::(\d{1,5}))?(/[A-Za-z0-9._~/-]*)?")
-"""A URL that all parsers read alike; its host and port. On others a client may panic."""
+"""A URL that all parsers read alike; its host and port. Other URLs may make a client panic."""
 _PLAIN = re.compile(r"[\x20-\x7e]*")
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,255}")
 _JSON = frozenset({"GOOGLE_SERVICE_ACCOUNT_KEY"})
@@ -75,8 +75,8 @@ _PREFIX = re.compile(r"^(aws|google|azure|azure_storage)_")
 _SECRET = ("secret", "access_key", "account_key", "token", "password", "sas", "credential")
 _ALSO_SECRET = re.compile(r"private|service_account|passphrase|(^|_)pass($|_)|(^|_)key$")
 
-# The variables that people and platforms set, by scheme. Everything else of the environment is
-# left alone.
+# The variables that people and platforms set, by scheme. All other variables of the environment
+# are ignored.
 _ENVIRONMENT: Mapping[str, frozenset[str]] = {
     "s3": frozenset(
         {
@@ -124,7 +124,7 @@ _ENVIRONMENT: Mapping[str, frozenset[str]] = {
 
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
-    """For obstore: `config` of the store (may hold secrets: not shown), `client` of HTTP."""
+    """For obstore: `config` of the store (may hold secrets: not shown), `client` for HTTP."""
 
     config: Mapping[str, str] = field(default_factory=dict, repr=False)
     client: Mapping[str, object] = field(default_factory=dict)
@@ -137,9 +137,9 @@ def settings(
 
     Args:
         scheme: of the canonical location.
-        options: by the names of `contract.md`; `AWS_REGION` and `region` mean the same.
+        options: by the names in `contract.md`; `AWS_REGION` and `region` are the same.
         environ: credentials that replace the process's own variables of the same names; None
-            leaves everything to the process's environment.
+            uses the process's environment.
 
     Raises:
         InvalidSpec: an option that is secret, unknown for this scheme, or carries credentials.
@@ -153,7 +153,7 @@ def settings(
             elif name in _URL_OF and not URL.fullmatch(environ[name]):
                 raise _bad(name, "this is no URL", "http://host:port or https://…", "secretRef")
             elif name not in _JSON and not _PLAIN.fullmatch(environ[name]):
-                # It goes into a header, where a client panics on it.
+                # The value goes into a header, where it makes a client panic.
                 raise _bad(
                     name, "it holds control or foreign characters", "plain text", "secretRef"
                 )
@@ -172,7 +172,7 @@ def settings(
         if key in _CLIENT:
             client[key] = _truth(name, value) if key == "allow_http" else value
         else:
-            # An option is more specific than a variable of whatever spelling.
+            # An option overrides every spelling of the variable.
             for spelling in (f"aws_{key}", f"aws_{key}_url", f"aws_default_{key}"):
                 config.pop(spelling, None)
             config[key] = value
@@ -180,7 +180,7 @@ def settings(
 
 
 def option_name(scheme: str, name: str) -> str:
-    """An option by the client's own name. Raises: InvalidSpec for one that is secret or unknown."""
+    """The client's own name of an option. Raises: InvalidSpec if it is secret or unknown."""
     key = _PREFIX.sub("", name.lower().replace("-", "_"))
     key = _SYNONYMS.get(scheme, {}).get(key, key)
     allowed = _STORE[scheme] | (_CLIENT if scheme != "file" else frozenset())

@@ -1,9 +1,9 @@
-"""Paths: what may be read or written below a table's root, and by which name.
+"""Paths: which ones may be read or written below a table's root, and their canonical names.
 
-Paths come from logs that anyone may have written, so each is checked before a store sees it:
-a relative path cannot leave the root, an absolute one must lie under the root or under a
-prefix that the operator of the table allowed. Pure text; links on a local disk are checked
-by `tandem.storage.local`, which can see them. No I/O here.
+Paths come from logs that any writer may have written, so each is checked before it is passed to a
+store: a relative path cannot leave the root, an absolute one must lie under the root or under an
+allowed prefix. Pure text, no I/O; links on a local disk are checked by `tandem.storage.local`,
+which can see them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from urllib.parse import quote, unquote
 from tandem.errors import InvalidSpec, LocationNotAllowed
 
 SCHEMES = ("file", "s3", "gs", "abfss")
-# Other spellings of the same stores, met in logs and in configuration files.
+# Other spellings of the same stores, which occur in logs and in configuration files.
 _ALIASES = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.\-]*):")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -28,15 +28,15 @@ _CONTAINER_AT_ACCOUNT = re.compile(r"^[A-Za-z0-9$][A-Za-z0-9\-]*@[A-Za-z0-9.\-]+
 
 @dataclass(frozen=True, slots=True)
 class ResolvedPath:
-    """Where a path leads: `root` is a canonical location (the table's own, or an allowed
-    prefix) and `key` the checked path relative to it."""
+    """A resolved path: `root` is a canonical location (the table's own, or an allowed prefix)
+    and `key` the checked path relative to it."""
 
     root: str
     key: str
 
 
 def check_relative(path: str, *, resource: str = "") -> str:
-    """`path` itself, if it is a canonical relative path.
+    """Return `path` if it is a canonical relative path.
 
     Canonical: `/`-separated, not empty, no empty, `.` or `..` segment (nor one that turns into
     `.` or `..` when percent-decoded again), no backslash, no control character, no scheme.
@@ -58,11 +58,11 @@ def check_relative(path: str, *, resource: str = "") -> str:
 
 
 def check_folder(prefix: str, *, resource: str = "") -> str:
-    """A folder's path without its trailing slash, checked; "" stands for the root."""
+    """A folder's path without its trailing slash, checked; "" for the root."""
     return check_relative(prefix.removesuffix("/"), resource=resource) if prefix else ""
 
 
-@functools.lru_cache(maxsize=1024)  # an operation asks for the same few paths again and again
+@functools.lru_cache(maxsize=1024)  # an operation checks the same few paths again and again
 def _problem(path: str) -> str | None:
     if not path:
         return "is empty"
@@ -85,9 +85,9 @@ def _problem(path: str) -> str | None:
 
 
 def _steps_out(segment: str) -> bool:
-    """Nothing below decodes a path again, but a store or a proxy in between might; so an
-    encoded "..", once or many times over, counts too. An encoded slash does not: partition
-    values with a slash in them look like that."""
+    """Nothing here decodes a path again, but a store or a proxy might; so an encoded "..", once or
+    several times over, counts too. An encoded slash does not: it occurs in partition values that
+    contain a slash."""
     while True:
         if any(part in (".", "..") for part in re.split(r"[/\\]", segment)):
             return True
@@ -106,12 +106,12 @@ def _encodable(path: str) -> bool:
 
 
 def is_absolute(path: str) -> bool:
-    """Whether a logged path (decoded) is absolute: a URL, or a path from `/`."""
+    """Whether a path of a log (decoded) is absolute: a URL, or a path from `/`."""
     return path.startswith("/") or _SCHEME.match(path) is not None
 
 
 def canonical_location(location: str, *, encoded: bool = True, field: str = "location") -> str:
-    """The one spelling of a location: `scheme://authority/path`, percent-encoded, no trailing
+    """The canonical form of a location: `scheme://authority/path`, percent-encoded, no trailing
     slash. Plain absolute paths become `file://` URLs; they, and URLs with `encoded=False`
     (paths that a log reader decoded already), are taken literally.
 
@@ -175,19 +175,19 @@ def split_location(
     elif not authority:
         raise bad("a location must name a bucket", "Write scheme://bucket/path")
     elif "@" not in authority and not _BUCKET.match(authority):
-        # Clients put it into the name of a host.
+        # Clients insert it into a host name.
         raise bad("this is no name of a bucket", "Correct it: letters, digits, . _ - alone")
     if "\\" in path or _CONTROL.search(path) or not _encodable(path):
         raise bad("a location holds no backslash and no control character", "Correct it")
     if any(_steps_out(part) for part in path.split("/")):
         raise bad("a location must not contain . or .. segments", "Write the path they stand for")
-    # All slashes at the start are one: two spellings of a table must not be two tables.
+    # Several slashes at the start count as one: two spellings of a table are one table.
     return scheme, authority, posixpath.normpath(f"/{path.strip('/')}") if path.strip("/") else ""
 
 
 def canonical_prefix(prefix: str, *, field: str = "prefix") -> str:
-    """The one spelling of a location below which others lie; `s3://` alone, with no bucket,
-    stands for all of that kind.
+    """The canonical form of a location as a prefix; `s3://` alone, without a bucket, stands for
+    all locations of that scheme.
 
     Raises: InvalidSpec.
     """
@@ -200,14 +200,14 @@ def canonical_prefix(prefix: str, *, field: str = "prefix") -> str:
 
 
 def is_below(location: str, prefix: str) -> bool:
-    """Whether a location is the prefix or lies below it, by whole segments (both canonical)."""
+    """Whether a location is the prefix or lies below it, by whole segments; both canonical."""
     if prefix.endswith("://"):
         return location.startswith(prefix)
     return location == prefix or location.startswith(f"{prefix}/")
 
 
 def _without_userinfo(location: str) -> str:
-    """For messages: whatever stands before an `@` may be a secret."""
+    """For messages: the part before an `@` may be a secret."""
     return re.sub(r"//[^/]*@", "//…@", location.split("?")[0])
 
 
@@ -222,15 +222,15 @@ def relative_to(location: str, root: str) -> str | None:
 
 
 def resolve(path: str, root: str, allowed_prefixes: Sequence[str] = ()) -> ResolvedPath:
-    """Where a decoded path of a log leads.
+    """Resolve a decoded path of a log.
 
     Args:
         path: relative to `root`, or absolute (a URL, or from `/` on a local root).
         root: the table's canonical location.
-        allowed_prefixes: canonical prefixes that absolute paths may lie under too.
+        allowed_prefixes: canonical prefixes below which absolute paths may also lie.
 
     Raises:
-        LocationNotAllowed: it leaves the root, or lies under no allowed prefix.
+        LocationNotAllowed: it leaves the root, or does not lie below an allowed prefix.
     """
     if not is_absolute(path):
         return ResolvedPath(root, check_relative(path, resource=root))

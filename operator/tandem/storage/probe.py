@@ -1,6 +1,6 @@
 """Tests whether a store really creates objects only if absent.
 
-All commits rely on it: two committers of one version must never both succeed.
+All commits rely on it: of two commits of one version at most one may succeed.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ _ROUNDS = 3
 
 
 def probe_put_if_absent(store: Store) -> None:
-    """Create fresh objects twice, one after the other and in races; remove them again.
+    """Create new objects twice, in sequence and in races, and remove them again.
 
     Raises:
-        StoreUnsuitable: a second create succeeded, or the store cannot do it at all.
-        AccessDenied, StorageFull: writing is not possible for that reason.
+        StoreUnsuitable: a second create succeeded, or the store does not support it at all.
+        AccessDenied, StorageFull: the test objects cannot be written.
         OutcomeUnknown: the store did not answer.
     """
     folder = f"{PROBE_PREFIX}/{secrets.token_hex(8)}"

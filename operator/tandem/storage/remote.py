@@ -1,10 +1,11 @@
 """S3, GCS and Azure as stores, through obstore.
 
-Retries. Reads and replacing puts are retried inside obstore. An exclusive put is **not**: a
-retry after a lost answer would find our own object and say "exists". So it is sent once; a definite
-"no" is `AlreadyExists`, anything uncertain is `OutcomeUnknown`, and the caller checks. Even so
-`AlreadyExists` only says that an object is there: a proxy on the way may have retried. A caller
-that must know *whose* it is compares a token inside the object, as the commit loop does.
+Retries: obstore retries reads and replacing puts. An exclusive put is **not** retried: after a
+lost answer, a retry would find our own object and report that it exists. So it is sent once; a
+definite refusal is `AlreadyExists`, an uncertain answer is `OutcomeUnknown`, and the caller
+checks. Even so `AlreadyExists` only means that an object exists: a proxy in between may have
+retried. A caller that needs to know the object's writer compares a token inside the object, as the
+commit loop does.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from tandem.storage.store import ObjectInfo
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, ObjectStore, RetryConfig
 
-# How long a read or a replacing put may go on trying. Short enough for a person who waits.
+# How long a read or a replacing put is retried: short enough for interactive use.
 _RETRY: RetryConfig = {
     "max_retries": 6,
     "retry_timeout": timedelta(seconds=60),
@@ -54,7 +55,7 @@ _NO_RETRY: RetryConfig = {"max_retries": 0}
 _LIST_CHUNK = 1000
 # obstore reports a missing object as the built-in FileNotFoundError.
 _ERRORS = (BaseError, FileNotFoundError, PermissionError, TimeoutError, ConnectionError)
-# Whole phrases: the texts also carry durations and request ids, full of digits.
+# Whole phrases: the texts also contain durations and request ids with arbitrary digits.
 _FULL = (
     "507 Insufficient Storage",
     "InsufficientStorage",
@@ -67,7 +68,7 @@ _DENIED = ("403 Forbidden", "401 Unauthorized", "AccessDenied")
 
 
 class RemoteStore:
-    """Relative paths only; see `tandem.storage.store.Store` for what each call promises."""
+    """Relative paths only; `tandem.storage.store.Store` describes the guarantees of each call."""
 
     def __init__(self, location: str, settings: StoreSettings) -> None:
         self._location = location
@@ -75,7 +76,7 @@ class RemoteStore:
             self._client = _client(location, settings, _RETRY)
             self._exclusive = _client(location, settings, _NO_RETRY)
         except BaseError as error:
-            # Its text may repeat what it was given.
+            # The library's message may repeat its arguments.
             raise InvalidSpec(
                 "the store's client refuses these options or credentials",
                 resource=location,
@@ -117,7 +118,7 @@ class RemoteStore:
 
     def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectInfo]:
         """Streams. S3, GCS and Azure list in the order of the keys' bytes; a store that does
-        not (S3 directory buckets) is refused, since paging by `start_after` would lose files."""
+        not (S3 directory buckets) is refused, since paging by `start_after` would miss files."""
         folder = check_folder(prefix, resource=self._location) or None
         last = ""
         try:
@@ -169,7 +170,7 @@ class RemoteStore:
         try:
             obstore.delete(self._client, keys)
         except FileNotFoundError:
-            # GCS and Azure complain about an absent object, and stop there: one by one then.
+            # GCS and Azure stop with an error at an absent object: then delete one by one.
             for key in keys if len(keys) > 1 else ():
                 self._delete([key])
         except _ERRORS as error:
@@ -201,7 +202,7 @@ class RemoteStore:
         return check_relative(path, resource=self._location)
 
     def _translate(self, error: Exception, path: str, *, writing: bool = False) -> StorageError:
-        # The library's message goes on for pages with request internals after its first line.
+        # After its first line the library's message contains pages of request internals.
         text = str(error).split("\n", 1)[0][:500]
         what = {"resource": f"{self._location}/{path}", "found": text}
         if _UNDECIDED in str(error):
@@ -252,8 +253,8 @@ class RemoteStore:
 
 
 class RemoteWriter(PublishingWriter):
-    """A multipart upload; small objects are one put. What was discarded leaves at most an
-    unfinished upload, which no reader sees: have the bucket expire those (a lifecycle rule)."""
+    """A multipart upload; small objects are one put. A discarded upload leaves at most an
+    incomplete upload, which no reader sees: a lifecycle rule of the bucket can expire those."""
 
     def __init__(self, store: RemoteStore, path: str) -> None:
         self._store = store
@@ -275,7 +276,7 @@ class RemoteWriter(PublishingWriter):
         self._writer = None
 
     def _discard(self) -> None:
-        self._writer = None  # dropped unclosed: nothing is published
+        self._writer = None  # dropped without closing it: nothing is published
 
 
 def _meta(found: Any) -> ObjectInfo:
@@ -315,8 +316,8 @@ def _client(location: str, settings: StoreSettings, retry: RetryConfig) -> Objec
 
 
 def _of_account(account: str, config: Mapping[str, str]) -> dict[str, str]:
-    """Azure's settings with the account that the location names, if it names one: who allowed the
-    location has allowed no other.
+    """Azure's settings with the account that the location names, if any: an administrator who
+    allows the location allows no other account.
 
     Raises: InvalidSpec.
     """

@@ -1,4 +1,4 @@
-"""`open_store`: one table's store, with the absolute paths that its log may name.
+"""`open_store`: a table's store, including the absolute paths that its log may name.
 
 The only place that decides which implementation serves a location.
 """
@@ -28,16 +28,16 @@ def open_store(
     Args:
         location: `file:///…`, `s3://bucket/…`, `gs://bucket/…`, `abfss://container@account…/…`
             or a plain absolute path.
-        options: what is not secret: `endpoint`, `region`, `allow_http`, `timeout`, …
+        options: settings that are not secret: `endpoint`, `region`, `allow_http`, `timeout`, …
         allowed_prefixes: locations below which the log may name absolute paths, read-only.
         environ: credentials in place of the process's own environment. They are not pickled:
-            a worker takes its own from its environment.
+            a Spark worker takes them from its own environment.
 
     The result is thread-safe and picklable. Do not fork after using a remote one: its client
     runs threads.
 
     Raises:
-        InvalidSpec: a location or an option that is wrong, or holds a secret.
+        InvalidSpec: a location or an option is invalid, or holds a secret.
     """
     return RootedStore(location, options or {}, tuple(allowed_prefixes), environ)
 
@@ -60,7 +60,7 @@ class RootedStore:
         self._environ = environ
         self._lock = threading.Lock()
         self._stores: dict[str, Store] = {}
-        self._store(self._location)  # so that wrong options are noticed here
+        self._store(self._location)  # raises the error of invalid options early
 
     def __reduce__(self) -> tuple[object, ...]:
         return (RootedStore, (self._location, self._options, self._allowed, None))
@@ -78,7 +78,7 @@ class RootedStore:
             if store is None:
                 scheme = split_location(root)[0]
                 own = split_location(self._location)[0]
-                # Options speak of the table's own kind of store; a prefix elsewhere has none.
+                # Options apply to the table's own kind of store; a prefix elsewhere has none.
                 chosen = settings(scheme, self._options if scheme == own else {}, self._environ)
                 store = LocalStore(root) if scheme == "file" else RemoteStore(root, chosen)
                 self._stores[root] = store
@@ -89,7 +89,7 @@ class RootedStore:
         return self._store(resolved.root), resolved.key
 
     def _own(self, path: str) -> tuple[Store, str]:
-        # What is written lies in the table, whatever else may be read.
+        # Writes go to the table only, even where reads of other locations are allowed.
         resolved = resolve(path, self._location)
         return self._store(resolved.root), resolved.key
 

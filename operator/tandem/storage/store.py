@@ -1,9 +1,9 @@
-"""The one port through which everything reads and writes a table's objects.
+"""The only port through which a table's objects are read and written.
 
 Paths are relative to the table's root, `/`-separated, not percent-encoded. The only absolute
-ones are those that a log itself names (shallow clones, `p` deletion vectors); `open_store`
-decides which prefixes they may lie under. Implementations are synchronous and thread-safe:
-async callers go through a thread.
+ones are those that occur in a log (shallow clones, `p` deletion vectors); `open_store` decides
+which prefixes they may lie below. Implementations are synchronous and thread-safe: async callers
+use a thread.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import BinaryIO, Protocol
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """What a listing says of one object. `size` in bytes, `modified_ms` in Unix milliseconds."""
+    """An object in a listing. `size` in bytes, `modified_ms` in Unix milliseconds."""
 
     path: str
     size: int
@@ -23,7 +23,7 @@ class ObjectInfo:
 
 
 class Store(Protocol):
-    """A table's root in some object store."""
+    """The objects below a table's root in an object store."""
 
     @property
     def location(self) -> str:
@@ -44,8 +44,8 @@ class Store(Protocol):
 
     def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectInfo]:
         """All objects below the folder `prefix`, recursively, in lexicographic order of path,
-        strictly after `start_after` (a full path). What is still being written is not shown;
-        what is created meanwhile may or may not be."""
+        strictly after `start_after` (a full path). Objects whose write is in progress are left
+        out; objects created during the listing may or may not appear."""
         ...
 
     def put(self, path: str, data: bytes) -> None:
@@ -53,31 +53,31 @@ class Store(Protocol):
         ...
 
     def put_if_absent(self, path: str, data: bytes) -> None:
-        """Create, atomically with its whole content; durable when it returns.
+        """Create, atomically with its whole content; durable on return.
 
-        Raises `AlreadyExists` if there is one, `OutcomeUnknown` if the answer was lost: then
-        look with `get`. It is never sent twice, but something between us and the store may do
-        that, so `AlreadyExists` says that there is an object, not whose: compare a token in
-        the content where that matters."""
+        Raises `AlreadyExists` if there is an object, `OutcomeUnknown` if the answer was lost: then
+        check with `get`. It is never sent twice, but a proxy in between may repeat it, so
+        `AlreadyExists` means that an object exists, not whose it is: compare a token in the
+        content where that matters."""
         ...
 
     def delete(self, paths: Iterable[str]) -> None:
-        """Remove; an absent object is no error."""
+        """Delete; an absent object is not an error."""
         ...
 
     def open_input(self, path: str) -> BinaryIO:
-        """A seekable reader, fit for `pyarrow.parquet.ParquetFile`."""
+        """A seekable reader, suitable for `pyarrow.parquet.ParquetFile`."""
         ...
 
     def open_output(self, path: str) -> BinaryIO:
-        """A streaming writer. The object appears when it is closed, replacing one that is
-        there. Use it in a `with` block: leaving that by an exception discards everything, as
-        does a failed `write`, `abort()`, and losing the last reference."""
+        """A streaming writer. The object appears on close and replaces an existing one. Use it in
+        a `with` block: leaving that by an exception discards everything, as do a failed `write`,
+        `abort()`, and losing the last reference."""
         ...
 
     def delete_prefix(self, prefix: str, *, keep: Collection[str] = ()) -> int:
-        """Remove everything below the folder `prefix`, also what killed writers left half
-        written (which `list` does not show). `keep` are full paths, as `list` gives them, that
-        stay. If `prefix` is an object, it stays, and what killed writers left of it goes.
-        Returns how many objects went."""
+        """Delete everything below the folder `prefix`, including temporary files of killed
+        writers (which `list` does not show), except the full paths in `keep`. If `prefix` is an
+        object, it stays, and only temporary files for it are deleted. Returns the number of
+        deleted objects."""
         ...
