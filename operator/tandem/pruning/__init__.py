@@ -1,14 +1,14 @@
 """Which files a condition may affect, decided for all files of a version at once.
 
-Pure: works on the columns of a snapshot that was read elsewhere, and makes no Python object per
-file. It may never exclude a file that holds a matching row: what is not known may match. The
+Pure: works on the columns of a snapshot that was read elsewhere, and creates no Python object per
+file. It must never exclude a file that holds a matching row: an unknown file may match. The
 statistics themselves are read in `tandem.delta.stats`.
 
-    selection   the entry point: a condition to the files that it may affect
+    selection   the entry point: selects the files that a condition may affect
     predicate   a condition over bounds
-    keys        the keys of a merge's source over bounds
+    keys        tests the keys of a merge's source against bounds
     files       the bounds of the columns that a condition names
-    bounds      one column's bounds, and what they can be trusted for
+    bounds      one column's bounds, and how far they are reliable
     constants   values that bounds are compared with
     partitions  partition values by column
     times       times in statistics and partition values

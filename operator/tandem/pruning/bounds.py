@@ -1,16 +1,16 @@
-"""What is known of the columns of many files at once: bounds and NULLs, one entry a file.
+"""Bounds and NULLs of a column in many files at once, one entry per file.
 
-What statistics can be trusted for (Delta protocol, "Per-file Statistics"):
+Statistics have these limits (Delta protocol, "Per-file Statistics"):
 
-- they bound the values, and need not be values: strings are cut, deletion vectors hide rows;
-- floats: NaN may be left out of them, and is the greatest value in Spark; so there is no upper
-  bound, and a NaN as bound says nothing;
-- decimals of more than 15 digits: delta-rs writes them as doubles, rounded to either side, and
-  whole ones as 64-bit integers, cut at the largest; hence widened, or unknown where so large;
-- timestamps are cut to milliseconds, hence widened by one on both sides;
-- the number of NULLs counts where it is 0 or all rows, and no deletion vector hides rows.
+- they bound the values, and need not be values: strings are truncated, deletion vectors hide rows;
+- floats: NaN may be missing from them, and is the greatest value in Spark; so there is no upper
+  bound, and a NaN as a bound means nothing;
+- decimals of more than 15 digits: delta-rs writes them as doubles, rounded in either direction,
+  and whole ones as 64-bit integers, limited to the largest; hence widened, or unknown if so large;
+- timestamps are truncated to milliseconds, hence widened by one on both sides;
+- the number of NULLs is used if it is 0 or all rows, and no deletion vector hides rows.
 
-Partition values are exact. Unknown is never an error, and never excludes a file.
+Partition values are exact. An unknown value is never an error, and never excludes a file.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from tandem.statements.types import SqlType, as_decimal
 BoolArray = npt.NDArray[np.bool_]
 
 CUT_STRING: Final = 32
-"""Delta cuts strings to this length. Writers should raise a maximum that they cut, but not all
-do: one of this length or more bounds nothing."""
+"""Delta truncates strings to this length. Writers should raise a maximum that they truncate, but
+not all do: one of this length or more is no bound."""
 
 EXACT_DIGITS: Final = 15
-"""Decimals of so many digits are the same after they were written as a double."""
+"""Decimals of so many digits are unchanged after they were written as a double."""
 
 _DECIMAL_ERROR: Final = 1.1e-14
-"""Relative error of a decimal that was written as a double: 1e-14, and what comparing two
-doubles of ours adds."""
+"""Relative error of a decimal that was written as a double: 1e-14, plus the error of comparing two
+of our doubles."""
 
 _LONG_MAX: Final = float(2**63 - 1)
 _INT64: Final = (-(2**63), 2**63 - 1)
@@ -52,15 +52,15 @@ _WIDE: Final = Context(prec=120)
 
 
 class Candidates:
-    """Ascending values, one of which a row must have; if not `complete`, one between the first and
-    the last of them."""
+    """Ascending values, one of which a matching row must have; if not `complete`, a value between
+    the first and the last of them."""
 
     def __init__(self, values: Sequence[Any], complete: bool) -> None:
         self.values, self.complete = values, complete
         self._floors: dict[tuple[SqlType, pa.DataType], pa.Array] = {}
 
     def floors(self, type_: SqlType, bound: pa.DataType) -> pa.Array:
-        """The values in the form of bounds of a column, computed once."""
+        """The values in the form of a column's bounds, computed once."""
         key = (type_, bound)
         if key not in self._floors:
             floors = [_neighbours(value, type_)[0] for value in self.values]
@@ -70,7 +70,7 @@ class Candidates:
 
 @dataclass(frozen=True, slots=True)
 class RangeComparison:
-    """Where a file's values can lie as seen from a constant; several may be true."""
+    """How a file's values can compare with a constant; several may be true."""
 
     below: BoolArray
     touches: BoolArray
@@ -78,7 +78,7 @@ class RangeComparison:
 
 
 class ColumnBounds(ABC):
-    """One column of all files."""
+    """The bounds of one column in all files."""
 
     type: SqlType
 
@@ -89,11 +89,11 @@ class ColumnBounds(ABC):
 
     @abstractmethod
     def place(self, value: Any) -> RangeComparison:
-        """Against a constant in the form of `constants.comparable_constant`."""
+        """Compare with a constant in the form of `constants.comparable_constant`."""
 
     @abstractmethod
     def may_begin(self, prefix: bytes) -> BoolArray:
-        """Whether a text in the file can begin so."""
+        """Whether a text in the file can begin with `prefix`."""
 
     @abstractmethod
     def may_equal(self, candidates: Candidates) -> BoolArray:
@@ -101,7 +101,7 @@ class ColumnBounds(ABC):
 
 
 class StatisticsBounds(ColumnBounds):
-    """By statistics: `low` and `high` are int64, double or binary, null where unknown."""
+    """From statistics: `low` and `high` are int64, double or binary, null if unknown."""
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ class StatisticsBounds(ColumnBounds):
         )
 
     def may_begin(self, prefix: bytes) -> BoolArray:
-        # Cut to the prefix, a bound compares as the values that begin with it do.
+        # Truncated to the prefix, a bound compares like the values that begin with it.
         size = len(prefix)
         return _known(pc.less_equal, pc.binary_slice(self.low, 0, size), prefix) & _known(
             pc.greater_equal, pc.binary_slice(self.high, 0, size), prefix
@@ -150,8 +150,8 @@ class StatisticsBounds(ColumnBounds):
 
 
 class PartitionBounds(ColumnBounds):
-    """By partition values: `codes` count the distinct `values` (which are exact, None where not
-    known), and are -1 where nothing is known."""
+    """From partition values: `codes` are indexes into the distinct `values` (exact, None if
+    unknown), -1 if nothing is known."""
 
     def __init__(
         self, type_: SqlType, codes: npt.NDArray[np.int64], values: Sequence[Any], null: int | None
@@ -182,8 +182,8 @@ class PartitionBounds(ColumnBounds):
         return self._each(equals) if values else np.zeros(len(self._codes), bool)
 
     def _each(self, test: Callable[[Any, Any], bool]) -> BoolArray:
-        """`test` of the bounds of each distinct value, by file; true where unknown."""
-        found = np.ones(len(self._values) + 1, bool)  # the last one is for code -1
+        """`test` on the bounds of each distinct value, by file; true if unknown."""
+        found = np.ones(len(self._values) + 1, bool)  # the last entry is for code -1
         for number, value in enumerate(self._values):
             if value is not None:
                 found[number] = test(*_exact(value, self.type))
@@ -191,7 +191,7 @@ class PartitionBounds(ColumnBounds):
 
 
 def statistics_type(type_: SqlType) -> pa.DataType | None:
-    """The type as which a column's bounds are read; None where they say nothing to us."""
+    """The type as which a column's bounds are read; None if they are not usable."""
     if type_.name in INTEGRAL:
         return pa.int64()
     if type_.name in FLOATING or type_.name == "decimal":
@@ -202,7 +202,7 @@ def statistics_type(type_: SqlType) -> pa.DataType | None:
 
 
 def held(low: pa.Array, high: pa.Array, type_: SqlType) -> tuple[pa.Array, pa.Array]:
-    """Bounds that surely hold, from those that were read, in the form of `StatisticsBounds`."""
+    """Reliable bounds from those that were read, in the form of `StatisticsBounds`."""
     if type_.name == "boolean":
         return low.cast(pa.int64()), high.cast(pa.int64())
     if type_.name in FLOATING or type_.name == "decimal":
@@ -220,10 +220,10 @@ def held(low: pa.Array, high: pa.Array, type_: SqlType) -> tuple[pa.Array, pa.Ar
 def _held_numbers(bound: pa.Array, towards: int, type_: SqlType) -> pa.Array:
     usable = pc.is_finite(bound)
     if type_.name == "float":
-        # 1.1 of 32 bits may have been written as 1.1, which is less than it.
+        # A float 1.1 may have been written as the double 1.1, which is less.
         bound = _moved(bound, towards, 1e-6, 1e-44)
     if type_.name == "decimal" and as_decimal(type_).precision > EXACT_DIGITS:
-        # Whole ones are cut at the largest long.
+        # Whole ones are limited to the largest long.
         usable = pc.and_(usable, pc.less(pc.abs(bound), _LONG_MAX))
         bound = _moved(bound, towards, _DECIMAL_ERROR, 0.0)
     return pc.if_else(usable, bound, None)
@@ -243,8 +243,8 @@ def _exact(value: Any, type_: SqlType) -> tuple[Any, Any]:
 
 
 def _neighbours(value: Any, type_: SqlType) -> tuple[Any, Any]:
-    """The greatest value up to a constant and the least from it on that the bounds can be
-    compared with; the same where it is one itself."""
+    """The greatest value up to a constant and the least one from it on among those that bounds
+    can be compared with; the constant itself twice if it is one."""
     if type_.name in INTEGRAL:
         return math.floor(value), math.ceil(value)
     if type_.name == "boolean":
@@ -262,13 +262,13 @@ def _neighbours(value: Any, type_: SqlType) -> tuple[Any, Any]:
 
 
 def _known(test: Callable[..., Any], left: Any, right: Any) -> BoolArray:
-    """The test of each file; true where a bound is not known."""
+    """The test by file; true if a bound is unknown."""
     found: BoolArray = pc.fill_null(test(left, right), True).to_numpy(zero_copy_only=False)
     return found
 
 
 def _bisect_left(keys: pa.Array, bounds: pa.Array) -> npt.NDArray[np.int64]:
-    """How many of the ascending keys are less than each bound; 0 where it is null."""
+    """How many of the ascending keys are less than each bound; 0 if it is null."""
     unknown = np.asarray(bounds.is_null())
     if pa.types.is_primitive(bounds.type):
         known = pc.fill_null(bounds, keys[0]).to_numpy()

@@ -1,8 +1,8 @@
-"""Values that bounds are compared with: constants of a condition, and values of partitions.
+"""Values to compare bounds with: constants of a condition, and partition values.
 
-Numbers are int, float or Decimal, texts bytes of UTF-8 (unsigned, as Spark compares them),
-times date or datetime (with a zone for timestamp). None stands for a value whose order we are
-not sure of.
+Numbers are int, float or Decimal; texts are bytes of UTF-8 (unsigned, as Spark compares them);
+times are date or datetime (with a zone for timestamp). None stands for a value whose order is
+not certain.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MOMENTS = frozenset({"timestamp", "timestamp_ntz"})
 
 
 def usable(value: Any, data_type: SqlType) -> Any:
-    """A value of a column if it is of the right kind, else None."""
+    """A value of a column if it has the right type, else None."""
     name = data_type.name
     if name in INTEGRAL:
         return value if isinstance(value, int) and not isinstance(value, bool) else None
@@ -47,9 +47,9 @@ def usable(value: Any, data_type: SqlType) -> Any:
 
 
 def comparable_constant(literal: tree.Literal, target: SqlType) -> Any:
-    """The constant as a value of the column's kind, if Spark compares the two as Python does.
+    """The constant as a value of the column's type, if Spark compares the two as Python does.
 
-    None where it does not, or where the order of the two is not clear.
+    None if it does not, or if their order is not clear.
     """
     value = literal.value
     if target.name in INTEGRAL or target.name == "decimal":
@@ -60,7 +60,7 @@ def comparable_constant(literal: tree.Literal, target: SqlType) -> Any:
         if literal.type.name == "float":
             return None
         number = float(value)
-        # Decimals and long integers are rounded to a double, by rules of Spark's own.
+        # Decimals and long integers are rounded to a double by Spark's own rules.
         return number if math.isfinite(number) and number == value else None
     if target.name in MOMENTS:
         return _moment(literal, zoned=target.name == "timestamp")
@@ -86,7 +86,7 @@ def _exact_number(literal: tree.Literal, target: SqlType) -> Any:
     if target.is_integral and literal.type.is_integral:
         return value
     a, b = as_decimal(literal.type), as_decimal(target)
-    # Wider than a decimal can be, Spark gives up digits.
+    # Beyond the widest decimal, Spark drops digits.
     scale = max(a.scale, b.scale)
     if max(a.precision - a.scale, b.precision - b.scale) + scale > MAX_PRECISION:
         return None

@@ -1,7 +1,7 @@
-"""The bounds of a working set: the columns that a condition names, read from all files at once.
+"""The bounds of a working set: the columns of a condition, read from all files at once.
 
-Columns are top-level ones, by their name in the schema; statistics and partition values know
-them by their physical name (column mapping). Of fields of structs nothing is known.
+Columns are top-level ones, by their name in the schema; statistics and partition values use their
+physical name (column mapping). Fields of structs have no bounds.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _NO_ROWS = 0
 
 @dataclass(frozen=True)
 class FileBounds:
-    """What is known of `count` files; of columns that are not in `columns`: nothing.
+    """The bounds of `count` files; a column that is not in `columns` is unknown.
 
     `empty` are the files that hold no rows.
     """
@@ -77,7 +77,7 @@ def bounds_of(
         tight = pc.fill_null(stats["tightBounds"], True).to_numpy().astype(bool)
     for at, (name, type_) in enumerate(stated.items()):
         low, high, nulls = (
-            # By index: Arrow takes a name that begins with a dot for a path.
+            # By index: Arrow parses a name that begins with a dot as a path.
             _one(pc.struct_field(stats[field], [at]))
             for field in ("minValues", "maxValues", "nullCount")
         )
@@ -112,7 +112,7 @@ def _partition(
 def _value(text: str | None, type_: PrimitiveType) -> tuple[bool, Any]:
     try:
         return True, to_scalar(text, type_).as_py()
-    except (CorruptLog, ValueError, OverflowError):  # also what Python's calendar lacks
+    except (CorruptLog, ValueError, OverflowError):  # also values outside Python's calendar
         return False, None
 
 
@@ -131,5 +131,5 @@ def _one(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _numbers(column: pa.ChunkedArray | pa.Array) -> npt.NDArray[np.int64]:
-    """Numbers of rows or NULLs; -1 where unknown."""
+    """Numbers of rows or NULLs; -1 if unknown."""
     return np.asarray(pc.fill_null(stats_.valid_counts(column), MISSING)).astype(np.int64)

@@ -1,4 +1,4 @@
-"""The values of columns for which rows can match at all: the keys of a merge's source."""
+"""The values that a column must have for a row to match: the keys of a merge's source."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tandem.statements.types import SqlType
 class Keys:
     """A column of the table must equal one of `values` for a row to match.
 
-    `values` are ascending, in the form of bounds (text as bytes of UTF-8); all that there are if
+    `values` are ascending, in the form of bounds (text as bytes of UTF-8); all of them if
     `complete`, else the least and the greatest. `column` is a name as in the schema.
     """
 
@@ -27,7 +27,7 @@ class Keys:
     complete: bool
 
     def may_occur(self, files: FileBounds) -> BoolArray:
-        """False only for files no row of which has one of the values."""
+        """False only for files that have no row with one of the values."""
         if not self.values:
             return np.zeros(files.count, bool)
         known = files.columns.get(self.column)
@@ -37,5 +37,5 @@ class Keys:
 
     @cached_property
     def _candidates(self) -> Candidates:
-        # Kept, since each round of a merge asks for the same keys on other files.
+        # Cached, since each round of a merge tests other files with the same keys.
         return Candidates(self.values, self.complete)

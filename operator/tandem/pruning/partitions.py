@@ -15,7 +15,7 @@ MISSING = -1
 def partition_codes(
     column: pa.ChunkedArray, physical: str
 ) -> tuple[npt.NDArray[np.int64], list[str | None]]:
-    """A partition column as codes and distinct texts; `MISSING` where a file does not have it."""
+    """A partition column as codes and distinct texts; `MISSING` if a file does not have it."""
     codes = np.full(len(column), MISSING, np.int64)
     found: list[Any] = []
     start = 0

@@ -1,8 +1,8 @@
-"""Which files a condition can be true in, decided for all files at once.
+"""The files in which a condition can be true, decided for all files at once.
 
-It computes, bottom up, a superset of what each condition can be on the rows of each file (true,
-false, NULL), and keeps a file where it knows nothing. A file that is excluded is not evaluated
-either, so an error that only its rows raise does not occur, as with any engine that skips files.
+Computes, bottom up, a superset of the values of each condition on the rows of each file (true,
+false, NULL), and keeps a file if they are unknown. An excluded file is not evaluated, so an error
+that only its rows raise does not occur, as with any engine that skips files.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from tandem.statements.types import BOOLEAN, SqlType
 
 
 def columns_of(where: Expr, relation: str = "") -> Iterator[tuple[str, SqlType]]:
-    """The top-level columns that a condition names. `relation` stands before those of the table
-    in a condition over several; other relations' are left out."""
+    """The top-level columns that a condition names. `relation` qualifies those of the table in a
+    condition over several relations; columns of the others are left out."""
     if isinstance(where, tree.ColumnRef):
         name = _column_name(where, relation)
         if name is not None:
@@ -39,7 +39,7 @@ def may_match(where: Expr, files: FileBounds, relation: str = "") -> BoolArray:
 
 @dataclass(frozen=True, slots=True)
 class _Possible:
-    """What a condition can be on the rows of each file; several may be true."""
+    """The possible values of a condition on the rows of each file; several may be true."""
 
     true: BoolArray
     false: BoolArray
@@ -52,7 +52,7 @@ class _Possible:
         return self.negated() if negated else self
 
     def and_(self, other: _Possible) -> _Possible:
-        """All values of x AND y, in three-valued logic."""
+        """All possible values of x AND y, in three-valued logic."""
         return _Possible(
             self.true & other.true,
             self.false | other.false,
@@ -139,7 +139,7 @@ class _Evaluation:
     def _ordered(
         self, op: str, known: ColumnBounds | None, literal: tree.Literal
     ) -> tuple[BoolArray, BoolArray]:
-        """Where a comparison can be true, and where false, on values that are not NULL."""
+        """Where a comparison can be true, and where false, for values that are not NULL."""
         if op == "!=":
             return self._ordered("=", known, literal)[::-1]
         value = comparable_constant(literal, known.type) if known is not None else None
@@ -147,7 +147,7 @@ class _Evaluation:
             return self._all, self._all
         place = known.place(value)
         below, touches = place.below, place.touches
-        # A NaN, which is not counted in the statistics, is above everything and equal to nothing.
+        # A NaN, which statistics omit, is greater than everything and equal to nothing else.
         above = self._all if known.type.name in FLOATING else place.above
         match op:
             case "=":
@@ -176,7 +176,8 @@ class _Evaluation:
         return _Possible(wanted[node.what], others[0] | others[1], self._none)
 
     def _like(self, node: tree.Match) -> _Possible:
-        """LIKE 'abc%': the value lies between 'abc' and the first text after all that begin so."""
+        """LIKE 'abc%': the value lies between 'abc' and the first text after all with that
+        prefix."""
         if not isinstance(node.value, tree.ColumnRef):
             return self._any
         known = self._known(node.value)
@@ -191,7 +192,7 @@ class _Evaluation:
         return self._files.columns.get(name) if name is not None else None
 
     def _nulls(self, known: ColumnBounds | None) -> tuple[BoolArray, BoolArray]:
-        """Where the column can be NULL, and where it can be something else."""
+        """Where the column can be NULL, and where it can have a value."""
         if known is None:
             return self._all, self._all
         return known.some_null, known.some_value

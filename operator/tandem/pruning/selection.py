@@ -1,4 +1,4 @@
-"""The files that a condition may affect. What cannot be read is unknown, and an unknown file is
+"""The files that a condition may affect. A file whose statistics cannot be read is unknown, and
 never left out."""
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from tandem.statements.tree import Expr
 
 
 class Selection:
-    """A test of files, for one table's schema: all of them where there is no condition.
+    """A test of files, for one table's schema; without a condition it selects all files.
 
     Args:
-        relation: the table's name in a condition over several.
-        keys: what its columns must equal.
+        relation: the table's name in a condition over several relations.
+        keys: the values that its columns must have.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class Selection:
         self._schema, self._partition_columns = snapshot.schema, snapshot.partition_columns
 
     def mask(self, files: pa.Table) -> BoolArray:
-        """One entry a row of `files` (as `Snapshot.files`); False only if the condition is true
+        """One entry per row of `files` (as `Snapshot.files`); False only if the condition is true
         on no row of the file."""
         if self._where is None or not files.num_rows:
             return np.ones(files.num_rows, bool)
@@ -46,11 +46,11 @@ class Selection:
         return found
 
     def of(self, files: pa.Table) -> pa.Table:
-        """The rows that it selects."""
+        """The rows of the selected files."""
         return files if self._where is None else files.filter(pa.array(self.mask(files)))
 
     def paths(self, files: pa.Table) -> frozenset[str]:
-        """The logged paths of the files that it selects."""
+        """The logged paths of the selected files."""
         return frozenset(self.of(files.select(_READ))["path"].to_pylist())
 
 

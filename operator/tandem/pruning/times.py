@@ -1,5 +1,5 @@
-"""Times of many files, by column: texts of statistics and partition values to microseconds since
-1970 in UTC. What is no date or timestamp is null."""
+"""Times of many files as columns: texts of statistics and partition values as microseconds since
+1970 in UTC. A text that is not a date or timestamp is null."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _DAY = 86_400_000_000
 
 
 def micros(moment: dt.datetime | dt.date) -> int:
-    """A moment, or the begin of a day, in microseconds since 1970; without a zone as in UTC."""
+    """A moment, or the start of a day, in microseconds since 1970; in UTC if it has no zone."""
     if not isinstance(moment, dt.datetime):
         moment = dt.datetime.combine(moment, dt.time())
     if moment.tzinfo is None:
@@ -31,14 +31,13 @@ def micros(moment: dt.datetime | dt.date) -> int:
 
 FIRST = micros(dt.datetime.min.replace(tzinfo=dt.UTC))
 LAST = micros(dt.datetime.max.replace(tzinfo=dt.UTC))
-"""Python's calendar: times beyond it are unknown."""
+"""The end of Python's calendar: later times are unknown."""
 
 
 def moments(texts: pa.Array, type_: str) -> pa.Array:
-    """int64 of the texts in statistics of a column of `type_`: date, timestamp or timestamp_ntz.
+    """The texts in statistics of a column of `type_` (date, timestamp or timestamp_ntz) as int64.
 
-    A timestamp without a zone is in UTC. One that names another zone than UTC is no
-    timestamp_ntz.
+    A timestamp without a zone is in UTC. One with a zone other than UTC is not a timestamp_ntz.
     """
     found = _read(texts, type_)
     within = pc.and_(pc.greater_equal(found, FIRST), pc.less_equal(found, LAST))
@@ -66,10 +65,10 @@ _FORMS = {
 def time_bounds(
     files: pa.Table, path: Sequence[str], type_: str, *, partition: bool
 ) -> tuple[pa.Array, pa.Array]:
-    """The least and the greatest time in each file as logged, which may be cut to milliseconds.
+    """The least and the greatest time in each file as logged, possibly truncated to milliseconds.
 
     Args:
-        path: the column's physical name, one part a level of nesting.
+        path: the column's physical name, one part per level of nesting.
         type_: its type: date, timestamp or timestamp_ntz.
         partition: whether it is a partition column.
     """
@@ -84,7 +83,7 @@ def time_bounds(
         field = pa.field(part, pa.struct([field]))
     bounds = pa.struct([field])
     found = stats_.read(files["stats"], pa.schema([("minValues", bounds), ("maxValues", bounds)]))
-    # By index: Arrow takes a name that begins with a dot for a path.
+    # By index: Arrow parses a name that begins with a dot as a path.
     low, high = (
         pc.struct_field(found[name].combine_chunks(), [0] * len(path))
         for name in ("minValues", "maxValues")
@@ -103,7 +102,7 @@ def _partition_moment(text: str | None, type_: PrimitiveType) -> int | None:
 
 
 def _moment(text: str | None, type_: str) -> int | None:
-    """One text, by Python's reading of ISO 8601, which knows more forms than Arrow's."""
+    """One text, parsed as ISO 8601 by Python, which accepts more forms than Arrow."""
     if text is None:
         return None
     try:
