@@ -8,7 +8,7 @@ apply them.
     classify         what a foreign commit did, by its actions
     rewrite          the rule for rewrites
     statement        the rule for update, delete and merge
-    outcomes         what that rule is given and returns
+    outcomes         the input and the results of that rule
     round_history    the rounds of a statement so far
     attempts         bounds on rounds and attempts
     conflict_window  what was committed since a version
@@ -16,5 +16,5 @@ apply them.
     merge_sources    which source rows a merge matched
     row_tracing      rows of a later version that were live before
     table_changes    changes of schema, protocol and metadata
-    text             names of others in sentences
+    text             foreign names in messages
 """

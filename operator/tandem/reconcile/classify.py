@@ -1,8 +1,8 @@
-"""What a commit was: from a Delta commit to a line of `rules`.
+"""Classifies commits: maps a Delta commit to a line of `rules`.
 
-A blind append is recognised by its operation, never by its actions. A mapped rewrite is ours and
-has a valid row map for everything that it added. Anything else counts as a change: that costs an
-evaluation, never a row.
+A blind append is recognized by its operation, never by its actions. A mapped rewrite is a commit
+of Tandem with a valid row map for everything that it added. Any other commit counts as a change:
+that costs an evaluation, but never a row.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from tandem.spec.common import OPERATIONS, Mode
 def classify(commit: Commit, row_maps: RowMaps) -> CommitSummary:
     """The commit as reconciliation sees it.
 
-    `row_maps`: output path → row map, for outputs whose published map could be read and is
-    valid; a lost one is simply not there, and its rewrite is a change (C6b).
+    `row_maps`: output path → row map, for outputs whose published map is readable and valid; a
+    lost one is missing, and its rewrite is a change (C6b).
     """
     return CommitSummary(
         version=commit.version,
@@ -52,7 +52,7 @@ def gap(last: int, files: frozenset[str]) -> CommitSummary:
 
 
 def describe(commit: Commit) -> str:
-    """Operation, engine, version and time, for people."""
+    """Operation, engine, version and time, for messages."""
     author = author_of(commit)
     operation = author.operation or "an unknown operation"
     who = author.by or author.engine or "an unknown engine"
@@ -61,12 +61,12 @@ def describe(commit: Commit) -> str:
 
 
 def author_of(commit: Commit) -> Author:
-    """Who made it, with names fit for a sentence: they are free text in the log."""
+    """The commit's author. Names are free text in the log, and are cleaned for messages."""
     info = commit.info
     if info is None:
         return Author(commit.version, time_ms=commit.timestamp_ms)
     resource = _ours(info.body).get("resource")
-    # The namespace says something in a cluster only.
+    # Outside a cluster the namespace is always `default`.
     by = resource.removeprefix("default/") if isinstance(resource, str) else ""
     return Author(
         commit.version,
@@ -111,19 +111,19 @@ def _is(rule: AppendRule, body: Mapping[str, Any]) -> bool:
 
 
 def _ours(body: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Our own part of a commitInfo; empty for others' commits."""
+    """Tandem's part of a commitInfo; empty for commits of other writers."""
     found = body.get("tandem")
     return found if _engine(body) is Engine.TANDEM and isinstance(found, Mapping) else {}
 
 
 def _mode(body: Mapping[str, Any]) -> Mode | None:
-    """What our own operation of this commit does; None of others, and of kinds unknown here."""
+    """The mode of a commit's operation; None for other writers, and for unknown kinds."""
     model = OPERATIONS.get(str(_ours(body).get("kind")))
     return None if model is None else model.mode
 
 
 def _is_mapped_rewrite(commit: Commit, body: Mapping[str, Any], row_maps: RowMaps) -> bool:
-    """Ours, and everything that it added or removed is output or input of a valid map."""
+    """Whether Tandem made it, and all it added or removed is output or input of a valid map."""
     if body.get("operation") != "OPTIMIZE" or not _ours(body) or not commit.adds:
         return False
     maps = [row_maps.get(add.logged_path) for add in commit.adds]

@@ -1,4 +1,4 @@
-"""What was committed since a version, as the rule for statements needs it. Pure."""
+"""The commits since a version, as the rule for statements needs them. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def changed_by(commits: Iterable[CommitSummary]) -> frozenset[str]:
 
 def latest_of(version: int, commits: Sequence[CommitSummary]) -> int:
     """The latest version: that of the last commit. The conflict window begins at S, `version`,
-    and has no hole (I-23). Raises ValueError if it has one."""
+    and has no gap (I-23). Raises: ValueError if it has one."""
     for commit in commits:
         if commit.version <= version or (
             commit.version != version + 1 and commit.kind is not ChangeKind.GAP

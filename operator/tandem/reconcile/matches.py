@@ -1,8 +1,8 @@
-"""The rows that a statement matched, and where the job put what they became.
+"""The rows that a statement matched, and where the job wrote their new contents.
 
 Kept as sorted arrays by file: a statement may match many millions of rows, so nothing here
-loops over rows in Python. Checked when they come in: a job that reports a row twice, or
-outside what it was asked for, must not get to publish it.
+loops over rows in Python. Results are checked on arrival: a job that reports a row twice, or a row
+outside its request, must not be able to publish it.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from tandem.errors import CountMismatch
 from tandem.rowmap.positions import Positions, to_array, to_bitmap
 
 KEPT = -2
-"""The output of a row that a merge matched and leaves as it is."""
+"""The output of a row that a merge matched and leaves unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
 class InsertFile:
-    """A file of ours with what updated rows became: its path and physical rows."""
+    """A file of ours with the new contents of updated rows: its path and physical rows."""
 
     path: str
     rows: int
@@ -32,10 +32,10 @@ class InsertFile:
 
 @dataclass(frozen=True, slots=True)
 class FileMatches:
-    """Matched positions of one file, ascending. For an update, row k became row
+    """Matched positions of one file, ascending. For an update, the new contents of row k are row
     `output_positions[k]` of insert file number `outputs[k]`; for a delete both are -1. Only a
-    merge has both in one file. `sources`, if it recorded them, says which source row matched
-    row k, as two hashes; (0, 0) is none. Then rows that matched and stay are there, too."""
+    merge has both in one file. `sources`, if the merge recorded them, has two hashes of the source
+    row that matched row k; (0, 0) for none. Then matched rows that stay are included, too."""
 
     positions: Positions
     outputs: Positions
@@ -46,7 +46,7 @@ class FileMatches:
         return len(self.positions)
 
     def only(self, indexes: Positions, positions: Positions | None = None) -> FileMatches:
-        """These of the matches, at other positions if given."""
+        """These of the matches, with new positions if given."""
         return FileMatches(
             self.positions[indexes] if positions is None else positions,
             self.outputs[indexes],
@@ -60,11 +60,11 @@ Matches = Mapping[str, FileMatches]
 
 @dataclass(frozen=True, slots=True)
 class RoundResult:
-    """What a round of a statement job found, insert files numbered within the round.
+    """The result of a round of a statement job; insert files are numbered within the round.
 
     Of a merge (`merged`) some rows may be deleted and others updated, and `fresh` are files of
-    rows that succeed no row: no match points to them. `recorded`: all that matched have
-    their `sources`.
+    rows that replace no row: no match refers to them. `recorded`: all matches have their
+    `sources`.
     """
 
     matches: Matches = field(default_factory=dict)
@@ -82,10 +82,10 @@ def round_result(
     fresh: Sequence[InsertFile] = (),
     merged: bool = False,
 ) -> RoundResult:
-    """From the job's `matches` (`tandem.jobs.formats.JobResult`): `input` is an index into
-    `inputs`, the paths that the round was asked about; `output` counts the insert files, not
-    the fresh ones. With columns `source_1` and `source_2` sources are recorded. Raises
-    CountMismatch."""
+    """Build the result from the job's `matches` (`tandem.jobs.formats.JobResult`): `input` is an
+    index into `inputs`, the paths that the round evaluated; `output` is an index into the insert
+    files, without the fresh ones. With columns `source_1` and `source_2` sources are recorded.
+    Raises: CountMismatch."""
     which = table["input"].to_numpy().astype(np.int64)
     positions = table["position"].to_numpy().astype(np.int64)
     outputs = table["output"].fill_null(-1).to_numpy().astype(np.int64)
@@ -108,7 +108,7 @@ def round_result(
 
 
 def joined(parts: Sequence[FileMatches], path: str) -> FileMatches:
-    """The matches of one file from several places. Raises CountMismatch if a row is in two."""
+    """Join the matches of one file. Raises: CountMismatch if a row occurs in two parts."""
     positions = np.concatenate([part.positions for part in parts])
     order = np.argsort(positions, kind="stable")
     positions = positions[order]
@@ -128,10 +128,10 @@ def joined(parts: Sequence[FileMatches], path: str) -> FileMatches:
 
 
 def check_result(result: RoundResult) -> None:
-    """Every insert row belongs to at most one match, and to a file and row that exist; of a
-    merge, to exactly one.
+    """Check that every insert row belongs to at most one match (of a merge, exactly one), and that
+    every match refers to an insert file and row that exist.
 
-    Raises CountMismatch.
+    Raises: CountMismatch.
     """
     inserts = result.inserts
     for path, there in result.matches.items():
@@ -153,9 +153,9 @@ def check_result(result: RoundResult) -> None:
 
 
 def check_part(result: RoundResult, asked: Mapping[str, BitMap64]) -> None:
-    """A round on these rows of some files answers no others, and so cannot tell what is nowhere.
+    """Check that a round on these rows of some files has matches in no other rows.
 
-    Raises CountMismatch.
+    Raises: CountMismatch.
     """
     check_result(result)
     for path, found in result.matches.items():
@@ -177,10 +177,10 @@ def _check_places(outputs: Positions, places: Positions, inserts: Sequence[Inser
 
 
 def check_merge(matches: Matches, deleted: int, inserted: int, written: int) -> None:
-    """Of a merge, all matched rows are deleted and those that are updated inserted again, with
-    nothing of what was `written` left over, unless rows were lost meanwhile.
+    """Check that a merge deletes all matched rows and inserts the updated ones, and that no row of
+    the `written` ones is left over, unless rows were lost meanwhile.
 
-    Raises CountMismatch.
+    Raises: CountMismatch.
     """
     updated = len(_placed(matches, mixed=True)[0])
     if deleted != count(matches) or not updated == written == inserted:
@@ -193,7 +193,7 @@ def check_merge(matches: Matches, deleted: int, inserted: int, written: int) -> 
 
 
 def used_inserts(matches: Matches, inserts: Sequence[InsertFile]) -> list[Positions]:
-    """For each insert file the rows that matches still point to."""
+    """For each insert file the rows that matches still refer to."""
     outputs, places = _placed(matches, mixed=True)
     used = [np.empty(0, dtype=np.int64)] * len(inserts)
     for index, chosen in _groups(outputs):
@@ -202,7 +202,7 @@ def used_inserts(matches: Matches, inserts: Sequence[InsertFile]) -> list[Positi
 
 
 def count(matches: Matches) -> int:
-    """How many rows are deleted or updated: not those that only matched."""
+    """How many rows are deleted or updated, without those that only matched."""
     if not matches:
         return 0
     return int((np.concatenate([found.outputs for found in matches.values()]) != KEPT).sum())
@@ -215,14 +215,14 @@ def select(found: FileMatches, wanted: BitMap64) -> Positions:
 
 
 def _groups(keys: Positions) -> Iterator[tuple[int, Positions]]:
-    """Each key once, and the indexes where it stands."""
+    """Each distinct key, and the indexes of its occurrences."""
     order = np.argsort(keys, kind="stable").astype(np.int64)
     found, starts = np.unique(keys[order], return_index=True)
     yield from zip(found.tolist(), np.split(order, starts[1:]), strict=bool(len(found)))
 
 
 def _placed(matches: Matches, *, mixed: bool) -> tuple[Positions, Positions]:
-    """(insert file, row) of every match of an update; `mixed`: leave deleted rows out."""
+    """(insert file, row) of every match of an update; `mixed`: leave out deleted rows."""
     none = np.empty(0, dtype=np.int64)
     outputs = np.concatenate([none, *(m.outputs for m in matches.values())])
     places = np.concatenate([none, *(m.output_positions for m in matches.values())])

@@ -1,7 +1,7 @@
-"""Which source rows a merge matched, so that it can decide whether it would insert others.
+"""The source rows that a merge matched, to decide whether its inserts are still right.
 
 A source row is identified by its content: two hashes, the same in every round since the source is
-pinned (`tandem.spark.sources.row_hash`). Rows of equal content are one here: they match the same
+pinned (`tandem.spark.sources.row_hash`). Rows of equal content count as one: they match the same
 rows, and a row of the table that two of them match has no record at all.
 """
 
@@ -19,14 +19,14 @@ Sources = npt.NDArray[np.int64]
 
 
 def matched_sources(matches: Matches) -> Sources:
-    """The source rows that match some row, whatever was done with it."""
+    """The source rows that match some row, whichever clause applied to it."""
     none = np.empty((0, 2), dtype=np.int64)
     found = np.concatenate([none, *(f.sources for f in matches.values() if f.sources is not None)])
     found = found[found.any(axis=1)]
     found = found[np.argsort(found[:, 0])]
     equal = found[1:, 0] == found[:-1, 0]
     if (equal & (found[1:, 1] != found[:-1, 1])).any():
-        # Only where one hash of two contents is the same: sorting by both takes ten times as long.
+        # Only if two contents share the first hash: sorting by both takes ten times as long.
         found = found[np.lexsort((found[:, 1], found[:, 0]))]
     first = np.ones(len(found), dtype=bool)
     first[1:] = (found[1:] != found[:-1]).any(axis=1)
@@ -39,7 +39,7 @@ def same_sources(a: Sources, b: Sources) -> bool:
 
 
 def acting(matches: Matches) -> Mapping[str, FileMatches]:
-    """Without rows that matched and are left as they are."""
+    """The matches without rows that matched and stay unchanged."""
     found = {}
     for path, there in matches.items():
         indexes = np.flatnonzero(there.outputs != KEPT)

@@ -1,7 +1,7 @@
 """The values that reconciliation works on. Pure data; rows are positions in immutable files.
 
-A row is (path, position). `path` is the log's own spelling (`logged_path`): a file's identity
-for ever, also when a restore brings it back. `dead` is the set of positions deleted in it.
+A row is (path, position). `path` is the log's own spelling (`logged_path`): it identifies a file
+forever, also when a restore brings it back. `dead` is the set of its deleted positions.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tandem.rowmap.rowmap import Indexes, MapInput, MapOutput
 
 @dataclass(frozen=True, slots=True)
 class FileState:
-    """A live file at some version: physical `rows`, and which positions are `dead`."""
+    """A live file at some version: physical `rows`, and its `dead` positions."""
 
     path: str
     rows: int
@@ -27,32 +27,32 @@ class FileState:
 
 
 class FileView(Protocol):
-    """The working set at one version, looked up by path; may be lazy over a columnar snapshot."""
+    """The working set at one version by path; may be lazy over a columnar snapshot."""
 
     def get(self, path: str) -> FileState | None: ...
 
 
 @runtime_checkable
 class Prefetching(Protocol):
-    """A view that looks up many paths together for less than one by one."""
+    """A view that looks up many paths together more cheaply than one by one."""
 
     def prefetch(self, paths: Iterable[str]) -> None: ...
 
 
 class ChangeKind(StrEnum):
-    """What a commit was, for the row rule (design, "Reconciliation")."""
+    """The effect of a commit on rows (design, "Reconciliation")."""
 
     NEUTRAL = "Neutral"  # no data change: abandonment, an update that matched nothing, properties
     BLIND_APPEND = "BlindAppend"  # a plain insert or ingest, by its operation
-    MAPPED_REWRITE = "MappedRewrite"  # ours, rows preserved, row map valid
-    CHANGE = "Change"  # everything else, and what we cannot tell
+    MAPPED_REWRITE = "MappedRewrite"  # by Tandem, rows preserved, row map valid
+    CHANGE = "Change"  # everything else, and whatever cannot be determined
     GAP = "Gap"  # versions whose commits are no longer in the log
 
 
 @dataclass(frozen=True, slots=True)
 class Author:
-    """Who made a commit, when (Unix milliseconds) and as what: for people, never for a rule.
-    `by` is the resource of an operation of ours, "" for others."""
+    """Who made a commit, when (Unix milliseconds) and as what: for display, never for a rule.
+    `by` is the resource of an operation of Tandem, "" for other writers."""
 
     version: int
     operation: str = ""
@@ -66,8 +66,8 @@ class CommitSummary:
     """A commit since the read version as reconciliation sees it.
 
     `files` are the logged paths that it added, removed or gave another deletion vector.
-    `who` names operation, engine and time, for messages. A `GAP` stands for all versions up
-    to and including `version`; its files are those in which the versions around it differ.
+    `who` names operation, engine and time, for messages. A `GAP` stands for all versions up to
+    and including `version`; its files are those that differ between the versions around it.
     """
 
     version: int
@@ -79,7 +79,7 @@ class CommitSummary:
 
 
 class RowMapLike(Protocol):
-    """Where rows of rewritten files went (see `tandem.rowmap.rowmap.RowMap`)."""
+    """Where the rows of rewritten files are (see `tandem.rowmap.rowmap.RowMap`)."""
 
     inputs: tuple[MapInput, ...]
     outputs: tuple[MapOutput, ...]
@@ -105,17 +105,17 @@ class RowMapLike(Protocol):
         ...
 
     def backward(self, output: str, positions: BitMap64) -> dict[str, BitMap64]:
-        """Positions of an output file → the input rows they came from. Raises KeyError for a
-        file that is no output of this map."""
+        """Positions of an output file → the input rows that they came from. Raises: KeyError for
+        a file that is not an output of this map."""
         ...
 
     def forward(self, input_: str, positions: BitMap64) -> dict[str, BitMap64]:
-        """Positions of an input file → where they are in the outputs. Rows that were dead
-        when read are nowhere."""
+        """Positions of an input file → positions in the outputs. Rows that were dead when read
+        have none."""
         ...
 
     def landed(self, input_: str) -> dict[str, BitMap64]:
-        """All rows of an input that were live when read → where they are in the outputs."""
+        """All rows of an input that were live when read → their positions in the outputs."""
         ...
 
     def locate(self, input_: str, positions: Positions) -> tuple[Indexes, Positions]:

@@ -1,6 +1,6 @@
-"""Values of the rule for statements: its input (a state), and its output (what to do next).
+"""Values of the rule for statements: its input (a state), and its results (the next step).
 
-The rule that leads from one to the other is `reconcile.statement`.
+The rule itself is `reconcile.statement`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NONE = Attempts()
 @dataclass(frozen=True, slots=True)
 class Policy:
     """`max_attempts` bounds rounds without progress (`reconcile.attempts`). `inserts`: a merge of
-    this statement inserts source rows that no row matches: it depends on all rows at once."""
+    this statement inserts source rows that no row matches, so it depends on all rows at once."""
 
     isolation: Isolation = Isolation.WRITE_SERIALIZABLE
     deterministic: bool = True
@@ -34,11 +34,11 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class StatementProgress:
-    """All rows live at version `evaluated_at` (S) are answered: `matches` has those that
-    matched, by files of S, and `inserts` the files with what they became. A merge (`merged`)
-    may delete some and update others; its `fresh` files hold rows that it found nowhere: right
-    as long as `sources`, if recorded, are the source rows that match some row. They are not any
-    more since `sources_diverged`."""
+    """All rows live at version `evaluated_at` (S) are evaluated: `matches` has those that
+    matched, by files of S, and `inserts` the files with their new contents. A merge (`merged`)
+    may delete some and update others; its `fresh` files hold the source rows without a match: they
+    are right as long as `sources`, if recorded, are the source rows that match some row. Since
+    `sources_diverged` they are wrong."""
 
     evaluated_at: int
     matches: Matches
@@ -51,13 +51,13 @@ class StatementProgress:
     merged: bool = False
     sources: Sources | None = field(default=None, compare=False)
     sources_diverged: CommitSummary | None = None
-    course: RoundHistory = ()  # how it came here, for people
+    course: RoundHistory = ()  # the rounds that led here, for display
 
 
 @dataclass(frozen=True, slots=True)
 class FileDeletes:
-    """A live file of the latest version in which we delete rows: `dead` are all its deleted
-    rows then, `deleted` how many of them are ours."""
+    """A live file of the latest version in which the statement deletes rows: `dead` are all its
+    deleted rows afterwards, `deleted` the number of those that the statement deletes."""
 
     path: str
     rows: int
@@ -66,7 +66,7 @@ class FileDeletes:
 
     @property
     def is_whole(self) -> bool:
-        """Nothing is left of it: it is removed, not given a deletion vector (Z11)."""
+        """Whether no row is left: the file is removed, not given a deletion vector (Z11)."""
         return len(self.dead) == self.rows
 
 
@@ -75,9 +75,9 @@ class ReadyToCommit:
     """Commit on top of version `at`.
 
     `inserts` are the insert files to add, each with its `masks` (rows whose original is gone);
-    `dropped_inserts` have no row left. `rows_matched` is what the statement did: as many rows
-    are deleted, and for an update as many inserted. `moved` of them had been rewritten. Of a
-    merge only `rows_updated` are inserted, and `fresh` files are added as they are.
+    `dropped_inserts` have no row left. `rows_matched` is the effect of the statement: that many
+    rows are deleted, and for an update as many inserted. `moved` of them had been rewritten. Of a
+    merge only `rows_updated` are inserted, and `fresh` files are added unchanged.
     """
 
     at: int
@@ -97,7 +97,7 @@ class ReadyToCommit:
 class Evaluate:
     """Evaluate these rows of version `at`, by file, and no others; then `absorb`.
 
-    `progress` is the result so far as it stands at that version.
+    `progress` is the result so far as of that version.
     """
 
     at: int
@@ -109,7 +109,7 @@ class Evaluate:
 
 @dataclass(frozen=True, slots=True)
 class Reexecute:
-    """Forget everything and execute the whole statement at version `at`. `start` takes
+    """Discard the result and execute the whole statement at version `at`. `start` takes
     `attempts`."""
 
     at: int
@@ -120,8 +120,8 @@ class Reexecute:
 
 @dataclass(frozen=True, slots=True)
 class StatementConflict:
-    """The operation has failed; `why` names the commit and the files that it changed, which
-    `cause` and `files` are, as far as it was a commit's doing."""
+    """The operation has failed; `why` names the commit and the files that it changed, which are
+    `cause` and `files` if a commit caused it."""
 
     why: str
     reason: Reason = Reason.CONFLICT
@@ -131,11 +131,11 @@ class StatementConflict:
 
 @dataclass(frozen=True, slots=True)
 class Reinsert:
-    """Of a merge, only what it inserts is wrong: other rows of its source match some row than
-    before. Evaluate its inserts for those that match none, then `inserted`.
+    """Only the inserts of a merge are wrong: other rows of its source match some row than
+    before. Evaluate the inserts of source rows without a match, then call `inserted`.
 
-    `progress` has the result of every row of the table at S; its `matches` tell which rows of the
-    source match. Asked for only of callers that evaluate small rounds.
+    `progress` has the result of every row of the table at S; its `matches` determine which rows of
+    the source match. Returned only to callers that evaluate small rounds.
     """
 
     progress: StatementProgress

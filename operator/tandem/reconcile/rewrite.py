@@ -1,9 +1,9 @@
-"""The rule for rewrites: a compaction meets everything that was committed since it read.
+"""The rule for rewrites: reconciles a compaction with the commits since its read version.
 
 For each input it compares the bitmap of deleted rows now with the one that was read. Every call
-starts from the bitmaps that were read, so that another call at a later version never accumulates
-masks (I-16). A rewrite never changes what rows there are (I-2): that is counted before anything may
-be published (I-17).
+starts from the bitmaps that were read, so repeated calls at later versions never accumulate masks
+(I-16). A rewrite never changes the set of rows (I-2): the counts are checked before anything may be
+published (I-17).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tandem.reconcile.rules import REWRITE, InputFate, Mask
 
 @dataclass(frozen=True, slots=True)
 class RewriteInput:
-    """An input as the plan froze it: physical `rows`, and those deleted at the read version."""
+    """An input of the plan: physical `rows`, and those deleted at the read version."""
 
     path: str
     dead_at_read: BitMap64
@@ -30,8 +30,8 @@ class RewriteInput:
 @dataclass(frozen=True, slots=True)
 class RewriteCounts:
     """`deletes_remapped`: rows deleted since the read version, moved onto outputs.
-    `rows_masked`: rows masked because their input is gone or still live.
-    `rows_published`: live rows of the outputs, equal to those of the inputs removed."""
+    `rows_masked`: rows masked because their input is no longer live or stays live.
+    `rows_published`: live rows of the outputs, equal to those of the removed inputs."""
 
     deletes_remapped: int = 0
     rows_masked: int = 0
@@ -41,13 +41,13 @@ class RewriteCounts:
 
 @dataclass(frozen=True, slots=True)
 class RewriteDecision:
-    """What a rewrite commits on top of the version that was looked at.
+    """What a rewrite commits on top of the version of the view.
 
-    `removes` are inputs to remove, with the deletion vector that they have *in that version*;
-    `outputs` the files to add, each with its `masks` as deletion vector from the start;
-    `dropped_outputs` have no live row, or belong to a dropped bin. `lives_on` are inputs that
-    stay as they are although we rewrote them. `superseded`: nothing is left to commit.
-    `replayed` are the deletes since the read version by the output that they were moved onto.
+    `removes` are inputs to remove, with their deletion vector *in that version*; `outputs` the
+    files to add, each with its `masks` as its initial deletion vector; `dropped_outputs` have no
+    live row, or belong to a dropped bin. `lives_on` are inputs that stay live although they were
+    rewritten. `superseded`: nothing is left to commit. `replayed` are the deletes since the read
+    version by the output that they were moved onto.
     """
 
     removes: tuple[str, ...]
@@ -62,15 +62,15 @@ class RewriteDecision:
 
 
 Moved = dict[str, tuple[BitMap64, Mapping[str, BitMap64]]]
-"""By input, which of its rows were looked up last, and where they are: so that a commit that
-deletes in one input does not cost the way of all the others' rows again. Asking for other rows
+"""By input, the rows that were looked up last, and their positions in the outputs: so a commit that
+deletes in one input does not require a new lookup of the rows of all others. A lookup of other rows
 starts from the map again (I-16)."""
 
 
 def fate(planned: RewriteInput, now: FileState | None) -> InputFate:
-    """Which line of the table an input is on.
+    """The line of the table that applies to an input.
 
-    Raises CountMismatch if the file under this path has another number of rows than planned.
+    Raises: CountMismatch if the file under this path has another number of rows than planned.
     """
     if now is None:
         return InputFate.GONE
@@ -95,14 +95,14 @@ def rewrite(
     deletion_vectors: bool = True,
     moved: Moved | None = None,
 ) -> RewriteDecision:
-    """Decide what a rewrite commits on top of the version that `view` shows.
+    """Decide what a rewrite commits on top of the version of `view`.
 
-    `inputs` are the plan's, or those of some of its bins; the map must know them as they were
-    read. Without `deletion_vectors` bins with a changed input are dropped and the rest commits.
-    `moved` keeps, for the next call with the same map, where deleted rows went.
+    `inputs` are the plan's, or those of some of its bins; the map must contain them as they were
+    read. Without `deletion_vectors` bins with a changed input are dropped and the others commit.
+    `moved` caches, for the next call with the same map, where deleted rows are in the outputs.
 
     Raises:
-        RowMapInvalid: the map is of other inputs than the plan's.
+        RowMapInvalid: the map has other inputs than the plan.
         CountMismatch: rows would be lost or doubled; nothing may be published.
     """
     files = {file.path: file for file in inputs}
@@ -177,7 +177,7 @@ def _forward(
 def _bins(
     files: Mapping[str, RewriteInput], row_map: RowMapLike
 ) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
-    """The groups of the map that share no row, those of other inputs left out."""
+    """The groups of the map that share no row, without those of other inputs."""
     bins = []
     for members, outputs in row_map.bins():
         known = [path in files for path in members]
@@ -210,7 +210,7 @@ def _check_map(files: Mapping[str, RewriteInput], row_map: RowMapLike) -> None:
 def _mask(
     masks: dict[str, BitMap64], landed: Mapping[str, BitMap64], expected: int, path: str
 ) -> None:
-    """Add rows to the masks; each of `expected` rows must have landed, where none else did."""
+    """Add rows to the masks; each of `expected` rows must land where no other row did."""
     added = 0
     for output, positions in landed.items():
         mask = masks.setdefault(output, BitMap64())
@@ -228,7 +228,7 @@ def _mask(
 
 
 def _check_counts(removes: Sequence[str], view: FileView, published: int) -> None:
-    """I-2: as many live rows come as go."""
+    """I-2: as many live rows are added as removed."""
     going = 0
     for path in removes:
         now = view.get(path)

@@ -1,7 +1,7 @@
-"""The rounds of a statement: which commits it was moved behind, and what each move cost.
+"""The rounds of a statement: which commits it was reordered after, and the cost of each round.
 
-For reports only; no decision depends on it. Bounded, since a table that is written all the time
-may need hundreds of rounds.
+For reports only; no decision depends on it. Bounded, since a table with continuous writes may need
+hundreds of rounds.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ LONGEST = 8
 
 @dataclass(frozen=True, slots=True)
 class ConflictRound:
-    """Once that the statement had to come after others: up to version `at`, the newest of which
-    that mattered is `author`'s. `rows` were evaluated for it, `lost` matches had gone; `whole`
-    says that it was executed again from the beginning."""
+    """A round in which the statement was moved after other commits, up to version `at`; `author`
+    made the newest one that mattered. `rows` were evaluated, `lost` matches were gone; `whole`:
+    the statement was executed again from the beginning."""
 
     at: int
     author: Author

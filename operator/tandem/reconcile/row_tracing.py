@@ -1,9 +1,9 @@
-"""The walk back: which rows of a later version are rows that were live at S.
+"""Row tracing: which rows of a later version are rows that were live at S.
 
-A row is followed from where it is live now, through the row maps of the files that hold it,
-until a position that was live at S is met, or until there is no map to follow (design,
-"Update, delete"). Whole files and whole runs are decided at once; only matched rows are ever
-followed one by one, and that in arrays.
+A row is followed from its current position, through the row maps of the files that hold it, until
+a position that was live at S is found, or until there is no map to follow (design, "Update,
+delete"). Whole files and whole runs are decided at once; only matched rows are followed
+individually, and those in arrays.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tandem.rowmap.positions import span
 
 @dataclass(frozen=True, slots=True)
 class TracedRewrite:
-    """One rewrite on the way from S to now."""
+    """One rewrite between S and the current version."""
 
     row_map: RowMapLike
     source: str
@@ -33,7 +33,7 @@ class TracedRewrite:
 class Trail:
     """Rows of `source` that were live at S, and the rewrites that carried them to one file.
 
-    `steps` are in commit order; none if the rows still lie where they were.
+    `steps` are in commit order; none if the rows have not moved.
     """
 
     source: str
@@ -43,10 +43,10 @@ class Trail:
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """The result of S, as far as it is still there at a later version.
+    """The part of the result of S that is still valid at a later version.
 
-    `matches` by files of that version; `unknown` are its live rows that S did not know, by
-    file; `lost` counts matches whose row is live no more, `moved` those now in another file,
+    `matches` by files of that version; `unknown` are its live rows that were not live at S, by
+    file; `lost` counts matches whose row is no longer live, `moved` those now in another file,
     by file in `moved_to`.
     """
 
@@ -66,8 +66,8 @@ def carry(
 ) -> Carried:
     """Carry the result of S over to a later version.
 
-    `changed` are the files that any commit between the two added, removed or gave another
-    deletion vector; work is proportional to them and to the matches that they held.
+    `changed` are the files that any commit in between added, removed or gave another deletion
+    vector; the work is proportional to them and to the matches in them.
 
     Raises:
         CountMismatch: a row of S would be in two places.
@@ -100,7 +100,7 @@ def carry(
                 kept.setdefault(path, []).append(part)
                 if trail.steps:
                     moved[path] = moved.get(path, 0) + len(part)
-    # The result of a file that nothing changed is in order already, and so is not copied.
+    # The result of an unchanged file is sorted already, and so is not copied.
     result = {
         path: parts[0] if len(parts) == 1 and parts[0] is matches.get(path) else joined(parts, path)
         for path, parts in kept.items()
@@ -112,7 +112,7 @@ def carry(
 def walk(
     path: str, positions: BitMap64, at_s: FileView, row_maps: RowMaps
 ) -> tuple[list[Trail], BitMap64]:
-    """Walk these rows back. Returns the trails to rows live at S, and the rows without one."""
+    """Trace these rows back. Returns the trails to rows live at S, and the rows without one."""
     state = at_s.get(path)
     here = positions - state.dead if state is not None else BitMap64()
     rest = positions - here if here else positions
@@ -135,13 +135,13 @@ def walk(
 
 
 def prefetch(view: FileView, paths: list[str]) -> None:
-    """Let a view over a columnar snapshot look all of these up in one pass."""
+    """Make a view over a columnar snapshot look up all of these in one pass."""
     if isinstance(view, Prefetching):
         view.prefetch(paths)
 
 
 def _follow(found: FileMatches, trail: Trail) -> FileMatches:
-    """The matches on a trail, at their positions at its end."""
+    """The matches of a trail, at their positions at its end."""
     indexes = select(found, trail.positions)
     positions = found.positions[indexes]
     for step in trail.steps:
@@ -159,7 +159,7 @@ def _follow(found: FileMatches, trail: Trail) -> FileMatches:
 def _check_disjoint(
     trails: dict[str, list[tuple[str, Trail]]], changed: frozenset[str], now: FileView
 ) -> None:
-    """A row of S is in at most one place, whatever other writers committed since."""
+    """Check that a row of S has at most one position, whatever other writers committed since."""
     for source, found in trails.items():
         seen = BitMap64()
         if source not in changed:

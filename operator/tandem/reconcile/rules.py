@@ -1,7 +1,7 @@
 """The rules of reconciliation, as tables (design, section 3, "Reconciliation").
 
-Nothing here looks at files or rows: `classify`, `rewrite`, `tablechange` and `statement` find
-out which line of a table applies, and do what it says. A rule is changed here or nowhere.
+Nothing here looks at files or rows: `classify`, `rewrite`, `table_changes` and `statement`
+determine which line of a table applies, and apply it. All rules are defined here.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from tandem.reconcile.model import ChangeKind
 from tandem.spec.common import Mode
 from tandem.spec.update import Isolation
 
-# --- What a commit was -------------------------------------------------------------------
+# --- Kinds of commits ---------------------------------------------------------------------
 
 
 class Engine(StrEnum):
-    """Who wrote a commit, as far as rules differ by it."""
+    """The writer of a commit, as far as rules depend on it."""
 
     TANDEM = "tandem"
     DELTA_RS = "delta-rs"
@@ -30,8 +30,8 @@ class Engine(StrEnum):
 class AppendRule:
     """A commit is a blind append if its operation, engine, mode and blindness are these.
 
-    `None` means any. `blind` is `isBlindAppend` as logged; "absent" where the engine does not
-    write it. `ours` is what an operation of ours does by its kind (`Operation.mode`). Actions
+    `None` means any. `blind` is `isBlindAppend` as logged; "absent" if the engine does not write
+    it. `ours` is the mode of an operation of Tandem by its kind (`Operation.mode`). Actions
     never make a commit an append: an insert-only merge has the same ones.
     """
 
@@ -52,7 +52,7 @@ BLIND_APPENDS: tuple[AppendRule, ...] = (
 
 NEUTRAL_WITHOUT_FILES: frozenset[str] = frozenset(
     {
-        # Statements that matched nothing. Not MERGE: it decided by rows that it did not find.
+        # Statements that matched nothing. Not MERGE: it depends on rows without a match.
         "UPDATE",
         "DELETE",
         "WRITE",
@@ -63,7 +63,7 @@ NEUTRAL_WITHOUT_FILES: frozenset[str] = frozenset(
         "REORG",
         "VACUUM START",
         "VACUUM END",
-        # The table itself: `TABLE_CHANGES` has what each means.
+        # Table changes: `TABLE_CHANGES` has the response to each.
         "SET TBLPROPERTIES",
         "UNSET TBLPROPERTIES",
         "ADD COLUMN",
@@ -81,13 +81,13 @@ NEUTRAL_WITHOUT_FILES: frozenset[str] = frozenset(
         "UPDATE FIELD METADATA",
     }
 )
-"""Operations whose commit without a file action changed no data. Others are a change."""
+"""Operations whose commit changed no data if it has no file action. Others count as a change."""
 
 # --- Rewrites: compaction, segment rewrite ------------------------------------------------
 
 
 class InputFate(StrEnum):
-    """The deleted rows of a rewrite's input now, against those when it was read."""
+    """The deleted rows of a rewrite's input now, compared with those when it was read."""
 
     SAME = "the same rows deleted"
     SUPERSET = "more rows deleted"
@@ -96,7 +96,7 @@ class InputFate(StrEnum):
 
 
 class Mask(StrEnum):
-    """Which rows of an input must be dead in our outputs."""
+    """Which rows of an input must be dead in the outputs."""
 
     NONE = "none"
     DIFFERENCE = "those deleted since"
@@ -105,7 +105,7 @@ class Mask(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RewriteRule:
-    """What becomes of an input, and of its rows in our outputs."""
+    """What happens to an input, and to its rows in the outputs."""
 
     mask: Mask
     remove_input: bool
@@ -116,7 +116,7 @@ REWRITE: Mapping[InputFate, RewriteRule] = {
     #                                 mask in outputs   remove   needs deletion vectors
     InputFate.SAME: RewriteRule(Mask.NONE, True, False),
     InputFate.SUPERSET: RewriteRule(Mask.DIFFERENCE, True, True),
-    InputFate.OTHER: RewriteRule(Mask.ALL, False, True),  # still live, independent of our outputs
+    InputFate.OTHER: RewriteRule(Mask.ALL, False, True),  # still live, independent of the outputs
     InputFate.GONE: RewriteRule(Mask.ALL, False, True),
 }
 
@@ -126,14 +126,14 @@ MUST_FOLLOW: Mapping[Isolation, frozenset[ChangeKind]] = {
     Isolation.WRITE_SERIALIZABLE: frozenset({ChangeKind.CHANGE, ChangeKind.GAP}),
     Isolation.SERIALIZABLE: frozenset({ChangeKind.BLIND_APPEND, ChangeKind.CHANGE, ChangeKind.GAP}),
 }
-"""Commits that a statement must be evaluated after: the newest of them is L. The others
-change no row, or may be put behind the statement."""
+"""Commits that a statement must be evaluated after: the newest of them is L. The others change no
+row, or may be ordered after the statement."""
 
-# --- The table itself ---------------------------------------------------------------------
+# --- Table changes ------------------------------------------------------------------------
 
 
 class TableChange(StrEnum):
-    """A difference between the table as it was read and as it is."""
+    """A difference between the table at the read version and at the latest."""
 
     OTHER_TABLE = "another table is at this location"
     OLDER_VERSION = "the log ends before the version that was read"
@@ -185,7 +185,7 @@ TABLE_CHANGES: Mapping[TableChange, TableRule] = {
     TableChange.COLUMN_RENAMED_MAPPED: TableRule(Response.SURVIVE, Response.VALIDATE),
     TableChange.TYPE_WIDENED: TableRule(Response.SURVIVE, Response.VALIDATE),
     TableChange.TYPE_CHANGED: TableRule(Response.CONFLICT, Response.VALIDATE),
-    # The rows are the same, whichever writer checked them; readers accept null either way.
+    # The rows are the same, whichever writer checked them; readers accept nulls either way.
     TableChange.NULLABLE_CHANGED: TableRule(Response.SURVIVE, Response.VALIDATE),
     TableChange.FIELD_METADATA: TableRule(Response.SURVIVE, Response.VALIDATE),
     TableChange.CONSTRAINTS: TableRule(Response.SURVIVE, Response.VALIDATE),

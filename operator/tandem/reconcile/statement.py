@@ -1,20 +1,20 @@
-"""The rule for update, delete and merge: it takes effect at one place in the commit order.
+"""The rule for update, delete and merge: a statement has one place in the commit order.
 
-S is the version at which all rows were last answered, L the newest commit since S that the
+S is the version at which all rows were last evaluated, L the newest commit since S that the
 statement must come after (`rules.MUST_FOLLOW`). While there is an L, rows live at L that were
-live at S keep their result, the others are evaluated once, and S becomes L. When there is
-none, the result is carried over to the latest version: rows that were rewritten are followed,
-rows deleted meanwhile leave our deletes *and* our inserts, later appends stay as they are.
-A merge that inserts decides by rows that it did *not* find, too: its inserts stay right as long
-as the same source rows match some row; else its inserts are determined again (`inserted`), where
-the caller can do so from the source alone, or it is executed again as a whole at the latest version
+live at S keep their result, the others are evaluated once, and S becomes L. Without an L, the
+result is carried over to the latest version: rewritten rows are followed, rows deleted meanwhile
+are left out of the statement's deletes *and* inserts, later appends stay as they are. A merge that
+inserts also depends on rows that it did *not* find: its inserts stay right as long as the same
+source rows match some row; else its inserts are determined again (`inserted`), if the caller can
+do so from the source alone, or it is executed again as a whole at the latest version
 (docs/decisions/0081-merge-goes-on-with-its-matches.md).
 
 The caller may evaluate a round itself, without a job (`small`): such rounds take milliseconds and
-count accordingly (`attempts`).
+count less (`attempts`).
 
-The state is `StatementProgress`; `decide` says what is next, `absorb` takes in what a round
-found. Nothing here mutates its arguments, so asking twice gives the same answer.
+The state is `StatementProgress`; `decide` determines the next step, `absorb` adds the result of a
+round. Nothing here mutates its arguments, so repeated calls give the same answer.
 """
 
 from __future__ import annotations
@@ -74,16 +74,16 @@ __all__ = (
 )
 
 Views = Callable[[int], FileView | None]
-"""The working set at a version; None if the log no longer lets it be read."""
+"""The working set at a version; None if the log can no longer reconstruct it."""
 Concerned = Callable[[int, Mapping[str, BitMap64]], Mapping[str, BitMap64]]
-"""Of these rows of a version, by file, those that may match: the others need no evaluation."""
+"""The rows of a version, by file, that may match, out of those given: others need no evaluation."""
 _NONE = Attempts()
 
 
 def start(
     version: int, result: RoundResult, *, attempts: Attempts = _NONE, course: RoundHistory = ()
 ) -> StatementProgress:
-    """The state after the whole statement was executed at a version. Raises CountMismatch."""
+    """The state after the whole statement was executed at a version. Raises: CountMismatch."""
     check_result(result)
     return StatementProgress(
         version,
@@ -98,9 +98,9 @@ def start(
 
 
 def absorb(asked: Evaluate, result: RoundResult) -> StatementProgress:
-    """The state after a round: what was kept, and what the round found, as of its version.
+    """The state after a round: the results kept and those of the round, as of its version.
 
-    Raises CountMismatch if the round answered rows that it was not asked about.
+    Raises: CountMismatch if the round has matches in rows that were not requested.
     """
     kept = asked.progress
     if kept.merged != result.merged:
@@ -120,8 +120,8 @@ def absorb(asked: Evaluate, result: RoundResult) -> StatementProgress:
 def _checked(
     progress: StatementProgress, cause: CommitSummary | None, *, recorded: bool = True
 ) -> StatementProgress:
-    """Note if other source rows match than before, so that the inserts of a merge are wrong. If a
-    round recorded none, which ones match is no longer known."""
+    """Record whether other source rows match than before, so that the inserts of a merge are
+    wrong. After a round without recorded sources, it is unknown which ones match."""
     wanted = progress.sources
     if wanted is None or (recorded and same_sources(matched_sources(progress.matches), wanted)):
         return progress
@@ -136,11 +136,11 @@ def _checked(
 def inserted(progress: StatementProgress, fresh: Sequence[InsertFile]) -> StatementProgress:
     """A merge whose inserts were wrong, with those for the source rows that match no row now.
 
-    `fresh` replaces all that it inserted before. Sound for a deterministic merge that recorded its
-    matches: of the rows of the table each has its result, so that which source rows match some
-    row, hence which match none, is known at S; nothing else decides about inserts.
+    `fresh` replaces all earlier inserts. Sound for a deterministic merge that recorded its
+    matches: each row of the table has its result, so the source rows that match some row at S are
+    known, and hence those that match none; the inserts depend on nothing else.
 
-    Raises ValueError for any other statement.
+    Raises: ValueError for any other statement.
     """
     if not progress.merged or progress.sources is None:
         raise ValueError("only a merge that recorded its matches can determine its inserts again")
@@ -158,15 +158,15 @@ def decide(
     concerned: Concerned = lambda _at, rows: rows,
     small: bool = False,
 ) -> Outcome:
-    """What to do next.
+    """Determine the next step.
 
-    `commits` are all since S without a hole (a `GAP` stands for what the log has lost), up to
-    the latest version. `row_maps` has the maps of the files added since S, and of the files that
-    those came from, as far as they are valid. `small`: the caller evaluates the requested
-    rows without a job.
+    `commits` are all since S without a gap (a `GAP` stands for those that the log has lost), up to
+    the latest version. `row_maps` has the valid maps of the files added since S, and of the files
+    that those were rewritten from. `small`: the caller evaluates the requested rows without a
+    job.
 
     Raises:
-        CountMismatch: rows would be lost or doubled; nothing may be published.
+        CountMismatch: rows would be lost or duplicated; nothing may be published.
         ValueError: `commits` do not follow S.
     """
     latest = latest_of(progress.evaluated_at, commits)
@@ -194,7 +194,7 @@ def decide(
 
 
 def _indivisible(progress: StatementProgress, policy: Policy) -> str:
-    """What makes a statement one that must be executed as a whole; "" if nothing does."""
+    """Why a statement must be executed as a whole; "" if it need not."""
     if not policy.deterministic:
         return "a non-deterministic statement"
     if progress.merged and policy.inserts and progress.sources is None:
@@ -223,7 +223,7 @@ def _advance(
     newest: CommitSummary,
     concerned: Concerned,
 ) -> Evaluate | str:
-    """S := L. Returns what is left to evaluate at L, or why that cannot be decided."""
+    """S := L. Returns the rows left to evaluate at L, or why that cannot be decided."""
     at_s, at_l = view(progress.evaluated_at), view(at)
     if at_s is None or at_l is None:
         return f"version {progress.evaluated_at} can no longer be read, after {newest.who}"
@@ -255,9 +255,10 @@ def _commit(
     row_maps: RowMaps,
     policy: Policy,
 ) -> ReadyToCommit | Reexecute | StatementConflict:
-    """Nothing is left that the statement must come after: its result, as of the latest version.
+    """There is no commit left that the statement must come after: its result, as of the latest
+    version.
 
-    Rows that S did not know are later appends here, and stay as they are.
+    Rows that were not live at S are later appends here, and stay as they are.
     """
     at_s, now = view(progress.evaluated_at), view(latest)
     if at_s is None or now is None:
@@ -265,7 +266,7 @@ def _commit(
         return _again(progress, latest, why, policy)
     carried = carry(acting(progress.matches), changed_by(commits), at_s, now, row_maps)
     if carried.lost:
-        # Only a change can take a row away, and there was none since S (I-17).
+        # Only a change can delete a row, and there was none since S (I-17).
         raise CountMismatch(
             "Matched rows vanished although no commit since may have removed any",
             found=f"{carried.lost} rows gone since version {progress.evaluated_at}",
@@ -321,7 +322,7 @@ def _commit(
 
 
 def _within(asked: Evaluate, policy: Policy, small: bool) -> Evaluate | StatementConflict:
-    """Count the round, and stop if there were too many without progress."""
+    """Count the round, and stop after too many without progress."""
     rows = sum(len(positions) for positions in asked.rows.values())
     before = asked.progress
     attempts = before.attempts
@@ -357,7 +358,7 @@ def _again(
 def _gave_up(
     attempts: Attempts, why: str, cause: CommitSummary | None, files: Collection[str]
 ) -> StatementConflict:
-    """`files` are those with rows that had to be evaluated once more, of whichever commit."""
+    """`files` are those with rows that had to be evaluated again, whichever commit changed them."""
     reason = f"{counted(attempts.counted, 'round')} made no progress; the last was lost to {why}"
     if files:
         reason += f": {files_in_words(files)}"

@@ -1,8 +1,8 @@
-"""What became of the table itself between the version that was read and the latest.
+"""Changes of the table itself between the read version and the latest.
 
-Finds the differences; what each means for a rewrite and for a statement is in
-`rules.TABLE_CHANGES`. Columns are identified by physical name: under column mapping it stays
-with a column for ever, without (and for columns older than the mapping) it is the name.
+Finds the differences; `rules.TABLE_CHANGES` has the response of a rewrite and of a statement to
+each. Columns are identified by physical name: under column mapping a column keeps it forever;
+without (and for columns older than the mapping) it is the name.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _REASONS: Mapping[TableChange, Reason] = {
     TableChange.PROTOCOL_REFUSED: Reason.UNSUPPORTED_FEATURE,
     TableChange.VECTORS_OFF: Reason.DELETION_VECTORS_DISABLED,
 }
-# Integers and floats that hold every value of the type before (protocol, "Type Widening").
+# Integers and floats that hold every value of the narrower type (protocol, "Type Widening").
 _WIDER: Mapping[str, frozenset[str]] = {
     "byte": frozenset({"short", "integer", "long", "double"}),
     "short": frozenset({"integer", "long", "double"}),
@@ -58,7 +58,7 @@ class TableState:
 
 @dataclass(frozen=True, slots=True)
 class TableVerdict:
-    """What to do; `why` and `reason` are of the change that decided it."""
+    """The response; `why` and `reason` are of the change that determined it."""
 
     response: Response
     changes: tuple[TableChange, ...] = ()
@@ -69,7 +69,7 @@ class TableVerdict:
 def check_table(
     read: TableState, latest: TableState, kind: OperationKind, *, needs_vectors: bool
 ) -> TableVerdict:
-    """Compare, and take the most severe response of all differences.
+    """Compare, and return the most severe response to all differences.
 
     `needs_vectors`: the operation must give a live or new file a deletion vector.
     """
@@ -92,7 +92,7 @@ def check_table(
 
 
 def differences(read: TableState, latest: TableState, kind: OperationKind) -> Iterator[TableChange]:
-    """Every difference between the two, some perhaps more than once."""
+    """Every difference between the two, possibly some more than once."""
     old, new = read.metadata, latest.metadata
     if old.id != new.id:
         yield TableChange.OTHER_TABLE

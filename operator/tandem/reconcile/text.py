@@ -1,7 +1,7 @@
-"""Names of others in sentences for people. Pure.
+"""Foreign names in messages. Pure.
 
-Engines, operations and paths are whatever a stranger wrote into the log: they are shortened, and
-what moves a terminal's cursor or turns text around is taken out.
+Engines, operations and paths in the log are free text of any writer: they are shortened, and
+characters that move a terminal's cursor or change the direction of text are removed.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Collection
 
 LONGEST_NAME = 60
-"""Characters of one name in a sentence."""
+"""Characters of one name in a message."""
 MOST_FILES = 3
-"""Files that a sentence names; the others are counted."""
+"""Files that a message names; the others are counted."""
 
 
 def clean(text: str, longest: int = LONGEST_NAME) -> str:
     """`text` on one line, of printable characters, shortened in its middle."""
     if len(text) > 4 * longest:
         text = text[: 2 * longest] + text[-2 * longest :]
-    # Not printable are control characters, and those that change the direction of writing.
+    # Control characters, and those that change the direction of text, are not printable.
     kept = "".join(char if char.isprintable() else " " for char in text).strip()
     if len(kept) <= longest:
         return kept
@@ -27,7 +27,7 @@ def clean(text: str, longest: int = LONGEST_NAME) -> str:
 
 
 def quoted(text: str) -> str:
-    """A name as such: in backticks, of which it has none itself."""
+    """A name in backticks; backticks inside it are replaced."""
     return f"`{clean(text).replace('`', chr(39))}`"
 
 
