@@ -1,7 +1,7 @@
 """What a compaction would do: pure functions from segments to runs and bins.
 
-The same segments and the same request give the same plan. Nothing here reads a table or a
-clock; nothing here takes a lock.
+The same segments and the same request give the same plan. Nothing here reads a table or a clock,
+or takes a lock.
 
     auto             package: automatic compaction
     model            the values of planning
@@ -9,7 +9,7 @@ clock; nothing here takes a lock.
     minor            CarbonData's loop over levels
     major            one contiguous run up to a size
     semi_major       everything in a time chunk
-    custom           the segments or files that a person names
+    custom           the segments or files that a request names
     segment_rewrite  the plan of a `SegmentRewrite`
     runs             chosen segments to runs
     bins             files of a run to bins

@@ -1,4 +1,4 @@
-"""Packs the files of a run into bins: what is rewritten together, and whether that is worth it."""
+"""Packs the files of a run into bins: units of rewriting; and whether rewriting one pays."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tandem.timeline.chunks import ALWAYS, TimeInterval, components
 from tandem.timeline.segment_files import Partition, SegmentFile, SegmentFiles
 
 FULL_SHARE = 0.75
-"""A file of at least this share of the target size is full: packing it again gains nothing.
-The remaining quarter allows for compression that is better in one big file than estimated."""
+"""A file of at least this share of the target size is full: rewriting it gains nothing. The
+remaining quarter allows for compression that is better in one big file than estimated."""
 
 OVERRUN = 1.25
-"""How far a bin may exceed the target size, where the alternative is a bin that is not full."""
+"""How far a bin may exceed the target size, if the alternative is a bin that is not full."""
 
 MOST_SORTED_ROWS = 2**32 - 1
-"""Of a bin that is sorted: its row map counts them with four bytes (`rowmap.permutation`)."""
+"""The most rows of a sorted bin: its row map has ranks of four bytes (`rowmap.permutation`)."""
 
 DELETED_SHARE = 0.05
 """A file with a larger share of deleted rows is worth rewriting alone (Delta Lake's OPTIMIZE uses
@@ -29,15 +29,15 @@ the same limit)."""
 def pack(files: SegmentFiles, target_file_size: int) -> tuple[Bin, ...]:
     """Bins of about `target_file_size` estimated live bytes.
 
-    Files of different partitions never meet, nor do files of different time chunks unless a
+    Files of different partitions never share a bin, nor do files of different time chunks unless a
     file that spans them is among the files. Within a group the given order (segment order) is
-    kept; where a file spans chunks, its group is ordered by time first. A file larger than the
-    target gets a bin of its own.
+    kept; if a file spans chunks, its group is ordered by time first. A file larger than the target
+    gets a bin of its own.
 
-    A bin that is not full yet may run over the target by a quarter: else files of a little
-    over half the target would stay alone for ever. So may the last but one, to take in a
-    remainder. A writer must not cut such an overrun off into a
-    small file: a bin is written as `Bin.expected_files` files.
+    A bin that is not full yet may exceed the target by a quarter: otherwise files of a little over
+    half the target would stay alone forever. So may the last but one, to include a remainder. A
+    writer must not cut such an overrun off into a small file: a bin is written as
+    `Bin.expected_files` files.
     """
     bins: list[Bin] = []
     for partition, members in _groups(files):
@@ -49,8 +49,8 @@ def pack(files: SegmentFiles, target_file_size: int) -> tuple[Bin, ...]:
 
 
 def together(files: SegmentFiles, target_file_size: int) -> tuple[Bin, ...]:
-    """One bin of all files of a partition and chunk, however large: what is to be sorted is
-    sorted as one, and then cut into files."""
+    """One bin of all files of a partition and chunk, however large: the files to sort are sorted
+    together, and the result is cut into files."""
     return tuple(
         _bin(chosen, partition, int(chosen.live_bytes.sum()), target_file_size)
         for partition, members in _groups(files)
@@ -59,7 +59,7 @@ def together(files: SegmentFiles, target_file_size: int) -> tuple[Bin, ...]:
 
 
 def _countable(members: SegmentFiles) -> Iterator[SegmentFiles]:
-    """All of them, unless they have more rows than one row map can say the order of."""
+    """All of them, unless they have more rows than the ranks of one row map can number."""
     start = rows = 0
     for at, file in enumerate(members):
         rows += file.rows or 0
@@ -70,15 +70,15 @@ def _countable(members: SegmentFiles) -> Iterator[SegmentFiles]:
 
 
 def is_in_order(each: Bin, label: str) -> bool:
-    """Whether a bin's rows lie as a layout wants them: written so together, by one operation,
-    and hardly any of them deleted since."""
+    """Whether a bin's rows are in the order of a layout: one operation wrote them together, and
+    few of them were deleted since."""
     if any(file.layout != label or file.deleted_share > DELETED_SHARE for file in each.files):
         return False
     return len({file.segment for file in each.files}) == 1
 
 
 def _cuts(sizes: Sequence[int], target: int) -> list[tuple[int, int]]:
-    """Where the files of one group, of these live bytes, are cut into consecutive bins."""
+    """Where the files of a group, of these live bytes, are cut into consecutive bins."""
     starts = [0]
     totals = [0]
     for at, size in enumerate(sizes):
@@ -103,7 +103,7 @@ def _fits(size: int, more: int, target: int) -> bool:
 
 
 def is_useful(each: Bin) -> bool:
-    """Whether rewriting a bin leaves fewer files, or gets rid of many deleted rows."""
+    """Whether rewriting a bin leaves fewer files, or removes many deleted rows."""
     if len(each.files) > each.expected_files:
         return True
     if isinstance(each.files, SegmentFiles):
@@ -112,7 +112,7 @@ def is_useful(each: Bin) -> bool:
 
 
 def full(files: SegmentFiles, target_file_size: int) -> npt.NDArray[np.bool_]:
-    """Which files are as they should be: big enough and with few deleted rows."""
+    """Which files need no rewriting: big enough and with few deleted rows."""
     big: npt.NDArray[np.bool_] = files.live_bytes >= FULL_SHARE * target_file_size
     return big & (files.deleted_shares <= DELETED_SHARE)
 
@@ -130,7 +130,7 @@ def by_partition(files: SegmentFiles) -> list[tuple[Partition, SegmentFiles]]:
 
 def by_chunk(files: SegmentFiles) -> list[SegmentFiles]:
     """Files by time chunk, or by the hull of chunks that a file among them links; in order of
-    time, those of unknown time last (all of them where no time column is set)."""
+    time, those of unknown time last (all of them if no time column is set)."""
     intervals = files.columns.intervals
     chunks = files.grouped(files.interval_codes)
     if len(chunks) < 2:
@@ -145,8 +145,8 @@ def by_chunk(files: SegmentFiles) -> list[SegmentFiles]:
 
 
 def _together(files: SegmentFiles, groups: Mapping[int, SegmentFiles]) -> SegmentFiles:
-    """Those of the files that are in these groups, by code of their interval. Several are there
-    because a file spans chunks: then files are in order of time, those of one start in theirs."""
+    """The files of these groups, by code of their interval. If there are several groups, a file
+    spans chunks: then files are in order of time, those with the same start in their own order."""
     if len(groups) == 1:
         return next(iter(groups.values()))
     found = files.where(np.isin(files.interval_codes, list(groups)))
@@ -166,7 +166,7 @@ def _groups(files: SegmentFiles) -> Iterator[tuple[Partition, SegmentFiles]]:
 
 
 def _bin(files: SegmentFiles, partition: Partition, live_bytes: int, target: int) -> Bin:
-    # A bin whose rows are all deleted leaves no file at all.
+    # A bin whose rows are all deleted leaves no file.
     gone = not live_bytes and all(
         file.deleted and file.rows and file.deleted >= file.rows for file in files
     )

@@ -1,20 +1,20 @@
-"""Which files of a table may be removed, and why. Pure: facts in, a list out; no I/O, no clock.
+"""Which files of a table may be deleted, and why. Pure: facts in, a list out; no I/O, no clock.
 
-A file stays unless it is provably garbage. It is removed only if no version that the retention
-keeps, no unfinished plan and no attempt that may still commit can need it:
+A file stays unless it is provably garbage. It is deleted only if no version within the retention,
+no unfinished plan and no attempt that may still commit can need it:
 
-| a file … | goes when |
+| file | is deleted when |
 |---|---|
-| … of an attempt that can never commit | at once, unless a version names it |
-| … that a commit removed, ours or others' | it was removed, and written, `files_ms` ago |
-| … of an attempt that committed, and that no version names | it is `files_ms` old |
-| … of the work between: claims, plans, jobs, answers | their attempt ended and they are old |
-| … a row map | its compaction is `row_maps_ms` old and no plan began before it |
-| … the record of an operation that committed | it is `results_ms` old: the log still has it |
+| of an attempt that can never commit | immediately, unless a version refers to it |
+| that a commit removed, of Tandem or others | its removal, and its write, are `files_ms` ago |
+| of a committed attempt, that no version refers to | it is `files_ms` old |
+| of the protocol: claims, plans, jobs, answers | their attempt ended and they are old |
+| a row map | its compaction is `row_maps_ms` old and no plan began before it |
+| the record of an operation that committed | it is `results_ms` old: the log still has it |
 
-Not even then what an unfinished plan reads (I-43), which is everything that was live at its
-version or has become so since. Others' files that no commit in the log names are never touched:
-another writer may be about to commit them.
+Files that an unfinished plan reads are kept in any case (I-43): everything that was live at its
+version or has become live since. Files of other writers that no commit in the log refers to are
+never touched: their writer may be about to commit them.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ ALWAYS = -(1 << 62)
 
 
 class FileCategory(StrEnum):
-    """What a file is, by its name alone."""
+    """The category of a file, by its name alone."""
 
     DATA = "data"
     VECTORS = "deletion vectors"
     ROW_MAP = "row map"
-    ROUND = "round"  # what a job was asked and answered
-    ATTEMPT = "attempt"  # claim, plan, job, progress: all else of an attempt
+    ROUND = "round"  # requests to a job, and its answers
+    ATTEMPT = "attempt"  # claim, plan, job, progress: all other files of an attempt
     ENDING = "ending"
     RECORD = "record"  # identity and result of an operation
     PROBE = "probe"
-    OTHER = "other"  # not ours, or nothing that we know
+    OTHER = "other"  # of another writer, or unknown
 
 
 class RemovalReason(StrEnum):
-    """Why a file is removed, as shown to people. The order is that of removal: records of an
-    operation go last, so that an interrupted cleaning can be repeated."""
+    """Why a file is deleted, for display. The order is that of deletion: records of an operation
+    come last, so that an interrupted cleaning can be repeated."""
 
     ABANDONED = "its attempt was abandoned"
     REMOVED = "removed from the table, past the retention"
@@ -56,8 +56,8 @@ class RemovalReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ListedFile:
-    """A file of the listing. `operation_id` and `attempt` are "" and 0 where its name has none;
-    `modified_ms` is the store's."""
+    """A file of the listing. `operation_id` and `attempt` are "" and 0 if its name has none;
+    `modified_ms` is from the store."""
 
     path: str
     size: int
@@ -70,8 +70,8 @@ class ListedFile:
 @dataclass(frozen=True, slots=True)
 class Tombstone:
     """A removal: the data file, and the file of its deletion vector ("" for none). `version` is
-    the commit's, or of the checkpoint that is the only record of it: then a version not before
-    it."""
+    that of the commit, or of the checkpoint that is the only record of it: then the version is not
+    earlier than the removal."""
 
     path: str
     vector: str
@@ -83,12 +83,12 @@ class Tombstone:
 class OperationEnd:
     """What is known of an operation's attempts.
 
-    `succeeded` and `abandoned` are attempts, 0 for none; `closed` says that none may commit any
-    more. `logged` says that the log itself shows the success. `version` and `committed_ms` are
-    of the success: where its commit is gone, the first version and time that are not earlier.
+    `succeeded` and `abandoned` are attempts, 0 for none; `closed`: no attempt may commit any more.
+    `logged`: the log itself shows the success. `version` and `committed_ms` are of the success: if
+    its commit is no longer in the log, the first version and time that are not earlier.
     `recorded`: there is a result. `ended_before_start` is the attempt with which the operation
-    ended before it was begun, 0 for none: its claim keeps out processes that planned before and
-    sleep since, so it stays.
+    ended before it started, 0 for none: its claim keeps out processes that planned before and were
+    paused since, so it stays.
     """
 
     succeeded: int = 0
@@ -102,27 +102,27 @@ class OperationEnd:
 
     def never(self, attempt: int) -> bool:
         """Whether the attempt has not committed and never can. A log that shows both its success
-        and its abandonment contradicts itself: then not."""
+        and its abandonment contradicts itself: then False."""
         if attempt == self.succeeded:
             return False
         return self.succeeded > 0 or self.closed or self.abandoned >= attempt
 
     def over(self, attempt: int) -> bool:
-        """Whether nothing comes of the attempt any more."""
+        """Whether the attempt has ended."""
         return attempt == self.succeeded or self.never(attempt)
 
 
 @dataclass(frozen=True, slots=True)
 class CleaningFacts:
-    """What was read after the listing.
+    """The facts read after the listing.
 
     Args:
         now_ms: Unix milliseconds, by the earlier of our clock and the store's.
-        live: data files and files of deletion vectors that the latest version names.
+        live: data files and files of deletion vectors that the latest version refers to.
         tombstones: all removals since `known_from_ms`, and since `known_from_version`.
-        operations: by id; an operation that is missing is not known to be ours.
+        operations: by id; a missing operation is not known to be Tandem's.
         reads: the version that each unfinished plan reads.
-        inputs: data files that these read.
+        inputs: the data files that these plans read.
     """
 
     now_ms: int
@@ -135,7 +135,7 @@ class CleaningFacts:
     known_from_version: int = 0
 
     def with_abandoned(self, abandoned: Mapping[str, int]) -> CleaningFacts:
-        """As they would be if these attempts were abandoned: for a look without changes."""
+        """The facts as if these attempts were abandoned: for a dry run."""
         known = dict(self.operations)
         for operation_id, attempt in abandoned.items():
             known[operation_id] = replace(known[operation_id], abandoned=attempt)
@@ -144,8 +144,8 @@ class CleaningFacts:
 
 @dataclass(frozen=True, slots=True)
 class CleaningRules:
-    """How long each kind of file is kept, in milliseconds. `files_ms` None: what a version has ever
-    named stays for ever. `dead_ms`: how long an attempt must be idle to count as dead."""
+    """How long each kind of file is kept, in milliseconds. `files_ms` None: files that a version
+    has ever referred to stay forever. `dead_ms`: after how long an idle attempt counts as dead."""
 
     files_ms: int | None
     row_maps_ms: int = 7 * DAY_MS
@@ -162,9 +162,9 @@ class Garbage:
 
 @dataclass(frozen=True, slots=True)
 class CleaningPlan:
-    """`garbage` in the order of removal. `next_ms` is when the next file that is only too young now
+    """`garbage` in the order of deletion. `next_ms`: when the next file that is only too young now
     will be old enough; None if there is none. All removals up to `handled_ms` are dealt with once
-    the garbage is gone."""
+    the garbage is deleted."""
 
     garbage: tuple[Garbage, ...]
     next_ms: int | None
@@ -173,7 +173,7 @@ class CleaningPlan:
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedAttempt:
-    """An attempt that may yet commit. `touched_ms`: when anything of it was last written."""
+    """An attempt that may yet commit. `touched_ms`: when one of its files was last written."""
 
     operation_id: str
     attempt: int
@@ -185,7 +185,7 @@ def attempts_to_abandon(
     attempts: Iterable[UnfinishedAttempt], now_ms: int, rules: CleaningRules
 ) -> dict[str, int]:
     """Operation → the highest attempt to abandon: all unfinished ones up to it are dead, since
-    no process is known to work on them and they have not changed for long."""
+    no process is known to work on them and their files have not changed for long."""
     found: dict[str, int] = {}
     lives: set[str] = set()
     for each in sorted(attempts, key=lambda a: (a.operation_id, a.attempt)):
@@ -197,7 +197,7 @@ def attempts_to_abandon(
 
 
 def decide(found: Iterable[ListedFile], facts: CleaningFacts, rules: CleaningRules) -> CleaningPlan:
-    """What goes of the files found."""
+    """Which of the files found are deleted."""
     judge = _Judge(facts, rules)
     listed = list(found)
     judge.results = {f.operation_id for f in listed if f.path.endswith("/result.json")}
@@ -208,8 +208,8 @@ def decide(found: Iterable[ListedFile], facts: CleaningFacts, rules: CleaningRul
 
 
 def is_in_hidden_folder(path: str) -> bool:
-    """Whether it lies in a folder where other systems' vacuum does not look, either: logs of other
-    tables, whatever a log may say of them. A partition's folder may begin with `_`, too."""
+    """Whether it lies in a folder that other systems' vacuum ignores, too: logs of other tables,
+    whatever a log may say of them. A partition's folder may also begin with `_`."""
     return any(part[:1] in ("_", ".") and "=" not in part for part in path.split("/"))
 
 
@@ -228,7 +228,7 @@ class _Judge:
             self._bury(rules.files_ms)
 
     def _bury(self, keep_ms: int) -> None:
-        """Sort the removals: pinned by a plan, too young, or past the retention."""
+        """Classify the removals: needed by a plan, too young, or past the retention."""
         facts = self._facts
         cutoff = self.handled_ms = facts.now_ms - keep_ms
         pinned: set[str] = set()
@@ -246,7 +246,7 @@ class _Judge:
                 for name in names:
                     self._removed[name] = max(self._removed.get(name, 0), stone.removed_ms)
         self._needed |= pinned
-        # All that was removed in the time that counts must be known, to tell what was not.
+        # Only with all removals within the retention known is any other file known not removed.
         reads_known = self._oldest_read is None or facts.known_from_version <= self._oldest_read
         self._knows_all = facts.known_from_ms <= cutoff and reads_known
 
@@ -254,7 +254,7 @@ class _Judge:
         return self._oldest_read is not None and self._oldest_read < version
 
     def why(self, file: ListedFile) -> RemovalReason | None:
-        """Why a file goes; None if it stays."""
+        """Why a file is deleted; None if it stays."""
         operation = self._facts.operations.get(file.operation_id)
         if file.part is FileCategory.PROBE:
             return (
@@ -287,7 +287,7 @@ class _Judge:
         if not operation.over(file.attempt) or file.path in self._needed:
             return None
         if operation.never(file.attempt):
-            # A version that names it contradicts the log, and is believed.
+            # A version that refers to it contradicts the log, and takes precedence.
             named = file.path in self._young or file.path in self._removed
             return None if named else RemovalReason.ABANDONED
         if not self._is_free(file):
@@ -312,7 +312,7 @@ class _Judge:
             return None
         if file.part is FileCategory.ROUND and operation.never(file.attempt):
             return RemovalReason.ABANDONED
-        # As long as it may be run again: its first attempt says what a later one reads.
+        # While the operation may run again, its first attempt determines what later ones read.
         ended = operation.succeeded > 0 or operation.closed or operation.recorded
         keep_ms = self._rules.staging_ms if ended else self._rules.results_ms
         return RemovalReason.STAGING if self._is_old(file.modified_ms, keep_ms) else None
@@ -324,19 +324,19 @@ class _Judge:
             old = recorded and self._is_old(file.modified_ms, self._rules.staging_ms)
             return RemovalReason.STAGING if old else None
         if not operation.logged:
-            return None  # nothing else tells how it ended
+            return None  # it is the only record of how the operation ended
         since = max(file.modified_ms, operation.committed_ms)
         return RemovalReason.RECORD if self._is_old(since, self._rules.results_ms) else None
 
     def _buried(self, file: ListedFile) -> RemovalReason | None:
         if self._is_past(file):
             return RemovalReason.REMOVED
-        # Clocks disagree: its removal must be found again.
+        # The clocks disagree: the next round must find its removal again.
         self.handled_ms = min(self.handled_ms, self._removed[file.path] - 1)
         return None
 
     def _is_free(self, file: ListedFile) -> bool:
-        """Whether neither a version within the retention nor a plan names it."""
+        """Whether neither a version within the retention nor a plan refers to it."""
         if file.path in self._needed:
             return False
         due = self._young.get(file.path)

@@ -1,4 +1,4 @@
-"""The plan of a compaction: the one entrance to this package."""
+"""The plan of a compaction: the entry point of this package."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def plan_compaction(
     """What a compaction would rewrite, deterministically.
 
     Args:
-        segments: the live segments at the read version, in order (`timeline.segments`), made
-            with the same time column as `granularity` belongs to.
+        segments: the live segments at the read version, in order (`timeline.segments`), built
+            with the time column that `granularity` belongs to.
         request: the compaction to plan.
-        granularity: that of the LakeTable's `time`; None where it has none.
+        granularity: that of the LakeTable's `time`; None if it has none.
         past: segments that are no longer live (`timeline.history`), for messages.
 
     Raises:
@@ -88,7 +88,7 @@ def _why_nothing(
         )
     if request.type is CompactionType.SEMI_MAJOR:
         if not chosen_files(segments, request, granularity):
-            # No error: a chunk may be named before its data arrives. But a typo must show.
+            # Not an error: a chunk may be named before its data arrives. But a typo must show.
             return f"No file lies in {', '.join(request.chunks)}.{tail}"
         return f"The files of the {'chosen ' if request.chunks else ''}chunks are as asked.{tail}"
     if label:

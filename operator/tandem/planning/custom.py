@@ -1,6 +1,6 @@
-"""Custom compaction: the segments, or the files, that a person names.
+"""Custom compaction: the segments, or the files, that a request names.
 
-The messages are those that CarbonData ships with (C13), so that people find them.
+The messages are CarbonData's (C13), so that users can search for them.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from tandem.timeline.segments import Segment
 
 
 def check_selection(request: CompactionRequest) -> None:
-    """Raises InvalidSpec where segments are named for another kind of compaction, or none for
-    this one. Needs no table."""
+    """Raises: InvalidSpec if segments are named for another kind of compaction, or none for this
+    one. Needs no table."""
     custom = request.type is CompactionType.CUSTOM
     kind = request.type.value.upper()
     if not custom and (request.segments or request.selected is not None):
@@ -56,18 +56,18 @@ def custom_runs(
     *,
     young: frozenset[str] = frozenset(),
 ) -> list[SegmentRun]:
-    """The one run of what was chosen, or none where there is nothing to merge.
+    """The one run of the chosen segments or files, or none if there is nothing to merge.
 
-    Named segments are rewritten whole, however big. One segment alone is rewritten to be
-    sorted, if its rows are in another order; where it is not to be sorted, CarbonData skips it
-    silently and we report nothing to do. Of the files that a `where` selects, those are left that
-    gain nothing by it, and those in `young`.
+    Named segments are rewritten whole, however big. A single segment is rewritten to be sorted, if
+    its rows are in another order; without a sort, CarbonData skips it silently and we report
+    nothing to do. Of the files that a `where` selects, those that gain nothing and those in
+    `young` are left out.
 
     Args:
-        past: segments that are no longer live, for the message about one that was named.
+        past: segments that are no longer live, for the message about a named one.
 
     Raises:
-        UnknownSegment: a name that is no live segment's.
+        UnknownSegment: a name is not that of a live segment.
     """
     check_selection(request)
     if request.selected is None:
@@ -118,8 +118,8 @@ def require_live(
     resource: str,
     field: str,
 ) -> None:
-    """That a person named live segments. `past` are those that are no longer live, for the
-    message. Raises: UnknownSegment."""
+    """Check that all names are those of live segments. `past` are those that are no longer live,
+    for the message. Raises: UnknownSegment."""
     live = {segment.name for segment in segments}
     for name in names:
         if name not in live:

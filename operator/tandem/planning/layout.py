@@ -1,9 +1,9 @@
-"""How a layout (`Sort`, `ZOrder`) changes a plan: which bins there are, and which are worth it.
+"""How a layout (`Sort`, `ZOrder`) changes a plan: its bins, and which ones are worth rewriting.
 
-Rows can only be put in order where they are rewritten together: so all files of a partition
-and chunk are one bin, and become files that do not overlap. Files whose tag says that they are in
-that order already are left alone: else a schedule would rewrite the same table for ever. Nothing
-here reads a table; columns are checked against a schema that is given.
+Rows can only be sorted if they are rewritten together: so all files of a partition and chunk are
+one bin, and become files that do not overlap. Files whose tag says that they are in that order
+already are left alone: otherwise a schedule would rewrite the same table forever. Nothing here
+reads a table; columns are checked against a given schema.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def bins_of(files: SegmentFiles, request: CompactionRequest) -> tuple[Bin, ...]:
 
 
 def usefulness(request: CompactionRequest) -> Callable[[Bin], bool]:
-    """Whether rewriting a bin is worth it: fewer files, or another order of rows."""
+    """Whether rewriting a bin pays: fewer files, or another order of rows."""
     label = request.layout_label
     if label:
         return lambda each: not is_in_order(each, label)
@@ -43,10 +43,10 @@ def checked_columns(
     resource: str,
     field: str = FIELD,
 ) -> tuple[str, ...]:
-    """The columns as the schema spells them: names are found in any case, as in statements.
+    """The columns as the schema spells them: names are case-insensitive, as in statements.
 
-    Raises InvalidSpec: a column that is not there, is named twice, is one of the partitions', or
-    whose values have no order.
+    Raises: InvalidSpec if a column does not exist, is named twice, is a partition column, or its
+    values have no order.
     """
 
     def wrong(message: str, name: str, expected: str, remedy: str) -> InvalidSpec:
@@ -87,7 +87,7 @@ def checked_columns(
 
 
 def _unknown(name: str, names: Sequence[str]) -> tuple[str, str, str, str]:
-    """Message, found, expected and remedy for a name that no column has."""
+    """Message, found, expected and remedy for a name without a column."""
     if name.split(".")[0].lower() in {known.lower() for known in names}:
         return (
             "Rows can be ordered by whole columns only",

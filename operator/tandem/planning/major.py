@@ -1,10 +1,10 @@
 """Major compaction: one contiguous run of segments up to a size.
 
-CarbonData's rule (`identifySegmentsToBeMergedBasedOnSize`): collect segments in order while
-their sum stays below the target. A segment that alone is over the target ends the run if it
-has two or more, else collecting restarts behind it; a segment that would make the sum
-too big ends the run if it has two or more, else collecting restarts with it. One pass,
-one run: what is loaded meanwhile waits for the next one. The output is marked `Major`.
+CarbonData's rule (`identifySegmentsToBeMergedBasedOnSize`): collect segments in order while their
+sum stays below the target. A single segment over the target ends the run if it has two or more
+segments, else collecting starts again after it; a segment that would make the sum too big ends the
+run if it has two or more, else collecting starts again with it. One pass, one run: segments loaded
+meanwhile wait for the next one. The output is marked `Major`.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ def major_runs(
     *,
     young: frozenset[str] = frozenset(),
 ) -> list[SegmentRun]:
-    """The first contiguous run that is worth rewriting, or none. A segment with one of the
-    files in `young` is left alone."""
+    """The first contiguous run that is worth rewriting, or none. A segment with one of the files
+    in `young` is left out."""
     kept = segments[: max(len(segments) - request.preserve, 0)]
     excluded = request.excluded
     if young:

@@ -1,18 +1,18 @@
-"""Minor compaction: CarbonData's loop over levels, done at once.
+"""Minor compaction: CarbonData's loop over levels, collapsed into one rewrite.
 
-CarbonData walks the segments in order; the first time that it has met 4 segments of level 0
-it merges them into one of level 1, or 3 of level 1 into one of level 2, and begins again from
-the start, until nothing qualifies (`identifySegmentsToBeMergedBasedOnSegCount`, 4,3 being its
-`carbon.compaction.level.threshold`). So twelve loads are written twice: 0.1, 4.1, 8.1, then
-0.2. The outcome depends on nothing but the list of segments, so we simulate the loop, keep
-its steps, and write the data once (decision 0011).
+CarbonData walks the segments in order; as soon as it has passed 4 segments of level 0 it merges
+them into one of level 1, or 3 of level 1 into one of level 2, and begins again from the start,
+until nothing qualifies (`identifySegmentsToBeMergedBasedOnSegCount`, 4,3 being its
+`carbon.compaction.level.threshold`). So twelve loads are written twice: 0.1, 4.1, 8.1, then 0.2.
+The result depends only on the list of segments, so we simulate the loop, keep its steps, and write
+the data once (decision 0011).
 
-Skipped as there: the latest `preserve` segments, segments of `max_segment_size` or more, of
-level 2 or higher (of the number of thresholds, were there more), and outputs of a major
-compaction; and, which is ours, what `skipOffsetFromLatest` protects. Skipped segments do not
-end a run; they are simply not counted. With a time column the loop runs in each chunk separately,
-on the files that each segment has in that chunk; a file that spans chunks, or whose time is
-unknown, is not touched.
+As in CarbonData, these are skipped: the latest `preserve` segments, segments of `max_segment_size`
+or more, of level 2 or higher (of the number of thresholds, if there are more), and outputs of a
+major compaction. We also skip what `skipOffsetFromLatest` protects. Skipped segments do not end a
+run; they are simply not counted. With a time column the loop runs in each chunk separately, on the
+files that each segment has in that chunk; a file that spans chunks, or whose time is unknown, is
+not touched.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def minor_runs(
     timed: bool,
     young: frozenset[str] = frozenset(),
 ) -> list[SegmentRun]:
-    """The runs of a minor compaction, chunk by chunk in order of time. `young` are paths of
-    files to leave alone."""
+    """The runs of a minor compaction, chunk by chunk in order of time. `young` are paths of files
+    to leave out."""
     kept = segments[: max(len(segments) - request.preserve, 0)]
     usable = [segment for segment in kept if _is_usable(segment, request)]
     useful = usefulness(request)
@@ -67,15 +67,15 @@ def _is_usable(segment: Segment, request: CompactionRequest) -> bool:
 def level_thresholds(thresholds: Sequence[int]) -> tuple[int, ...]:
     """How many segments of level 0, 1, … make a compaction; 0 for never.
 
-    CarbonData has two levels; more work the same way. A threshold of 1 above level 0 would
-    merge a segment with itself for ever; CarbonData takes it for 0, and so do we.
+    CarbonData has two levels; further levels work the same way. A threshold of 1 above level 0
+    would merge a segment with itself forever; CarbonData treats it as 0, and so do we.
     """
     return (*thresholds[:1], *(0 if count == 1 else count for count in thresholds[1:]))
 
 
 @dataclass(slots=True)
 class _Node:
-    """A segment of the simulation: one that exists (no steps), or one that steps made."""
+    """A segment of the simulation: an existing one (no steps), or one that steps made."""
 
     name: str
     level: int
@@ -90,11 +90,11 @@ class _Node:
 
 
 def _loop(parts: Sequence[SegmentPart], request: CompactionRequest) -> list[_Node]:
-    """What CarbonData's loop leaves behind that did not exist before.
+    """The segments that CarbonData's loop leaves and that did not exist before.
 
-    One pass gives what its walks from the start give: whatever was walked over holds fewer
-    segments of each level than that level's threshold (else they would have been merged), so
-    after a merge the only list that can have become full is that of the next level.
+    One pass gives the same result as CarbonData's walks from the start: the segments passed so far
+    have fewer segments of each level than that level's threshold (else they would have been
+    merged), so after a merge only the list of the next level can have become full.
     """
     thresholds = level_thresholds(request.thresholds)
     waiting: list[list[_Node]] = [[] for _ in thresholds]
@@ -113,7 +113,7 @@ def _loop(parts: Sequence[SegmentPart], request: CompactionRequest) -> list[_Nod
             bisect.insort(level, node, key=lambda each: position[id(each.parts[0])])
             if len(level) != thresholds[node.level]:
                 break
-            if len(level) == 1:  # one segment is no compaction: there the loop ends
+            if len(level) == 1:  # one segment is no compaction: CarbonData's loop ends there
                 return _finished([*done, *(n for nodes in waiting for n in nodes)], position)
             waiting[node.level] = []
             node = _merge(level)
@@ -131,7 +131,7 @@ def _finished(nodes: Sequence[_Node], position: dict[int, int]) -> list[_Node]:
 def _merge(nodes: Sequence[_Node]) -> _Node:
     first = nodes[0]
     level = first.level + 1
-    # The stand-in name of a foreign chain stays that of its first file.
+    # The stand-in name of a chain that begins with a foreign file stays that of its first file.
     name = step_name(first.parts[0].name, level)
     step = MergeStep(tuple(node.name for node in nodes), name, level)
     return _Node(
@@ -151,7 +151,7 @@ def _whole(segments: Sequence[Segment], young: frozenset[str]) -> list[SegmentPa
 
 
 def _chunks(segments: Sequence[Segment], young: frozenset[str]) -> Iterator[list[SegmentPart]]:
-    """What each segment has in each time chunk, in order of time."""
+    """The files of each segment in each time chunk, in order of time."""
     files = SegmentFiles.of(segment.files for segment in segments)
     if files is None:
         return

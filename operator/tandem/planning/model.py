@@ -1,6 +1,6 @@
 """The values of planning: the request, and the plan.
 
-A *run* becomes one output segment; its *bins* become Spark tasks. A plan only proposes names of
+A *run* becomes one output segment; its *bins* become Spark tasks. A plan only proposes names for
 outputs (`SegmentRun.output`); the commit loop assigns them (`tandem.timeline.names`).
 """
 
@@ -26,18 +26,18 @@ class CompactionRequest:
 
     Attributes:
         thresholds: how many segments of level 0, and of level 1, make a minor compaction.
-        preserve: how many of the latest segments are left alone (`Minor`, `Major`).
+        preserve: how many of the latest segments are left out (`Minor`, `Major`).
         max_segment_size: `Minor` skips segments of this size or more; None for no limit.
-        target_segment_size: `Major` collects segments to less than this in all.
+        target_segment_size: `Major` collects segments to less than this in total.
         chunks: `SemiMajor`: names of chunks; () for all.
         segments: `Custom`: names of segments.
         selected: `Custom`: paths of the files that a `where` selects; exclusive with `segments`.
-        layout, layout_columns: in which order the rows are written (`layout`).
-        among: `Minor` looks at these segments only; None for all.
-        skip_offset_ms: files that close to the newest data are left alone (`skip_offset`).
+        layout, layout_columns: the order in which rows are written (`layout`).
+        among: `Minor` considers these segments only; None for all.
+        skip_offset_ms: files this close to the newest data are left out (`skip_offset`).
         excluded: segments that another operation holds now. The plan ignores them: its names, sizes
-        and least counts are right for the others (I-28).
-        resource: who asks, for messages: `TableCompaction/nightly`.
+            and minimum counts are right for the others (I-28).
+        resource: the resource of the request, for messages: `TableCompaction/nightly`.
     """
 
     type: CompactionType
@@ -65,8 +65,8 @@ class CompactionRequest:
         excluded: frozenset[str] = frozenset(),
         resource: str = "",
     ) -> CompactionRequest:
-        """The request that a resource makes. `selected` are the files that its `custom.where`
-        selects; the caller finds them, since that needs the table's schema."""
+        """The request of a resource. `selected` are the files that its `custom.where` selects; the
+        caller determines them, since that needs the table's schema."""
         minor, custom = spec.minor_options, spec.custom
         return cls(
             type=spec.type,
@@ -88,7 +88,7 @@ class CompactionRequest:
 
     @property
     def layout_label(self) -> str:
-        """What the outputs' layout tag says; "" where rows keep their order."""
+        """The value of the outputs' layout tag; "" if rows keep their order."""
         if self.layout is LayoutStrategy.BIN_PACK:
             return ""
         return layout_label(self.layout.value, self.layout_columns)
@@ -96,11 +96,10 @@ class CompactionRequest:
 
 @dataclass(frozen=True, slots=True)
 class MergeStep:
-    """One turn of CarbonData's loop: exactly these segments in this order become `output`.
+    """One iteration of CarbonData's loop: exactly these segments in this order become `output`.
 
-    `output` is CarbonData's name where it has one. Behind a foreign first input, whose output
-    gets a fresh number in the commit loop, it is a stand-in: the first input's name, `.` and
-    the level.
+    `output` is CarbonData's name if it has one. After a foreign first input, whose output gets a
+    new number in the commit loop, it is a stand-in: the first input's name, `.` and the level.
     """
 
     inputs: tuple[str, ...]
@@ -110,8 +109,8 @@ class MergeStep:
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """Files of one partition (and one chunk, with a time column) that are rewritten together;
-    in segment order. `live_bytes` is an estimate."""
+    """Files of one partition (and one chunk, with a time column) that are rewritten together, in
+    segment order. `live_bytes` is an estimate."""
 
     files: Sequence[SegmentFile]
     partition: tuple[tuple[str, str | None], ...]
@@ -121,16 +120,16 @@ class Bin:
 
 @dataclass(frozen=True, slots=True)
 class SegmentRun:
-    """Segments that become one.
+    """Segments that are rewritten as one.
 
     Attributes:
-        segments: names of the inputs that exist, in order. The first gives output name, level
+        segments: names of the existing inputs, in order. The first determines output name, level
             and sequence.
         partial: those of them of which only some files are taken (a time chunk, a filter).
-        output: the name it will get, or None where that is known only in the commit loop.
+        output: the proposed name, None if only the commit loop can determine it.
         sequence: order key of the output: that of its first input.
-        steps: CarbonData's exact steps, of which a minor run is the collapsed sum; else one.
-        interval: what the inputs cover; None without a time column or where unknown.
+        steps: the steps of CarbonData that a minor run combines; else one.
+        interval: the interval of the inputs; None without a time column or if unknown.
         major: the output is marked as CarbonData's majorCompacted: minor plans skip it.
     """
 
@@ -159,7 +158,7 @@ class SegmentRun:
 
 @dataclass(frozen=True, slots=True)
 class CompactionPlan:
-    """Runs that share no file. Without runs, `nothing` says in one sentence why.
+    """Runs that share no file. Without runs, `nothing` is one sentence that says why.
 
     All bytes are of files as stored; `expected_*` are estimates.
     """
@@ -169,7 +168,7 @@ class CompactionPlan:
 
     @property
     def segments(self) -> tuple[str, ...]:
-        """Names of all inputs, in order, once each: the resources to lock."""
+        """Names of all inputs, in order, without duplicates: the resources to lock."""
         return tuple(dict.fromkeys(name for run in self.runs for name in run.segments))
 
     @property

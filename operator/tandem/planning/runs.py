@@ -15,7 +15,7 @@ from tandem.timeline.segments import Segment
 
 @dataclass(frozen=True, slots=True)
 class SegmentPart:
-    """Some or all files of one segment: what a plan takes of it."""
+    """Some or all files of one segment: the part that a plan takes."""
 
     segment: Segment
     files: Sequence[SegmentFile]
@@ -56,8 +56,8 @@ def build_run(
 ) -> SegmentRun:
     """The run that merges `parts` (in segment order, at least one).
 
-    `level` is by default one more than that of the first part, `steps` the one that the run
-    itself is, `bins` the files packed; a caller that packed them already gives them.
+    `level` is by default one more than that of the first part, `steps` the run as a single step,
+    `bins` the packed files; a caller that packed them already passes them.
     """
     first = parts[0].segment
     level = first.level + 1 if level is None else level
@@ -77,12 +77,12 @@ def build_run(
 
 
 def step_name(first: str, level: int) -> str:
-    """What a step's output is called within a plan: see `MergeStep.output`."""
+    """The name of a step's output within a plan: see `MergeStep.output`."""
     return derived_name(first, level) or f"{first}.{level}"
 
 
 def proposed_names(runs: Iterable[SegmentRun], live: Iterable[Segment]) -> Iterator[SegmentRun]:
-    """The runs with `output` only where the commit loop would take that name as things are."""
+    """The runs, with `output` only if the commit loop would assign that name at this version."""
     used = {segment.name for segment in live}
     for run in runs:
         if run.output is None or run.output in used:
@@ -93,7 +93,7 @@ def proposed_names(runs: Iterable[SegmentRun], live: Iterable[Segment]) -> Itera
 
 
 def files_of(parts: Iterable[SegmentPart]) -> SegmentFiles:
-    """The files of all parts, of which there is one at least."""
+    """The files of all parts, of which there is at least one."""
     found = SegmentFiles.of(part.files for part in parts)
     assert found is not None
     return found

@@ -1,7 +1,7 @@
 """The plan of a segment rewrite: which files of the named segments are rewritten.
 
-Every file is a bin of its own and becomes one file of the same segment, so a plan never moves
-rows between files, segments or places in the order.
+Every file is a bin of its own and becomes one file of the same segment, so a plan never moves rows
+between files or segments, and keeps the order of segments.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tandem.timeline.segment_files import SegmentFile
 from tandem.timeline.segments import Segment
 
 _SHOWN = 5
-"""Names in a sentence."""
+"""Names in a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +26,12 @@ class SegmentRewriteRequest:
     """A SegmentRewrite's spec as planning needs it.
 
     Attributes:
-        segments: names, as given.
+        segments: names, as in the spec.
         every_file: whether the request concerns all files; else only those with
             deleted rows are taken.
         there_before: whether an earlier plan of the same operation found all of them live: a
-            segment gone by now was taken by another operation, and is no misspelt name.
-        resource: who asks, for messages: `SegmentRewrite/purge`.
+            segment that is no longer live was rewritten by another operation, and not misspelled.
+        resource: the resource of the request, for messages: `SegmentRewrite/purge`.
     """
 
     segments: tuple[str, ...]
@@ -50,8 +50,8 @@ class SegmentRewriteRequest:
 
 @dataclass(frozen=True, slots=True)
 class SegmentRewritePlan:
-    """`parts` say what is taken of which segment, in table order. Without parts, `nothing` says
-    in one sentence why, and `superseded` that all that was named is gone since an earlier plan.
+    """`parts` are the files taken of each segment, in table order. Without parts, `nothing` is one
+    sentence that says why, and `superseded`: all named segments are gone since an earlier plan.
     All bytes are of files as stored; `expected_*` are estimates."""
 
     parts: tuple[SegmentPart, ...]
@@ -85,7 +85,7 @@ class SegmentRewritePlan:
 
     @property
     def steps(self) -> tuple[str, ...]:
-        """What is taken, in words: `7: 1 of 3 files, 12 deleted rows`."""
+        """The files taken, in words: `7: 1 of 3 files, 12 deleted rows`."""
         return tuple(_step(part) for part in self.parts)
 
 
@@ -98,11 +98,11 @@ def plan_segment_rewrite(
 
     Args:
         segments: the live segments at the read version, in order (`timeline.segments`).
-        past: segments that are no longer live (`timeline.history`), for the message about one
-            that was named.
+        past: segments that are no longer live (`timeline.history`), for the message about a named
+            one.
 
     Raises:
-        UnknownSegment: a name that is no live segment's.
+        UnknownSegment: a name is not that of a live segment.
     """
     wanted = set(request.segments)
     if request.there_before:

@@ -1,10 +1,10 @@
-"""Semi-major compaction: everything in a chunk at the read version, laid out as one.
+"""Semi-major compaction: everything in a chunk at the read version is rewritten as one.
 
 A chunk is an interval of the time column, else a partition, else the whole table. A file that
-spans chunks links them: what it links is one run. Appends go on meanwhile and are not in it:
-the plan's read version is where "everything" ends. Files that are as they should be (full,
-hardly a deleted row) stay where they are, since packing them again only costs; with a layout
-they are sorted with the others, unless all lie in that order already.
+spans chunks links them, and linked chunks are one run. Appends continue meanwhile and are not
+included: the plan's read version defines "everything". Files that need no rewriting (full, few
+deleted rows) are left out, since rewriting them only costs; with a layout they are sorted with the
+others, unless all are in that order already.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ def semi_major_runs(
     *,
     young: frozenset[str] = frozenset(),
 ) -> list[SegmentRun]:
-    """One run for each chunk where something is to be gained. `young` are paths of files to
-    leave alone.
+    """One run for each chunk in which rewriting gains something. `young` are paths of files to
+    leave out.
 
-    Raises InvalidSpec for a chunk that is none. With chunks given, a file that spans one of
-    them and others is taken along; the others' own files are not.
+    Raises: InvalidSpec if a name is not that of a chunk. If chunks are given, a file that spans
+    one of them and others is included; the other files of the others are not.
     """
     owners = {segment.name: segment for segment in segments}
     runs: list[SegmentRun] = []
@@ -76,7 +76,7 @@ def chosen_files(
 
 
 def _of_partitions(files: SegmentFiles | None, request: CompactionRequest) -> SegmentFiles | None:
-    """Without a time column a chunk is a partition: `a=1/b=x`, or the first of these parts."""
+    """Without a time column a chunk is a partition: `a=1/b=x`, or a prefix of its parts."""
     labels: list[str] = []
     known: set[str] = set()
     if files is not None:
@@ -102,7 +102,7 @@ def _of_partitions(files: SegmentFiles | None, request: CompactionRequest) -> Se
 
 
 def partition_label(values: Mapping[str, str | None]) -> str:
-    """`a=1/b=x` in the order that the log gives; "" for a table without partitions."""
+    """`a=1/b=x` in the order of the log; "" for a table without partitions."""
     return "/".join(f"{column}={value}" for column, value in values.items())
 
 

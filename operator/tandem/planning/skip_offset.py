@@ -1,7 +1,7 @@
 """Files too close to the newest data to be compacted: `skipOffsetFromLatest`.
 
-Measured from the newest data of the table, never from a clock, so that a plan depends on
-nothing but the table, and a table that is no longer written keeps its rule.
+Measured from the newest data of the table, never from a clock, so that a plan depends only on the
+table, and the rule still applies to a table that is no longer written.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from tandem.timeline.segments import Segment
 def too_young(
     segments: Sequence[Segment], offset_ms: int, granularity: Granularity | None
 ) -> frozenset[str]:
-    """Logged paths of the files that a compaction leaves alone.
+    """Logged paths of the files that a compaction leaves out.
 
     With a time column: those that reach into the last `offset_ms` before the end of the newest
-    chunk (Druid's rule of the same name), and those of unknown time, since they might. Without one,
-    or with the one chunk of granularity `All`: those of the segments whose sequence, which is the
-    time of the first load in them, is less than `offset_ms` before that of the newest segment. A
-    compacted segment is as old as its first input, so that compacting makes nothing young.
+    chunk (Druid's rule of the same name), and those of unknown time, since they might. Without
+    one, or with the one chunk of granularity `All`: those of the segments whose sequence, which is
+    the time of their first load, is less than `offset_ms` before that of the newest segment. A
+    compacted segment is as old as its first input, so compaction does not make data young.
     """
     if offset_ms <= 0 or not segments:
         return frozenset()

@@ -1,7 +1,7 @@
-"""The compactions that automatic compaction makes: what they ask for, and what they are called.
+"""The TableCompactions that automatic compaction creates: their specs and names.
 
-Names are functions of what was decided. So two that decide alike, at once or one after the
-other, ask the API server for the same object, and there is one plan (A5).
+Names are functions of the decision. So two processes that decide the same, at once or one after
+the other, create the same object, and there is one plan (A5).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from tandem.spec.table import AutomaticCompaction, AutomaticMinor, Schedule
 MINOR_LINE = "minor"
 """The line of minor compactions; that of a schedule is its digest."""
 LISTED_SEGMENTS = 10_000
-"""More than so many inputs are not listed in a spec (`Minor.segments`)."""
+"""With more inputs than this, a spec does not list them (`Minor.segments`)."""
 
-_MAX_NAME = 63  # what a label's value, and with it a pod's name, can hold
+_MAX_NAME = 63  # the length limit of a label's value, and so of a pod's name
 _WORDS = {
     CompactionType.MINOR: "minor",
     CompactionType.SEMI_MAJOR: "semi-major",
@@ -43,11 +43,11 @@ class ChildCompaction:
     """A TableCompaction to create, owned by its LakeTable.
 
     Attributes:
-        line: `minor`, or the digest of the schedule: its history, and of which there is one at
-            a time.
-        spec: as the API server takes it.
-        what: for people.
-        scheduled_ms: when it was due, of a schedule's.
+        line: `minor`, or the digest of the schedule: the children that share a history, and of
+            which at most one is unfinished.
+        spec: as the API server accepts it.
+        what: for display.
+        scheduled_ms: when it was due, if it is of a schedule (Unix milliseconds).
         retries: how many of its line failed in a row before it.
     """
 
@@ -62,8 +62,8 @@ class ChildCompaction:
 def minor_spec(
     table: TableId, policy: AutomaticCompaction, minor: AutomaticMinor, inputs: Sequence[str]
 ) -> dict[str, Any]:
-    """The child names its inputs, so that it does what was decided, whatever is loaded until
-    it plans. Where they are too many to be named, it chooses again by the same rule."""
+    """The child names its inputs, so that it executes the decision, whatever is loaded before it
+    plans. If there are too many to name, it selects them again by the same rule."""
     options = minor.model_dump(
         mode="json",
         by_alias=True,
@@ -99,7 +99,7 @@ def _common(table: TableId, policy: AutomaticCompaction, spec: Mapping[str, Any]
 
 
 def zone_of(policy: AutomaticCompaction, schedule: Schedule) -> str:
-    """The zone that a schedule's cron is meant in."""
+    """The time zone of a schedule's cron expression."""
     if schedule.time_zone is not None:
         return schedule.time_zone
     window = policy.maintenance_window
@@ -107,8 +107,8 @@ def zone_of(policy: AutomaticCompaction, schedule: Schedule) -> str:
 
 
 def schedule_line(table: TableId, policy: AutomaticCompaction, schedule: Schedule) -> str:
-    """The digest of a schedule: another time or another template is another schedule. What
-    only says how its compactions run is left out."""
+    """The digest of a schedule: another time or another template is another schedule. Fields that
+    only affect how its compactions run are left out."""
     template = schedule.template.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     template["type"] = schedule.template.type.value
     return _digest([table.uid, schedule.cron, zone_of(policy, schedule), template], 8)
@@ -117,9 +117,9 @@ def schedule_line(table: TableId, policy: AutomaticCompaction, schedule: Schedul
 def minor_name(
     table: TableId, policy: AutomaticCompaction, first: Sequence[str], number: int
 ) -> str:
-    """`flights-minor-1f0c9a77e2`: by the same policy, with the same first run, after as many
-    failures, always the same. By the first run and not by all of them, so that one who sees a
-    few more loads than another asks for the same all the same."""
+    """`flights-minor-1f0c9a77e2`: a function of the policy, the first run and the number of
+    failures. Of the first run and not of all, so that a process that sees a few more loads than
+    another one creates the same object."""
     minor = policy.minor.model_dump(mode="json", exclude_defaults=True) if policy.minor else {}
     digest = _digest([table.uid, minor, list(first), number], 10)
     return _name(table.name, f"{_WORDS[CompactionType.MINOR]}-{digest}")

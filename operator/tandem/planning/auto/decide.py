@@ -1,13 +1,14 @@
 """Automatic compaction: what to start now, what comes next, and why nothing runs now.
 
-A pure function of the policy, the table's segments, the children that there are, and the time.
-Decision 0050 says why the rules are as they are; `docs/automatic-compaction.md` says what they
-mean for people.
+A pure function of the policy, the table's segments, the existing children, and the time.
+Decision 0050 has the reasons for the rules; `docs/automatic-compaction.md` describes them for
+users.
 
-- A *line* is the minor compactions of a table, or those of one schedule: one at a time each.
-- Minor ones are due as soon as a run is compactible, scheduled ones by cron (of missed times
-  only the latest), all within window and `minInterval`, after failures with growing distance.
-- Several due: minor before semi-major before major; but what was passed over once goes next.
+- A *line* is the minor compactions of a table, or those of one schedule: each runs one at a time.
+- Minor ones are due as soon as a run is compactible, scheduled ones by cron (of missed times only
+  the latest). All start within the window and `minInterval`, with a backoff after failures.
+- If several are due: minor before semi-major before major; but one that was passed over once goes
+  next.
 - A scheduled one starts when no other is at work; a minor one may start beside it, on segments
   that the other does not hold.
 """
@@ -45,8 +46,8 @@ from tandem.spec.table import AutomaticCompaction, HistoryLimits, Schedule
 from tandem.timeline import lineage
 
 BATCH = 2_000
-"""About how many segments one minor compaction takes: a table of a million small files that is
-adopted becomes many commits, each of which may fail without the others."""
+"""About how many segments one minor compaction takes: an adopted table of a million small files
+becomes many commits, each of which may fail independently."""
 
 BACKOFF_MS = 60_000
 BACKOFF_MAX_MS = 3600_000
@@ -61,7 +62,8 @@ _ORDER = (
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """A compaction that is due, from `ready_ms` on, which is later than now after a failure."""
+    """A compaction that is due, and may start at `ready_ms`, which is in the future after a
+    failure."""
 
     child: ChildCompaction
     type: CompactionType
@@ -82,12 +84,12 @@ def decide(
     now_ms: int,
     since: Mapping[str, int] | None = None,
 ) -> AutoCompactionDecision:
-    """What automatic compaction does at a moment.
+    """What automatic compaction does at a given time.
 
     Args:
         children: all automatic compactions of this table that exist, in any order.
-        since: up to when each schedule has been dealt with, as an earlier decision said. A
-            schedule that is not in it begins now: what it missed before is not made up for.
+        since: up to when each schedule has been dealt with, from an earlier decision. A schedule
+            that is missing begins now: runs that it missed before are not made up for.
     """
     states = tuple(_states(policy, table.id, children, now_ms, since or {}))
     candidates, notes = _due(policy, table, children, now_ms, states)
@@ -125,7 +127,7 @@ def decide(
 
 
 def _hold(waiting: Sequence[_Candidate], children: Sequence[ChildState]) -> AutoCompactionWait:
-    """What is waited for where nothing is ready."""
+    """What automatic compaction waits for if no candidate is ready."""
     if waiting:
         return AutoCompactionWait.AFTER_FAILURE
     return (
@@ -135,7 +137,7 @@ def _hold(waiting: Sequence[_Candidate], children: Sequence[ChildState]) -> Auto
     )
 
 
-# What is due
+# Due compactions
 
 
 def _states(
@@ -148,7 +150,7 @@ def _states(
     seen: set[str] = set()
     for schedule in policy.schedules:
         line = schedule_line(table, policy, schedule)
-        if line in seen:  # the same twice is the same
+        if line in seen:  # equal schedules count as one
             continue
         seen.add(line)
         done = [c.scheduled_ms for c in children if c.line == line and c.scheduled_ms is not None]
@@ -168,7 +170,7 @@ def _due(
     now_ms: int,
     states: Sequence[ScheduleState],
 ) -> tuple[list[_Candidate], list[str]]:
-    """What is due, also if it must wait; and notes on what cannot become due."""
+    """What is due, even if it must wait; and notes on what cannot become due."""
     found: list[_Candidate] = []
     notes: list[str] = []
     if policy.minor is not None and policy.minor.enabled:
@@ -211,21 +213,21 @@ def _minor(
     last = _last_ended(children, MINOR_LINE)
     number, in_vain = 0, False
     if last is not None:
-        # One that ended well and yet left its inputs there did nothing: asking for the same
-        # again at once would not end.
+        # A child that succeeded and yet left its inputs did nothing: requesting the same again at
+        # once would never end.
         in_vain = last.name == minor_name(table.id, policy, first, last.retries)
         number = last.retries + 1 if last.failed or in_vain else 0
     ready_ms, why = _after_failure(last, number)
     names = {child.name for child in children}
     while (name := minor_name(table.id, policy, first, number)) in names:
-        number += 1  # the inputs came back, by a restore; that name has had its life
+        number += 1  # the inputs came back, by a restore; that name has been used
     what = f"Minor of segments {lineage.format_lineage(lineage.of(inputs), 60)}"
     child = ChildCompaction(name, MINOR_LINE, spec, what, retries=number)
     return _Candidate(child, CompactionType.MINOR, ready_ms, why, None), ""
 
 
 def _batch(plan: CompactionPlan) -> tuple[str, ...]:
-    """The inputs of as many whole runs as come to about `BATCH` segments, at least of one."""
+    """The inputs of whole runs, at least one, with about `BATCH` segments in all."""
     chosen: dict[str, None] = {}
     for run in plan.runs:
         if chosen and len(chosen) + len(run.segments) > BATCH:
@@ -267,7 +269,7 @@ def _what(state: ScheduleState) -> str:
 
 
 def backoff_ms(failures: int) -> int:
-    """How long after the last of so many failures in a row the next try comes."""
+    """The delay after the last of so many failures in a row, in milliseconds."""
     return min(BACKOFF_MS << min(failures - 1, 30), BACKOFF_MAX_MS) if failures else 0
 
 
@@ -288,13 +290,13 @@ def _after_failed_run(children: Sequence[ChildState], line: str) -> tuple[int, s
     return (*_after_failure(last, failures), failures)
 
 
-# When it may start
+# Start times
 
 
 def _earliest(
     policy: AutomaticCompaction, children: Sequence[ChildState], from_ms: int
 ) -> tuple[int, str]:
-    """When something may start, from a moment on, by `minInterval` and the window; and why."""
+    """The earliest start from a given time on, by `minInterval` and the window; and why."""
     start_ms, why = from_ms, ""
     if policy.min_interval and children:
         free_ms = max(child.last_ms for child in children) + policy.min_interval
@@ -324,7 +326,7 @@ def _blocker(first: ChildCompaction, children: Sequence[ChildState]) -> ChildSta
     """The child at work that must end, or plan, before `first` can start."""
     at_work = sorted((c for c in children if c.at_work), key=lambda c: (c.created_ms, c.name))
     if first.line == MINOR_LINE:
-        # What it plans is not known yet; in a moment it is.
+        # Its plan is not known yet, but will be shortly.
         at_work = [child for child in at_work if child.segments is None]
     return at_work[0] if at_work else None
 
@@ -335,7 +337,7 @@ def _expected(
     waiting: Sequence[_Candidate],
     states: Sequence[ScheduleState],
 ) -> tuple[int | None, str, str]:
-    """What starts next by the clock alone, and why it must wait."""
+    """The next start by the clock alone, what starts, and why it must wait."""
     found = [
         (_earliest(policy, children, each.ready_ms)[0], each.child.what, each.why)
         for each in waiting
@@ -348,7 +350,7 @@ def _expected(
     return min(found, default=(None, "", ""), key=lambda each: each[0] or 0)
 
 
-# What there is
+# Existing children
 
 
 def _unfinished(children: Iterable[ChildState], line: str) -> ChildState | None:
@@ -364,7 +366,7 @@ def _beyond(
     history: HistoryLimits, children: Sequence[ChildState], lines: Iterable[str]
 ) -> tuple[str, ...]:
     """Finished children beyond the limits, oldest first. The last one of each of the `lines`
-    stays: it is all that is remembered of how that went."""
+    stays: it is the only record of how that line ended."""
     ended = sorted(
         (child for child in children if child.ended and not child.deleting),
         key=lambda child: (child.last_ms, child.name),

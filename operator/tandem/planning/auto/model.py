@@ -1,4 +1,4 @@
-"""The values of automatic compaction: what a decision is made from, and its result."""
+"""The values of automatic compaction: the input of a decision, and its result."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tandem.timeline.segments import Segment
 
 
 class AutoCompactionWait(StrEnum):
-    """What automatic compaction waits for, in a word; `AutoCompactionDecision.why` says it in
-    sentences."""
+    """What automatic compaction waits for, in one word; `AutoCompactionDecision.why` is the
+    message."""
 
     NOTHING = "Nothing"  # one is started now
-    NOT_DUE = "NotDue"  # nothing is compactible, and no schedule's time has come
+    NOT_DUE = "NotDue"  # nothing is compactible, and no schedule is due
     AT_WORK = "AtWork"
     AFTER_FAILURE = "AfterFailure"
     INTERVAL = "MinInterval"
@@ -28,8 +28,8 @@ class AutoCompactionWait(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TableFacts:
-    """A table at the version last seen: its live segments in order, made with the time column
-    to which `granularity` belongs."""
+    """A table at the version last seen: its live segments in order, built with the time column
+    that `granularity` belongs to."""
 
     id: TableId
     segments: Sequence[Segment]
@@ -38,12 +38,12 @@ class TableFacts:
 
 @dataclass(frozen=True, slots=True)
 class ChildState:
-    """An automatic compaction that exists.
+    """An existing automatic compaction.
 
     Attributes:
         phase: "" before its first status.
-        segments: what its plan takes; None before it has planned.
-        ended: it will not go on by itself.
+        segments: the inputs of its plan; None before it has planned.
+        ended: it has finished and does not continue by itself.
         ended_ms: when it ended.
         message: why it failed.
     """
@@ -66,7 +66,7 @@ class ChildState:
 
     @property
     def at_work(self) -> bool:
-        """Whether it may hold segments, or will."""
+        """Whether it holds segments, or may do so later."""
         return not self.ended and self.phase != Phase.SUSPENDED
 
     @property
@@ -96,13 +96,13 @@ class AutoCompactionDecision:
     Attributes:
         create: children to create; at most one, since the next decision depends on it.
         delete: names of finished children beyond the history's limits.
-        next_ms: when the next compaction is expected to start; None where that depends on
-            something else than time.
+        next_ms: when the next compaction is expected to start; None if that depends on something
+            other than time.
         next_what: which one; "" for none.
-        why: why nothing is started now; "" where something is.
-        hold: the same in a word.
-        wake_ms: when to decide again although nothing else has changed; None for never.
-        schedules: to be kept, and given back as `since` (line → `since_ms`).
+        why: why nothing is started now; "" if something is.
+        hold: the same in one word.
+        wake_ms: when to decide again even if nothing else changes; None for never.
+        schedules: to be stored, and passed as `since` next time (line → `since_ms`).
     """
 
     create: tuple[ChildCompaction, ...] = ()

@@ -1,10 +1,10 @@
 """Times of day in a zone: when a schedule fires, when a maintenance window is open.
 
-Pure: the moment comes in as Unix milliseconds, zones and cron are tables and arithmetic. Cron
-means what it means in a CronJob and in Debian, with Debian's answer to the two days a year on
-which clocks are changed: a fixed time that is skipped comes right after the gap, one that
-occurs twice counts once; what is given by `*` fields follows real time. (Where clocks change by
-half an hour, which is on Lord Howe Island, cronsim may be wrong about the latter on that day.)
+Pure: times are Unix milliseconds, zones and cron are tables and arithmetic. Cron means the same as
+in a CronJob and in Debian, including Debian's rule for the two days a year on which clocks are
+changed: a fixed time that is skipped comes right after the gap, one that occurs twice counts once;
+`*` fields follow real time. (Where clocks change by half an hour, which is on Lord Howe Island,
+cronsim may be wrong about the latter on that day.)
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MINUTE = timedelta(minutes=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _MARGIN = timedelta(hours=3)
-"""More than any clock is ever changed by: within it, local times may be out of order."""
+"""More than any clock change: within it, local times may be out of order."""
 _DAY = timedelta(days=1)
 
 
@@ -37,8 +37,8 @@ def next_run(cron: str, zone: str, after_ms: int) -> int | None:
 
 
 def latest_run(cron: str, zone: str, *, after_ms: int, until_ms: int) -> int | None:
-    """The last time in `(after_ms, until_ms]` at which a schedule fired: of runs that were
-    missed, only this one counts."""
+    """The last time in `(after_ms, until_ms]` at which a schedule fired: of several missed runs,
+    only this one counts."""
     for moment in _runs(cron, ZoneInfo(zone), until_ms, reverse=True):
         if moment <= after_ms:
             return None
@@ -48,13 +48,13 @@ def latest_run(cron: str, zone: str, *, after_ms: int, until_ms: int) -> int | N
 
 
 def is_open(start: str, duration_ms: int, zone: str, now_ms: int) -> bool:
-    """Whether a daily window is open, which begins at `start` (`HH:MM`) and may go over
-    midnight. Its length is real time: a window is as long on days on which clocks change."""
+    """Whether a daily window is open that begins at `start` (`HH:MM`) and may extend past
+    midnight. Its length is real time, also on days on which clocks change."""
     return any(o <= now_ms < o + duration_ms for o in _openings(start, zone, now_ms))
 
 
 def next_opening(start: str, zone: str, now_ms: int) -> int:
-    """When the window opens next, after a moment."""
+    """When the window opens next after a given time."""
     return min(opening for opening in _openings(start, zone, now_ms) if opening > now_ms)
 
 
@@ -66,7 +66,7 @@ def _openings(start: str, zone: str, now_ms: int) -> Iterator[int]:
 
 
 def _runs(cron: str, zone: ZoneInfo, from_ms: int, *, reverse: bool) -> Iterator[int]:
-    """Firing times in order of time, from somewhat before the moment (after it, if reverse)."""
+    """Firing times in order, from somewhat before the time (after it, if reverse)."""
     minute, hour = cron.split()[:2]
     margin = -_MARGIN if not reverse else _MARGIN
     if minute.startswith("*") or hour.startswith("*"):
@@ -74,7 +74,7 @@ def _runs(cron: str, zone: ZoneInfo, from_ms: int, *, reverse: bool) -> Iterator
         for moment in CronSim(cron, start, reverse=reverse):
             yield _ms(moment)
     else:
-        # A clock on the wall; only then is it asked when that was.
+        # Run cron on local time, and convert its results to real time.
         for wall in CronSim(cron, _local(from_ms, zone) + margin, reverse=reverse):
             yield _instant(wall, zone)
 
@@ -84,8 +84,7 @@ def _local(ms: int, zone: ZoneInfo) -> datetime:
 
 
 def _instant(wall: datetime, zone: ZoneInfo) -> int:
-    """When a clock on the wall shows this for the first time; the end of the gap, where clocks
-    skip it."""
+    """When a local clock shows this time first; the end of the gap if clocks skip it."""
     while _is_skipped(wall, zone):
         wall += _MINUTE
     return _ms(wall.replace(tzinfo=zone))
@@ -100,5 +99,5 @@ def _ms(moment: datetime) -> int:
 
 
 def spelled(ms: int) -> str:
-    """A moment as Kubernetes writes it."""
+    """A time as Kubernetes writes it."""
     return (_EPOCH + ms // 1000 * timedelta(seconds=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
