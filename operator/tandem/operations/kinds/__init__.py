@@ -9,7 +9,7 @@ Makes plans, jobs and change sets; never performs an effect and never commits.
     ingest           `TableIngest`
     rewrite          what rewrites share
     row_level        what updates, deletes and merges share
-    statement_run    how far a statement has come, and what its commit changes
+    statement_run    the progress of a statement, and what its commit changes
     job_files        from live files to job inputs, from job outputs to `add` actions
     snapshot_view    the live files as reconciliation sees them
     commit_history   what was committed since a version

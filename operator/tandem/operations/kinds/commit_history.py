@@ -31,7 +31,7 @@ class PublishedRowMaps(Mapping[str, RowMapLike]):
 
     The path of a file identifies the attempt that wrote it, and so its map: no tag is needed, and
     the map of a file that a restore brought back is found, too. A map of more than `most_rows`
-    rows is ignored as damaged.
+    rows counts as damaged.
     """
 
     def __init__(self, store: Store, table_id: str, most_rows: Callable[[], int]) -> None:
@@ -85,7 +85,7 @@ class CommitHistory:
         self.row_maps = PublishedRowMaps(log.store, table_id, self._most_rows)
 
     def remember(self, snapshot: Snapshot) -> SnapshotView:
-        """Keep a version that has been read anyway: log clean-up may remove it."""
+        """Keep a version that has been read already: log clean-up may delete it."""
         if snapshot.version not in self._views:
             self._views[snapshot.version] = SnapshotView(snapshot, self._cache)
         return self._views[snapshot.version]
@@ -127,8 +127,8 @@ class CommitHistory:
         return [self._summaries[v] for v in range(version + 1, latest.version + 1)]
 
     def _inherit(self, version: int, latest: Snapshot) -> None:
-        """Copy from the newest view since `version` to the latest what is known of files that no
-        commit in between refers to. Files never change, so a round looks up only new ones."""
+        """Copy from the newest view since `version` to the latest one what is known of files that
+        no commit in between refers to. Files never change, so a round looks up only new ones."""
         older = max((v for v in self._views if version <= v < latest.version), default=None)
         if older is None or latest.version in self._inherited:
             return

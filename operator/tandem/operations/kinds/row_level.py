@@ -1,8 +1,8 @@
 """What update, delete and merge share: a job evaluates the statement, rounds follow the table.
 
 Reconciled by row: the statement is evaluated exactly once for each row that is live when it takes
-effect, also if another writer rewrote the row's file meanwhile (design, "Reconciliation"). What a
-statement means, and which job evaluates it, the kinds define (`update.py`, `merge.py`).
+effect, also if another writer rewrote the row's file meanwhile (design, "Reconciliation"). The
+kinds define the meaning of a statement and the job that evaluates it (`update.py`, `merge.py`).
 """
 
 from __future__ import annotations
@@ -74,11 +74,11 @@ class RowLevelKind(ABC, Generic[S]):
 
     @abstractmethod
     def parsed(self, metadata: Metadata) -> S:
-        """The statement, against the table as it is. Raises: InvalidStatement."""
+        """The statement, resolved against the table. Raises: InvalidStatement."""
 
     @abstractmethod
     def selects(self, statement: S, snapshot: Snapshot) -> Selection:
-        """Which files may hold rows that the statement concerns."""
+        """Selects the files that may hold rows that the statement concerns."""
 
     @abstractmethod
     def job(self, statement: S, inputs: tuple[InputFile, ...]) -> StatementJob | MergeJob:
@@ -108,7 +108,7 @@ class RowLevelKind(ABC, Generic[S]):
         self.check(work)
         snapshot = work.snapshot
         lake = work.table.spec
-        # Where the LakeTable asks for them, a plan may be made before they are turned on.
+        # If the LakeTable enables them, the plan may precede the commit that does.
         asked_for = lake is not None and lake.spec.enable_deletion_vectors
         enabled = protocol.writes_deletion_vectors(snapshot.protocol, snapshot.metadata)
         if not enabled and not asked_for:

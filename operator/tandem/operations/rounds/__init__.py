@@ -1,6 +1,6 @@
-"""Small rounds: rests that the engine evaluates by itself, without a job (decision 0099).
+"""Small rounds: the rest of a statement that the engine evaluates without a job (decision 0099).
 
-Evaluates only what is proven to mean the same as in Spark; everything else is the job's.
+Evaluates only what is proven to mean the same as in Spark; everything else is left to the job.
 
     port         the port
     arrow        its implementation over Arrow

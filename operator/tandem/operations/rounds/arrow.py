@@ -1,8 +1,8 @@
 """Small rounds evaluated with Arrow, in the process of the engine.
 
-Answers exactly what a round of the job would, by `tandem.statements.local`, whose meaning is
-proven equal to Spark's, and writes files as the job's tasks do. Whatever it is not sure of, and
-every error of a row, is left to the job: that says it best. One object serves one operation.
+Returns exactly what a round of the job would return, by `tandem.statements.local`, whose results
+are proven equal to Spark's, and writes files as the job's tasks do. Whatever is not certain, and
+every error of a row, is left to the job, which reports it best. One object serves one operation.
 """
 
 from __future__ import annotations
@@ -53,22 +53,23 @@ if TYPE_CHECKING:
     from tandem.operations.model import Work
 
 MAX_ROWS = 1_000_000
-"""Rows of a round: about a second of work, a tenth of what a job needs for them."""
+"""Rows of a round: about a second of work, a tenth of the time that a job needs for them."""
 PART_ROWS = 100_000
 PART_BYTES = 32 << 20
-"""Rows and size of the files that are in memory at a time."""
+"""Rows and size of the files that are in memory at once."""
 READ_ROWS = 4_096
 READ_BYTES = 256 << 20
-"""A part that takes more memory is the job's. A file of few bytes may hold gigabytes of one text,
-so it is read in batches of so many rows, and given up in time."""
+"""A part that takes more memory is left to the job. A file of few bytes may hold gigabytes of one
+text, so it is read in batches of this size, and abandoned in time."""
 
 _RECORD = [pa.field("source_1", pa.int64()), pa.field("source_2", pa.int64())]
 _NOT_HERE = (NeedsSpark, StatementFailed, pa.ArrowException)
-"""Whatever Arrow cannot do with some value (texts of more than 2 GiB in one array), the job can."""
+"""After these errors the job evaluates the round; it can also process values that Arrow cannot
+(texts of more than 2 GiB in one array)."""
 
 
 class ArrowRounds:
-    """`SmallRounds` as they are everywhere but in tests."""
+    """The implementation of `SmallRounds`."""
 
     def __init__(self) -> None:
         self._of: tuple[str, int, str] | None = None
@@ -106,8 +107,8 @@ class ArrowRounds:
 
 
 def _parts(inputs: Sequence[InputFile]) -> list[tuple[int, Sequence[InputFile]]] | None:
-    """What is evaluated at a time: the number of the first input, and the inputs. None if a round
-    of them is not small, or they are not the table's own files."""
+    """The units of evaluation: the number of the first input, and the inputs. None if a round of
+    them is not small, or if they are not the table's own files."""
     rows = [i.rows - (len(from_base64(i.dv)) if i.dv else 0) for i in inputs]
     large = any(r > PART_ROWS or i.size > PART_BYTES for r, i in zip(rows, inputs, strict=True))
     outside = any("://" in i.logged_path or i.logged_path.startswith("/") for i in inputs)
@@ -124,8 +125,8 @@ def _parts(inputs: Sequence[InputFile]) -> list[tuple[int, Sequence[InputFile]]]
 
 
 def _joined(answers: Sequence[tuple[int, SmallAnswer]]) -> SmallAnswer:
-    """Answers about parts of the inputs as one about all. In each, `input` and `output` count its
-    own files; there are no fresh ones."""
+    """Merge answers on parts of the inputs into one on all. In each, `input` and `output` number
+    its own files; there are no fresh ones."""
     if len(answers) == 1:
         return answers[0][1]
     outputs: list[OutputFile] = []
@@ -165,7 +166,7 @@ def _evaluator(work: Work, spec: JobSpec, copy: SourceCopy | None) -> _Statement
 
 @dataclass(frozen=True)
 class _Files:
-    """Data files of the table: those that are read, and those of the attempt that are written."""
+    """Data files: reads those of the table, writes those of the attempt."""
 
     work: Work
     spec: JobSpec
@@ -173,11 +174,11 @@ class _Files:
     @cached_property
     def format(self) -> TableFormat:
         table = job_table_format(self.spec.table)
-        # What must not be null is checked when it is written, as in the job.
+        # Nullability is checked on writing, as in the job.
         return replace(table, schema=all_nullable(table.schema))
 
     def read(self, inputs: Sequence[InputFile], columns: Sequence[str]) -> pa.Table:
-        """Live rows, with where they are. Raises: NeedsSpark if they take too much memory;
+        """Live rows with their positions. Raises: NeedsSpark if they take too much memory;
         DataFileMissing, StorageError, CountMismatch."""
         batches: list[pa.RecordBatch] = []
         size = 0
@@ -207,8 +208,9 @@ class _Files:
     def write(
         self, rows: pa.Table, inputs: Sequence[InputFile] = (), *, fresh: bool = False
     ) -> tuple[list[OutputFile], pa.Table]:
-        """Rows with all columns of the table as new files, and where each landed. `inputs` are
-        the files that they come from. Raises: StatementFailed, StorageError."""
+        """Write rows with all columns of the table to new files; returns these and each row's
+        place in them. `inputs` are the rows' original files. Raises: StatementFailed,
+        StorageError."""
         if not rows.num_rows:
             return [], MATCHES.empty_table()
         job = self.spec.job
@@ -260,7 +262,7 @@ class _Statement:
             return names
         where = self.statement.where
         read = set() if where is None else _roots(where)
-        # A batch without columns would not know how many rows it has.
+        # A batch without columns would not have a number of rows.
         return [name for name in names if name in read] or names[:1]
 
 
@@ -320,7 +322,7 @@ class _Merge:
         return SmallAnswer(answer, tuple(outputs))
 
     def _recorded(self, answer: pa.Table, hidden: pa.Table, sources: Any) -> pa.Table:
-        """With the identity of the source row that each row matched, null for none."""
+        """Add the identity of the source row that each row matched, null for none."""
         order = np.lexsort((hidden[POSITION].to_numpy(), hidden[INPUT].to_numpy()))
         places = hidden.take(pa.array(order))
         answered = _positions_in(places, answer)
@@ -365,7 +367,7 @@ def _roots(where: tree.Expr) -> set[str]:
 
 
 def _deleted(places: pa.Table, *, output: int | None = None) -> pa.Table:
-    """Matches of rows that become nothing (no `output`), or stay as they are."""
+    """Matches of rows that are deleted (no `output`), or stay unchanged."""
     which = pa.repeat(pa.scalar(output, pa.int32()), len(places))
     nowhere = pa.nulls(len(places), pa.int64())
     return pa.table([places[INPUT], places[POSITION], which, nowhere], schema=MATCHES)
@@ -376,7 +378,7 @@ def _sorted(matches: pa.Table) -> pa.Table:
 
 
 def _positions_in(places: pa.Table, matches: pa.Table) -> Any:
-    """Where in `places`, sorted by input and position, each of the matches is."""
+    """The index of each match in `places`, which is sorted by input and position."""
     width = np.int64(1 + (pc.max(places[POSITION]).as_py() or 0))
     ours = places[INPUT].to_numpy().astype(np.int64) * width + places[POSITION].to_numpy()
     theirs = matches["input"].to_numpy().astype(np.int64) * width + matches["position"].to_numpy()

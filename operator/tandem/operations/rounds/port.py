@@ -1,9 +1,9 @@
-"""Small rounds: what the engine evaluates by itself, without a job, as a port.
+"""Small rounds: the port for rounds that the engine evaluates itself, without a job.
 
-Beside a writer that commits many times a second a round of a job comes too late each time: Spark
-takes a second for what a hundred rows need, ten on a busy machine. `arrow` evaluates such
-rests with Arrow in milliseconds, as far as that is proven to mean the same
-(docs/decisions/0099-small-rounds.md). Tests put in their own.
+Against a writer that commits many times a second, every round of a job comes too late: Spark takes
+a second for a hundred rows, ten on a busy machine. `arrow` evaluates such rounds in milliseconds,
+where the result is proven to be the same (docs/decisions/0099-small-rounds.md). Tests use their own
+implementation.
 """
 
 from __future__ import annotations
@@ -23,34 +23,34 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SmallAnswer:
-    """What a round came to, as `JobResult` says it: `matches` by number of the input, files
-    that were written, the `fresh` ones last."""
+    """The result of a round in the form of `JobResult`: `matches` by number of the input, and the
+    files that were written, the `fresh` ones last."""
 
     matches: pa.Table
     outputs: tuple[OutputFile, ...] = ()
 
 
 class SmallRounds(Protocol):
-    """Evaluates rounds of the frozen job of `work`. None where only the job can: the rest is too
-    large, or what the statement says of it is not proven. What is written lies in the data folder
-    of the attempt."""
+    """Evaluates rounds of the frozen job of `work`. Returns None if only the job can: the rows are
+    too many, or the meaning of the statement on them is not proven. Files are written to the data
+    folder of the attempt."""
 
     def understands(self, work: Work) -> bool:
-        """Whether it is worth asking at all."""
+        """Whether the statement can be evaluated here at all."""
         ...
 
     def rows(self, work: Work, inputs: Sequence[InputFile]) -> SmallAnswer | None:
-        """What the statement makes of the live rows of these files, not all of the table's.
+        """The result of the statement on the live rows of these files, a part of the table's.
         Raises: DataFileMissing, StorageError."""
         ...
 
     def inserts(self, work: Work, matched: Sources) -> SmallAnswer | None:
-        """The rows that a merge inserts for its source rows, but for those `matched`."""
+        """The rows that a merge inserts for its source rows, except for those `matched`."""
         ...
 
 
 class NoSmallRounds:
-    """Leaves everything to the job."""
+    """Leaves every round to the job."""
 
     def understands(self, work: Work) -> bool:  # noqa: ARG002
         return False

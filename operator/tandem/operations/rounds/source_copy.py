@@ -1,8 +1,8 @@
-"""A merge's source as its job copied it: what the engine needs to prune files and for small rounds.
+"""The job's copy of a merge's source, from which the engine prunes files and runs small rounds.
 
 The job copies a source of few rows whole (the columns that the merge reads, and the identity of
 each row), and of a larger one the least and the greatest key. The engine has neither credentials
-for the source nor Spark's readers; with the copy it needs none.
+for the source nor Spark's readers; with the copy it needs neither.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ _KEY_TYPES = frozenset(
         "decimal",
     }
 )
-"""Types whose values Python orders as Spark does. A float may be NaN, which no bound covers."""
+"""Types whose values Python orders as Spark does. Not float: NaN lies within no bounds."""
 
 
 COLLATED = "__COLLATIONS"
-"""Metadata of a text column whose values are equal by a collation, not if their bytes are."""
+"""Metadata of a text column whose collation decides which values are equal, not their bytes."""
 NOT_OURS = ("__CHAR_VARCHAR_TYPE_STRING", COLLATED)
-"""Metadata of columns whose comparisons or checks are Spark's alone."""
+"""Metadata of columns whose comparisons or checks only Spark performs."""
 
 
 @dataclass(frozen=True)
 class SourceCopy:
-    """`rows` have the columns that the merge reads; with `whole` all rows, else the least and the
-    greatest value of each column. `statement` is the merge, with the source's columns known.
+    """`rows` have the columns that the merge reads; if `whole` all rows, else the least and the
+    greatest value of each column. `statement` is the merge, resolved with the source's columns.
     `schemas` are those of the table and of the source, as JSON with the columns' metadata."""
 
     rows: pa.Table
@@ -62,13 +62,13 @@ class SourceCopy:
     schemas: tuple[str, str]
 
     def has(self, *metadata: str) -> bool:
-        """Whether a column of either side, at any level, has one of these keys of metadata."""
+        """Whether a column of either side, at any level, has one of these metadata keys."""
         return any(key in schema for key in metadata for schema in self.schemas)
 
     @cached_property
     def identities(self) -> Sources:
-        """Of each row, as matches record it; shape (rows, 2). None was taken where the merge
-        needs none."""
+        """The identity of each row as matches record it; shape (rows, 2). Only if `identified`: a
+        merge may need none."""
         return np.stack([self.rows[name].to_numpy() for name in SOURCE_IDS], axis=1)
 
     @property
@@ -77,8 +77,8 @@ class SourceCopy:
 
     @cached_property
     def keys(self) -> tuple[Keys, ...]:
-        """Of each column that must equal one of the source, the values that occur there. None if
-        texts may be equal whose bytes are not."""
+        """For each column that must equal one of the source, the values in the source. Empty if
+        texts with different bytes may be equal."""
         if self.has(COLLATED):
             return ()
         found = []
@@ -90,8 +90,8 @@ class SourceCopy:
 
 
 def copied(work: Work, before: int | None = None) -> SourceCopy | None:
-    """The copy of the newest result that has one; of those of the rounds before `before`, if
-    given. Raises: ManifestInvalid."""
+    """The copy of the newest result that has one; if `before` is given, of the rounds before it.
+    Raises: ManifestInvalid."""
     for round_ in sorted(work.results, reverse=True):
         ref = work.results[round_].source
         if ref is not None and (before is None or round_ < before):
@@ -146,7 +146,7 @@ def equal_columns(on: tree.Expr) -> Iterator[tuple[tree.ColumnRef, tree.ColumnRe
 
 
 def _values(column: Any, type_: str) -> tuple[Any, ...] | None:
-    """Distinct values but NULL, which equals nothing, ascending; None where Python has no such
+    """Distinct values except NULL, which equals nothing, ascending; None if Python lacks such
     values (years beyond 9999)."""
     try:
         found = pc.unique(column.drop_null()).to_pylist()
