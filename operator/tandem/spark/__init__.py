@@ -1,8 +1,8 @@
-"""Spark: the jobs, how they read sources, how they are started, and their `SparkApplication`s.
+"""Spark: the jobs, their sources, how they are started, and their `SparkApplication`s.
 
 Jobs write files and a result; only the engine commits.
 
-    runtime      package: reading the plan, writing the result, rows of a table as DataFrames
+    runtime      package: reading the job, writing the result, rows of a table as DataFrames
     sources      package: CSV, JSON, Parquet and Delta sources
     jobs         package: one module for each kind of job
     launch       package: jobs as local processes

@@ -1,9 +1,10 @@
 """What a `sparkTemplate` may set under the policy `restricted`: lists of settings and fields.
 
-They hold settings that shape a job's pods and Spark's performance in them. Everything else is
-refused: it may act in the pod of the Spark operator, which submits with its own rights, and a later
-version of Spark or of the Spark operator may add such settings. An administrator adds to them by
-`--template-allow`. `docs/template-policy.md` is generated from here; `setting_checks` reads them.
+They contain settings that affect a job's pods and Spark's performance in them. Everything else is
+refused: it may take effect in the pod of the Spark operator, which submits with its own privileges,
+and a later version of Spark or of the Spark operator may add such settings. An administrator adds
+to them with `--template-allow`. `docs/template-policy.md` is generated from here; `setting_checks`
+reads them.
 """
 
 from __future__ import annotations
@@ -190,7 +191,7 @@ SETTINGS: Final[dict[str, tuple[str, ...]]] = {
         "spark.kubernetes.executor.useDriverPodIP",
     ),
 }
-"""By what they are for. A `*` at the end stands for any rest."""
+"""By purpose. A `*` at the end matches any suffix."""
 
 _SIZES: Final = ("cores", "coreRequest", "coreLimit", "memory", "memoryLimit", "memoryOverhead")
 
@@ -309,8 +310,8 @@ FIELDS: Final[dict[str, tuple[str, ...]]] = {
         "terminationMessagePolicy",
     ),
 }
-"""By where they stand. A `.*` at the end: the field with all below it. What is allowed by its name
-may still be refused for its value: `tandem.spark.application.policy`."""
+"""By location. A `.*` at the end: the field with everything below it. A field that is allowed by
+its name may still be refused for its value: `tandem.spark.application.policy`."""
 
 REFUSED: Final[dict[str, str]] = {
     "spec.proxyUser": "it has the Spark operator submit as another user",
@@ -329,4 +330,4 @@ REFUSED: Final[dict[str, str]] = {
     "spec.driver.template.spec.nodeName": "it goes round the scheduler, and with it round taints",
     "spec.executor.template.spec.nodeName": "it goes round the scheduler, and with it round taints",
 }
-"""Why, for those that a reader would look for; the rest is `not on the list`."""
+"""Reasons for settings that a reader may look for; that of others is `not on the list`."""

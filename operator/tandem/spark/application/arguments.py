@@ -1,8 +1,8 @@
-"""What of a template becomes arguments of `spark-submit`, and which texts arrive as written. Pure.
+"""Texts of a template that become arguments of `spark-submit`, and which arrive unchanged. Pure.
 
-The Spark operator writes most of a SparkApplication as `--conf KEY=VALUE` and lists with commas in
-between (`buildSparkSubmitArgs`, v2.5.1); `spark-submit` splits at the first `=` and at every comma.
-A text that holds a separator arrives changed, so it is refused under every template policy.
+The Spark operator writes most of a SparkApplication as `--conf KEY=VALUE`, and lists separated by
+commas (`buildSparkSubmitArgs`, v2.5.1); `spark-submit` splits at the first `=` and at every comma.
+A text with a separator would arrive changed, so it is refused under every template policy.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tandem.statements.dialect import SPARK_SESSION_CONF
 
 @dataclass(frozen=True, slots=True)
 class InvalidText:
-    """`path` is below the template; `found` repeats no value; `expected` is what is allowed."""
+    """`path` is below the template; `found` repeats no value; `expected` describes valid texts."""
 
     path: str
     found: str
@@ -44,7 +44,7 @@ PODS_ALONE: Final = frozenset(
         "tolerations",
     }
 )
-"""Fields of driver and executor that the API server and the webhook read, and `spark-submit` does
+"""Fields of driver and executor that the API server and the webhook read, but `spark-submit` does
 not."""
 
 LISTS: Final = (
@@ -56,14 +56,14 @@ LISTS: Final = (
     "excludePackages",
     "repositories",
 )
-"""Of `spec.deps`: joined by commas."""
+"""Fields of `spec.deps`, joined by commas."""
 
 _SETTING = re.compile(r"[A-Za-z0-9._-]+")
 _NAMED_SETTING = re.compile(
     r"spark\.kubernetes\.(?:(?:driver|executor)\.(?:label|annotation|node\.selector|service\.label"
     r"|service\.annotation)|node\.selector)\.(?:[A-Za-z0-9.-]+/)?[A-Za-z0-9._-]+"
 )
-"""Labels, annotations and node selectors have names of Kubernetes, with one slash."""
+"""Labels, annotations and node selectors have Kubernetes names, with one slash."""
 _QUALIFIED = re.compile(r"(?:[A-Za-z0-9.-]+/)?[A-Za-z0-9._-]+")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?")
@@ -89,9 +89,9 @@ _MAPS: Final = {
 
 
 def wrong_texts(template: Mapping[str, Any]) -> Iterator[InvalidText]:
-    """Texts of a template that do not reach Spark as they are written.
+    """Texts of a template that do not reach Spark unchanged.
 
-    Its shape is known to be right (`template.check`).
+    Its types are already checked (`template.check`).
     """
     metadata, spec = _mapping(template.get("metadata")), _mapping(template.get("spec"))
     for name in ("labels", "annotations"):
@@ -126,12 +126,12 @@ def arguments(template: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def shown(key: object) -> str:
-    """A key as a message shows it: on one line, whatever it holds."""
+    """A key on one line, for messages."""
     return str(key).encode("unicode_escape").decode()
 
 
 def is_pinned(setting: str) -> bool:
-    """Whether a statement's meaning depends on it, in whatever case it is written."""
+    """Whether a statement's meaning depends on the setting, in any case of letters."""
     return setting.strip().lower() in _PINNED
 
 
@@ -153,7 +153,7 @@ def _conf(where: str, conf: Any, prefix: str = "") -> Iterator[InvalidText]:
 
 
 def _java_options(path: str, value: object) -> Iterator[InvalidText]:
-    # Quotes and backslashes vanish when Spark splits the options.
+    # Quotes and backslashes disappear when Spark splits the options.
     if _OPTION_OF_SPARK.search(re.sub(r"[\"'\\]", "", str(value))):
         yield InvalidText(
             path, "a setting of Spark (-Dspark.…)", "settings of Spark in spec.sparkConf"
@@ -226,7 +226,7 @@ def _controls(text: str) -> Iterator[str]:
 
 
 def _odd(text: str, good: str = r"[A-Za-z0-9._-]") -> str:
-    """The first character that a text must not have."""
+    """The first invalid character of a text."""
     for character in text:
         if not re.fullmatch(good, character):
             printable = character.isprintable() and character != " "

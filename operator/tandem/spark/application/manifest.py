@@ -1,10 +1,10 @@
-"""The `SparkApplication` of an attempt: built from a job request, read back as a job's status.
+"""The `SparkApplication` of an attempt: built from a job request, and read as a job's status.
 
-Pure: knows the API of Kubeflow's Spark operator (`sparkoperator.k8s.io/v1beta2`, v2.5.1), and no
-client. It is one `ApplicationBuilder` (`tandem.spark.application.port`).
+Pure: knows the API of Kubeflow's Spark operator (`sparkoperator.k8s.io/v1beta2`, v2.5.1), but no
+client. An implementation of `ApplicationBuilder` (`tandem.spark.application.port`).
 
-An application is written once: the Spark operator runs it again after nearly every change of
-its spec, so nothing here makes a patch.
+An application is written once: the Spark operator runs it again after nearly every change of its
+spec, so nothing here creates a patch.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ ATTEMPT_LABEL: Final = "tandem.dev/attempt"
 INPUT_BYTES_ANNOTATION: Final = "tandem.dev/input-bytes"
 
 MAX_NAME: Final = 50
-"""Longer names are cut and hashed by the Spark operator for the services that it makes."""
+"""The Spark operator truncates and hashes longer names for the services that it creates."""
 _DNS_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 
 _NETWORK_POLICY: Final = "org.apache.spark.deploy.k8s.features.NetworkPolicyFeatureStep"
@@ -80,8 +80,8 @@ _PLACEHOLDER_OWNER: Final = JobOwner("tandem.dev/v1alpha1", "", "", "")
 class KubeflowApplications:
     """`ApplicationBuilder` for Kubeflow's Spark operator.
 
-    Raises: InvalidSpec if the operator-wide template sets what is ours, or if what templates are
-        allowed beside the lists is no pattern.
+    Raises: InvalidSpec if the operator-wide template sets a reserved field, or if a pattern of
+        settings allowed in addition to the lists is invalid.
     """
 
     settings: ApplicationSettings = field(default_factory=ApplicationSettings)
@@ -190,14 +190,14 @@ def build(
     """The `SparkApplication` of one attempt. The same arguments give the same object.
 
     Args:
-        template: the resource's `sparkTemplate`; `settings.template` lies below it.
+        template: the resource's `sparkTemplate`, merged over `settings.template`.
         secret_name: a Secret whose keys become environment variables of driver and executors.
-            Credentials never stand in arguments or anywhere else in the object.
-        service_account: of the table's storage, instead of the settings'; not used beside a
-            Secret.
-        labels: more labels of ours; names of resources are shortened by `label_value`.
+            Credentials never occur in arguments or anywhere else in the object.
+        service_account: that of the table's storage, instead of the settings'; ignored if there is
+            a Secret.
+        labels: additional labels; names of resources are shortened by `label_value`.
 
-    Raises: InvalidSpec naming the path that a template must not set, or for a name that is no
+    Raises: InvalidSpec that names the path that a template must not set, or if a name is not a
         DNS-1035 label.
     """
     _check_name(request.name)
@@ -216,17 +216,17 @@ def build(
         max_executors=settings.max_executors,
         distributed=distributed,
     )
-    # Where a table has both, the secret is used.
+    # If a table has both, the Secret is used.
     account = "" if secret_name else service_account
     defaults = _defaults(request, settings, size, account or settings.service_account)
     for (part, key), setting in _SIZE_KEYS.items():
         if setting in conf:
-            # The field would win over what the user says in the other place.
+            # The field would override the user's value in the other place.
             defaults[part].pop(key, None)
     if (asked.get("dynamicAllocation") or {}).get("enabled"):
         defaults["executor"].pop("instances", None)
     merged = templates.merge({"spec": defaults}, settings.template or {})
-    # One after the other, so that a null of the resource's template removes what is below.
+    # One after the other, so that a null in the resource's template removes the value below it.
     merged = templates.merge(merged, template or {})
     spec = merged.setdefault("spec", {})
     complete_pods(spec, secret_name, alone=not size.executors)
@@ -270,7 +270,7 @@ def build(
 
 
 def label_value(text: str) -> str:
-    """A name as a label's value: what is longer than 63 characters is cut and hashed."""
+    """A name as a label's value: names longer than 63 characters are truncated and hashed."""
     if len(text) <= 63:
         return text
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
@@ -288,7 +288,7 @@ def _check_name(name: str) -> None:
 
 
 def _asks_for_executors(spec: Mapping[str, Any], conf: Mapping[str, str]) -> bool:
-    """Whether a template sets the number of executors: then there are some."""
+    """Whether a template sets the number of executors, so that there are some."""
     return bool(
         (spec.get("executor") or {}).get("instances")
         or (spec.get("dynamicAllocation") or {}).get("enabled")
@@ -300,12 +300,12 @@ def _asks_for_executors(spec: Mapping[str, Any], conf: Mapping[str, str]) -> boo
 def _defaults(
     request: JobRequest, settings: ApplicationSettings, size: JobSizes, account: str
 ) -> Json:
-    """What a template may change."""
+    """The settings that a template may change."""
     flags = ["-XX:+UseSerialGC"]
     if not size.executors and request.input_bytes < SHORT_JOB_BYTES:
         flags.append("-XX:TieredStopAtLevel=1")
     driver = {**_pod(size.driver), "serviceAccount": account, "securityContext": SECURITY}
-    # Alone, the driver starts no executors; the CRD requires the field all the same.
+    # A lone driver starts no executors; the CRD requires the field all the same.
     executor = {
         **(_pod(size.executor) if size.executors else {"cores": 1, "memory": "512m"}),
         "instances": size.executors or 1,
@@ -327,9 +327,11 @@ def _defaults(
             "spark.default.parallelism": str(size.slots),
             "spark.sql.catalogImplementation": "in-memory",
             "spark.sql.execution.arrow.pyspark.enabled": "true",
-            # Spark 4.2's needs a right that the Spark operator (2.5.1) lacks. Null brings it back.
+            # This step of Spark 4.2 needs a permission that the Spark operator (2.5.1) lacks. A
+            # null in a template restores it.
             "spark.kubernetes.driver.pod.excludedFeatureSteps": _NETWORK_POLICY,
-            # A task's fourth loss ends a job, and says why; Spark's own 3 executors come before.
+            # The fourth loss of a task ends the job with a reason; Spark's default of 3 executors
+            # would end it earlier.
             "spark.executor.maxNumFailures": str(max(8, 2 * size.executors)),
         },
     }
@@ -347,6 +349,6 @@ def _pod(pod: PodSize) -> Json:
 
 
 def _whole(value: object, default: int) -> int:
-    """A number of cores as a template gives it; the CRD judges what is none."""
+    """The number of cores in a template; the CRD validates values that are not numbers."""
     text = str(value or "")
     return max(int(text), 1) if text.isdecimal() and len(text) < 9 else default

@@ -1,5 +1,5 @@
-"""What the pods of an application have beside what a template says: credentials, no rights, and a
-place to write. Pure."""
+"""Additions to the pods of an application beyond its template: credentials, no privileges, and a
+writable volume. Pure."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ SECURITY: Final[Json] = {
     "capabilities": {"drop": ["ALL"]},
     "seccompProfile": {"type": "RuntimeDefault"},
 }
-"""As Spark's images are made: user 185 and no rights. What may be written is `SCRATCH`, and the
-folders for Spark's blocks, which Spark makes volumes of on its own (`spark.local.dir`)."""
+"""Matches Spark's images: user 185 and no privileges. Writable are `SCRATCH`, and the folders for
+Spark's blocks, for which Spark itself creates volumes (`spark.local.dir`)."""
 
 SCRATCH: Final = "/tmp"
 _SCRATCH_VOLUME: Final = "tandem-tmp"
 
 
 def complete_pods(spec: Json, secret_name: str | None, *, alone: bool) -> None:
-    """Credentials; no token of the API server where the job uses none; and a pod template that
-    holds what must not be lost in a cluster without the Spark operator's webhook, which alone
-    applies the fields beside the template."""
+    """Add credentials; no token of the API server if the job uses none; and a pod template with
+    everything that must also apply in a cluster without the Spark operator's webhook, since only
+    the webhook applies the fields outside the template."""
     credentials = [{"secretRef": {"name": secret_name}}] if secret_name else []
     for part, name in (("driver", DRIVER_CONTAINER), ("executor", EXECUTOR_CONTAINER)):
         pod = spec.setdefault(part, {})
@@ -53,8 +53,8 @@ def complete_pods(spec: Json, secret_name: str | None, *, alone: bool) -> None:
 
 
 def _add_scratch(pod: Json, container: Json, part: str, conf: Mapping[str, Any]) -> None:
-    """A volume at `SCRATCH`, unless a template mounts one there: by the pod's template, by the
-    field beside it, or by a setting. What has no shape of a list, the API server judges."""
+    """Add a volume at `SCRATCH`, unless a template mounts one there: in the pod template, in the
+    field outside it, or by a setting. The API server rejects values that are not lists."""
     volumes = pod["template"]["spec"].get("volumes") or []
     mounts = container.get("volumeMounts") or []
     beside = pod.get("volumeMounts") or []

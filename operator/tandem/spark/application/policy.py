@@ -1,13 +1,14 @@
-"""What a `sparkTemplate` may make of a job under the policy `restricted`. Pure.
+"""Checks what a `sparkTemplate` may do under the policy `restricted`. Pure.
 
-Any user who may create operations in a namespace writes a template; the Spark operator, whose
-rights are larger, puts the SparkApplication into effect. So a template may only affect the pods of
-its job, and these must keep to the Pod Security Standard `restricted` and to the account of the
-job. What runs inside the pods is not restricted: the image is free.
+Any user who may create operations in a namespace writes a template; the Spark operator, which has
+more privileges, puts the SparkApplication into effect. So a template may only affect the pods of
+its job, and these must conform to the Pod Security Standard `restricted` and use the account of the
+job. What runs inside the pods is not restricted: any image is allowed.
 
-There are two checks. What a template sets must be on the lists of `allowed_settings`. And the
-resulting pods must be restricted: the application with the template is compared with the one
-without it, so that a resource is not blamed for violations of the administrator's own template.
+There are two checks. The settings and fields of a template must be on the lists of
+`allowed_settings`. And the resulting pods must be restricted: the application with the template is
+compared with the one without it, so that a resource is not blamed for violations of the
+administrator's own template.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ JsonMapping = Mapping[str, Any]
 
 
 class TemplatePolicy(StrEnum):
-    """`any`: whatever the Spark operator takes."""
+    """`any`: everything that the Spark operator accepts."""
 
     RESTRICTED = "restricted"
     ANY = "any"
@@ -33,8 +34,8 @@ class TemplatePolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """`where` is the path below a SparkApplication. `what` is all that is wrong there, so that
-    the same fault in something else is another violation."""
+    """`where` is the path below a SparkApplication. `what` is the whole invalid value, so that the
+    same violation by another value is a different one."""
 
     where: str
     why: str
@@ -44,11 +45,11 @@ class Violation:
 def require_listed(
     template: JsonMapping, *, allowed: tuple[str, ...], resource: str, field: str
 ) -> None:
-    """That a template sets nothing but what is on the lists.
+    """Check that a template sets only what is on the lists.
 
     Args:
         allowed: an administrator's additions, `spark.extraListeners` or `spec.batchScheduler`.
-    Raises: InvalidSpec that names the path of the first thing that is not, and how many more.
+    Raises: InvalidSpec that names the first path that is not allowed, and how many more there are.
     """
     found = list(unlisted(template, allowed))
     if not found:
@@ -69,12 +70,12 @@ def require_listed(
 def require_restricted(
     without: JsonMapping, made: JsonMapping, *, accounts: Iterable[str], resource: str, field: str
 ) -> None:
-    """That a template breaks nothing.
+    """Check that a template adds no violation.
 
     Args:
         without, made: `spec` of the application without and with it.
         accounts: service accounts that its pods may have.
-    Raises: InvalidSpec that names the path of the first thing that it breaks, and how many more.
+    Raises: InvalidSpec that names the path of the first violation, and how many more there are.
     """
     known = set(violations(without, accounts=accounts))
     found = [each for each in violations(made, accounts=accounts) if each not in known]
@@ -93,7 +94,7 @@ def require_restricted(
 
 
 def violations(spec: JsonMapping, *, accounts: Iterable[str]) -> Iterator[Violation]:
-    """Everything in an application's `spec` that is not restricted."""
+    """All violations in an application's `spec`."""
     allowed = frozenset(accounts) | {""}
     for key, value in _mapping(spec.get("sparkConf")).items():
         if "apparmor" in key.lower():
@@ -160,13 +161,13 @@ def _part(
                 yield _wrong(f"{path}.annotations.{key}", "it changes a pod's confinement", value)
     yield from _volumes(at, inner.get("volumes"))
     yield from _mounts(where, pod, inner, unrestricted)
-    # The webhook's field wins over the template's where both are given; either alone must do.
+    # The webhook's field overrides the template's if both are given; each alone must be valid.
     contexts = [(f"{where}.podSecurityContext", _mapping(pod.get("podSecurityContext")))]
     contexts.append((f"{at}.securityContext", _mapping(inner.get("securityContext"))))
     for path, context in contexts:
         yield from _forbidden(path, context)
     shared: JsonMapping = {**contexts[1][1], **contexts[0][1]}
-    # Spark's own container, by the field and by the template: without the webhook only the
+    # Spark's own container, in the field and in the template: without the webhook only the
     # latter applies.
     yield from _container(where, {**pod, "name": _SPARKS[0]}, shared)
     for key in ("initContainers", "sidecars"):
@@ -192,8 +193,8 @@ def _container(where: str, container: JsonMapping, shared: JsonMapping) -> Itera
     at = f"{where}.securityContext"
 
     def wrong(path: str, why: str) -> Violation:
-        # With all of it: the same fault of another image is another one. What runs as Spark is
-        # free anyway, and so is its size.
+        # With the whole container: the same violation with another image is a different one. The
+        # image and size of Spark's container are free, and left out.
         sparks = container.get("name") in _SPARKS
         return Violation(path, why, _text(context if sparks else container))
 
@@ -227,7 +228,7 @@ def _container(where: str, container: JsonMapping, shared: JsonMapping) -> Itera
 
 
 def _forbidden(where: str, context: JsonMapping) -> Iterator[Violation]:
-    """Of a pod's or a container's security context."""
+    """Violations in a pod's or a container's security context."""
     if context.get("runAsUser") in (0, "0"):
         yield _wrong(f"{where}.runAsUser", "it is root", context)
     if context.get("runAsNonRoot") is False:
@@ -267,8 +268,8 @@ def _unrestricted(volumes: Any) -> frozenset[str]:
 def _mounts(
     where: str, pod: JsonMapping, inner: JsonMapping, unrestricted: frozenset[str]
 ) -> Iterator[Violation]:
-    """Mounts of unrestricted volumes: that a container of the administrator has such a mount
-    gives it to no other, nor to this one with another image."""
+    """Mounts of unrestricted volumes. A mount in a container of the administrator does not allow it
+    in another container, nor in the same one with another image."""
     holders: list[tuple[str, JsonMapping]] = [(where, {**pod, "name": _SPARKS[0]})]
     for at, owner in ((where, pod), (f"{where}.template.spec", inner)):
         for key in ("initContainers", "sidecars", "containers", "ephemeralContainers"):
@@ -289,8 +290,8 @@ def _mapping(value: Any) -> JsonMapping:
 
 
 def _items(value: Any) -> list[Any]:
-    """Of what should be a list; anything else is one item, which is none of those that are let
-    through."""
+    """The items of a value that should be a list; any other value counts as one item, which no
+    check accepts."""
     if value in (None, (), "", {}):
         return []
     return value if isinstance(value, list) else [value]

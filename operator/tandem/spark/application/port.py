@@ -1,8 +1,8 @@
 """The port to Spark operators: what other modules know of the resource that starts a job.
 
-Kubeflow's is built (`tandem.spark.application.manifest`); another Spark operator's resources are
-another `ApplicationBuilder` (`docs/decisions/0023-spark-operators-behind-a-seam.md`). Pure, no
-client.
+`tandem.spark.application.manifest` implements it for Kubeflow's; the resources of another Spark
+operator need another `ApplicationBuilder`
+(`docs/decisions/0023-spark-operators-behind-a-seam.md`). Pure, no client.
 """
 
 from __future__ import annotations
@@ -40,13 +40,14 @@ class JobOwner:
 
 @dataclass(frozen=True, slots=True)
 class ApplicationSettings:
-    """What an operator's administrator decides for all jobs.
+    """The settings of an operator's administrator for all jobs.
 
-    `image` is by default the one of this version that the Dockerfile makes, for operator and
-    jobs alike; `apps_dir` is where it has `spark_apps/`; `template` lies below those of resources;
-    `ttl_s` is how long an ended application (and with it its driver's log) is kept, None for as
-    long as its resource; `template_policy` is for the templates of resources, `template_allow` what
-    they may set beside the lists of `allowed_settings` (patterns of settings and of fields).
+    `image` is by default the image of this version that the Dockerfile builds, for operator and
+    jobs alike; `apps_dir` is the folder of `spark_apps/` in it; the templates of resources are
+    merged over `template`; `ttl_s` is how long an ended application (and with it its driver's log)
+    is kept, None for as long as its resource; `template_policy` applies to the templates of
+    resources, `template_allow` adds to the lists of `allowed_settings` (patterns of settings and of
+    fields).
     """
 
     image: str = f"tandem:{__version__}"
@@ -77,8 +78,8 @@ class ApplicationBuilder(Protocol):
         resource: str = "",
         service_account: str = "",
     ) -> None:
-        """Raises: InvalidSpec if a resource's template sets what is ours, or what the policy
-        refuses."""
+        """Raises: InvalidSpec if a resource's template sets a reserved field, or one that the
+        policy refuses."""
         ...
 
     def build(
@@ -102,19 +103,19 @@ class ApplicationBuilder(Protocol):
         *,
         now_ms: int | None = None,
     ) -> JobStatus:
-        """What the object and, where it matters, its driver's pod say of the job."""
+        """The status of the job, from the object and, where needed, its driver's pod."""
         ...
 
     def needs_pod(self, application: Mapping[str, Any]) -> bool:
-        """Whether the driver's pod may say something that the object does not."""
+        """Whether the driver's pod may have information that the object lacks."""
         ...
 
     def finished(self, application: Mapping[str, Any]) -> bool:
-        """Whether its Spark operator will start nothing more for it."""
+        """Whether its Spark operator starts nothing more for it."""
         ...
 
     def driver_pod(self, application: Mapping[str, Any]) -> str:
-        """The name of its driver's pod, there or not."""
+        """The name of its driver's pod, which need not exist."""
         ...
 
     def pods(self, name: str) -> str:

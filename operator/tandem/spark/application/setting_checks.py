@@ -1,4 +1,4 @@
-"""Compares what a `sparkTemplate` sets with the lists of `allowed_settings`. Pure."""
+"""Checks the fields and settings of a `sparkTemplate` against `allowed_settings`. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LOCAL: Final = re.compile(r"local:///[A-Za-z0-9._/+-]+(?:#[A-Za-z0-9._-]+)?")
 
 
 def check_patterns(patterns: Iterable[str]) -> None:
-    """That each names settings or fields. Raises: InvalidSpec."""
+    """Check that each pattern names settings or fields. Raises: InvalidSpec."""
     for pattern in patterns:
         if not _PATTERN.fullmatch(pattern):
             raise InvalidSpec(
@@ -33,10 +33,10 @@ def check_patterns(patterns: Iterable[str]) -> None:
 
 
 def unlisted(template: Mapping[str, Any], allowed: tuple[str, ...] = ()) -> Iterator[InvalidText]:
-    """What a template sets that neither the lists here nor an administrator's patterns name, and
-    texts that Spark would replace by something else.
+    """The parts of a template that neither the lists here nor an administrator's patterns allow,
+    and texts that Spark would substitute.
 
-    Its shape is known to be right (`template.check`).
+    Its types are already checked (`template.check`).
     """
     fields = _compiled(allowed)
     for name in ("metadata", "spec"):
@@ -59,19 +59,19 @@ def unlisted(template: Mapping[str, Any], allowed: tuple[str, ...] = ()) -> Iter
                 )
     for path, text in arguments(template):
         if "${" in text:
-            # Spark replaces ${env:NAME} and ${system:NAME} where it reads a setting.
+            # Spark substitutes ${env:NAME} and ${system:NAME} when it reads a setting.
             yield InvalidText(
                 path, "`${`, which Spark replaces in the Spark operator's pod", "plain text"
             )
 
 
 def setting_allowed(name: str, allowed: tuple[str, ...] = ()) -> bool:
-    """Whether a template may set that setting of Spark."""
+    """Whether a template may set this Spark setting."""
     return bool(_settings().fullmatch(name) or _compiled(allowed).fullmatch(name))
 
 
 def why_refused(setting: str) -> str:
-    """In words, why a setting is not on the list."""
+    """Why a setting is not on the list, for messages."""
     for pattern, why in _WHY:
         if re.match(pattern, setting, re.IGNORECASE):
             return why
@@ -91,7 +91,7 @@ _FIELDS: Final = "a field of docs/template-policy.md"
 
 
 def _walk(path: str, value: Any, place: str, allowed: re.Pattern[str]) -> Iterator[InvalidText]:
-    """Fields below `path`; `place` is the path in the words of `FIELDS`."""
+    """Fields below `path`; `place` is the path in the notation of `FIELDS`."""
     if not isinstance(value, Mapping):
         return
     for key, inner in value.items():
@@ -115,7 +115,7 @@ def _reason(place: str) -> str:
 
 @lru_cache(maxsize=1)
 def _fields() -> dict[str, str]:
-    """Of each field: `all` with what is below it, `leaf`, or `inner` where the next table holds."""
+    """For each field: `all` (with everything below it), `leaf`, or `inner` (its fields follow)."""
     found: dict[str, str] = {}
     for places, names in FIELDS.items():
         for place in places.split(", "):
@@ -141,7 +141,7 @@ def _compiled(allowed: tuple[str, ...]) -> re.Pattern[str]:
 
 
 def _pattern(names: Iterable[str]) -> re.Pattern[str]:
-    """`*` is the rest at the end, else a part between two dots."""
+    """A `*` at the end matches any suffix, elsewhere a part between two dots."""
     parts = []
     for name in names:
         head, rest = (name[:-1], ".+") if name.endswith(".*") else (name, "")

@@ -1,9 +1,9 @@
-"""How large a job's driver and executors are, from what its plan reads. Pure.
+"""The sizes of a job's driver and executors, from the input of its plan. Pure.
 
-Data is decoded and encoded by Python workers outside of the JVM's heap, one per task at a time,
-so the memory *beside* the heap (`memoryOverhead`) grows with the tasks that run at once, and
-the heap hardly does. A small job needs no executors at all: Spark's driver-pod-only mode runs
-the tasks in the driver, which saves the start of a second pod and its JVM.
+Data is decoded and encoded by Python workers outside the JVM's heap, one per concurrent task, so
+the memory *beside* the heap (`memoryOverhead`) grows with the number of concurrent tasks, and the
+heap hardly does. A small job needs no executors at all: in Spark's driver-pod-only mode the driver
+runs the tasks, which saves the start of a second pod and its JVM.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ MIB = 1 << 20
 GIB = 1 << 30
 
 DRIVER_ALONE_BYTES = SHORT_JOB_BYTES
-"""Jobs that read less than this run in the driver alone (and with the first compiler tier)."""
+"""Jobs that read less than this run in the driver only (and with the first compiler tier)."""
 LARGE_BYTES = 100 * GIB
-"""From here on the driver gets more heap: it holds the answers of all tasks."""
+"""Jobs that read more than this have a larger driver heap: it holds the answers of all tasks."""
 BYTES_PER_SLOT = 512 * MIB
-"""An executor's core is worth its start if it reads about this much."""
+"""An executor core pays for its start if it reads about this much."""
 EXECUTOR_CORES = 2
 WORKER_BYTES = GIB
 """Memory of a Python worker: decoded batches of several inputs, and the row groups it writes."""
@@ -29,7 +29,7 @@ WORKER_BYTES = GIB
 
 @dataclass(frozen=True, slots=True)
 class PodSize:
-    """Cores, heap of the JVM, and memory beside it, in bytes."""
+    """Cores, JVM heap, and memory beside it, in bytes."""
 
     cores: int
     heap: int
@@ -46,7 +46,7 @@ class JobSizes:
 
     @property
     def slots(self) -> int:
-        """Tasks at once."""
+        """Concurrent tasks."""
         return self.executors * self.executor.cores or self.driver.cores
 
 
@@ -64,14 +64,14 @@ def sizes(
     Args:
         input_bytes: what the job reads, 0 if unknown.
         tasks: parts of the work, 0 if unknown; no more slots than these.
-        cores: of a driver that is alone.
-        heap: of the driver, in bytes, instead of the table's.
-        max_executors: never more than these, at least 1.
-        distributed: with executors in any case, since the template requests them.
+        cores: those of a driver without executors.
+        heap: the driver's heap in bytes, instead of the table's.
+        max_executors: the maximum number of executors, at least 1.
+        distributed: use executors in any case, since the template requests them.
     """
     executor = PodSize(EXECUTOR_CORES, 2 * GIB, EXECUTOR_CORES * WORKER_BYTES)
     if not distributed and (input_bytes < DRIVER_ALONE_BYTES or tasks == 1):
-        # A single task runs nowhere faster than in the driver.
+        # A single task does not run faster than in the driver.
         driver = PodSize(cores, heap or GIB, cores * WORKER_BYTES)
         return JobSizes(driver, executor, 0)
     slots = max(ceil(input_bytes / BYTES_PER_SLOT), 1)

@@ -1,9 +1,9 @@
-"""What a `SparkApplication` and its driver's pod say of a job. Pure.
+"""The status of a job from its `SparkApplication` and its driver's pod. Pure.
 
 States are those of Kubeflow's Spark operator v2.5.1 (`api/v1beta2/sparkapplication_types.go`), and
-messages as its controller words them. The state is a hint: an operator that was restarted at the
-wrong moment calls a job failed whose driver runs (its issues 2573, 2755, 2788), and the truth
-about success is the result in the table's store. So a failure counts only if the driver's pod does
+messages are worded as in its controller. The state is a hint: an operator that was restarted at the
+wrong moment reports a job as failed while its driver runs (its issues 2573, 2755, 2788), and only
+the result in the table's store proves success. So a failure counts only if the driver's pod does
 not contradict it, and an unknown state is waited for.
 """
 
@@ -23,7 +23,7 @@ DRIVER_CONTAINER: Final = "spark-kubernetes-driver"
 EXECUTOR_CONTAINER: Final = "spark-kubernetes-executor"
 
 LOG_ANNOTATION: Final = "tandem.dev/log"
-"""Where the log is if there is no pod: `tandem dev` writes it."""
+"""The location of the log if there is no pod: `tandem dev` writes it."""
 
 NEW = ""
 SUBMITTED = "SUBMITTED"
@@ -56,17 +56,17 @@ STATES: Final[Mapping[str, tuple[JobPhase, str]]] = {
     RESUMING: (JobPhase.STARTING, "it was resumed"),
     UNKNOWN: (JobPhase.RUNNING, "the Spark operator has lost sight of its driver"),
 }
-"""All states of v2.5.1: what they mean to the engine, and their message. A state that is not
-among them is waited for, as UNKNOWN is."""
+"""All states of v2.5.1: the phase for the engine, and the message. A state that is not listed is
+waited for, like UNKNOWN."""
 
 FINISHED = frozenset({COMPLETED, FAILED})
-"""States that the Spark operator never leaves on its own."""
+"""States that the Spark operator never leaves by itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class DriverTimeouts:
-    """For how many seconds a driver may hang before its job counts as failed. All three may resolve
-    without a change: a registry comes back, a node is added, a Secret is created."""
+    """How many seconds a driver may hang before its job counts as failed. All three causes may
+    resolve by themselves: a registry comes back, a node is added, a Secret is created."""
 
     image_pull_s: int = 300
     unschedulable_s: int = 1_800
@@ -88,17 +88,17 @@ _NEEDS_POD = frozenset({NEW, SUBMITTED, RESUMING, SUBMISSION_FAILED, FAILED})
 
 
 def state_of(application: Mapping[str, Any]) -> str:
-    """`status.applicationState.state`; "" as long as the Spark operator has not written it."""
+    """`status.applicationState.state`; "" until the Spark operator writes it."""
     return str(_get(application, "status", "applicationState", "state") or "")
 
 
 def needs_pod(application: Mapping[str, Any]) -> bool:
-    """Whether the driver's pod may say something that the application does not."""
+    """Whether the driver's pod may have information that the application lacks."""
     return state_of(application) in _NEEDS_POD
 
 
 def driver_pod_name(application: Mapping[str, Any]) -> str:
-    """As the Spark operator names it."""
+    """The pod's name, as the Spark operator chooses it."""
     named = _get(application, "status", "driverInfo", "podName")
     return str(named or f"{_get(application, 'metadata', 'name')}-driver")
 
@@ -113,10 +113,10 @@ def classify(
     """A job's status.
 
     Args:
-        application: None if there is none (any more): then the job is `UNKNOWN`, and the engine
+        application: None if it does not exist (any more): then the job is `UNKNOWN`, and the engine
             looks for its result.
-        driver_pod: None if there is none, or it need not be looked at (`needs_pod`).
-        now_ms: the time, for `patience`; None: a driver that hangs is waited for.
+        driver_pod: None if it does not exist, or is not needed (`needs_pod`).
+        now_ms: the time, for `patience`, in Unix milliseconds; None: a hanging driver never fails.
     """
     if application is None:
         return JobStatus(
@@ -144,7 +144,7 @@ def _failed(
     now_ms: int | None,
     patience: DriverTimeouts,
 ) -> JobStatus:
-    """The Spark operator calls it failed: the pod, if it is there, knows better."""
+    """The status if the Spark operator reports a failure: a pod that exists takes precedence."""
     said = _cause(str(_get(application, "status", "applicationState", "errorMessage") or ""))
     if pod is None:
         reason = _reason_of(said, state)
@@ -168,7 +168,7 @@ def _failed(
 
 
 def _ended(ended: Mapping[str, Any], log: str) -> JobStatus:
-    """A driver that ended with an exit code other than 0."""
+    """The status of a driver that ended with an exit code other than 0."""
     code, why = int(ended.get("exitCode", -1)), str(ended.get("reason") or "Error")
     last = _last_line(str(ended.get("message") or ""))
     message = f"the driver ended with exit code {code} ({why})" + (f": {last}" if last else "")
@@ -207,7 +207,7 @@ def _hangs(reason: Reason, text: str, log: str, over: bool) -> JobStatus:
 
 
 def _reason_of(said: str, state: str) -> Reason:
-    """From the Spark operator's words alone: the pod is gone."""
+    """The reason from the Spark operator's message alone: the pod no longer exists."""
     if "driver pod not found" in said:
         return Reason.JOB_VANISHED
     if state == SUBMISSION_FAILED or "failed to submit spark application" in said:
@@ -218,7 +218,7 @@ def _reason_of(said: str, state: str) -> Reason:
 
 
 def _eviction(pod: Mapping[str, Any]) -> str:
-    """Why the cluster took the pod away, "" if it did not."""
+    """Why the cluster evicted the pod, "" if it did not."""
     status = pod.get("status") or {}
     if status.get("reason") in _EVICTED:
         message = _line(status.get("message") or "")
@@ -233,7 +233,7 @@ def _eviction(pod: Mapping[str, Any]) -> str:
 
 
 def _belongs(pod: Mapping[str, Any], application: Mapping[str, Any]) -> bool:
-    """Whether it is the driver of this very application, not of an earlier one of its name."""
+    """Whether it is the driver of this application, not of an earlier one of the same name."""
     uid = _get(application, "metadata", "uid")
     owners = _get(pod, "metadata", "ownerReferences") or []
     return any(owner.get("uid") == uid for owner in owners)
@@ -275,7 +275,7 @@ def _condition(pod: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
 
 
 def _over(pod: Mapping[str, Any], condition: str, now_ms: int | None, limit_s: int) -> bool:
-    """Whether the pod has been in this condition, or there at all, for longer than that."""
+    """Whether the pod has been in this condition, or has existed, for longer than the limit."""
     since = _condition(pod, condition).get("lastTransitionTime") or _get(
         pod, "metadata", "creationTimestamp"
     )
@@ -299,7 +299,7 @@ def _line(text: str) -> str:
 
 
 def _cause(text: str) -> str:
-    """The Spark operator's words; of the whole output of a spark-submit, the exception."""
+    """The Spark operator's message; only the exception if it is the output of spark-submit."""
     thrown = re.search(r"^Exception in thread \S+ (.*)$", text, re.MULTILINE)
     return _line(f"{text.split(':', 1)[0]}: {thrown[1]}" if thrown else text)
 

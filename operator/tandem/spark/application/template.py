@@ -1,8 +1,8 @@
-"""Templates of a `SparkApplication`: what they may set, and how they are merged. Pure.
+"""Templates of a `SparkApplication`: checks their fields, and merges them. Pure.
 
-Three layers, each over the one before: our defaults, the operator's template, the resource's
-template. On top come the settings that correctness needs; a template that sets one of them is
-refused with the path's name, not silently overruled.
+Three layers, each over the previous one: our defaults, the operator's template, the resource's
+template. On top are the settings that correctness requires; a template that sets one of them is
+refused with its path, not silently overridden.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ OURS: Final = (
     "spec.sparkConf.spark.kubernetes.executor.podTemplate*",
     *(f"spec.sparkConf.{key}" for key in session_conf()),
 )
-"""Paths that only we set. A `*` at the end stands for any rest.
+"""Paths that only Tandem sets. A `*` at the end matches any suffix.
 
 What a job is and how often it runs (a second run of the same attempt would be a second driver),
-who owns it, the labels by which its pods are found, and the pinned settings under which a
-statement has one meaning.
+its owner, the labels that select its pods, and the pinned settings under which a statement has one
+meaning.
 """
 
 _MOST_LEVELS = 64
@@ -75,10 +75,10 @@ _TEXTS: Final = ("sparkConf", "hadoopConf")
 
 
 def check(template: Mapping[str, Any] | None, *, resource: str = "", field: str = "") -> None:
-    """That a template sets nothing of ours and has the shape of a `SparkApplication`.
+    """Check that a template sets no reserved field and has the types of a `SparkApplication`.
 
     Args:
-        resource, field: whose it is, for the message: `TableCompaction/nightly`,
+        resource, field: the template's location, for messages: `TableCompaction/nightly`,
             `spec.sparkTemplate`.
     Raises: InvalidSpec.
     """
@@ -140,7 +140,7 @@ def check(template: Mapping[str, Any] | None, *, resource: str = "", field: str 
 
 
 def _check_depth(template: Mapping[str, Any], resource: str, field: str) -> None:
-    """Everything else here walks it by recursion."""
+    """Limit the nesting: all other functions here recurse into the template."""
     level: list[Any] = [template]
     for _ in range(_MOST_LEVELS):
         level = [inner for outer in level for inner in _inside(outer)]
@@ -184,11 +184,11 @@ def _check_pod(pod: Mapping[str, Any], path: str, resource: str, field: str) -> 
 
 
 def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> Json:
-    """`above` over `below`, deeply; neither is changed.
+    """Merge `above` over `below`, deeply; neither is modified.
 
-    Mappings are merged key by key. Lists whose items all have a `name` are merged by it
-    (containers, volumes, environment variables); other lists, and everything else, are
-    replaced. A null removes what was below.
+    Mappings are merged by key. Lists whose items all have a `name` are merged by name (containers,
+    volumes, environment variables); other lists, and all other values, are replaced. A null removes
+    the value below it.
     """
     merged: Json = {}
     for key, value in below.items():
@@ -203,7 +203,7 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> Json:
 
 
 def texts(conf: Mapping[str, Any]) -> dict[str, str]:
-    """Spark settings as texts: YAML has numbers and booleans, the CRD wants texts."""
+    """Spark settings as strings: YAML has numbers and booleans, the CRD requires strings."""
     return {key: _text(value) for key, value in conf.items()}
 
 
@@ -231,7 +231,7 @@ def _named(value: Any) -> bool:
 
 
 def _paths(prefix: str, value: Any) -> Iterator[str]:
-    """A path and all below it; keys are taken as they are, dots included."""
+    """A path and all paths below it; keys are taken literally, dots included."""
     yield prefix
     if isinstance(value, Mapping):
         for key, inner in value.items():
@@ -243,7 +243,7 @@ def _is_ours(path: str) -> bool:
 
 
 def _folded(path: str) -> str:
-    """Settings in any case are one: a reader of a template would take them for ours."""
+    """Settings that differ in case count as one: a reader could mistake one for the other."""
     setting = path.removeprefix(_CONF)
     return path if setting == path else _CONF + setting.lower()
 

@@ -1,8 +1,8 @@
-"""The jobs: each module's `run` does one, and writes one result.
+"""The jobs: the `run` of each module executes one, and writes one result.
 
 Modules:
 
-    rewrite         bins in their order
+    rewrite         bins in their existing order
     rewrite_sorted  bins sorted or z-ordered
     ordering        the order of sorted rows
     sorted_rows     the sink of sorted rows

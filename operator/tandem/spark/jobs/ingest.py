@@ -1,7 +1,7 @@
-"""The ingest job: read a source, fit it to the table's schema, write it as few new files.
+"""The ingest job: reads a source, aligns it with the table's schema, writes it as few new files.
 
 Columns are matched by name. A column that the source lacks becomes null if the table allows it;
-one that the table lacks, and a value that does not fit its column, are errors: an ingest never
+a column that the table lacks, and a value that does not fit its column, are errors: an ingest never
 drops data silently.
 """
 
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 MAX_FILES = 8
-"""Tasks that write at once; each writes one file or more, cut at the target size."""
+"""Concurrent writing tasks; each writes one file or more, cut at the target size."""
 
 
 def run(control: Control, spark: SparkSession) -> None:
-    """Do the job and publish its result.
+    """Execute the job and publish its result.
 
     Raises:
         InvalidSpec: the source's columns or options do not fit.
-        StatementFailed: a value does not fit its column, or is null where none may be.
-        SourceUnreadable: a file is damaged. SourceChanged: files changed while they were read.
+        StatementFailed: a value does not fit its column, or is null where it must not be.
+        SourceUnreadable: a file is damaged. SourceChanged: files changed during the read.
     """
     job = control.spec.job
     assert isinstance(job, IngestJob)
@@ -80,6 +80,6 @@ def _report(control: Control, done: int, stage: str) -> None:
 
 
 def _few(rows: DataFrame) -> DataFrame:
-    """A load is one segment: a handful of files, not one for every file of the source."""
+    """One load is one segment: a handful of files, not one for every file of the source."""
     partitions = rows.rdd.getNumPartitions()
     return rows.coalesce(MAX_FILES) if partitions > MAX_FILES else rows

@@ -1,11 +1,11 @@
-"""The merge job: join the table with a source, write what rows become and what is inserted.
+"""The merge job: joins the table with a source, writes updated rows and inserts.
 
 Round 0 merges into the files of the job; then the driver serves rounds as the statement job does:
 the whole merge again at a later version, or only rows of the table that are new since. A merge that
-inserts records which source row matched which (`row_hash.py`), so that the engine can decide
-whether a part is enough. The source is pinned when it is first read (`source_pin.py`). The user's
-text is parsed here, where the source's columns are known, and Spark gets canonical text only. One
-join yields unmatched source rows, unmatched rows of the table, and rows matched several times.
+inserts records which source row matched which row (`row_hash.py`), so that the engine can decide
+whether a part suffices. The source is pinned on first read (`source_pin.py`). The user's text is
+parsed here, where the source's columns are known, and Spark receives canonical text only. One join
+yields unmatched source rows, unmatched rows of the table, and rows matched several times.
 """
 
 from __future__ import annotations
@@ -47,29 +47,29 @@ if TYPE_CHECKING:
     from tandem.spark.jobs.merge_writer import MergeWriteResult
 
 _HERE = "__tandem_here"
-"""True on every row of the source: an outer join has null where there is none."""
+"""True on every row of the source: an outer join has null for rows without one."""
 _NONE = -1
-"""The clause of rows that matched, and to which none applies."""
+"""The clause of rows that matched, but to which no clause applies."""
 MEASURED_BYTES = 16 << 20
-"""A source whose files are larger is not read once more to measure it."""
+"""A source whose files are larger is not read an additional time to measure it."""
 BROADCAST_BYTES = 64 << 20
-"""A source that takes at most so many bytes of memory is sent to all tasks, where the kind of join
-allows it. Of a source that was not measured Spark decides while it runs."""
+"""A source that takes at most this much memory is broadcast to all tasks, if the type of join
+allows it. For a source that was not measured Spark decides at run time."""
 
 MAX_RECORDED = 2_000_000
-"""A merge that matched more rows is executed again as a whole instead: the record of a row is 16
-bytes, at the job and at the operator, and as much again for where it is if it stays."""
+"""A merge that matched more rows is executed again as a whole instead: the record of a row takes 16
+bytes, in the job and in the operator, and as much again for its position if it stays."""
 UNEVEN = 4
-"""One of many tasks may have matched so many times its share of that: all together send the
-driver no more than so many times what it keeps."""
+"""A task may match up to this many times its share of the rows: so all tasks together send the
+driver at most this many times the rows that it keeps."""
 
 
 @dataclass(frozen=True)
 class _Sides:
-    """The two sides of the join, and what is to be done. `part`: the table's side are only some
-    of its rows; `record`: source rows have an identity, which is recorded. `plain` is the
-    source without marks of the join; `size` that of its files in bytes, 0 if unknown;
-    `broadcast`: it takes little memory."""
+    """The two sides of the join, and the mode. `part`: the table's side is only some of its rows;
+    `record`: source rows have an identity, which is recorded. `plain` is the source without the
+    join's columns; `size` the size of its files in bytes, 0 if unknown; `broadcast`: it takes
+    little memory."""
 
     statement: MergeStatement
     schema: StructType
@@ -85,7 +85,7 @@ class _Sides:
 def run(control: Control, spark: SparkSession, stop: threading.Event | None = None) -> None:
     """Merge, then serve rounds. `stop` ends the service early (tests).
 
-    Raises: TandemError if round 0 fails. Failures of later rounds are answered.
+    Raises: TandemError if round 0 fails. Failures of later rounds are reported to the engine.
     """
     from tandem.spark.jobs.merge_writer import MergeSink
 
@@ -115,7 +115,7 @@ def _merge(
     *,
     part: bool,
 ) -> SourceSize | None:
-    """Execute a round, and return what the source takes in memory, which stays as it is."""
+    """Execute a round; returns the memory that the source takes, which does not change."""
     spec = control.spec
     live = sum(i.rows - cardinality(i) for i in inputs)
     with _held(control) as held:
@@ -152,8 +152,8 @@ def _merge(
 def _copy(
     control: Control, sides: _Sides, size: SourceSize | None, round_: int
 ) -> SidecarRef | None:
-    """The source for the engine: whole with the first round, if it is small; else its bounds
-    with the second one, which most merges do not have."""
+    """Copy the source for the engine: whole in the first round, if it is small; else its bounds in
+    the second round, which most merges do not have."""
     if round_ == 0 and size is not None:
         return source_copy.whole(control, sides.plain, sides.statement, size, round_)
     if round_ == 1 and control.result(0).source is None:
@@ -162,10 +162,10 @@ def _copy(
 
 
 def _is_small(sides: _Sides) -> bool:
-    """Whether the source may be read once more at little cost."""
+    """Whether reading the source an additional time costs little."""
     if sides.size:
         return sides.size <= MEASURED_BYTES
-    # Of a Delta table the pin has no sizes; what one task reads is bounded.
+    # The pin of a Delta table has no sizes; the size that one task reads is bounded.
     return sides.plain.rdd.getNumPartitions() <= 1
 
 
@@ -174,8 +174,8 @@ _Held = tuple[source_pin.SourcePin, ListedSource | None]
 
 @contextmanager
 def _held(control: Control) -> Iterator[_Held]:
-    """The pinned source, looked at before it is read and after: what failed in between may have
-    failed because of the change. Raises: SourceChanged."""
+    """The pinned source, checked before and after it is read: an error in between may be a
+    consequence of the change. Raises: SourceChanged."""
     found, source = source_pin.pinned(control)
     try:
         yield found, source
@@ -227,7 +227,7 @@ def _sides(
 
 
 def _check_every(source: StructType, schema: StructType, job: MergeJob) -> None:
-    """Columns that are no simple values must have the same fields on both sides."""
+    """Columns of struct, array or map type must have the same fields on both sides."""
     from pyspark.sql.types import AtomicType, StructType
 
     for field in schema.fields:
@@ -238,7 +238,7 @@ def _check_every(source: StructType, schema: StructType, job: MergeJob) -> None:
 
 
 def _columns_read(statement: MergeStatement) -> tuple[str, ...]:
-    """The columns that are looked at, and those that some update leaves as they are."""
+    """The columns that are evaluated, and those that some update leaves unchanged."""
     names = [column.name for column in statement.table.columns]
     read = set(statement.columns_of_table())
     for clause in statement.clauses:
@@ -284,8 +284,8 @@ def _write(
 
 
 def _decided(sides: _Sides) -> DataFrame:
-    """The rows to which something happens: the table's columns as they become, where the row
-    was, and its fate."""
+    """The rows that change: the table's columns with their new values, the row's position, and its
+    fate."""
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
     from tandem.spark.jobs.merge_writer import CLAUSE, FATE, RowFate
@@ -313,7 +313,7 @@ def _decided(sides: _Sides) -> DataFrame:
 
 
 def _value(clause: Clause, name: str, sides: _Sides) -> Column:
-    """What a column becomes by an update or an insert."""
+    """The new value of a column in an update or an insert."""
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
     from pyspark.sql.types import AtomicType
 
@@ -333,8 +333,8 @@ def _value(clause: Clause, name: str, sides: _Sides) -> Column:
 
 
 def _clause(statement: MergeStatement, record: bool) -> Column:
-    """The number of the clause that applies to a row of the join; null for none, except for
-    matches that are recorded all the same."""
+    """The number of the clause that applies to a row of the join; null for none, except for matches
+    that are recorded nevertheless."""
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
     from tandem.spark.runtime.row_files import POSITION
@@ -396,7 +396,7 @@ def _several(
     inputs: Sequence[InputFile],
     place: tuple[int, int],
 ) -> StatementFailed:
-    """The error that shows the key of a row which several source rows matched."""
+    """The error that shows the key of a row that several source rows matched."""
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
     from tandem.spark.runtime.row_files import POSITION

@@ -1,8 +1,8 @@
-"""The source of a merge as one DataFrame, `s` of its expressions.
+"""The source of a merge as one DataFrame, named `s` in its expressions.
 
 Columns of CSV and JSON that the table has by name are read with the table's types, as an ingest
-would; others are texts (CSV), or what Spark infers (JSON). Parquet and Delta have types of their
-own. Files may differ in columns: what one lacks is null there.
+does; others are strings (CSV), or have the type that Spark infers (JSON). Parquet and Delta have
+their own types. Files may differ in columns: a column that a file lacks is null.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def read(
 ) -> DataFrame:
     """The pinned source. `schema` is the table's.
 
-    Raises: InvalidSpec, StatementFailed, StorageError; and what Spark raises.
+    Raises: InvalidSpec, StatementFailed, StorageError; and Spark's errors.
     """
     job = source_job(control.spec)
     found = readers.read(control, spark, schema, source=source, version=pin.version)
@@ -54,7 +54,7 @@ def read(
 
 
 def _together(frames: Sequence[DataFrame], schema: StructType, job: SourceJob) -> DataFrame:
-    """All rows, each with the columns of all."""
+    """All rows, each with the columns of all frames."""
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
     table = {f.name.lower(): f.dataType for f in schema.fields}

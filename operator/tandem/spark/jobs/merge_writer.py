@@ -1,10 +1,10 @@
-"""A Spark data source that writes the decisions of a merge about rows (see `merge.py`).
+"""A Spark data source that writes a merge's decisions on rows (see `merge.py`).
 
-Beside the table's columns each row says where it was, if it was in the table, and what becomes
-of it: updated rows are written and matched to where they were, deleted ones only matched,
-inserted ones only written, to files of their own. Rows that matched without anything to be done
-are counted, so that a row which matched twice is noticed whatever the clauses say. A merge that
-inserts records which source row each row matched, unless they are too many.
+In addition to the table's columns each row has its position, if it was in the table, and its fate:
+updated rows are written, with a match at their old position; deleted ones are only matched,
+inserted ones only written, to files of their own. Rows that matched without any effect are counted,
+so that a row that matched twice is detected whatever the clauses are. A merge that inserts records
+which source row each row matched, unless there are too many.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ RECORD = pa.schema([*PLACES, pa.field("stays", pa.bool_()), *IDS])
 
 
 class RowFate(IntEnum):
-    """What becomes of a row; values of the column `FATE`."""
+    """What happens to a row; values of the column `FATE`."""
 
     UPDATED = 0
     DELETED = 1
@@ -61,9 +61,9 @@ class RowFate(IntEnum):
 
 
 class MergeWork(RowsWork):
-    """`one_match_only`: rows of the table that come twice are reported, and nothing is written;
-    else they count once. `record`: record which source row each row matched, in the columns of
-    `SOURCE_IDS`, if no more rows than this matched, and in no task more than `record_of_task`.
+    """`one_match_only`: rows of the table that occur twice are reported, and nothing is written;
+    otherwise they count once. `record`: record which source row each row matched, in the columns of
+    `SOURCE_IDS`, if at most this many rows matched, and in each task at most `record_of_task`.
     `set_by_clause`: the columns whose texts are new in rows of each clause."""
 
     one_match_only: bool = True
@@ -73,8 +73,8 @@ class MergeWork(RowsWork):
 
 
 class MergeWriteResult(Format):
-    """What a committed write answers. `doubled` has (input, position) of rows that came more
-    than once; then the rest says nothing. Fresh outputs come last."""
+    """The result of a committed write. `doubled` has (input, position) of rows that occurred more
+    than once; then the other fields are not valid. Fresh outputs come last."""
 
     outputs: tuple[OutputFile, ...] = ()
     matches: str = ""
@@ -102,7 +102,7 @@ class MergeSink(DataSource):
 
 @dataclass
 class MergeTaskOutput(WriterCommitMessage):
-    """What one task wrote; `deleted` and `kept` are Arrow IPC streams of `PLACES`, `record` one
+    """The output of one task; `deleted` and `kept` are Arrow IPC streams of `PLACES`, `record` one
     of `RECORD`, None if there is none, or if it has too many rows."""
 
     updated: TaskOutput
@@ -163,7 +163,7 @@ class MergeWriter(DataSourceArrowWriter):
                 require_texts(rows.column(name), name)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Of all attempts at each task only the one that Spark accepted is in `messages`."""
+        """`messages` has, of all attempts at each task, only the one that Spark accepted."""
         merged = [message for message in messages if isinstance(message, MergeTaskOutput)]
         outputs: list[OutputFile] = []
         tables = [MATCHES.empty_table()]
@@ -186,7 +186,7 @@ class MergeWriter(DataSourceArrowWriter):
             kept = [_stream(m.kept) for m in merged]
             doubled = _doubled(_sorted(pa.concat_tables([touched.select([0, 1]), *kept])))
         else:
-            # Each of them is deleted, by whichever row it matched.
+            # Each of them is deleted, whichever row it matched.
             touched, doubled = touched.filter(pa.array(~_repeats(touched))), ()
         path = f"{self._work.answer_path}.matches.arrow"
         recorded = _recorded(merged, self._work.record) if not doubled else None
@@ -202,12 +202,12 @@ class MergeWriter(DataSourceArrowWriter):
         self._control.put(self._work.answer_path, answer.model_dump_json(by_alias=True).encode())
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Nothing refers to what was written; the engine cleans the attempt's folder."""
+        """Nothing refers to the files written; the engine cleans the attempt's folder."""
 
 
 class _Record:
-    """What a task records of matches, up to a bound: so that a driver with many tasks is not sent
-    what it would throw away."""
+    """A task's record of matches, up to a limit: so that many tasks do not send a driver what it
+    would discard."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -230,7 +230,7 @@ class _Record:
 
 
 def _recorded(merged: Sequence[MergeTaskOutput], limit: int) -> pa.Table | None:
-    """What all tasks recorded, if it is complete, and one source row matched each."""
+    """The records of all tasks, if complete and with one source row for each match."""
     if not limit:
         return None
     parts = [_stream(message.record) for message in merged if message.record is not None]
@@ -241,7 +241,7 @@ def _recorded(merged: Sequence[MergeTaskOutput], limit: int) -> pa.Table | None:
 
 
 def _with(touched: pa.Table, record: pa.Table) -> pa.Table:
-    """Matches with what was recorded, and with the rows that stay. Raises CountMismatch."""
+    """Matches with their records, and with the rows that stay. Raises: CountMismatch."""
     stay = record.filter(record["stays"])
     output = pa.repeat(pa.scalar(KEPT, pa.int32()), len(stay))
     nowhere = pa.nulls(len(stay), pa.int64())
@@ -273,7 +273,7 @@ def _sorted(table: pa.Table) -> pa.Table:
 
 
 def _repeats(table: pa.Table) -> Any:
-    """Which rows of a sorted table are at the place of the row before."""
+    """Which rows of a sorted table have the same position as the previous row."""
     found = np.zeros(len(table), dtype=bool)
     inputs, positions = (table[name].to_numpy() for name in ("input", "position"))
     found[1:] = (inputs[1:] == inputs[:-1]) & (positions[1:] == positions[:-1])

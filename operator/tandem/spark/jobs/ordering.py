@@ -1,14 +1,14 @@
-"""In which order sorted rows are written, and which task writes them: pure, on Arrow arrays.
+"""The order in which sorted rows are written, and the task that writes each: pure, on Arrow arrays.
 
-Both strategies cut a bin into parts by a sample of its rows. A cut is a whole sort key,
-including the row's own place: so that parts are of one size, however often a value occurs,
-and adjoining parts have at most one value in common.
+Both strategies cut a bin into parts by a sample of its rows. A cut is a whole sort key, including
+the row's original position: so parts have about the same size, however often a value occurs, and
+adjacent parts have at most one value in common.
 
 For `ZOrder` each column's values are numbered by quantiles of the sample, spread over all bits
 that a column has, and the bits of all columns are interleaved. So columns of any type, range
-and distribution count alike, also one with few distinct values
-(`docs/decisions/0080-sorted-rows.md`). Null comes last, as Arrow sorts by default, and before
-it what is not a number.
+and distribution have equal weight, also one with few distinct values
+(`docs/decisions/0080-sorted-rows.md`). Null comes last, Arrow's default, and NaN immediately before
+it.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 Z_BITS = 60
-"""Of a z-value in all: it is a positive 64-bit integer."""
+"""Bits of a z-value: it is a positive 64-bit integer."""
 COLUMN_BITS = 10
-"""Of one column at most: 1,024 quantiles."""
+"""Maximum bits of one column: 1,024 quantiles."""
 
 Integers = npt.NDArray[np.int64]
 
 
 def bits_of(columns: int) -> int:
-    """Bits of each of so many columns in a z-value; at least one."""
+    """Bits of each column in a z-value of this many columns; at least one."""
     return max(1, min(COLUMN_BITS, Z_BITS // columns))
 
 
 def quantiles(values: Any, count: int) -> Any:
     """At most `count - 1` ascending distinct values that cut a sample into `count` buckets of
-    about one size; fewer where it has fewer distinct ones."""
+    about the same size; fewer if it has fewer distinct ones."""
     known = values.drop_null()
     if pa.types.is_floating(known.type):
         known = known.filter(pc.invert(pc.is_nan(known)))
@@ -44,7 +44,7 @@ def quantiles(values: Any, count: int) -> Any:
         return known
     in_order = known.take(pc.array_sort_indices(known))
     chosen = np.unique(np.arange(1, count) * len(known) // count)
-    # One bound of each value, and none of the least: nothing lies below it. By comparison, since
+    # Each value is a bound once, and the least is none: nothing is less. Found by comparison, since
     # 0.0 and -0.0 count as distinct values otherwise.
     picked = in_order.take(pa.array(np.concatenate(([0], chosen))))
     return picked.slice(1).filter(pc.not_equal(picked.slice(1), picked.slice(0, len(picked) - 1)))
@@ -70,8 +70,9 @@ def z_values(columns: Sequence[Any], bounds: Sequence[Any]) -> Integers:
 
 
 def _spread(values: Any, bounds: Any, bits: int) -> Integers:
-    """Buckets, and one of its own for null, spread over all numbers of so many bits: the few
-    buckets of a column with few values would else decide only where all others agree."""
+    """Buckets, plus a separate one for null, spread over all numbers of this many bits: otherwise
+    the few buckets of a column with few values would matter only where all other columns are
+    equal."""
     found = buckets(values, bounds)
     last = len(bounds)
     if values.null_count:
@@ -81,7 +82,7 @@ def _spread(values: Any, bounds: Any, bits: int) -> Integers:
 
 
 def cuts(sample: pa.Table, parts: int) -> pa.Table:
-    """The sampled keys at which the second, third, … of so many parts begin."""
+    """The sampled keys at which the second, third, … of this many parts begin."""
     chosen = np.unique(np.arange(1, parts) * sample.num_rows // parts)
     if not sample.num_rows or parts < 2:
         return sample.slice(0, 0)
@@ -89,7 +90,7 @@ def cuts(sample: pa.Table, parts: int) -> pa.Table:
 
 
 def part_of(keys: pa.Table, bounds: pa.Table) -> Integers:
-    """Which part each row belongs to: how many of the cuts are no greater than its key."""
+    """The part of each row: how many of the cuts are no greater than its key."""
     if not bounds.num_rows:
         return np.zeros(keys.num_rows, dtype=np.int64)
     return _counted(_sorted(pa.concat_tables([bounds, keys])), bounds.num_rows)
@@ -103,8 +104,8 @@ def _sorted(table: pa.Table) -> Any:
 
 
 def _counted(order: Any, bounds: int) -> Integers:
-    """For what lies behind so many bounds before it was sorted: how many come before it now.
-    Sorting is stable, so that a bound comes before what is equal to it."""
+    """For the elements after the first `bounds` ones of the unsorted input: how many bounds precede
+    each of them in sorted order. The sort is stable, so a bound precedes elements equal to it."""
     places = order.to_numpy().astype(np.int64)
     before = np.cumsum(places < bounds)
     found = np.empty(len(places), dtype=np.int64)

@@ -1,13 +1,13 @@
-"""The rewrite job: re-encode each bin in order, without the rows deleted at the read version.
+"""The rewrite job: re-encodes each bin in order, without the rows deleted at the read version.
 
-One Spark task per bin. A task reads its inputs with pyarrow through our store, decoding ahead
-while the writer encodes, and writes files of the target size under unique final names. Row
-order is kept, so the row map needs only the cut points. The driver merges the tasks' answers,
-checks them, and publishes the row map and then the result.
+One Spark task per bin. A task reads its inputs with pyarrow through our store, decoding ahead while
+the writer encodes, and writes files of the target size under unique final names. The row order is
+kept, so the row map only needs the cut points. The driver merges the tasks' answers, checks them,
+and publishes the row map and then the result.
 
 Spark's SQL engine is not involved: a context is enough, which starts faster than a session.
-Bins that get another order are `rewrite_sorted`'s.
-A task that runs twice (speculation, a second driver) writes files that no result lists.
+`rewrite_sorted` handles bins that are reordered. A task that runs twice (speculation, a second
+driver) writes files that no result lists.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
 AHEAD = 4
-"""Decoded batches that wait for the writer at most."""
+"""The most decoded batches that wait for the writer."""
 
 
 @dataclass(frozen=True)
 class BinResult:
-    """What a task answers: the files it wrote and the live rows it read."""
+    """The result of a task: the files that it wrote and the live rows that it read."""
 
     index: int
     files: tuple[WrittenFile, ...]
@@ -50,12 +50,12 @@ class BinResult:
 
 
 def run(control: Control, context: SparkContext) -> None:
-    """Do the job and publish its result. Raises: TandemError."""
+    """Execute the job and publish its result. Raises: TandemError."""
     spec = control.spec
     job = spec.job
     assert isinstance(job, RewriteJob)
     if job.layout is not None:
-        # Needs a session, which costs more of a start than a context.
+        # Needs a session, which takes longer to start than a context.
         from tandem.spark.jobs.rewrite_sorted import run_sorted
 
         _publish(control, *run_sorted(control, context, job, job.layout))
@@ -99,7 +99,7 @@ def _run_bins(control: Control, context: SparkContext, job: RewriteJob) -> list[
         try:
             return rewrite_bin(store, spec, index)
         except TandemError as error:
-            # Returned, not raised: Spark would turn it into a stack trace in a string.
+            # Returned, not raised: Spark would convert it to a stack trace in a string.
             return error
 
     def done(counts: Mapping[int, int]) -> tuple[int, int]:
@@ -109,7 +109,7 @@ def _run_bins(control: Control, context: SparkContext, job: RewriteJob) -> list[
         sizes = [job.inputs[i].size for i in inputs]
         return len(sizes), sum(sizes)
 
-    # Large bins first: the job ends when the last task does.
+    # Large bins first: the job ends with its last task.
     order = sorted(range(len(job.bins)), key=lambda i: -size_of(job.bins[i].inputs)[1])
     with reported(control, "Rewriting", size_of(i for b in job.bins for i in b.inputs), done):
         found = context.parallelize(order, max(len(order), 1)).map(task).collect()
@@ -120,11 +120,11 @@ def _run_bins(control: Control, context: SparkContext, job: RewriteJob) -> list[
 
 
 def rewrite_bin(store: Store, spec: JobSpec, index: int) -> BinResult:
-    """Rewrite one bin: what a task does.
+    """Rewrite one bin: the work of a task.
 
     Raises:
-        DataFileMissing, StorageError: an input is not there or cannot be read.
-        CountMismatch: an input has other rows than the plan says.
+        DataFileMissing, StorageError: an input does not exist or cannot be read.
+        CountMismatch: an input has another number of rows than planned.
     """
     job = spec.job
     assert isinstance(job, RewriteJob)
@@ -163,14 +163,14 @@ def rewrite_bin(store: Store, spec: JobSpec, index: int) -> BinResult:
 
 
 def _encoding(store: Store, inputs: Sequence[InputFile], table: TableFormat) -> list[str] | None:
-    """Encode as the largest input is encoded; let the encoder decide under column mapping,
-    where an old file's names may be others."""
+    """Encode like the largest input; under column mapping let the encoder decide, since an old
+    file may have other column names."""
     if not inputs or table.mapping != "none":
         return None
     largest = max(inputs, key=lambda i: i.size)
     with DataFileReader(store, decoded(largest), table, columns=()) as reader:
         if len(reader.metadata.schema.names) < len(table.data_schema):
-            return None  # written before a column was added
+            return None  # the file is older than a column
         return compact_columns(reader.metadata)
 
 
@@ -201,7 +201,7 @@ def _live_batches(
 
 
 def _ahead(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same batches, decoded by another thread while the caller works on the last one."""
+    """The same batches, decoded by another thread while the caller processes the previous one."""
     queue: Queue[pa.RecordBatch | BaseException | None] = Queue(AHEAD)
     stop = threading.Event()
 
@@ -225,7 +225,7 @@ def _ahead(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     finally:
         stop.set()
         while thread.is_alive():
-            # Make room, in case the producer waits for it.
+            # Free a slot in case the producer waits for one.
             if not queue.empty():
                 queue.get_nowait()
             thread.join(0.01)
@@ -234,8 +234,8 @@ def _ahead(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def bin_row_map(
     spec: JobSpec, job: RewriteJob, bin_: JobBin, files: Sequence[WrittenFile]
 ) -> RowMap:
-    """Where the rows of one bin went. Rows keep their order, so it follows from how many rows
-    each output has. Raises: CountMismatch."""
+    """The map of one bin's rows. Rows keep their order, so the row counts of the outputs determine
+    it. Raises: CountMismatch."""
     identity = RowMapIdentity(
         spec.table.table_id, spec.operation_id, spec.attempt, spec.table.version
     )
@@ -268,7 +268,7 @@ def bin_row_map(
 
 
 def after_live(dead: BitMap64, start: int, count: int) -> int:
-    """The least position p with `count` live rows in [start, p); there are enough of them."""
+    """The least position p with `count` live rows in [start, p); there are at least that many."""
     low, high = start + count, start + count + len(dead)
     while low < high:
         middle = (low + high) // 2

@@ -1,12 +1,12 @@
-"""The rewrite job for bins whose rows get another order: `Sort` and `ZOrder`.
+"""The rewrite job for bins whose rows are reordered: `Sort` and `ZOrder`.
 
-All bins are sorted by one Spark job. A sample of the keys, read first, says where to cut each
-bin into parts of about the target size (`ordering`); every row is read with the number of its
-part, goes there by Spark's shuffle, is sorted there, and each part becomes a file. Rows bring
-their file and position along, from which the row map is made.
+All bins are sorted by one Spark job. A sample of the keys, read first, determines where to cut each
+bin into parts of about the target size (`ordering`); every row is read with the number of its part,
+shuffled to it and sorted there, and each part becomes a file. Rows carry their file and position,
+from which the row map is built.
 
-Ties are broken by a row's old place, so that two drivers write the same rows in the same files,
-and rows of one key keep their order: that is what makes row maps small.
+Ties are broken by a row's original position, so that two drivers write the same rows to the same
+files, and rows of one key keep their order: this keeps row maps small.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 SAMPLE_ROWS = 20_000
-"""Of a bin, to number values by."""
+"""Rows sampled per bin to number values."""
 SAMPLE_PER_PART = 200
-"""And to cut it: parts then differ by about a tenth."""
+"""Rows sampled per part to cut a bin: sizes of parts then differ by about a tenth."""
 MOST_SAMPLED = 4_000_000
-"""Of all bins together: the driver holds them."""
+"""The most rows sampled in all bins together: the driver holds them in memory."""
 
 
 _NONE = np.empty(0, dtype=np.int64)
@@ -50,7 +50,7 @@ _NOTHING = (_NONE, _NONE, _NONE, _NONE)
 
 
 Sorted = tuple[tuple[OutputFile, ...], RowMap, int, int]
-"""Outputs with their bin's run, where all rows went, rows read, and rows written."""
+"""Outputs with the run of their bin, the map of all rows, rows read, and rows written."""
 
 
 def run_sorted(
@@ -71,14 +71,14 @@ class _Sorting:
         self._control = control
         self._spark = spark
         self._job = job
-        # One column alone is in the order of its quantiles when it is in its own.
+        # A single column is in the order of its quantiles if it is in its own order.
         by_value = layout.strategy == "Sort" or len(layout.columns) == 1
         self._layout = JobLayout(strategy="Sort", columns=layout.columns) if by_value else layout
         self._live = [sum(_live(job.inputs[n]) for n in bin_.inputs) for bin_ in job.bins]
         self._parts = [self._parts_of(number) for number in range(len(job.bins))]
 
     def _parts_of(self, number: int) -> int:
-        """How many files a bin becomes: as planning expects it (`planning.bins`)."""
+        """How many files a bin becomes: the number that planning expects (`planning.bins`)."""
         if not self._job.target_file_size:
             return 1
         inputs = [self._job.inputs[n] for n in self._job.bins[number].inputs]
@@ -154,10 +154,10 @@ class _Sorting:
         options = put_work(self._control, work, 0)
         return self._spark.read.format(NAME).schema(StructType(fields)).options(**options).load()
 
-    # Where to cut
+    # Cuts
 
     def _bounded(self, work: SortedWork) -> SortedWork:
-        """With the cuts of all bins, and for a z-order the quantiles of its columns."""
+        """Add the cuts of all bins, and for a z-order the quantiles of its columns."""
         sample = self._sample(work)
         order, ends = _by_bin(work.bin_of_input()[sample[INPUT].to_numpy()], len(self._parts))
         sample = sample.take(pa.array(order))
@@ -183,7 +183,7 @@ class _Sorting:
         return self._control.sidecar(0, f"{name}.arrow", to_file(pa.concat_tables(tables)))
 
     def _sample(self, work: SortedWork) -> pa.Table:
-        """Keys and places of some rows of each bin, of as many as its cuts and numbers need."""
+        """Keys and positions of a sample of each bin, of the size that its bounds need."""
         wanted = [
             max(SAMPLE_ROWS, SAMPLE_PER_PART * parts) if parts > 1 or self._z else 0
             for parts in self._parts
@@ -194,7 +194,7 @@ class _Sorting:
             for rows, live in zip(wanted, self._live, strict=True)
         )
         fields = [self._control.table.schema[name] for name in self._layout.columns]
-        # As the reader gives them, not as Spark hands them back.
+        # The types of the reader, not those that Spark returns.
         schema = pa.schema(
             [
                 *(pa.field(f.name, to_arrow_field(f).type) for f in fields),
@@ -209,12 +209,12 @@ class _Sorting:
         )
         return self._read(keys, ()).toArrow().cast(schema)
 
-    # Where rows went
+    # The row map
 
     def _owners(
         self, columns: Sequence[Integers], outputs: int, bin_of_input: Integers
     ) -> Integers:
-        """The bin of each output. Raises CountMismatch: rows of two bins in one."""
+        """The bin of each output. Raises: CountMismatch: an output has rows of two bins."""
         which, _, output, _ = columns
         owners = np.full(outputs, -1, dtype=np.int64)
         owners[output] = bin_of_input[which]
@@ -233,7 +233,7 @@ class _Sorting:
             RowMapIdentity(spec.table.table_id, spec.operation_id, spec.attempt, spec.table.version)
         )
         which, position, output, place = columns
-        # Where an input, and an output, stands within its bin; and the rows of each bin.
+        # The index of each input and output within its bin; and the rows of each bin.
         of_input = np.full(len(job.inputs), -1, dtype=np.int64)
         slot_of_input = of_input.copy()
         for number, bin_ in enumerate(job.bins):
@@ -259,7 +259,7 @@ class _Sorting:
 
 
 def _by_bin(bins: Integers, count: int) -> tuple[Integers, list[int]]:
-    """(indexes of all, one bin after the other; where each bin's begin, and the last one's end)."""
+    """(all indexes, grouped by bin; the start of each bin's, and the end of the last one's)."""
     order = np.argsort(bins, kind="stable").astype(np.int64)
     return order, np.searchsorted(bins[order], np.arange(count + 1)).tolist()
 
@@ -269,7 +269,7 @@ def _live(input_: InputFile) -> int:
 
 
 def _bounds(number: int, arrays: Sequence[Any]) -> pa.Table:
-    """Bounds of a bin as a table; shorter columns are filled up with nulls."""
+    """Bounds of a bin as a table; shorter columns are padded with nulls."""
     rows = max(len(array) for array in arrays)
     filled = [pa.concat_arrays([a, pa.nulls(rows - len(a), a.type)]) for a in arrays]
     names = [f"k{index}" for index in range(len(arrays))]

@@ -1,8 +1,8 @@
-"""The data source of rows that are being sorted: `datasource`, with keys read and bins written.
+"""The data source of rows to sort: `datasource` plus sort keys on reading and bins on writing.
 
-Reading adds the part that each row belongs to and, for `ZOrder`, its z-value; or reads the keys
-of a sample only. Writing gives each bin its own files, under the partition values that its
-inputs were logged with. Which cuts and quantiles hold for a bin comes in a file of its own.
+Reading adds the part of each row and, for `ZOrder`, its z-value; or reads only the keys of a
+sample. Writing gives each bin its own files, under the partition values that its inputs were logged
+with. The cuts and quantiles of each bin are in a separate file.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ NAME = "tandem-sorted-rows"
 PART = "__tandem_part"
 Z = "__tandem_z"
 BIN = "bin"
-"""Column of cuts and quantiles: the bin that a row of them is of."""
+"""Column of cuts and quantiles: the bin of a row of theirs."""
 ROOM = 2
-"""Times the target size at which a file of a part is closed after all: a part is one file, and
-what it takes is an estimate."""
+"""A part's file is cut at this many times the target size: normally a part is one file, but its
+size is an estimate."""
 
 
 class SortedWork(RowsWork):
     """`bins` and `layout` are the job's; `first_part` counts the parts of the bins before each.
 
-    `sample`: the share of each bin's rows to read, for a read of samples alone. `cuts` and
+    `sample`: the share of each bin's rows to read, for a read of a sample only. `cuts` and
     `quantiles` are Arrow files of bounds (`ordering`) with their bin; `quantiles` only for a
-    z-order, filled up with nulls.
+    z-order, padded with nulls.
     """
 
     bins: tuple[JobBin, ...] = ()
@@ -58,7 +58,7 @@ class SortedWork(RowsWork):
     codec_level: int | None = None
 
     def bin_of_input(self) -> Integers:
-        """The bin of each input; -1 for one that is in none."""
+        """The bin of each input; -1 if it belongs to none."""
         found = np.full(len(self.inputs), -1, dtype=np.int64)
         for number, bin_ in enumerate(self.bins):
             found[list(bin_.inputs)] = number
@@ -150,7 +150,8 @@ class SortedReader(RowsReader):
 def _sampled(
     batches: Iterator[pa.RecordBatch], share: float, seed: int
 ) -> Iterator[pa.RecordBatch]:
-    """By chance, the same rows every time: what comes in regular turns is not a sample of it."""
+    """A random but reproducible sample: regular intervals may coincide with a pattern in the
+    rows."""
     chance = np.random.default_rng(seed)
     for batch in batches:
         chosen = batch.filter(pa.array(chance.random(batch.num_rows) < share))
@@ -159,7 +160,7 @@ def _sampled(
 
 
 class SortedWriter(RowsWriter):
-    """A task writes one part of one bin; rows of several bins would be kept apart."""
+    """A task writes one part of one bin; rows of several bins would be kept separate."""
 
     def __init__(self, control: Store, work: SortedWork, names: tuple[str, ...]) -> None:
         super().__init__(control, work, names)
@@ -192,5 +193,5 @@ class SortedWriter(RowsWriter):
         return self._sorted.bin_of_input()
 
     def _joined(self, tables: Sequence[pa.Table]) -> pa.Table:
-        """As they come: a row map needs no order."""
+        """In the order of arrival: a row map needs no order."""
         return pa.concat_tables(tables)

@@ -1,7 +1,7 @@
 """A copy of a merge's source for the engine: `JobResult.source`.
 
-With it the engine prunes files by the keys that occur, and evaluates small rounds itself
-(docs/decisions/0099-small-rounds.md). Of a source with few rows it is whole, of a larger one the
+From it the engine prunes files by the keys in the source, and evaluates small rounds itself
+(docs/decisions/0099-small-rounds.md). A source with few rows is copied whole, of a larger one the
 least and the greatest value of each column that `on` compares.
 """
 
@@ -22,26 +22,26 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 MAX_ROWS = 100_000
-"""A source of more rows is not copied whole."""
+"""A source with more rows is not copied whole."""
 MAX_BYTES = 32 << 20
-"""Neither is one that takes more memory: the engine holds it while the merge lives."""
+"""A source that takes more memory is not copied whole: the engine holds the copy during a merge."""
 
 
 ROW_BYTES = 48
-"""What a row takes beside its values, about: its header, and its entry in a hashed relation."""
+"""Approximate memory of a row in addition to its values: its header, and its hash table entry."""
 
 
 @dataclass(frozen=True)
 class SourceSize:
-    """What a source takes in memory: its rows, and about how many bytes of what is read of it."""
+    """The memory of a source: its rows, and the approximate bytes of the columns that are read."""
 
     rows: int
     bytes: int
 
 
 def measure(source: DataFrame, merge: MergeStatement) -> SourceSize:
-    """Measure the columns that the merge reads, where they are: a file of few bytes may hold
-    gigabytes of one text, which the driver has no room for."""
+    """Measure the columns that the merge reads inside Spark: a file of few bytes may hold gigabytes
+    of one text, for which the driver has no memory."""
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
     from pyspark.sql import types as T  # noqa: N812 - as above
 
@@ -62,7 +62,7 @@ def measure(source: DataFrame, merge: MergeStatement) -> SourceSize:
 def whole(
     control: Control, source: DataFrame, merge: MergeStatement, size: SourceSize, round_: int
 ) -> SidecarRef | None:
-    """Copy all rows of the columns that the merge reads; None if they are too many."""
+    """Copy all rows of the columns that the merge reads; None if there are too many."""
     names = _copied(source, merge)
     if not names or size.rows > MAX_ROWS or size.bytes > MAX_BYTES:
         return None

@@ -1,9 +1,9 @@
-"""The statement job: find the rows that an update or delete means, write what they become.
+"""The statement job: finds the rows that an update or delete affects, writes their new contents.
 
-Round 0 evaluates the files of the job; then the driver serves rounds until the engine says
-that it is done: rows that others appended or changed meanwhile, at a later version. The texts
-are canonical Spark SQL generated from a checked tree (`tandem.statements`), never what a user
-typed. A row on which the statement raises fails the whole round.
+Round 0 evaluates the files of the job; then the driver serves rounds until the engine ends the
+job: rows that other writers appended or changed meanwhile, at a later version. The texts are
+canonical Spark SQL generated from a checked tree (`tandem.statements`), never a user's text. A row
+on which the statement raises an error fails the whole round.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ if TYPE_CHECKING:
 
 
 IDLE_SECONDS = 1800.0
-"""A driver ends when it hears nothing from its engine for so long, to free its memory."""
+"""A driver ends if its engine makes no request for this long, to free its memory."""
 POLL_SECONDS = (0.02, 0.2)
-"""First and longest pause between two looks for a request. Between, a pause is an eighth of the
-time that the driver has waited: others may commit until the engine does."""
+"""First and longest pause between two checks for a request. In between, a pause is an eighth of
+the time waited so far: other writers may keep committing before the engine does."""
 
 
 def run(control: Control, spark: SparkSession, stop: threading.Event | None = None) -> None:
     """Evaluate round 0, then serve rounds. `stop` ends the service early (tests).
 
-    Raises: TandemError if round 0 fails. Failures of later rounds are answered, and the
-    service goes on: the engine decides what they mean.
+    Raises: TandemError if round 0 fails. Failures of later rounds are reported, and the service
+    continues: the engine decides what follows.
     """
     job = control.spec.job
     assert isinstance(job, StatementJob)
@@ -57,11 +57,11 @@ def run(control: Control, spark: SparkSession, stop: threading.Event | None = No
 
 
 Round = Callable[[Sequence[InputFile], int], None]
-"""Evaluates these files and publishes the result of the round of that number."""
+"""Evaluates these files and publishes the result of the round with this number."""
 
 
 def serve(control: Control, evaluate_: Round, ended: threading.Event) -> None:
-    """Evaluate what the engine asks for until it says that it is done, or `ended` is set."""
+    """Evaluate the engine's requests until it ends the job, or `ended` is set."""
     round_ = 1
     shortest, longest = POLL_SECONDS
     idle_since = time.monotonic()
@@ -97,8 +97,8 @@ def evaluate(
     outputs: tuple[Any, ...] = ()
     matched = 0
     if not live:
-        # No file is concerned, as its statistics say, or only deleted rows are left in them. A
-        # result without matches is one that was cut off, so there are matches, of no rows.
+        # By its statistics no file is concerned, or all rows are deleted. A result without a
+        # matches file counts as truncated, so an empty one is written.
         matches = control.sidecar(round_, "matches.arrow", to_file(MATCHES.empty_table()))
     else:
         schema = table_schema(spec.table)
@@ -163,7 +163,7 @@ def _statement(rows: DataFrame, job: StatementJob, schema: StructType) -> DataFr
 
 
 def _columns_read(job: StatementJob, schema: StructType) -> tuple[str, ...]:
-    """A delete reads the columns whose names occur in its text (too many do no harm)."""
+    """A delete reads the columns whose names occur in its text (extra ones do no harm)."""
     if job.set:
         return tuple(schema.names)
     text = job.where.lower().replace("``", "`")

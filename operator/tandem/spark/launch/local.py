@@ -1,14 +1,13 @@
-"""Runs jobs as local `spark-submit` processes, in place of a cluster.
+"""Runs jobs as local `spark-submit` processes instead of in a cluster.
 
-Each job is a process group of its own, so that a terminal's interrupt reaches the engine alone
-and stopping kills the JVM and its Python workers together. A job outlives no engine: the
+Each job is a separate process group, so that a terminal's interrupt reaches only the engine, and
+stopping a job kills the JVM and its Python workers together. No job outlives its engine: the
 application watches its parent and ends with it (`tandem.spark.runtime.parent_watch`), so that after
-a crash nothing of an old attempt keeps running for long. A restarted engine does not know jobs of
-its predecessor: `status` answers UNKNOWN, and the engine looks for the result or starts again
-under a new attempt.
+a crash no process of an old attempt runs for long. A restarted engine does not know the jobs of its
+predecessor: `status` returns UNKNOWN, and the engine looks for the result or starts a new attempt.
 
-`spark-submit` costs one JVM, in which the driver runs, and a launcher that lives for a moment
-to build its command line; there is no second driver to save.
+`spark-submit` costs one JVM, in which the driver runs, and a short-lived launcher that builds its
+command line; there is no second driver process to save.
 """
 
 from __future__ import annotations
@@ -46,14 +45,14 @@ class _Job:
     group_ended: bool = False
 
     def poll(self) -> int | None:
-        """The exit code, once the driver has ended; its workers end with it."""
+        """The exit code once the driver has ended; its workers end with it."""
         code = self.process.poll()
         if code is not None:
             self.end_group()
         return code
 
     def end_group(self) -> None:
-        """Kill what is left of the group, once: later its number may belong to another process."""
+        """Kill the rest of the group, once: later its number may belong to another process."""
         if not self.group_ended:
             self.group_ended = True
             _signal(self.process.pid, signal.SIGKILL)
@@ -64,8 +63,8 @@ class LocalRunner:
 
     Args:
         apps: folder of the scripts; None for `spark_apps/` beside the package's source.
-        logs: folder of the logs; None for the cache. Names are those of the jobs.
-        environ: environment of the jobs, credentials included; None for our own.
+        logs: folder of the logs, which are named after the jobs; None for the cache.
+        environ: environment of the jobs, including credentials; None for that of this process.
     """
 
     def __init__(
@@ -82,7 +81,7 @@ class LocalRunner:
         self._lock = threading.Lock()
 
     def start(self, request: JobRequest) -> None:
-        """Start, or do nothing if a job of that name was started. Raises: SparkMissing."""
+        """Start the job, unless a job of that name was started. Raises: SparkMissing."""
         with self._lock:
             if request.name in self._jobs:
                 return
@@ -119,7 +118,7 @@ class LocalRunner:
         return JobStatus(JobPhase.FAILED, f"spark-submit {how}{_last_line(job.log)}", log)
 
     def stop(self, name: str) -> None:
-        """End the whole process group and reap it; no error if it has ended."""
+        """End the whole process group and reap it; not an error if it has ended."""
         job = self._jobs.get(name)
         if job is None:
             return
@@ -127,7 +126,7 @@ class LocalRunner:
             _signal(job.process.pid, signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 job.process.wait(STOP_SECONDS)
-        # Workers may outlive the driver for a moment, and a hanging driver ignores the first.
+        # Workers may briefly outlive the driver, and a hanging driver ignores the first signal.
         job.end_group()
         job.process.wait()
 
@@ -167,11 +166,11 @@ def _signal(group: int, number: signal.Signals) -> None:
     try:
         os.killpg(group, number)
     except ProcessLookupError:
-        return  # all of it has ended
+        return  # the whole group has ended
 
 
 def _last_line(log: Path) -> str:
-    """What the job said last, for a message of one line."""
+    """The last output of the job, for a message of one line."""
     try:
         with log.open("rb") as source:
             source.seek(max(0, log.stat().st_size - _TAIL_BYTES))

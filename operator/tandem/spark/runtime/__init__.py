@@ -1,8 +1,8 @@
-"""What every job uses: its plan and result, a session, and a table's rows.
+"""Code shared by all jobs: the job and its result, a session, and a table's rows.
 
 Modules:
 
-    control       reads the plan, writes the result exactly once
+    control       reads the job, writes the result exactly once
     session       finds Java, pins the session's settings
     frames        rows of a table as DataFrames
     datasource    the data source over our reader and writer
@@ -12,5 +12,5 @@ Modules:
     counters      progress of tasks
     ipc           Arrow tables as bytes
     names         quoted column names
-    parent_watch  ends a local job whose engine has died
+    parent_watch  ends a local job whose engine has ended
 """

@@ -1,8 +1,8 @@
-"""The driver's side of the persisted formats: read the job, answer exactly once.
+"""The driver's side of the persisted formats: reads the job, answers exactly once.
 
-Shared by all applications. A driver may be started twice, or killed and restarted: whatever it
-writes has a unique name, and only the first `result.json` of a round counts (put-if-absent).
-Credentials come from the environment alone; arguments and formats hold no secrets.
+Shared by all applications. A driver may be started twice, or killed and restarted: everything that
+it writes has a unique name, and only the first `result.json` of a round counts (put-if-absent).
+Credentials come from the environment only; arguments and formats contain no secrets.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ TRANSIENT = frozenset(
         Reason.OUT_OF_MEMORY,
     }
 )
-"""Reasons after which another attempt, planned again, may succeed (another writer may have
+"""Reasons after which another attempt with a new plan may succeed (another writer may have
 compacted and vacuumed an input that is missing)."""
 
 
@@ -79,7 +79,7 @@ class Control:
         return self.path(f"rounds/{round_}/{name}")
 
     def sidecar(self, round_: int, name: str, data: bytes) -> SidecarRef:
-        """Write a file that belongs to a result, under a name of this driver alone."""
+        """Write a file that belongs to a result, under a name unique to this driver."""
         path = self.round_path(round_, f"{name}-{uuid.uuid4()}")
         self.store.put(path, data)
         return SidecarRef(path=path, size=len(data), sha256=hashlib.sha256(data).hexdigest())
@@ -89,7 +89,7 @@ class Control:
         return self._put_once(self.round_path(result.round, "result.json"), result)
 
     def fail(self, error: TandemError, round_: int = 0) -> None:
-        """Describe a failure, unless one is described already."""
+        """Record a failure, unless one is recorded already."""
         failure = JobFailure(
             operation_id=self.spec.operation_id,
             attempt=self.spec.attempt,
@@ -101,7 +101,7 @@ class Control:
         self._put_once(self.round_path(round_, "failure.json"), failure)
 
     def progress(self, progress: JobProgress) -> None:
-        """For people to look at; the last one to write wins."""
+        """Record progress, for display; the last write wins."""
         self.store.put(self.path("progress.json"), encode(progress))
 
     def request(self, round_: int) -> RoundRequest | None:
@@ -115,12 +115,12 @@ class Control:
         return request
 
     def result(self, round_: int) -> JobResult:
-        """What was published of a round. Raises: ObjectNotFound, ManifestInvalid."""
+        """The published result of a round. Raises: ObjectNotFound, ManifestInvalid."""
         path = self.round_path(round_, "result.json")
         return _parse(JobResult, self.store.get(path), path)
 
     def is_done(self) -> bool:
-        """Did the engine say that no more rounds will come?"""
+        """Whether the engine has announced that no more rounds follow."""
         try:
             self.store.head(self.path("done.json"))
         except ObjectNotFound:
@@ -143,7 +143,7 @@ class Control:
         except AlreadyExists:
             return False
         except OutcomeUnknown:
-            # Z20: look, never guess. Nothing there means that the put did not happen.
+            # Z20: check, never assume. If the object is absent, the put did not take effect.
             try:
                 return self.store.get(path) == data
             except ObjectNotFound:
@@ -156,7 +156,7 @@ def encode(content: Format) -> bytes:
 
 
 def job_table_format(table: JobTable) -> TableFormat:
-    """What reading and writing a table's data files needs. Raises: CorruptLog."""
+    """The format for reading and writing a table's data files. Raises: CorruptLog."""
     return TableFormat(
         delta_schema.parse(table.schema_string, resource=table.location),
         table.partition_columns,
@@ -168,9 +168,9 @@ def open_job(
     location: str, spec_path: str, options: dict[str, str], allowed: tuple[str, ...] = ()
 ) -> Control:
     """Read `job.json`. With `allowed`, which the job's creator passes as an argument, locations
-    are checked against it: any writer of the table's folder may have changed the file.
+    are checked against it: any process that can write the table's folder may have changed the file.
 
-    Raises: ManifestInvalid if it is cut off or not ours, LocationNotAllowed, StorageError.
+    Raises: ManifestInvalid if it is truncated or of another job, LocationNotAllowed, StorageError.
     """
     data = open_store(location, options).get(spec_path)
     spec = _parse(JobSpec, data, spec_path)
@@ -242,7 +242,7 @@ _ERROR_IN_JAVA = re.compile(
     r"java\.(?:lang\.(?:Arithmetic|NumberFormat)|time\.(?:\w+\.)?(?:DateTime|DateTimeParse)"
     r"|util\.regex\.PatternSyntax)Exception: ([^\n]+)"
 )
-"""What Spark's own code raises on a row without a condition of its own (`long overflow`)."""
+"""Errors that Spark's own code raises on a row without an error condition (`long overflow`)."""
 
 
 OUT_OF_MEMORY = re.compile(
@@ -250,28 +250,29 @@ OUT_OF_MEMORY = re.compile(
     r"|exit code:? 137\b|exited with code 137\b|code 52\b.*OOM",
     re.IGNORECASE,
 )
-"""How the loss of a driver, an executor or a Python worker for want of memory is worded: by
-Java, by Python, by Arrow, and by Spark's Kubernetes backend of an executor that is gone."""
+"""Messages about a driver, an executor or a Python worker that ran out of memory: of Java, of
+Python, of Arrow, and of Spark's Kubernetes backend about a lost executor."""
 
 
 _ADVICE = re.compile(
     r'If necessary set "[^"]+" to "[^"]+" to bypass this error\.?'
     r'|If you want to remove the duplicated keys, you can set "[^"]+" to "[^"]+" so that [^.]*\.?'
 )
-"""Spark's advice to change a setting that jobs pin, so that statements mean one thing."""
+"""Spark's advice to change a setting that jobs pin, so that statements have one meaning."""
 
 
 def translate(error: BaseException) -> TandemError:
-    """What Spark raised → ours.
+    """Translate an error of Spark.
 
-    An error of our own code in a worker; a row on which the statement fails (SQLSTATE class 22
-    or 23, 42 for what does not fit, P0 for what says so itself, or an error of Java's arithmetic
-    and times); else `JobFailed`. Spark's errors come as `PySparkException`, or bare as
-    `Py4JJavaError`; the text of both holds the whole chain of causes.
+    The result is an error of our own code in a worker; StatementFailed for a row on which the
+    statement fails (SQLSTATE class 22 or 23, 42 for a value that does not fit, P0 for an error
+    raised by an expression, or an error of Java's arithmetic and times); else `JobFailed`. Spark's
+    errors are `PySparkException`, or a bare `Py4JJavaError`; the text of both contains the whole
+    chain of causes.
     """
     if isinstance(error, TandemError):
         return error
-    text = str(error) or type(error).__name__  # a MemoryError says nothing else
+    text = str(error) or type(error).__name__  # a MemoryError has no message
     ours = _ERROR_IN_WORKER.search(text)
     if ours is not None:
         kind = getattr(errors, ours[1], None)
@@ -281,7 +282,7 @@ def translate(error: BaseException) -> TandemError:
         if state[:2] in ("22", "23", "42", "P0"):
             plain = re.sub(r"\s+", " ", message.split("== SQL")[0])
             plain = _ADVICE.sub("", plain).strip().rstrip(".")
-            if condition == "USER_RAISED_EXCEPTION":  # by an expression of ours, in whole
+            if condition == "USER_RAISED_EXCEPTION":  # by an expression of ours, in full
                 return errors.StatementFailed(
                     plain, remedy="Correct the statement or the source, or leave such rows out"
                 )
@@ -317,7 +318,7 @@ def translate(error: BaseException) -> TandemError:
 
 
 def _around(pattern: re.Pattern[str], text: str) -> str:
-    """The line of `text` in which `pattern` was found."""
+    """The line of `text` that contains the match of `pattern`."""
     found = pattern.search(text)
     assert found is not None
     begin = text.rfind("\n", 0, found.start()) + 1
@@ -326,9 +327,9 @@ def _around(pattern: re.Pattern[str], text: str) -> str:
 
 
 def main(run: Callable[[Control], None], arguments: Sequence[str] | None = None) -> int:
-    """What every script of `spark_apps/` does: parse, run, describe a failure.
+    """The main function of every script of `spark_apps/`: parse, run, record a failure.
 
-    Exit codes: 0 answered (also when another driver was first), 1 failed and said so.
+    Exit codes: 0 answered (also if another driver was first), 1 failed with a recorded failure.
     """
     parser = argparse.ArgumentParser()
     parser.add_argument("--location", required=True, help="the table's root")
@@ -351,7 +352,7 @@ def main(run: Callable[[Control], None], arguments: Sequence[str] | None = None)
 
 
 def say(control: Control, text: str) -> None:
-    """A line of the driver's log that says whose it is, as the operator's lines do."""
+    """Print a line to the driver's log that names its resource, as the operator's lines do."""
     spec = control.spec
     whose = f"operation={spec.operation_id} attempt={spec.attempt}"
     sys.stderr.write(f"tandem {whose}: {text}\n")
@@ -361,7 +362,7 @@ def answer(run: Callable[[Control], None], control: Control) -> int:
     """Run a job; a failure is written to `failure.json` of round 0 and to stderr."""
     try:
         run(control)
-    except Exception as error:  # noqa: BLE001 - the border of the process: described, not lost
+    except Exception as error:  # noqa: BLE001 - the process boundary: recorded, not lost
         described = translate(error)
         say(control, str(described))
         control.fail(described)

@@ -1,9 +1,9 @@
-"""How far a running job is: counters in the store that tasks advance and the driver adds up.
+"""Progress of a running job: counters in the store that tasks advance and the driver adds up.
 
-Spark hands a task's accumulators to the driver when the task ends, which for a large bin is the
+Spark sends a task's accumulators to the driver when the task ends, which for a large bin is the
 end of the job. So a task writes an object whose *length* is its count: one small put at most
-every `EVERY_SECONDS`, and one listing gives the driver the counts of all tasks. For display only:
-nothing is decided by them, and a counter that cannot be written fails no task.
+every `EVERY_SECONDS`, and one listing returns the counts of all tasks. For display only: no
+decision depends on them, and a counter that cannot be written fails no task.
 """
 
 from __future__ import annotations
@@ -35,27 +35,27 @@ class Counter:
         self._shown_at = time.monotonic()
 
     def add(self) -> None:
-        """One more is done; shown now, with a later one, or by `show`."""
+        """Count one more; written now, with a later one, or by `show`."""
         self._count += 1
         if time.monotonic() - self._shown_at >= EVERY_SECONDS:
             self.show()
 
     def show(self) -> None:
-        """Show all that are done: a task ends with it, since it is not asked again."""
+        """Write the current count: a task ends with it, since there is no later call."""
         if self._shown == self._count:
             return
         self._shown, self._shown_at = self._count, time.monotonic()
-        with contextlib.suppress(TandemError):  # as said above: fails no task
+        with contextlib.suppress(TandemError):  # a counter fails no task
             self._store.put(self._path, b"." * self._count)
 
 
 def task_counts(store: Store, prefix: str) -> dict[int, int]:
-    """What the tasks' counters show. Raises: StorageError."""
+    """The counts of all tasks by number. Raises: StorageError."""
     return {int(meta.path.rpartition("/")[2]): meta.size for meta in store.list(prefix)}
 
 
 def prefix_of(control_prefix: str, round_: int = 0) -> str:
-    """Where the counters of a round lie."""
+    """The prefix of the counters of a round."""
     return f"{control_prefix}/rounds/{round_}/counters"
 
 
@@ -63,8 +63,8 @@ def prefix_of(control_prefix: str, round_: int = 0) -> str:
 def reported(
     control: Control, stage: str, total: tuple[int, int], done: ProgressFromCounts, round_: int = 0
 ) -> Iterator[None]:
-    """Keep `progress.json` up to date while the block runs: from none to all of `total`,
-    (files, bytes), or to where it was when the block failed."""
+    """Keep `progress.json` up to date while the block runs: from zero to all of `total`,
+    (files, bytes), or to the state at which the block failed."""
     ended = threading.Event()
     prefix = prefix_of(control.spec.control_prefix, round_)
 
@@ -82,7 +82,7 @@ def reported(
     def watch() -> None:
         shown = (0, 0)
         while not ended.wait(EVERY_SECONDS):
-            with contextlib.suppress(TandemError):  # as said above: fails no job
+            with contextlib.suppress(TandemError):  # a counter fails no job
                 found = done(task_counts(control.store, prefix))
                 if found > shown:
                     shown = found

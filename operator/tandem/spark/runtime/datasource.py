@@ -1,12 +1,12 @@
 """A Spark data source over our own reader and writer (Python data source API, Arrow batches).
 
 So Spark's tasks need no Hadoop file system, no second set of credentials, and no Delta jars
-(`docs/decisions/0022-spark-reads-through-our-store.md`). What to read or write is a small file
-that the driver put beside the job's other control files; options name it.
+(`docs/decisions/0022-spark-reads-through-our-store.md`). A small file that the driver writes beside
+the job's other control files describes the read or write; options name it.
 
-Reading adds two hidden columns: which input a row is from, and its position in that file.
-Writing splits rows by partition value, writes data files, and answers where each row landed.
-Spark runs `commit` in a separate process, so the answer goes through the store.
+Reading adds two hidden columns: the input that a row is from, and its position in that file.
+Writing splits rows by partition value, writes data files, and returns the position of each row.
+Spark runs `commit` in a separate process, so the result is passed through the store.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ if TYPE_CHECKING:
 
 NAME = "tandem-rows"
 STRIPE_BYTES = 48 << 20
-"""About what one task reads: small files together, large ones in splits of row groups."""
+"""The approximate size that one task reads: small files together, large ones in row groups."""
 
 
 class WriteResult(Format):
-    """What a committed write answers; `matches` is the path of an Arrow file, "" for none."""
+    """The result of a committed write; `matches` is the path of an Arrow file, "" for none."""
 
     outputs: tuple[OutputFile, ...]
     rows: int
@@ -67,7 +67,7 @@ class WriteResult(Format):
 
 
 def shares(inputs: Sequence[InputFile]) -> list[TaskSplits]:
-    """What each task reads; parts are of row groups."""
+    """The splits that each task reads; parts of a file are row groups."""
     return task_splits([i.size for i in inputs], STRIPE_BYTES)
 
 
@@ -90,8 +90,8 @@ class RowsSource(DataSource):
 
 
 def put_work(control: Control, work: Format, round_: int) -> dict[str, str]:
-    """Write what a source is to do beside the job's other control files; the source's options.
-    They hold no secrets; workers take those from the environment."""
+    """Write the work of a source beside the job's other control files; returns the source's
+    options. They contain no secrets; workers read those from the environment."""
     path, data = control.round_path(round_, f"work-{uuid.uuid4()}.json"), encode(work)
     control.store.put(path, data)
     return {
@@ -103,8 +103,8 @@ def put_work(control: Control, work: Format, round_: int) -> dict[str, str]:
 
 
 def get_work(options: Mapping[str, str]) -> tuple[Store, bytes]:
-    """The table's store, and what `put_work` wrote there: it says what a worker reads, so a
-    file that another writer put in its place is refused.
+    """The table's store, and the content that `put_work` wrote. It determines what a worker reads,
+    so a file that another writer put in its place is refused.
 
     Raises: ManifestInvalid, StorageError.
     """
@@ -125,7 +125,7 @@ class RowsReader(DataSourceReader):
         self._work = work
         self._names = names
         table = job_table_format(work.table)
-        # As the schema declared to Spark: the writer checks what must not be null.
+        # As the schema declared to Spark: the writer checks nullability.
         self._table = replace(table, schema=all_nullable(table.schema))
         self._storage = dict(work.table.storage_options)
 
@@ -172,8 +172,8 @@ def _with_input(batch: pa.RecordBatch, input_: int, names: Sequence[str]) -> pa.
 
 @dataclass
 class TaskOutput(WriterCommitMessage):
-    """What one task wrote; `matches` is a compressed Arrow IPC stream, `output` in it counts
-    this task's files."""
+    """The output of one task; `matches` is a compressed Arrow IPC stream whose `output` is an
+    index into this task's files."""
 
     files: tuple[WrittenFile, ...]
     matches: bytes
@@ -181,12 +181,12 @@ class TaskOutput(WriterCommitMessage):
 
 
 def as_message(written: RowsWritten, *, hidden: bool) -> TaskOutput:
-    """What a task sends the driver about the files that it wrote."""
+    """A task's message to the driver about the files that it wrote."""
     return TaskOutput(written.files, to_stream(written.matches) if hidden else b"", written.rows)
 
 
 class RowsWriter(RowFiles, DataSourceArrowWriter):
-    """The table's columns as data files; the driver joins the messages of all tasks."""
+    """Writes the table's columns to data files; the driver joins the messages of all tasks."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return as_message(self.write_all(iterator), hidden=self._hidden)
@@ -198,7 +198,7 @@ class RowsWriter(RowFiles, DataSourceArrowWriter):
         return context.partitionId() if context is not None else 0
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Of all attempts at each task only the one that Spark accepted is in `messages`."""
+        """`messages` has, of all attempts at each task, only the one that Spark accepted."""
         outputs: list[OutputFile] = []
         tables = [MATCHES.empty_table()]
         rows = 0
@@ -219,10 +219,10 @@ class RowsWriter(RowFiles, DataSourceArrowWriter):
         self._control.put(self._work.answer_path, answer.model_dump_json(by_alias=True).encode())
 
     def _joined(self, tables: Sequence[pa.Table]) -> pa.Table:
-        """The tasks' matches as one table, as results have them
+        """The tasks' matches as one table, in the form of results
         (`tandem.jobs.formats.JobResult`)."""
         order = [("input", "ascending"), ("position", "ascending")]
         return pa.concat_tables(tables).sort_by(order)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Nothing refers to what was written; the engine cleans the attempt's folder."""
+        """Nothing refers to the files written; the engine cleans the attempt's folder."""

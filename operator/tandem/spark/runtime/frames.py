@@ -1,4 +1,4 @@
-"""Rows of a table as DataFrames: how jobs and sources read and write them. Parses no statement."""
+"""Rows of a table as DataFrames, for jobs and sources. Parses no statement."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
 
 @contextmanager
 def isolated(spark: SparkSession) -> Iterator[SparkSession]:
-    """A session of its own on the same context, with the pinned settings and our data source.
+    """A separate session on the same context, with the pinned settings and our data source.
 
-    Settings that a cluster or a test made for its own session neither change what a statement
-    means nor are changed by it.
+    Settings that a cluster or a test made in its own session do not change the meaning of a
+    statement, and are not changed by it.
     """
     from tandem.spark.runtime.datasource import RowsSource
 
     own = spark.newSession()
     for key, value in session_conf().items():
         own.conf.set(key, value)
-    # Sources are looked up in the thread's active session, which only the thread that made the
-    # session has from the start.
+    # Data sources are looked up in the thread's active session, which is initially set only in the
+    # thread that created the session.
     jvm = spark._jvm
     assert jvm is not None
     sessions = spark._get_j_spark_session_class(jvm)
@@ -51,7 +51,7 @@ def isolated(spark: SparkSession) -> Iterator[SparkSession]:
 
 
 def table_schema(table: JobTable) -> StructType:
-    """Spark's schema of the table; nullable throughout, since we check what must not be null."""
+    """Spark's schema of the table; all nullable, since our writer checks nullability."""
     from pyspark.sql.types import StructField, StructType
 
     schema = StructType.fromJson(json.loads(table.schema_string))
@@ -114,8 +114,8 @@ def write_rows(
     *,
     new_columns: Sequence[str],
 ) -> WriteResult:
-    """Write rows as data files of the table; hidden columns become matches, and say whose
-    spellings of partition values a row keeps. `new_columns`: as of `RowsWork`."""
+    """Write rows as data files of the table; hidden columns become matches, and determine whose
+    spellings of partition values a row keeps. `new_columns`: as in `RowsWork`."""
     from tandem.spark.runtime.datasource import NAME, WriteResult, put_work
     from tandem.spark.runtime.row_files import RowsWork
 
@@ -137,19 +137,19 @@ def write_rows(
 
 
 def dead_rows(input_: InputFile) -> BitMap64:
-    """The positions of its rows that are deleted at the version that the job reads."""
+    """The positions of an input's rows that are deleted at the version that the job reads."""
     return from_base64(input_.dv) if input_.dv else BitMap64()
 
 
 def cardinality(input_: InputFile) -> int:
-    """How many of its rows are deleted."""
+    """How many rows of an input are deleted."""
     return len(dead_rows(input_))
 
 
 def reported_shares(
     control: Control, stage: str, inputs: Sequence[InputFile], round_: int
 ) -> AbstractContextManager[None]:
-    """Progress of a read of `read_rows`: files count by the shares of them that were read."""
+    """Progress of a read by `read_rows`: files count by the shares of them that were read."""
     from tandem.spark.runtime.datasource import shares
 
     parts = [p.splits for p in shares(inputs)]

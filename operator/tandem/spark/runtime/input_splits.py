@@ -1,4 +1,4 @@
-"""How inputs are shared out among Spark's tasks: small ones together, large ones in parts."""
+"""Distribution of inputs over Spark's tasks: small ones together, large ones in parts."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class InputSplit:
     parts: int = 1
 
     def of(self, count: int) -> range:
-        """This part of `count` things (row groups, bytes); the parts adjoin."""
+        """The indexes of this part out of `count` items (row groups, bytes)."""
         return range(count * self.part // self.parts, count * (self.part + 1) // self.parts)
 
 
 class TaskSplits(InputPartition):
-    """What one task reads, in this order; `number` counts the tasks."""
+    """The splits that one task reads, in order; `number` is the index of the task."""
 
     def __init__(self, number: int, splits: tuple[InputSplit, ...]) -> None:
         super().__init__(number)
@@ -34,8 +34,8 @@ def task_splits(sizes: Sequence[int], target: int, whole: Collection[int] = ()) 
     """Tasks of about `target` bytes each, in the inputs' order.
 
     Args:
-        sizes: of the inputs, in bytes.
-        whole: indexes of those that cannot be cut.
+        sizes: sizes of the inputs in bytes.
+        whole: indexes of inputs that cannot be split.
     """
     found: list[tuple[InputSplit, ...]] = []
     together: list[InputSplit] = []

@@ -15,7 +15,7 @@ def to_stream(table: pa.Table) -> bytes:
 
 
 def to_file(table: pa.Table) -> bytes:
-    """An Arrow IPC file, compressed: positions shrink well."""
+    """An Arrow IPC file, compressed: positions compress well."""
     sink = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(compression="zstd")
     with pa.ipc.new_file(sink, table.schema, options=options) as writer:

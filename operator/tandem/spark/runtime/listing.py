@@ -1,4 +1,4 @@
-"""What lies at a source's location: its files, as they are listed."""
+"""The files at a source's location."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NEVER_EMPTY = (".parquet", ".gz", ".bz2", ".zst")
 
 @dataclass(frozen=True)
 class ListedSource:
-    """An opened source: its files as seen now, in order of path."""
+    """An opened source: its files at the time of listing, in order of path."""
 
     store: Store
     options: Mapping[str, str]
@@ -26,25 +26,25 @@ class ListedSource:
 
 
 def listed(location: str, options: Mapping[str, str], *, field: str) -> ListedSource:
-    """List what lies at a location: a file or a folder. Names that begin with `_` or `.` are left
-    out, as Spark does.
+    """List the files at a location, which is a file or a folder. Names that begin with `_` or `.`
+    are left out, as in Spark.
 
     Args:
-        options: of its store.
-        field: where the location stands in its resource.
+        options: options of the source's store.
+        field: the field of the resource that has the location.
     Raises: InvalidSpec if there is nothing, or a folder of partitions; SourceUnreadable;
         StorageError.
     """
     root = canonical_location(location, field=field)
     parent, _, name = root.rpartition("/")
     if name and urlsplit(root).path.strip("/"):
-        # The root of a local disk is no URL that ends in a slash.
+        # The root of a local disk is not a URL that ends in a slash.
         store = open_store(parent if not parent.endswith("//") else f"{parent}/", options)
         decoded = split_location(root)[2].rpartition("/")[2]
         try:
             return ListedSource(store, options, (store.head(decoded),))
         except ObjectNotFound:
-            pass  # a folder, then
+            pass  # it is a folder
     store = open_store(root, options)
     shown = [
         meta
@@ -82,7 +82,7 @@ def listed(location: str, options: Mapping[str, str], *, field: str) -> ListedSo
 
 
 def check_spelling(names: Sequence[str], location: str) -> None:
-    """That no two columns differ in nothing but their case. Raises: InvalidSpec."""
+    """Check that no two columns differ only in case. Raises: InvalidSpec."""
     lowered = [name.lower() for name in names]
     twice = sorted({name for name in lowered if lowered.count(name) > 1})
     if twice:
@@ -95,8 +95,8 @@ def check_spelling(names: Sequence[str], location: str) -> None:
 
 
 def broken(error: StorageError) -> SourceUnreadable | None:
-    """The error of a source's file that cannot be decoded; None if the store failed, which may
-    do better the next time."""
+    """The error for a source's file that cannot be decoded; None if the store failed, where a
+    retry may succeed."""
     if isinstance(error.__cause__, SchemaMismatch):
         return SourceUnreadable(
             "a column of the source cannot be read exactly",

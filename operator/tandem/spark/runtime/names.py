@@ -4,5 +4,5 @@ from __future__ import annotations
 
 
 def quoted_identifier(name: str) -> str:
-    """A name in backquotes, whatever it holds."""
+    """A name in backquotes, whatever its characters."""
     return "`" + name.replace("`", "``") + "`"

@@ -1,4 +1,4 @@
-"""Ends a local job whose engine has died, so that a crash leaves no Spark behind."""
+"""Ends a local job whose engine has ended, so that a crash leaves no Spark processes behind."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import signal
 import threading
 
 PARENT = "TANDEM_PARENT_PID"
-"""Environment of a job: the process that it must not outlive."""
+"""Environment variable of a job: the process that it must not outlive."""
 CHECK_SECONDS = 1.0
 
 
@@ -18,7 +18,7 @@ def alive(pid: int) -> bool:
         return False
     except PermissionError:
         return True
-    # A zombie that was not reaped still answers; it runs nothing.
+    # A zombie process still accepts signals, but runs nothing.
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8") as source:
             return source.read().rsplit(")", 1)[-1].split()[0] != "Z"
@@ -27,8 +27,8 @@ def alive(pid: int) -> bool:
 
 
 def watch_parent() -> None:
-    """End this process group when the engine that started it is gone. In a cluster the
-    variable is not set, and Kubernetes does this."""
+    """End this process group when the engine that started it ends. In a cluster the variable is
+    not set, and Kubernetes ends the job."""
     text = os.environ.get(PARENT)
     if not text:
         return

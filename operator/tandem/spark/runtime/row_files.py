@@ -1,7 +1,7 @@
-"""Rows as data files of a table, one or more for each partition, and where each row landed.
+"""Rows as data files of a table, one or more for each partition, and the position of each row.
 
-What tasks of Spark write with (`datasource`, `merge_writer`), and the engine itself for rounds
-that are too small for a job. It must not import Spark: the engine has no need of it.
+Used by Spark's tasks (`datasource`, `merge_writer`), and by the engine itself for rounds that are
+too small for a job. It must not import Spark, which the engine does not need.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ MATCHES = pa.schema(
 
 
 class Spelling(Format):
-    """A partition value of an input that its log spells in another way than we do: `logged` in
-    place of `ours`. Rows that keep the value keep its text."""
+    """A partition value of an input whose text in the log differs from ours: `logged` instead of
+    `ours`. Rows that keep the value keep its text."""
 
     input: int
     column: str
@@ -50,7 +50,7 @@ class Spelling(Format):
 
 
 class RowsWork(Format):
-    """What a read reads, or a write writes, and where its control files are."""
+    """A read or write of rows, and the prefix of its control files."""
 
     table: JobTable
     inputs: tuple[InputFile, ...] = ()
@@ -60,14 +60,14 @@ class RowsWork(Format):
     answer_path: str = ""
     round: int = 0
     counters: str = ""
-    """Where the control store holds the readers' progress, "" for nowhere."""
+    """The prefix of the readers' progress counters in the control store, "" for none."""
     spellings: tuple[Spelling, ...] = ()
-    """For a write of rows that were in the table."""
+    """For a write of rows that are in the table."""
     new_columns: tuple[str, ...] = ()
-    """Columns of a write whose values are new: their texts must be UTF-8. Others are carried over
-    as they are."""
+    """Columns of a write with new values: their texts must be UTF-8. Others are carried over
+    unchanged."""
     source: bool = False
-    """The inputs are no files of the table, but those of a source."""
+    """The inputs are files of a source, not of the table."""
 
 
 def open_input(
@@ -78,8 +78,8 @@ def open_input(
     *,
     exact: bool = False,
 ) -> DataFileReader:
-    """An input's reader, to be closed by the caller. Raises: CountMismatch if the file has another
-    number of rows than the log says; as `DataFileReader`."""
+    """Open an input's reader; the caller closes it. Raises: CountMismatch if the file has another
+    number of rows than the log records; as `DataFileReader`."""
     reader = DataFileReader(
         store,
         unquote(input_.logged_path),
@@ -103,10 +103,10 @@ def open_input(
 def partition_spellings(
     table: JobTable, inputs: Sequence[InputFile], changed: Sequence[str] = ()
 ) -> tuple[Spelling, ...]:
-    """How the inputs' partition values are spelt where we spell them in another way.
+    """The texts of the inputs' partition values that differ from ours.
 
     Args:
-        changed: columns (lower case) whose values are set, and written as ours.
+        changed: columns (lower case) whose values are set, and written with our text.
     """
     format_ = job_table_format(table)
     columns = [format_.schema[n] for n in format_.partition_columns if n.lower() not in changed]
@@ -130,8 +130,8 @@ def partition_spellings(
 
 @dataclass(frozen=True)
 class RowsWritten:
-    """Closed files, and the rows in them; `matches` says where each row came from (`MATCHES`),
-    `output` in it counts these files. It is empty unless rows have the hidden columns."""
+    """Closed files, and the rows in them; `matches` has the origin of each row (`MATCHES`), where
+    `output` is an index into these files. It is empty unless rows have the hidden columns."""
 
     files: tuple[WrittenFile, ...]
     matches: pa.Table
@@ -140,7 +140,7 @@ class RowsWritten:
 
 @dataclass
 class PartitionWriter:
-    """What a task writes into one partition of the table."""
+    """The files that a task writes into one partition of the table."""
 
     writer: ParquetDataWriter
     rows: int = 0
@@ -149,19 +149,19 @@ class PartitionWriter:
 
 
 Partitions = dict[tuple[str | None, ...], PartitionWriter]
-"""By partition values as logged."""
+"""By partition values in the form of the log."""
 
 
 def discard(partitions: Partitions, error: BaseException) -> None:
-    """Leave nothing of files that are half written."""
+    """Discard incomplete files."""
     for partition in partitions.values():
         partition.writer.__exit__(type(error), error, None)
 
 
 class RowFiles:
-    """Writes the table's columns, if there are any, and remembers the hidden ones.
+    """Writes the table's columns, if there are any, and collects the hidden ones.
 
-    `names` are the columns of the batches, in their order.
+    `names` are the columns of the batches, in order.
     """
 
     def __init__(self, control: Store, work: RowsWork, names: tuple[str, ...]) -> None:
@@ -176,7 +176,7 @@ class RowFiles:
             self._logged.setdefault(each.column, {})[each.input, each.ours] = each.logged
 
     def write_all(self, batches: Iterable[pa.RecordBatch]) -> RowsWritten:
-        """Write all, and close the files; an error leaves nothing half written."""
+        """Write all batches, and close the files; an error leaves no incomplete file."""
         if not self._columns:
             return self._positions_only(batches)
         partitions: Partitions = {}
@@ -189,7 +189,7 @@ class RowFiles:
             raise
 
     def take(self, partitions: Partitions, batch: pa.RecordBatch) -> None:
-        """Write a batch; files of partitions that are new are opened."""
+        """Write a batch; opens files for new partitions."""
         for key, part in self._split(batch):
             if key not in partitions:
                 partitions[key] = PartitionWriter(self._open(key))
@@ -213,13 +213,13 @@ class RowFiles:
         )
 
     def _task(self) -> int:
-        """A number for the names of files."""
+        """A number for file names."""
         return 0
 
     def _split(
         self, batch: pa.RecordBatch
     ) -> Iterator[tuple[tuple[str | None, ...], pa.RecordBatch]]:
-        """(partition values as logged, rows), rows in their order."""
+        """(partition values in the form of the log, rows), rows in order."""
         names = self._table.partition_columns
         if not names:
             yield (), batch
@@ -227,14 +227,14 @@ class RowFiles:
         codes, keys = _numbered([self._texts(batch, name) for name in names])
         for number, key in enumerate(keys):
             for name, text in zip(names, key, strict=True):
-                # An empty text that is new has become null; one that was logged is a value.
+                # A new empty text has become null; one from the log is a value.
                 if text is None and not self._table.schema[name].nullable:
                     _refuse(name)
             whole = len(keys) == 1
             yield key, batch if whole else batch.take(pa.array(np.flatnonzero(codes == number)))
 
     def _texts(self, batch: pa.RecordBatch, name: str) -> Coded:
-        """The partition values of the rows, as they are to be logged."""
+        """The partition values of the rows, in the form of the log."""
         try:
             coded = _coded(batch.column(name))
         except UnicodeDecodeError as error:
@@ -264,7 +264,7 @@ class RowFiles:
             _refuse(forbidden_null(wanted, array))
             if wanted.name in self._work.new_columns:
                 require_texts(array, wanted.name)
-            # Not Arrow's own cast, which takes what lies below a null struct for values.
+            # Not Arrow's own cast, which treats the fields below a null struct as values.
             arrays.append(conform(array, wanted.type))
             fields.append(pa.field(wanted.name, arrays[-1].type))
         partition.writer.write(pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields)))
@@ -328,18 +328,18 @@ def _coded(column: Any) -> Coded:
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     if pa.types.is_floating(column.type):
-        # Arrow takes 0.0 and -0.0 for one value, which have two texts.
+        # Arrow treats 0.0 and -0.0, which have different texts, as one value.
         return Coded(np.arange(len(column)), partition_texts(column))
     encoded = column.dictionary_encode(null_encoding="encode")
     return Coded(encoded.indices.to_numpy(), partition_texts(encoded.dictionary))
 
 
 def _numbered(columns: Sequence[Coded]) -> tuple[Any, list[tuple[str | None, ...]]]:
-    """The number of each row's combination of texts, and the combinations, in the order in which
-    they occur first."""
+    """The number of each row's combination of texts, and the combinations, in the order of their
+    first occurrence."""
     together = columns[0].codes
     for column in columns[1:]:
-        # Numbered again each time, so that products stay below the square of the rows.
+        # Renumbered each time, so that products stay below the square of the rows.
         dense = np.unique(together, return_inverse=True)[1].astype(np.int64)
         together = dense * len(column.texts) + column.codes
     _, first, codes = np.unique(together, return_index=True, return_inverse=True)

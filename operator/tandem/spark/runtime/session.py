@@ -1,11 +1,11 @@
-"""How Spark is started: which Java, which flags, which pinned SQL settings.
+"""How Spark is started: Java, JVM flags, pinned SQL settings.
 
-Spark's start dominates small operations, so it is cut from 13 s to about 4 s: no web UI, the
-serial collector, only the first compiler tier for short jobs, and a class-data archive
-(AppCDS) that `tools/spark_setup.py` makes once per JVM, PySpark version and class path.
+Spark's start dominates small operations, so it is reduced from 13 s to about 4 s: no web UI, the
+serial collector, only the first compiler tier for short jobs, and a class-data archive (AppCDS)
+that `tools/spark_setup.py` creates once per JVM, PySpark version and class path.
 
-Nothing here imports PySpark before Java was found: the error of a machine without Java is one
-sentence, not a stack trace of the gateway. This module must not know any job.
+Nothing here imports PySpark before Java is found: the error on a machine without Java is one
+sentence, not a stack trace of the gateway. This module must not depend on any job.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ MINIMUM_JAVA = 17
 """PySpark 4 runs on Java 17 and later."""
 
 SHORT_JOB_BYTES = 1 << 30
-"""Jobs that read less than this run with the first compiler tier alone.
+"""Jobs that read less than this run with the first compiler tier only.
 
-`-XX:TieredStopAtLevel=1` halves the start but gives up about a third of the speed of code
-that runs for minutes. A job of less than 1 GiB ends before the optimizing compiler pays.
+`-XX:TieredStopAtLevel=1` halves the start time but costs about a third of the speed of code that
+runs for minutes. A job of less than 1 GiB ends before the optimizing compiler pays off.
 """
 
 
 PACKAGE = Path(tandem.__file__).resolve().parent
-"""The folder of the package, in a checkout or where it is installed."""
+"""The folder of the package, in a checkout or an installation."""
 
 
 def cache_dir(environ: Mapping[str, str] | None = None) -> Path:
-    """`$TANDEM_CACHE`, else `~/.cache/tandem`. Everything in it can be made again."""
+    """`$TANDEM_CACHE`, else `~/.cache/tandem`. Its content can be created again."""
     env = os.environ if environ is None else environ
     configured = env.get("TANDEM_CACHE")
     return Path(configured) if configured else Path.home() / ".cache" / "tandem"
 
 
 def find_java(environ: Mapping[str, str] | None = None) -> Path:
-    """The `java` that Spark's scripts would choose: `JAVA_HOME`'s, else the one on `PATH`.
+    """The `java` that Spark's scripts choose: that of `JAVA_HOME`, else the one on `PATH`.
 
     Raises:
         SparkMissing: there is none, or it is older than `MINIMUM_JAVA`.
@@ -74,8 +74,8 @@ def find_java(environ: Mapping[str, str] | None = None) -> Path:
 
 
 def java_version(java: Path) -> str:
-    """Version text such as `17.0.15`; read from the JDK's `release` file where there is one,
-    because asking the JVM itself takes a tenth of a second."""
+    """Version text such as `17.0.15`; read from the JDK's `release` file if there is one, because
+    starting the JVM takes a tenth of a second."""
     release = java.parent.parent / "release"
     if release.is_file():
         match = re.search(r'^JAVA_VERSION="([^"]+)"', release.read_text(), re.MULTILINE)
@@ -117,10 +117,10 @@ def spark_home() -> Path:
 
 
 def archive_path(java: Path, extra_jars: Sequence[Path] = (), folder: Path | None = None) -> Path:
-    """Where the class-data archive for this JVM, PySpark, class path and warm-up belongs.
+    """The path of the class-data archive for this JVM, PySpark, class path and warm-up.
 
-    The JVM refuses an archive made for another class path; one of another warm-up lacks the
-    classes that our jobs load by now. So all of it is in the name, the warm-up after the dash.
+    The JVM refuses an archive for another class path; one of another warm-up lacks classes that
+    our jobs now load. So the name contains all of these, the warm-up after the dash.
     """
     key = "\n".join(
         [
@@ -136,8 +136,8 @@ def archive_path(java: Path, extra_jars: Sequence[Path] = (), folder: Path | Non
 
 
 def product_archive(java: Path, environ: Mapping[str, str] | None = None) -> Path:
-    """Where the archive of our own jobs is: `$TANDEM_SPARK_ARCHIVE` (an image is made with one
-    at a fixed place), else in the cache under the name of what it fits."""
+    """The path of the archive for our own jobs: `$TANDEM_SPARK_ARCHIVE` (an image contains one at
+    a fixed path), else in the cache under the name for this environment."""
     env = os.environ if environ is None else environ
     configured = env.get("TANDEM_SPARK_ARCHIVE")
     return Path(configured) if configured else archive_path(java, (), cache_dir(environ))
@@ -145,14 +145,14 @@ def product_archive(java: Path, environ: Mapping[str, str] | None = None) -> Pat
 
 @cache
 def _warm_up() -> str:
-    """A digest of the code that decides which classes an archive holds."""
+    """A digest of the code that determines which classes an archive contains."""
     sources = (
         PACKAGE / "spark" / "jobs" / "warm.py",
         PACKAGE.parents[1] / "tools" / "spark_warmup.py",
     )
     digest = hashlib.sha256()
     for source in sources:
-        if source.is_file():  # the tools come with a checkout only
+        if source.is_file():  # only a checkout has the tools
             digest.update(source.read_bytes())
     return digest.hexdigest()[:8]
 
@@ -165,15 +165,15 @@ def java_options(archive: Path | None, *, short: bool = True, record: Path | Non
     if record is not None:
         flags.append(f"-XX:ArchiveClassesAtExit={record}")
     elif archive is not None and archive.is_file():
-        # `auto` (the default) starts without the archive when it does not fit.
+        # `auto` (the default) starts without the archive if it does not match.
         flags.append(f"-XX:SharedArchiveFile={archive}")
     flags += ["-Xlog:disable", "-Xlog:all=error:stderr"]
     return " ".join(flags)
 
 
 def session_conf() -> dict[str, str]:
-    """The pinned settings under which statements have one meaning: what a text means must not
-    depend on the machine or on a cluster's defaults."""
+    """The pinned settings under which statements have one meaning, which must not depend on the
+    machine or on a cluster's defaults."""
     return dict(SPARK_SESSION_CONF)
 
 
@@ -189,12 +189,12 @@ def build_conf(
     """Spark settings for one local driver that runs its own tasks.
 
     Args:
-        cores: tasks at once.
-        memory_bytes: heap of the JVM; 0 leaves Spark's default of 1 GiB. The Python workers
-            that decode and encode Parquet live outside of it.
+        cores: concurrent tasks.
+        memory_bytes: heap of the JVM; 0 leaves Spark's default of 1 GiB. The Python workers that
+            decode and encode Parquet use memory outside it.
         short: see `SHORT_JOB_BYTES`.
         extra_jars: put first on the class path (tests: Delta's jars; the product needs none).
-        record_archive: make a class-data archive there when the JVM ends.
+        record_archive: write a class-data archive to this path when the JVM ends.
 
     Raises:
         SparkMissing: no usable Java.
@@ -210,7 +210,7 @@ def build_conf(
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "WARN",
         "spark.driver.extraJavaOptions": java_options(archive, short=short, record=record_archive),
-        # A name is looked up at start otherwise, which takes seconds where DNS is slow.
+        # Otherwise a host name is looked up at start, which takes seconds if DNS is slow.
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.pyspark.python": sys.executable,
@@ -228,18 +228,18 @@ def build_conf(
 
 
 def launch_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Environment for anything that starts Spark's scripts from this process."""
+    """The environment for processes of this one that run Spark's scripts."""
     env = dict(os.environ if environ is None else environ)
     env["PYSPARK_PYTHON"] = sys.executable
     env["PYSPARK_DRIVER_PYTHON"] = sys.executable
     env.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    # The launcher is a JVM of its own that lives for a moment to build the command line.
+    # The launcher is a separate short-lived JVM that builds the command line.
     env.setdefault("SPARK_LAUNCHER_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
     return env
 
 
 def context(app_name: str) -> SparkContext:
-    """The context of a submitted application: `spark-submit` brought the settings."""
+    """The context of a submitted application: `spark-submit` has passed the settings."""
     from pyspark import SparkConf, SparkContext
 
     conf = SparkConf().setAppName(app_name)
@@ -259,10 +259,10 @@ def session(app_name: str, conf: Mapping[str, str] | None = None) -> SparkSessio
 
 
 def require_pinned(spark: SparkSession) -> None:
-    """That a session has the pinned settings, whatever templates, files of settings, variables and
-    Java options say: what a statement means must not depend on them.
+    """Check that a session has the pinned settings, whatever templates, files of settings,
+    variables and Java options set: the meaning of a statement must not depend on them.
 
-    Raises: InvalidSpec that names the setting, its value and the one that it must have.
+    Raises: InvalidSpec that names the setting, its value and the required one.
     """
     for key, value in session_conf().items():
         found = spark.conf.get(key, None)
@@ -278,9 +278,9 @@ def require_pinned(spark: SparkSession) -> None:
 
 
 def quiet_session(app_name: str, conf: Mapping[str, str]) -> SparkSession:
-    """As `session`, in a JVM whose own output is hidden: it starts with warnings about
-    incubator modules and log profiles that no setting turns off. Errors come as exceptions;
-    a JVM that does not start is reported with the end of its output.
+    """Like `session`, in a JVM whose own output is hidden: it prints warnings about incubator
+    modules and log profiles that no setting disables. Errors are raised as exceptions; a JVM that
+    does not start is reported with the end of its output.
 
     Raises: JobFailed.
     """

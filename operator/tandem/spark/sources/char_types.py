@@ -1,9 +1,9 @@
 """CHAR(n) and VARCHAR(n): texts of bounded length, which Delta stores as plain strings.
 
-Spark writes the declared type into a column's metadata, and checks and pads values when it writes
-(CharVarcharUtils, CharVarcharCodegenUtils): a text that is too long may lose blanks at its end,
-nothing else, and a CHAR is filled up with blanks. What we assign follows the same rule; values that
-other writers stored are left as they are.
+Spark writes the declared type into a column's metadata, and checks and pads values on writing
+(CharVarcharUtils, CharVarcharCodegenUtils): a text that is too long may lose only trailing blanks,
+and a CHAR is padded with blanks. Values that we assign follow the same rule; values stored by other
+writers stay unchanged.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ METADATA_KEY = "__CHAR_VARCHAR_TYPE_STRING"
 
 
 def declared(schema_string: str) -> dict[str, DataType]:
-    """The declared types of those columns that hold a CHAR or VARCHAR at some level, by the
-    column's name in lower case. `schema_string`: as Delta's metadata has it."""
+    """The declared types of columns that contain a CHAR or VARCHAR at some level, by the column's
+    name in lower case. `schema_string`: in the form of Delta's metadata."""
     from pyspark.sql.types import DataType
 
     found = {}
@@ -42,11 +42,11 @@ def _declared(field: Mapping[str, Any]) -> str:
 def fitting(
     column: Column, type_: DataType | None, path: str, where: Column | None = None
 ) -> Column:
-    """The column as Spark would store it; on a row whose text is too long, Spark raises.
+    """The column in the form that Spark stores; on a row whose text is too long, Spark raises.
 
     Args:
-        type_: as `declared` gives it; None for a column without such types.
-        where: the place of a row in a source, for the error.
+        type_: the result of `declared`; None for a column without such types.
+        where: the location of a row in a source, for the error.
     """
     if type_ is None or not _bounded(type_):
         return column

@@ -1,8 +1,8 @@
-"""Which options a source may have, and how its store is opened. Pure.
+"""The options that a source may have, and those of its store. Pure.
 
-Reader options are an allow-list: an option that we would not honour changes what is read silently,
-and some of Spark's (`pathGlobFilter`, `mode`, `columnNameOfCorruptRecord`) drop rows, or take text
-that has no one meaning (`unescapedQuoteHandling`).
+Reader options are an allow-list: an option that we ignored would silently change what is read,
+and some of Spark's (`pathGlobFilter`, `mode`, `columnNameOfCorruptRecord`) drop rows, or accept
+ambiguous text (`unescapedQuoteHandling`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tandem.jobs.formats import IngestJob, JobSpec, MergeJob
 from tandem.storage.paths import canonical_location, split_location
 
 ENCODINGS = ("utf-8", "us-ascii", "iso-8859-1")
-"""Encodings in which a line ends with the byte 0x0A and nowhere else, so that files can be cut."""
+"""Encodings in which exactly the byte 0x0A ends a line, so that files can be split."""
 
 _TIMES = ("dateFormat", "timestampFormat", "timestampNTZFormat")
 _ALLOWED: Mapping[str, tuple[str, ...]] = {
@@ -72,18 +72,18 @@ SourceJob = IngestJob | MergeJob
 
 
 def source_job(spec: JobSpec) -> SourceJob:
-    """The job, which is one that has a source."""
+    """The job, which must be one with a source."""
     assert isinstance(spec.job, IngestJob | MergeJob)
     return spec.job
 
 
 def place(job: SourceJob) -> str:
-    """Where the source stands in the resource."""
+    """The field of the resource that describes the source."""
     return "spec.merge.source" if isinstance(job, MergeJob) else "spec.source"
 
 
 def check_option_names(names: Sequence[str], job: SourceJob) -> None:
-    """That no column of the source has a name that jobs need for themselves. Raises:
+    """Check that no column of the source has a name reserved by jobs. Raises:
     InvalidSpec."""
     hidden = sorted(filter(is_reserved_column, names))
     if hidden:
@@ -100,12 +100,12 @@ def check_option_names(names: Sequence[str], job: SourceJob) -> None:
 def checked(
     source_format: str, options: Mapping[str, str], place: str = "spec.source"
 ) -> dict[str, str]:
-    """The options under their canonical names; Spark's names are case-insensitive. `place` is
-    where the source stands in its resource.
+    """The options under their canonical names; Spark's names are case-insensitive. `place` is the
+    field of the resource that describes the source.
 
     Raises:
-        InvalidSpec: an unknown format or option, an option given twice, an encoding whose line
-            ends cannot be found, a value that the option does not have.
+        InvalidSpec: an unknown format or option, a duplicate option, an encoding in which line ends
+            cannot be found, an invalid value.
     """
     if source_format not in _ALLOWED:
         raise InvalidSpec(
@@ -153,7 +153,7 @@ def _check_values(place: str, found: dict[str, str]) -> None:
 
 
 def _separator(place: str, found: Mapping[str, str]) -> str:
-    """The separator; Spark takes `\\t` and the like for the characters that they stand for."""
+    """The separator; like Spark, it resolves `\\t` and similar escapes."""
     text = re.sub(r"\\([tbf\"'\\]|u0000)", lambda m: _ESCAPES[m[1]], found["sep"])
     signs = {found.get("quote", '"'), found.get("escape", '"'), "\n", "\r"} - {""}
     if not text or any(sign in text for sign in signs):
@@ -163,8 +163,8 @@ def _separator(place: str, found: Mapping[str, str]) -> str:
 
 
 def storage_options(location: str, table: str, options: Mapping[str, str]) -> dict[str, str]:
-    """Options for a source's store: the table's, if it is of the same kind (an endpoint is
-    asked for once); otherwise none."""
+    """Options for a source's store: those of the table's store if it is of the same kind (an
+    endpoint is configured once); otherwise none."""
     same = split_location(canonical_location(location))[0] == split_location(table)[0]
     return dict(options) if same else {}
 

@@ -1,9 +1,10 @@
-"""What an ingest or a merge reads, as DataFrames: files listed and read through our store.
+"""The source of an ingest or a merge as DataFrames: files are listed and read through our store.
 
 CSV and JSON are parsed by our own code, since an error must name file, line and column
 (`records.py`), and cast by Spark; Parquet and Delta are decoded by our reader. All bytes come
 through `tandem.storage`, so that a source on S3 needs no Hadoop jar and no second credentials.
-Files of one source may differ in columns: each group of alike files becomes a DataFrame of its own.
+Files of one source may differ in columns: each group of files with the same columns becomes a
+separate DataFrame.
 """
 
 from __future__ import annotations
@@ -57,9 +58,9 @@ def open_source(control: Control) -> ListedSource:
 
 @dataclass(frozen=True)
 class SourceRows:
-    """Rows as the source has them. `where` is the place of a row, as a text, made of columns with
-    hidden names, beside the source's own. `path` is a file whose columns these are; "" where the
-    source has no files of its own kind."""
+    """Rows of the source. `where` is the location of a row as a text expression on columns with
+    hidden names, in addition to the source's own. `path` is a file with these columns; "" if the
+    source is a Delta table."""
 
     frame: DataFrame
     where: Column | None = None
@@ -79,9 +80,9 @@ def read(
 
     Args:
         schema: the table's. Columns of CSV and JSON that it has are read with its types.
-        source, version: what to read, if not what is there now.
-        places: whether rows say where they are from.
-    Raises: InvalidSpec, StatementFailed, SourceUnreadable, StorageError; and what Spark raises.
+        source, version: what to read, if not the current state.
+        places: whether rows have their location.
+    Raises: InvalidSpec, StatementFailed, SourceUnreadable, StorageError; and Spark's errors.
     """
     job = source_job(control.spec)
     options = checked(job.source_format, job.source_options, place(job))
@@ -203,7 +204,7 @@ def _delta(
 
 def schema_string(schema: pa.Schema) -> str:
     """A Parquet file's schema as a Delta schema, all nullable. Raises: InvalidSpec for a type
-    that Delta has no word for."""
+    that Delta lacks."""
     check_spelling(schema.names, "the source")
     fields = [_field(field) for field in schema]
     return json.dumps({"type": "struct", "fields": fields})

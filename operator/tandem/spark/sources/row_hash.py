@@ -1,10 +1,10 @@
 """Identifies the rows of a merge's source by their content: two hashes of all columns.
 
-The same in every round, since the source is pinned, whatever order it is read in. Two rows that
-differ must not count as one, or the engine would skip an insert, taking the row for one that is
-there: Spark's hash leaves out nulls, so which columns are null is hashed, too; it takes -0.0 for
-0.0, and equal words of a collation for one, so numbers with a point and words are hashed as
-written.
+The hashes are the same in every round, since the source is pinned, and do not depend on the order
+of reading. Two different rows must not have the same hashes, or the engine would skip an insert
+because it takes the row for an existing one: Spark's hash ignores nulls, so the set of null columns
+is hashed, too; it treats -0.0 as 0.0, and texts that are equal by a collation as one, so floating
+point numbers and texts are hashed as written.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 def with_identity(source: DataFrame) -> DataFrame | None:
-    """The source with two columns more; None if it has a column whose values cannot be
-    compared reliably, such as a map."""
+    """The source with two more columns; None if it has a column whose values cannot be compared
+    reliably, such as a map."""
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
     fields = sorted(source.schema.fields, key=lambda field: field.name)

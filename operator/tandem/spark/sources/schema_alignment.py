@@ -1,7 +1,7 @@
-"""Fitting a source's columns to a table's: by name at every level, never dropping anything.
+"""Aligns a source's columns with a table's: by name at every level, without dropping any.
 
-A column that the source lacks becomes null (the writer refuses that where the table does); one
-that the table lacks, and a type that does not fit, are errors.
+A column that the source lacks becomes null (the writer refuses that if the column is not nullable);
+a column that the table lacks, and a type that does not fit, are errors.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def fitted(
     """`source` with exactly the table's columns.
 
     Args:
-        bounded: declared types as of `tandem.spark.sources.char_types`.
-        where: the place of a row, for errors.
-        csv: whether names come from the first line of a CSV file, which an option may misread.
+        bounded: declared types from `tandem.spark.sources.char_types`.
+        where: the location of a row, for errors.
+        csv: whether names come from the first line of a CSV file, which a wrong option may misread.
     Raises:
         InvalidSpec: a column that the table lacks. StatementFailed: a type that does not fit.
     """
@@ -74,8 +74,8 @@ def check_columns(
     field: str = "spec.source",
     csv: bool = False,
 ) -> None:
-    """That the table has every column of the source, nested ones too; `field` is where the
-    source stands in its resource. Raises: InvalidSpec."""
+    """Check that the table has every column of the source, including nested ones; `field` is the
+    field of the resource that describes the source. Raises: InvalidSpec."""
     from pyspark.sql import types as T  # noqa: N812 - Spark's own convention
 
     match found, wanted:
@@ -114,10 +114,10 @@ def by_name(
     path: str,
     where: Column | None = None,
 ) -> Column:
-    """Spark casts structs by position; a source's fields may come in another order.
+    """Cast by name: Spark casts structs by position, but a source's fields may be in any order.
 
     Args:
-        where: the place of a row, for errors.
+        where: the location of a row, for errors.
     Raises: StatementFailed for a type that does not fit, by the rule of `update`.
     """
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
@@ -164,8 +164,8 @@ def _assigned(
     path: str,
     where: Column | None,
 ) -> Column:
-    """A value that is no container as one of another type, or an error: of the types, at once; of
-    a value out of range, when Spark meets it."""
+    """Assign a value of a type without fields or elements to another type, or raise: for a type
+    that does not fit immediately, for a value out of range when Spark evaluates it."""
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
     from pyspark.sql import types as T  # noqa: N812 - Spark's own convention
 
@@ -190,7 +190,7 @@ def _assigned(
 
 
 def _loss(found: DataType, wanted: DataType) -> str:
-    """Why such values are not stored in such a column; "" if they are."""
+    """Why values of a type cannot be stored in a column of another; "" if they can."""
     from pyspark.sql import types as T  # noqa: N812 - Spark's own convention
 
     def plain(type_: DataType) -> StatementType:

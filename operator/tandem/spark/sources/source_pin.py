@@ -1,8 +1,8 @@
-"""Pins a merge's source: all rounds and attempts of an operation read the same one.
+"""Pins a merge's source: all rounds and attempts of an operation read the same state.
 
-The first driver that reads the source writes down which version of it (Delta), or which files
-with their sizes and times; later drivers check that it still holds. A merge whose
-source has changed fails by that name: it never mixes two states of it.
+The first driver that reads the source records its version (Delta), or its files with their sizes
+and times; later drivers check that they are unchanged. A merge whose source has changed fails with
+SourceChanged: it never mixes two states.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tandem.storage import ObjectInfo, open_store
 
 
 class SourceFile(Format):
-    """A file as it was listed; `modified_ms` in Unix milliseconds."""
+    """A listed file; `modified_ms` in Unix milliseconds."""
 
     path: str
     size: int
@@ -46,7 +46,7 @@ class SourcePin(Format):
 
 
 def pinned(control: Control) -> tuple[SourcePin, ListedSource | None]:
-    """The pin, made now if there is none, and the files that it pins (None for Delta).
+    """The pin, created if there is none, and the files that it pins (None for Delta).
 
     Raises: SourceChanged; ManifestInvalid; InvalidSpec, StorageError as for any source.
     """
@@ -61,23 +61,23 @@ def pinned(control: Control) -> tuple[SourcePin, ListedSource | None]:
 
 
 def check(control: Control, pin: SourcePin) -> None:
-    """That the source is still what was pinned. Raises: SourceChanged, StorageError."""
+    """Check that the source is still in its pinned state. Raises: SourceChanged, StorageError."""
     _compare(control, pin, _look(control, pin)[0])
 
 
 def unchanged(control: Control, source: ListedSource) -> None:
-    """That the files are still those that were listed. Raises: SourceChanged, StorageError."""
+    """Check that the files are still those listed. Raises: SourceChanged, StorageError."""
     before = _of(control, source)
     _compare(control, before, _look(control, before)[0])
 
 
 def path(control: Control) -> str:
-    """Where the pin lies: beside the attempts, since all of them share it."""
+    """The path of the pin: beside the attempts, since all of them share it."""
     return control.spec.control_prefix.rpartition("/attempts/")[0] + "/source.json"
 
 
 def _look(control: Control, pin: SourcePin | None) -> tuple[SourcePin, ListedSource | None]:
-    """The source as it is now; a Delta table at its pinned version."""
+    """The current state of the source; that of a Delta table at its pinned version."""
     job = source_job(control.spec)
     operation = control.spec.operation_id
     if job.source_format == "Delta":

@@ -1,9 +1,9 @@
-"""Texts of CSV and JSON as values of a column's type: exactly, or an error that names the place.
+"""Converts texts of CSV and JSON to a column's type: exactly, or with an error and its location.
 
-Spark's casts decide what a text means, but some of them lose information silently: `1.239` is 1.24
-in DECIMAL(10,2), `2020-01-01 10:00` is a day, `2020` the first of January, `12:34` a moment of
-today, `1d` and `0x1p3` are numbers, `1e400` is infinite, and a zone is dropped where a column has
-none. Such texts are refused, as `update` refuses such values.
+Spark's casts define the meaning of a text, but some of them lose information silently: `1.239` is
+1.24 in DECIMAL(10,2), `2020-01-01 10:00` is a day, `2020` the first of January, `12:34` a time of
+the current day, `1d` and `0x1p3` are numbers, `1e400` is infinite, and a zone is dropped if the
+column has none. Such texts are refused, as `update` refuses such values.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ def typed(
     json: bool,
     places: bool = False,
 ) -> tuple[DataFrame, Column | None]:
-    """Records (`tandem.spark.sources.text.records`) as values of a schema, and their places.
+    """Convert records (`tandem.spark.sources.text.records`) to a schema, with their locations.
 
     Args:
-        paths: of the records' files, by number.
-        options: may say formats of times.
-        json: whether the texts are JSON's: true and false are its only words for booleans, and
-            binaries are Base64.
-        places: whether the rows keep the hidden columns that the place is made of; without them it
-            is None.
+        paths: the records' files, by number.
+        options: may contain formats of times.
+        json: whether the texts are JSON's: booleans are only true and false, and binaries are
+            Base64.
+        places: whether the rows keep the hidden columns for their location; without them it is
+            None.
     """
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
@@ -83,7 +83,7 @@ def typed(
 
 
 def require_zoneless(options: Mapping[str, str]) -> None:
-    """A column without a zone holds no moment. Raises: InvalidSpec for a format that has one."""
+    """A column without a zone holds no instant. Raises: InvalidSpec for a format with a zone."""
     format_ = options.get("timestampNTZFormat", "")
     bare = "".join(format_.split("'")[::2])
     if any(sign in bare for sign in "VzOXxZ"):
@@ -102,8 +102,8 @@ Leaf = Callable[["Column", "DataType", str], "Column"]
 def each_leaf(
     column: Column, type_: DataType, path: str, leaf: Leaf, where: Column | None = None
 ) -> Column:
-    """A column of the shape of `type_`, with `leaf` applied to all that is no container; `where`
-    is the place of a row, for errors."""
+    """A column of the shape of `type_`, with `leaf` applied to all its atomic values; `where` is
+    the location of a row, for errors."""
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
     from pyspark.sql import types as T  # noqa: N812 - Spark's own convention
 
@@ -140,7 +140,7 @@ def exactly(
     *,
     json: bool = False,
 ) -> Column:
-    """A text as a value of an atomic type; on a row where it is none, Spark raises."""
+    """A text as a value of an atomic type; on a row with an invalid text, Spark raises."""
     from pyspark.sql import types as T  # noqa: N812 - Spark's own convention
 
     if isinstance(type_, T.StringType | T.NullType):
@@ -151,7 +151,7 @@ def exactly(
 def or_refuse(
     given: Column, value: Column, type_: DataType, path: str, where: Column | None
 ) -> Column:
-    """`value`; where it is null and `given` is not, Spark raises."""
+    """`value`; on a row where it is null and `given` is not, Spark raises."""
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
     error = refusal(given, type_.simpleString(), path, where, "a value does not fit its column")
@@ -159,7 +159,7 @@ def or_refuse(
 
 
 def refusal(given: Column, expected: str, path: str, where: Column | None, message: str) -> Column:
-    """An expression that raises, naming the place and the value."""
+    """An expression that raises an error with the location and the value."""
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
     shown = F.substring(given.cast("string"), 1, SHOWN)
@@ -175,8 +175,8 @@ def refusal(given: Column, expected: str, path: str, where: Column | None, messa
 
 
 def with_keys(map_: Column, keys: Column, path: str, where: Column | None) -> Column:
-    """The map with other keys, in their order; on a row with a key twice, Spark raises, naming the
-    place."""
+    """The map with other keys, in their order; on a row with a duplicate key, Spark raises an
+    error with the location."""
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
     several = F.size(F.array_distinct(keys)) < F.size(keys)
@@ -188,7 +188,7 @@ def with_keys(map_: Column, keys: Column, path: str, where: Column | None) -> Co
 
 
 def exact_value(text: Column, type_: DataType, options: Mapping[str, str], *, json: bool) -> Column:
-    """The value, null for a text that is none exactly."""
+    """The value, null for a text without an exact value."""
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
     from pyspark.sql import types as T  # noqa: N812 - Spark's own convention
 
@@ -223,7 +223,7 @@ def _decimal(text: Column, type_: Any) -> Column:
     scale = type_.scale
     number = rf"^\s*[+-]?(\d+(\.\d{{0,{scale}}}0*)?|\.(?=\d)\d{{0,{scale}}}0*)\s*$"
     power = r"^\s*[+-]?(?:\d+\.?(\d*)|\.(\d+))[eE]([+-]?\d{1,3})\s*$"
-    # With an exponent, digits after the point move.
+    # An exponent moves digits across the decimal point.
     digits = F.length(
         F.regexp_replace(
             F.concat(F.regexp_extract(text, power, 1), F.regexp_extract(text, power, 2)), "0+$", ""

@@ -1,4 +1,4 @@
-"""CSV and JSON sources as DataFrames: which columns there are, and their records as values."""
+"""CSV and JSON sources as DataFrames: determines their columns, and converts their records."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def read_csv(
     *,
     places: bool = False,
 ) -> Iterator[tuple[DataFrame, Column | None, str]]:
-    """For each group of files with the same header its rows, the place of a row if `places`, and
-    the path of the first file. Columns that the table lacks are texts."""
+    """For each group of files with the same header: its rows, the location of a row if `places`,
+    and the path of the first file. Columns that the table lacks are strings."""
     job = source_job(control.spec)
     dialect = Dialect.of(options)
     header = options.get("header", "false").lower() == "true"
@@ -78,8 +78,8 @@ def read_json(
     *,
     places: bool = False,
 ) -> tuple[DataFrame, Column | None]:
-    """The table's columns for an ingest; for a merge those of the source, with the table's types
-    where it has them, and else with what Spark infers. Also the place of a row if `places`."""
+    """For an ingest the table's columns; for a merge those of the source, with the table's types if
+    it has them, else with those that Spark infers. Also the location of a row if `places`."""
     files = [TextFile(path=meta.path, size=meta.size) for meta in source.files]
     wanted = schema
     if isinstance(source_job(control.spec), MergeJob):
@@ -90,7 +90,7 @@ def read_json(
 def _first_row(
     source: ListedSource, path: str, options: Mapping[str, str], dialect: Dialect
 ) -> tuple[list[str | None] | None, int]:
-    """The first row, and how many lines there are up to its end."""
+    """The first row, and the number of lines up to its end."""
     parser = CsvParser(dialect, ())
     try:
         for text in read_text(source.store, path, options.get("encoding", "utf-8")):
@@ -152,7 +152,7 @@ def _inferred(
         encoding=options.get("encoding", "utf-8"),
     )
     lines = spark.read.format(NAME).options(**put_work(control, work, 0)).load()
-    # What is malformed is an error when it is read, with its place.
+    # Malformed text is an error when it is read, with its location.
     lenient = {k: v for k, v in options.items() if k != "encoding"}
     corrupt = f"{FILE}_corrupt"
     reader = spark.read.options(**lenient).option("columnNameOfCorruptRecord", corrupt)
@@ -161,7 +161,7 @@ def _inferred(
     try:
         inferred = reader.json(lines).schema.fields
     except AnalysisException:
-        # Objects with a field twice, which Spark does not name the place of.
+        # Reports objects with a duplicate field, whose location Spark does not report.
         _require_one_of_each(source, files, options)
         raise
     unknown = [f for f in inferred if f.name.lower() not in known]
@@ -209,7 +209,7 @@ def _repeats(type_: DataType) -> bool:
 def _require_one_of_each(
     source: ListedSource, files: Sequence[TextFile], options: Mapping[str, str]
 ) -> None:
-    """That no object has a field twice, in other case too. Raises: StatementFailed."""
+    """Check that no object has a field twice, in any case. Raises: StatementFailed."""
     lenient = JsonOptions.of(options)
     for file in files:
         line = 1
@@ -257,7 +257,7 @@ def _records(
 
 
 def _texts(type_: DataType) -> DataType:
-    """The same shape, with texts for leaves."""
+    """The same shape, with strings at the leaves."""
     from pyspark.sql import types as T  # noqa: N812 - Spark's own convention
 
     match type_:

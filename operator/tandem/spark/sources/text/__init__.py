@@ -3,9 +3,9 @@
 `csv`, `json` and `json_rows` are pure.
 
     csv        RFC 4180
-    json       JSON values, one line at a time
+    json       JSON values, line by line
     json_rows  JSON lines as arrays of texts
-    lines      files in whole lines
+    lines      files as whole lines
     records    the data source of records
     unpack     compressed files
 """

@@ -1,9 +1,9 @@
-"""CSV text as rows: RFC 4180 with a choice of signs. Pure; knows no store and no Spark.
+"""CSV text as rows: RFC 4180 with configurable signs. Pure; depends on no store and no Spark.
 
-What is read is what Spark reads with the same options, with one difference: text that has no one
-meaning (a quote that is not closed, text after a closing quote, a row of another length) is an
-error that names line and column, never a guess. Line ends are CR LF, LF and CR, as Spark has
-them; those inside quotes belong to the value.
+The result is that of Spark with the same options, with one difference: ambiguous text (a quote that
+is not closed, text after a closing quote, a row of another length) is an error that names line and
+column, never a guess. Line ends are CR LF, LF and CR, as in Spark; line ends inside quotes belong
+to the value.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ from dataclasses import dataclass
 from functools import cached_property
 
 MAX_RECORD = 64 << 20
-"""Characters of one row: a quote that is never closed must not take the rest of a large file."""
+"""Maximum characters of one row: a quote without an end must not consume a large file."""
 
 Row = list[str | None]
 
 
 class CsvProblem(Exception):
-    """Text that is no row. `line` counts from 1 within the file; `column` is a name or position."""
+    """Text that is not a row. `line` counts from 1 in the file; `column` is a name or position."""
 
     def __init__(
         self, message: str, line: int, column: str = "", found: str = "", expected: str = ""
     ) -> None:
         super().__init__(message)
         self.message, self.line, self.column = message, line, column
-        # On one line, as errors of Spark's workers are read.
+        # On one line, since errors of Spark's workers are parsed by line.
         self.found = found.replace("\r", "\\r").replace("\n", "\\n")
         self.expected = expected
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """The signs of a CSV text; the names of the fields are those of Spark's options.
+    """The signs of a CSV text; the fields have the names of Spark's options.
 
-    `quote` and `escape` may be empty for none. An `escape` other than the quote stands before
-    quotes, and before itself, inside quoted values; elsewhere it is text.
+    `quote` and `escape` may be empty for none. An `escape` other than the quote precedes quotes,
+    and itself, inside quoted values; elsewhere it is text.
     """
 
     sep: str = ","
@@ -54,7 +54,7 @@ class Dialect:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Dialect:
-        """From options under their canonical names, checked before (`options`)."""
+        """From options under their canonical names, already checked (`options`)."""
 
         def yes(name: str) -> bool:
             return options.get(name, "false").lower() == "true"
@@ -74,17 +74,17 @@ class Dialect:
 
     @cached_property
     def doubled(self) -> bool:
-        """Quotes inside quotes are written twice."""
+        """Whether quotes inside quotes are doubled."""
         return self.escape == self.quote
 
     @cached_property
     def _space(self) -> str:
-        # What Spark trims, without the separator, which may be a tab.
+        # The characters that Spark trims, except the separator, which may be a tab.
         return f"(?:(?!{re.escape(self.sep)})[\\x00-\\x20])*+"
 
     @cached_property
     def _inside(self) -> str:
-        """What a quoted value holds, up to its closing quote."""
+        """The pattern of a quoted value's content, up to its closing quote."""
         mark = re.escape(self.quote)
         if self.doubled:
             return f"(?:[^{mark}]++|{mark}{mark})*+"
@@ -95,7 +95,7 @@ class Dialect:
 
     @cached_property
     def _plain(self) -> str:
-        """A value without quotes around it."""
+        """The pattern of an unquoted value."""
         lead = self._space if self.trim_left else ""
         never = f"(?!{lead}{re.escape(self.quote)})" if self.quote else ""
         if len(self.sep) == 1:
@@ -103,7 +103,7 @@ class Dialect:
         return f"{never}(?:(?!{re.escape(self.sep)})(?s:.))*+"
 
     def _value(self, *, groups: bool) -> str:
-        """A value; with groups: the mark, what stands between marks, a value without them."""
+        """The pattern of a value; with groups: the quote, the quoted text, the unquoted text."""
         begin = "(" if groups else "(?:"
         if not self.quote:
             return f"{begin}){begin}){begin}{self._plain})"
@@ -115,13 +115,13 @@ class Dialect:
 
     @cached_property
     def whole(self) -> re.Pattern[str]:
-        """Matches a row that has one meaning."""
+        """Matches an unambiguous row."""
         value = f"{self._value(groups=False)}(?={re.escape(self.sep)}|\\Z)"
         return re.compile(f"{value}(?:{re.escape(self.sep)}{value})*+")
 
     @cached_property
     def values(self) -> re.Pattern[str]:
-        """Finds the values of a row that `whole` matches: mark, quoted text, plain text."""
+        """Finds the values of a row that `whole` matches: quote, quoted text, unquoted text."""
         return re.compile(f"(?:\\A|{re.escape(self.sep)}){self._value(groups=True)}")
 
     @cached_property
@@ -137,11 +137,11 @@ class Dialect:
         return re.compile(f"(?:{complete}{sep})*+{lead}{mark}{self._inside}\\Z")
 
     def open_after(self, line: str, inside: bool) -> bool:
-        """Whether a quoted value goes on in the next line.
+        """Whether a quoted value continues in the next line.
 
         Args:
-            line: with its end.
-            inside: whether one came into this line.
+            line: the line, including its end.
+            inside: whether the line begins inside a quoted value.
         """
         at = 0
         if inside:
@@ -211,17 +211,17 @@ class Dialect:
 
 _END = re.compile(r"\r\n|\n|\r")
 WHITE = "".join(map(chr, range(33)))
-"""What Spark trims."""
+"""The characters that Spark trims."""
 
 
 class CsvParser:
-    """The rows of a file, or of a part of it that begins at the begin of a line.
+    """The rows of a file, or of a part of it that starts at the start of a line.
 
     Args:
-        names: of the columns; every row has as many values.
-        line: of the file, from 1, at which the text begins.
-        inside: whether the text begins inside a quoted value; up to its end it belongs to the
-            part before, and is left out.
+        names: names of the columns; every row must have as many values.
+        line: the line of the file, from 1, at which the text starts.
+        inside: whether the text starts inside a quoted value; the rest of that value belongs to the
+            previous part, and is left out.
     """
 
     def __init__(
@@ -237,11 +237,11 @@ class CsvParser:
 
     @property
     def pending(self) -> bool:
-        """Whether a row goes on in the next line."""
+        """Whether a row continues in the next line."""
         return bool(self._pending)
 
     def rows(self, text: str) -> tuple[list[Row], list[int]]:
-        """The rows that end in a text of whole lines, and the lines at which they begin.
+        """The rows that end in a text of whole lines, and the lines at which they start.
 
         Raises: CsvProblem.
         """
@@ -260,7 +260,7 @@ class CsvParser:
         return rows, lines
 
     def _quick(self, text: str) -> tuple[list[Row], list[int]] | None:
-        """Lines without a quote, comment, blank or trimmed one; None if there may be such."""
+        """Rows of lines without quotes, comments, blanks or trimming; None if there may be any."""
         dialect = self.dialect
         width = len(self._names)
         if width == 1 or dialect.comment or dialect.trim_left or dialect.trim_right:
@@ -287,7 +287,7 @@ class CsvParser:
         return rows
 
     def take(self, line: str) -> Row | None:
-        """One more line, with its end; the row that ends with it, if one does. Raises:
+        """Add one line, including its end; returns the row that it completes, if any. Raises:
         CsvProblem."""
         dialect = self.dialect
         number = self._line
@@ -317,11 +317,11 @@ class CsvParser:
 
     @property
     def begun(self) -> int:
-        """The line at which the last row began."""
+        """The line at which the last row started."""
         return self._begun
 
     def past(self, text: str, lines: int) -> tuple[str, int]:
-        """A text without its first lines, and how many more of them there are after it."""
+        """A text without its first lines, and how many of them are still to skip after it."""
         at = 0
         while lines and at < len(text):
             found = _END.search(text, at)
@@ -331,7 +331,7 @@ class CsvParser:
         return text[at:], lines
 
     def first(self, text: str) -> tuple[Row, int] | None:
-        """The first row, if it ends in this text, and how many lines there are up to its end.
+        """The first row, if it ends in this text, and the number of lines up to its end.
         Raises: CsvProblem."""
         for line in io.StringIO(text, newline=""):
             row = self.take(line)
@@ -340,7 +340,7 @@ class CsvParser:
         return None
 
     def complete(self, text: str) -> Row | None:
-        """The row that goes on in this text, if it ends there; what follows is not read. Raises:
+        """The row that continues in this text, if it ends in it; the rest is not parsed. Raises:
         CsvProblem."""
         for line in io.StringIO(text, newline=""):
             row = self.take(line)
@@ -349,7 +349,7 @@ class CsvParser:
         return None
 
     def close(self) -> None:
-        """Nothing comes after. Raises: CsvProblem if a row has not ended."""
+        """End the text. Raises: CsvProblem if a row is incomplete."""
         if self._pending:
             raise self._never()
 
@@ -410,15 +410,16 @@ def _without_end(line: str) -> str:
 
 
 def lines_in(text: str) -> int:
-    """How many line ends there are."""
+    """The number of line ends."""
     if "\r" not in text:
         return text.count("\n")
     return text.count("\n") + text.count("\r") - text.count("\r\n")
 
 
 def survey(texts: Iterator[str], dialect: Dialect | None) -> tuple[int, bool, bool]:
-    """What a part of a file does to what follows it: how many line ends it has, and whether a
-    quoted value is open after it, if none was before it, and if one was. `dialect`: of CSV."""
+    """The effect of a part of a file on the next part: its number of line ends, and whether a
+    quoted value is open at its end, if none was open at its start, and if one was. `dialect`: of
+    CSV; None for other formats."""
     lines, outside, inside = 0, False, True
     for text in texts:
         lines += lines_in(text)

@@ -1,9 +1,9 @@
-"""JSON text as values, one line at a time. Pure; knows no store and no Spark.
+"""JSON text as values, line by line. Pure; depends on no store and no Spark.
 
-Strict JSON takes a fast path. What Spark's reader takes beyond it (by default or by an option) is
-parsed here: single quotes, comments, names without quotes and so on. Numbers stay the text that
-was written, so that no digit is lost. A name that an object has twice is an error: readers differ
-in which one they keep.
+Strict JSON takes a fast path. The extensions that Spark's reader accepts (by default or by an
+option) are parsed here: single quotes, comments, unquoted names and so on. Numbers keep their text,
+so that no digit is lost. A duplicate name in an object is an error: readers differ in which one
+they keep.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 JsonValue = Any
-"""None, bool, str, a list, or a dict. Numbers are `Number` from the thorough parser, which is
-asked for what the fast one cannot tell, and plain text from the fast one."""
+"""None, bool, str, a list, or a dict. Numbers are `Number` from the thorough parser, which is used
+where the fast one cannot decide, and plain text from the fast one."""
 
 
 class Number(str):
@@ -26,8 +26,8 @@ class Number(str):
 
 
 class JsonProblem(Exception):
-    """Text that is no value. `at` counts characters from 1 within the line; `path` names the
-    field, where one is concerned."""
+    """Text that is not a value. `at` counts characters from 1 in the line; `path` names the field,
+    if any."""
 
     def __init__(
         self, message: str, *, at: int = 0, path: str = "", found: str = "", expected: str = ""
@@ -39,7 +39,7 @@ class JsonProblem(Exception):
 
 @dataclass(frozen=True)
 class JsonOptions:
-    """What is taken beyond strict JSON; named and set by default as Spark's options."""
+    """The extensions to strict JSON; names and defaults are those of Spark's options."""
 
     single_quotes: bool = True
     non_numeric: bool = True
@@ -68,7 +68,7 @@ class JsonOptions:
 
 
 class _Repeated(Exception):
-    """A name occurs twice in an object: the thorough parser says where."""
+    """A duplicate name in an object: the thorough parser reports its position."""
 
 
 def _object(pairs: list[tuple[str, JsonValue]]) -> dict[str, JsonValue]:
@@ -91,7 +91,7 @@ _STRICT = json.JSONDecoder(
 
 
 def parse(line: str, lenient: JsonOptions) -> JsonValue:
-    """The one value of a line. Raises: JsonProblem."""
+    """The single value of a line. Raises: JsonProblem."""
     try:
         return (_FAST if lenient.non_numeric else _STRICT).decode(line)
     except (_Repeated, ValueError):
@@ -101,7 +101,7 @@ def parse(line: str, lenient: JsonOptions) -> JsonValue:
 
 
 def parse_thoroughly(line: str, lenient: JsonOptions) -> JsonValue:
-    """As `parse`, with numbers as `Number`. Raises: JsonProblem."""
+    """Like `parse`, with numbers as `Number`. Raises: JsonProblem."""
     try:
         return _JsonParser(line, lenient).line()
     except RecursionError:
@@ -109,7 +109,7 @@ def parse_thoroughly(line: str, lenient: JsonOptions) -> JsonValue:
 
 
 def compact(value: JsonValue) -> str:
-    """A value as JSON text without spaces, its numbers as written; for `parse_thoroughly`."""
+    """A value as JSON text without spaces, numbers as written; for `parse_thoroughly`."""
     if isinstance(value, dict):
         return "{" + ",".join(f"{_quoted(k)}:{compact(v)}" for k, v in value.items()) + "}"
     if isinstance(value, list):

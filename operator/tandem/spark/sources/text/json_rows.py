@@ -1,7 +1,7 @@
-"""JSON lines as Arrow arrays of texts in the shape of a wanted schema. Pure.
+"""JSON lines as Arrow arrays of texts in the shape of a requested schema. Pure.
 
-Names match in any case, as columns do everywhere; a name that the schema lacks, one object that
-has a name in two cases, and a value of another kind (an object for a number) are errors.
+Names are case-insensitive, like all column names; a name that the schema lacks, an object with a
+name in two cases, and a value of another kind (an object for a number) are errors.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from tandem.spark.sources.text.lines import split_lines
 
 @dataclass(frozen=True)
 class Shape:
-    """A type without what its leaves are: `kind` is `struct`, `array`, `map`, or Spark's name of
-    an atomic type."""
+    """The structure of a type: `kind` is `struct`, `array`, `map`, or Spark's name of an atomic
+    type."""
 
     kind: str
     fields: tuple[tuple[str, Shape], ...] = ()
-    """Of a struct; of an array its element, of a map its value."""
+    """Fields of a struct; the element of an array, the value of a map."""
 
     @cached_property
     def by_name(self) -> Mapping[str, tuple[str, Shape]]:
@@ -41,7 +41,7 @@ class Shape:
 
     @cached_property
     def arrow(self) -> pa.DataType:
-        """The type of the arrays: texts at the leaves."""
+        """The type of the arrays: strings at the leaves."""
         inner = [(name, shape.arrow) for name, shape in self.fields]
         if self.kind == "struct":
             return pa.struct(inner)
@@ -52,7 +52,7 @@ class Shape:
 
 @lru_cache(maxsize=64)
 def shape_of(schema_json: str) -> Shape:
-    """From a schema as Spark writes it."""
+    """From a schema in Spark's JSON form."""
     return _shape(json.loads(schema_json))
 
 
@@ -69,15 +69,15 @@ def _shape(type_: Any) -> Shape:
 
 
 class _Thorough(Exception):
-    """The text of a value is wanted as JSON, which only the thorough parser can give."""
+    """A value is needed as JSON text, which only the thorough parser provides."""
 
 
 class JsonRows:
     """The rows of one file.
 
     Args:
-        shape: of the wanted rows, a struct.
-        path: of the file, for errors.
+        shape: that of the requested rows, a struct.
+        path: the file, for errors.
     """
 
     def __init__(self, shape: Shape, lenient: JsonOptions, path: str) -> None:
@@ -88,8 +88,8 @@ class JsonRows:
         self._names = {name for name, _ in shape.fields}
 
     def batch(self, text: str, first: int) -> tuple[list[Any], list[int]]:
-        """Arrow arrays, one for each field, of whole lines, and the line of each row. `first`: the
-        first line's number.
+        """Arrow arrays, one per field, of whole lines, and the line of each row. `first`: the
+        number of the first line.
 
         Raises: StatementFailed; InvalidSpec for a field that the schema lacks.
         """
@@ -131,7 +131,7 @@ class JsonRows:
         return [self._known(element, number) for element in value]
 
     def _known(self, value: dict[str, Any], number: int) -> dict[str, Any]:
-        """An object under the schema's names."""
+        """An object with the schema's names."""
         try:
             known = _renamed(value, self._shape, "")
         except JsonProblem as problem:
@@ -150,7 +150,7 @@ class JsonRows:
             try:
                 return pa.array(column, pa.string())
             except (pa.ArrowInvalid, pa.ArrowTypeError, UnicodeEncodeError):
-                pass  # a value that is no text: looked at one by one
+                pass  # a value that is not a text: converted one by one below
         found = []
         for value, number, line in zip(column, lines, sources, strict=True):
             try:
@@ -165,7 +165,7 @@ class JsonRows:
         except _Thorough:
             whole = parse_thoroughly(line, self._lenient)
             if isinstance(whole, list):
-                # Which of the elements it was is not known here; arrays of rows are rare.
+                # The index of the element is not known here; arrays of rows are rare.
                 raise JsonProblem(
                     "an object is no text", path=name, expected="one JSON object on each line"
                 ) from None
@@ -177,8 +177,8 @@ class JsonRows:
 
 
 def check_fields(text: str, first: int, lenient: JsonOptions, path: str) -> None:
-    """That no object of a text of whole lines has a field twice, in other case too. `first`: the
-    first line's number. Raises: StatementFailed."""
+    """Check that no object in a text of whole lines has a field twice, in any case. `first`: the
+    number of the first line. Raises: StatementFailed."""
     for number, line in enumerate(split_lines(text), first):
         if not line.strip(WHITE):
             continue
@@ -231,7 +231,7 @@ def _refuse(value: Any) -> str:  # noqa: ARG001 - as `compact`
 
 
 def _renamed(value: dict[str, Any], shape: Shape, above: str) -> dict[str, Any]:
-    """An object under the schema's names; the same one if it has them already."""
+    """An object with the schema's names; the same object if it has them already."""
     known = shape.by_name
     result: dict[str, Any] = {}
     for name, inner in value.items():
@@ -255,7 +255,7 @@ def _renamed(value: dict[str, Any], shape: Shape, above: str) -> dict[str, Any]:
 
 
 def _text(value: Any, shape: Shape, path: str, as_json: Callable[[Any], str]) -> Any:
-    """A value with texts for leaves. Raises: JsonProblem; _Thorough, by `as_json`."""
+    """A value with texts at its leaves. Raises: JsonProblem; _Thorough, by `as_json`."""
     if value is None:
         return None
     if not shape.fields and shape.kind != "struct":

@@ -1,7 +1,7 @@
-"""The text of a source's files in whole lines, read through our store.
+"""The text of a source's files as whole lines, read through our store.
 
-Large files are cut at line ends into splits that are read side by side; compressed ones cannot
-be cut. A Spark data source gives the lines as rows, for Spark to infer types from.
+Large files are cut at line ends into splits that are read in parallel; compressed ones cannot be
+split. A Spark data source returns the lines as rows, from which Spark infers types.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 NAME = "tandem-lines"
 VALUE = "value"
 STRIPE_BYTES = 32 << 20
-"""About what one task reads. Text is several times the size of the same rows in Parquet."""
+"""The approximate size that one task reads. Text is several times the size of Parquet."""
 BLOCK_BYTES = 4 << 20
 _BOM = b"\xef\xbb\xbf"
 
 
 class PartStart(Format):
-    """Where a part of a file begins: at which of its lines, from 1, and whether inside a quoted
+    """The start of a part of a file: its line, from 1, and whether it is inside a quoted
     value."""
 
     line: int
@@ -40,8 +40,8 @@ class PartStart(Format):
 
 
 class TextFile(Format):
-    """`path` as the source's store wants it; the first `skip` lines are a header. `begins` are
-    those of the parts into which it is cut, if it is."""
+    """`path` as in the source's store; the first `skip` lines are a header. `begins` are the starts
+    of the parts of a file that is split."""
 
     path: str
     size: int
@@ -50,7 +50,7 @@ class TextFile(Format):
 
 
 class LinesWork(Format):
-    """What to read; the file that the option `work` names."""
+    """The files to read; the content of the file that the option `work` names."""
 
     location: str
     storage_options: dict[str, str]
@@ -91,7 +91,7 @@ class LinesReader(DataSourceReader):
 
 
 def plan(files: Sequence[TextFile], size: int = STRIPE_BYTES) -> list[TaskSplits]:
-    """What each task reads; parts are of bytes, and compressed files are not cut."""
+    """The splits that each task reads; parts are byte ranges; compressed files are not split."""
     whole = {index for index, file in enumerate(files) if compression_of(file.path)}
     return task_splits([file.size for file in files], size, whole)
 
@@ -108,7 +108,7 @@ def split_lines(text: str) -> list[str]:
     """The lines of a text, without their ends."""
     if "\r" in text:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
-    # Not `splitlines`, which also cuts at characters that may stand in a value.
+    # Not `splitlines`, which also splits at characters that may occur in a value.
     lines = text.split("\n")
     if not lines[-1]:
         lines.pop()
@@ -118,10 +118,10 @@ def split_lines(text: str) -> list[str]:
 def read_text(
     store: Store, path: str, encoding: str, start: int = 0, end: int | None = None
 ) -> Iterator[str]:
-    """Whole lines, some megabytes at once. Every line (up to LF) of a file belongs to exactly one
-    of adjoining splits: the one in which its first byte lies.
+    """Whole lines, some megabytes at a time. Every line (up to LF) of a file belongs to exactly one
+    of adjacent splits: the one that contains its first byte.
 
-    Raises: DataFileMissing; SourceUnreadable; StatementFailed for bytes that are no text of that
+    Raises: DataFileMissing; SourceUnreadable; StatementFailed for bytes that are not text in this
         encoding.
     """
     try:
@@ -131,7 +131,7 @@ def read_text(
     with source:
         codec = compression_of(path)
         if codec:
-            # The whole file is one split; its size says nothing of the text's.
+            # The whole file is one split; its size is not that of the text.
             unpacked = Unpacked(source, codec, path)
             blocks = _blocks(unpacked, start, None)
         else:
@@ -153,7 +153,7 @@ def read_text(
 def _no_text(
     path: str, encoding: str, error: UnicodeDecodeError, before: int | None
 ) -> StatementFailed:
-    """`before`: lines before the block, if they are known."""
+    """`before`: the number of lines before the block, if known."""
     line = error.object.count(b"\n", 0, error.start) + 1
     begun = error.object.rfind(b"\n", 0, error.start) + 1
     place = f", line {before + line}, byte {error.start - begun + 1}" if before is not None else ""
@@ -166,9 +166,9 @@ def _no_text(
 
 
 def _blocks(source: Any, start: int, end: int | None) -> Iterator[bytes]:
-    """Whole lines, many at once."""
+    """Whole lines in large blocks."""
     if start:
-        # A line that begins just here is ours: the byte before tells.
+        # A line that starts exactly here belongs to this split: the previous byte shows it.
         position = start - 1
         source.seek(position)
         found = -1
@@ -184,12 +184,12 @@ def _blocks(source: Any, start: int, end: int | None) -> Iterator[bytes]:
         rest, position = bytes(source.read(BLOCK_BYTES)), 0
         read = len(rest)
     while True:
-        # `rest` holds the bytes from `position`, which is where a line begins.
+        # `rest` holds the bytes from `position`, the start of a line.
         if end is not None and position >= end:
             return
         last = rest.rfind(b"\n") + 1
         if end is not None and read >= end:
-            # The last of our lines is the one that holds byte `end - 1`.
+            # The last line of this split is the one that contains byte `end - 1`.
             stop = rest.find(b"\n", max(0, end - 1 - position)) + 1
             if stop:
                 yield rest[:stop]

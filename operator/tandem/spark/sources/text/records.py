@@ -1,8 +1,7 @@
-"""A Spark data source that gives the records of CSV and JSON files as texts, with their places.
+"""A Spark data source that returns the records of CSV and JSON files as texts, with locations.
 
-Every value comes as the text that stands in the file, in the shape of the wanted schema; Spark
-casts it (`text_casts.py`) and can say which file, line and column a value that does not fit is
-from.
+Every value is the text in the file, in the shape of the requested schema; Spark casts it
+(`text_casts.py`) and can report the file, line and column of a value that does not fit.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ if TYPE_CHECKING:
 
 NAME = "tandem-records"
 FILE = f"{HIDDEN_PREFIX}file"
-"""Hidden column: which of the work's files a record is from."""
+"""Hidden column: the index of a record's file among the work's files."""
 LINE = f"{HIDDEN_PREFIX}line"
-"""Hidden column: at which line of it the record begins, from 1."""
+"""Hidden column: the line of the file at which the record starts, from 1."""
 
 
 class RecordsWork(Format):
-    """What to read; the file that the option `work` names. `wanted` is the wanted schema as
-    Spark writes it; CSV has its columns in that order."""
+    """The files to read; the content of the file that the option `work` names. `wanted` is the
+    requested schema in Spark's JSON form; CSV has its columns in that order."""
 
     location: str
     storage_options: dict[str, str]
@@ -107,7 +106,7 @@ def _csv(store: Store, work: RecordsWork, split: InputSplit) -> Iterator[Batch]:
             rows, lines = parser.rows(text)
             yield arrays(rows), lines
         if parser.pending and split.part + 1 < split.parts:
-            # The last record ends in a part that others read, and leave it out there.
+            # The last record ends in the next part, whose reader leaves it out.
             for text in read_text(store, file.path, work.encoding, span.stop):
                 row = parser.complete(text)
                 if row is not None:
@@ -136,7 +135,7 @@ def _json(store: Store, work: RecordsWork, split: InputSplit) -> Iterator[Batch]
 
 
 def place(path: str, line: int, column: str = "") -> str:
-    """How errors name a place in a source."""
+    """The location of a value in a source, for errors."""
     return f"{path}, line {line}" + (f", column {column}" if column else "")
 
 
@@ -148,8 +147,8 @@ def with_begins(
     encoding: str,
     dialect: Dialect | None,
 ) -> tuple[TextFile, ...]:
-    """The files with the begins of their parts, for which those that are cut are read once
-    before: whether a line end is inside quotes depends on all that stands before it."""
+    """The files with the starts of their parts. Files that are split are read once for this:
+    whether a line end is inside quotes depends on all the text before it."""
     cut: dict[int, list[InputSplit]] = {}
     for task in plan(files):
         for split in task.splits:

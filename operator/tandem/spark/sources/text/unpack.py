@@ -1,5 +1,5 @@
-"""Compressed text files as streams of bytes. A file that is cut off or damaged is an error that
-names it: it stays broken however often it is read."""
+"""Compressed text files as byte streams. A truncated or damaged file is an error that names it, and
+that a retry does not resolve."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _MAGIC = {
 
 
 def compression_of(path: str) -> str:
-    """How a file is compressed, as its name says; "" if it is not."""
+    """The compression of a file by its name; "" for none."""
     return next((name for suffix, name in _COMPRESSED.items() if path.endswith(suffix)), "")
 
 
 def require_text(path: str, begin: bytes) -> None:
-    """That what is read as plain text is no packed file under another name. Raises:
+    """Check that a plain text file is not a compressed file under another name. Raises:
     SourceUnreadable."""
     for magic, name in _MAGIC.items():
         if begin.startswith(magic):
@@ -44,8 +44,8 @@ def require_text(path: str, begin: bytes) -> None:
 
 
 class Unpacked:
-    """The content of a compressed file, several streams after each other included, as a file to
-    be read from its begin to its end. `read` raises SourceUnreadable."""
+    """The content of a compressed file, including several concatenated streams, as a file to be
+    read sequentially. `read` raises SourceUnreadable."""
 
     def __init__(self, source: Any, codec: str, path: str) -> None:
         self._source = source
@@ -66,7 +66,7 @@ class Unpacked:
         self._trailing = False
 
     def read(self, size: int) -> bytes:
-        """Some bytes, perhaps more than `size`; none at the end."""
+        """Some bytes, possibly more than `size`; none at the end."""
         try:
             return self._more(size)
         except (EOFError, zlib.error, OSError, pa.ArrowInvalid) as error:
@@ -95,7 +95,7 @@ class Unpacked:
                     break
             self._seen = True
             if self._stream is None:
-                # Some writers fill up the end of a file with zeros.
+                # Some writers pad the end of a file with zeros.
                 self._rest = self._rest.lstrip(b"\0") if self._trailing else self._rest
                 if not self._rest:
                     continue
