@@ -1,15 +1,15 @@
-"""`where` and `set`: a user's text becomes a typed tree, and the tree canonical Spark SQL.
+"""`where` and `set`: parses a user's text into a typed tree, and generates canonical Spark SQL.
 
-No text of a user reaches Spark as it came. Pure: no I/O, no Spark. Spark says what a statement
-means; `local` evaluates the part for which tests prove that its answer is the same. The accepted
-language is in docs/statements.md.
+A user's text never reaches Spark unchanged. Pure: no I/O, no Spark. Spark defines the meaning of a
+statement; `local` evaluates the part for which tests prove that its result is the same. The
+accepted language is in docs/statements.md.
 
     parsing    package: text to tree
     local      package: evaluation over Arrow
     dialect    Spark 4.2 SQL in ANSI mode
     tree       the typed tree
     types      data types and columns
-    coercion   which types meet in an operator
+    coercion   the result types of operators
     datetimes  typed dates and timestamps
     generate   tree to canonical Spark SQL
     statement  update and delete

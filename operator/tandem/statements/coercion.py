@@ -1,9 +1,9 @@
-"""Which types meet in an operator and what comes out: Spark 4.2's ANSI rules.
+"""Types of operands and results: Spark 4.2's ANSI rules.
 
-Follows AnsiTypeCoercion, DecimalPrecision and Cast.canAnsiCast of Spark. The trees keep what
-the user wrote, Spark coerces it itself; we compute types to refuse what Spark would refuse,
-with a better message, and to know when a SET needs a cast. Tests compare every type computed
-here with the one that Spark finds.
+Follows Spark's AnsiTypeCoercion, DecimalPrecision and Cast.canAnsiCast. The trees keep the user's
+expressions, which Spark coerces itself; we compute types to refuse what Spark would refuse, with a
+better message, and to determine when a SET needs a cast. Tests compare every type computed here
+with Spark's.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ _MIN_ADJUSTED_SCALE: Final = 6
 
 
 def common(types: Iterable[SqlType]) -> SqlType | None:
-    """The type to which all can be brought without loss of range, or None."""
+    """The type to which all can be converted without loss of range, or None."""
     found: SqlType | None = NULL
-    # Spark looks at strings last, so that ('1', 2, 3.0) does not depend on the order.
+    # Spark considers strings last, so that ('1', 2, 3.0) does not depend on the order.
     for item in sorted(types, key=lambda t: t.name == "string"):
         found = None if found is None else common_of_two(found, item)
     return found
@@ -73,12 +73,12 @@ def _wider_number(left: SqlType, right: SqlType) -> SqlType:
         scale = max(a.scale, b.scale)
         return bounded(max(a.precision - a.scale, b.precision - b.scale) + scale, scale)
     wider = max(left, right, key=lambda t: _NUMERIC_ORDER.index(t.name))
-    # An integer does not fit a float exactly, so the two meet in double.
+    # A float does not hold every integer exactly, so the common type is double.
     return DOUBLE if wider == FLOAT else wider
 
 
 def _wider_than_string(other: SqlType) -> SqlType:
-    # ANSI casts the string, which raises on a row whose string is no such value.
+    # ANSI mode casts the string, which raises on a row whose string is not such a value.
     if other.is_integral:
         return LONG
     if other.is_numeric:
@@ -91,7 +91,7 @@ def bounded(precision: int, scale: int) -> SqlType:
 
 
 def _adjusted(precision: int, scale: int) -> SqlType:
-    """Give up digits after the point, down to 6, rather than digits before it."""
+    """Drop digits after the point, down to 6, rather than digits before it."""
     if precision <= MAX_PRECISION:
         return decimal(precision, scale)
     whole = precision - scale
@@ -132,8 +132,8 @@ def _both_exact(a: SqlType, b: SqlType) -> bool:
 
 
 def as_exact_decimal(side: Expr, data_type: SqlType) -> SqlType:
-    """The decimal type as which an operand of + - * / % takes part in decimal arithmetic: an
-    integer literal counts its own digits, an integer column all that it could have."""
+    """The decimal type of an operand of + - * / % in decimal arithmetic: an integer literal counts
+    its own digits, an integer column the maximum of its type."""
     if isinstance(side, Literal) and data_type.is_integral and isinstance(side.value, int):
         return decimal(len(str(abs(side.value))), 0)
     return as_decimal(data_type)
@@ -176,12 +176,12 @@ def comparable(left: SqlType, right: SqlType) -> bool:
 
 
 def is_text(*types: SqlType) -> bool:
-    """Whether || and CONCAT make a string of these: Spark casts all but binaries itself."""
+    """Whether || and CONCAT return a string for these types: Spark casts all but binaries."""
     return all(item.is_atomic and item != BINARY for item in types)
 
 
 def can_cast(source: SqlType, target: SqlType) -> bool:
-    """What Cast.canAnsiCast allows between the types that CAST may name here."""
+    """Whether Cast.canAnsiCast allows a cast between types that CAST accepts here."""
     if source == UNKNOWN:
         return True
     if source in (target, NULL):
@@ -202,8 +202,8 @@ def can_cast(source: SqlType, target: SqlType) -> bool:
 def assignment_loss(source: SqlType, target: SqlType) -> str:
     """Why a value of one type is not stored in a column of another; "" if it is.
 
-    Spark's store assignment (ANSI) with one difference: what would lose digits silently is refused,
-    and must be written as a cast. What overflows raises when the job runs.
+    Spark's store assignment (ANSI) with one difference: a conversion that would lose digits
+    silently is refused, and must be written as a cast. An overflow raises when the job runs.
     """
     if source in (target, NULL, UNKNOWN):
         return ""
@@ -229,7 +229,7 @@ def _number_loss(source: SqlType, target: SqlType) -> str:
 
 
 def literal_fits(value: Decimal, target: SqlType) -> bool:
-    """Whether an exact number is stored in an integral or decimal column as it is."""
+    """Whether an exact number is stored in an integral or decimal column unchanged."""
     exact = as_decimal(target)
     return value == round(value, exact.scale) and abs(value) < Decimal(10) ** (
         exact.precision - exact.scale

@@ -1,7 +1,7 @@
-"""Dates and timestamps as typed constants and as strings, in the forms with one clear meaning.
+"""Dates and timestamps as typed constants and as strings, in their unambiguous forms.
 
-Spark reads more forms; what is not read here is refused in a constant, and not used to skip
-files in a comparison with a string.
+Spark accepts more forms; these are refused in a constant, and not used to skip files in a
+comparison with a string.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ _TIMESTAMP = re.compile(
     r"(?:[ T](\d{2}):(\d{2})(?::(\d{2})(?:\.(\d{1,6}))?(?: ?(Z|UTC|[+-]\d{2}:\d{2}))?)?)?",
     re.ASCII,
 )
-"""A zone follows seconds only: Spark takes none after a day, or after hours and minutes
+"""A zone follows seconds only: Spark accepts none after a day, or after hours and minutes
 (`SparkDateTimeUtils.parseTimestampString`)."""
 
 
 def parse_date(text: str) -> dt.date | None:
-    """The date that `DATE 'yyyy-mm-dd'` means, or None if the text is none."""
+    """The date of the literal `DATE 'yyyy-mm-dd'`, None if the text is not a date."""
     match = _DATE.fullmatch(text)
     try:
         return dt.date(*map(int, match.groups())) if match else None
@@ -29,10 +29,10 @@ def parse_date(text: str) -> dt.date | None:
 
 
 def parse_timestamp(text: str, zoned: bool) -> dt.datetime | None:
-    """The moment that a TIMESTAMP literal means: in UTC if `zoned`, else without a zone.
+    """The value of a TIMESTAMP literal: in UTC if `zoned`, else without a zone.
 
-    A text without a zone is in the session's, which is UTC. None if the text is no timestamp
-    of the accepted form, or names a zone where there must be none.
+    A text without a zone is in the session's, which is UTC. None if the text is not a timestamp of
+    the accepted form, or has a zone although it must not.
     """
     match = _TIMESTAMP.fullmatch(text)
     day = parse_date(match[1]) if match else None

@@ -1,9 +1,9 @@
-"""The one dialect in which statements are written and evaluated: Spark 4.2 SQL, ANSI mode.
+"""The dialect in which statements are written and evaluated: Spark 4.2 SQL, ANSI mode.
 
-Everything that decides what a text *means* is pinned here: the settings of the session that
-evaluates it, the limits on its size, and the words with a meaning of their own. A job that
-evaluates a canonical text under other settings may compute something else, so the session
-builder must take `SPARK_SESSION_CONF` as it is and let no user setting override it.
+Everything that determines the *meaning* of a text is pinned here: the settings of the session that
+evaluates it, the limits on its size, and the words with a special meaning. Under other settings a
+canonical text may have another result, so the session builder must use `SPARK_SESSION_CONF`
+unchanged and let no user setting override it.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ SPARK_SESSION_CONF: Final[dict[str, str]] = {
     "spark.sql.ansi.enforceReservedKeywords": "false",
     "spark.sql.ansi.doubleQuotedIdentifiers": "false",
     "spark.sql.caseSensitive": "false",
-    # Zone-less timestamps, dates of instants: one answer wherever the job runs.
+    # Timestamps without a zone, dates of instants: one result wherever the job runs.
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.timestampType": "TIMESTAMP_LTZ",
     "spark.sql.datetime.java8API.enabled": "false",
     "spark.sql.legacy.timeParserPolicy": "CORRECTED",
-    # How literals are read back; see generate.py.
+    # How literals are parsed; see generate.py.
     "spark.sql.parser.escapedStringLiterals": "false",
     "spark.sql.legacy.consecutiveStringLiterals.enabled": "false",
     "spark.sql.legacy.exponentLiteralAsDecimal.enabled": "false",
@@ -32,29 +32,29 @@ SPARK_SESSION_CONF: Final[dict[str, str]] = {
     "spark.sql.parser.quotedRegexColumnNames": "false",
     # Otherwise `${env:HOME}` inside a string literal is replaced before parsing.
     "spark.sql.variable.substitute": "false",
-    # Defence in depth: text.`/etc/passwd` is no table.
+    # Defence in depth: text.`/etc/passwd` is not a table.
     "spark.sql.runSQLOnFiles": "false",
 }
-"""Settings that every session which evaluates a statement must have, exactly these."""
+"""Settings that every session that evaluates a statement must have unchanged."""
 
 MAX_TEXT: Final = 16_384
-"""Characters of one expression."""
+"""Maximum characters of one expression."""
 MAX_NODES: Final = 2_000
-"""Nodes of one tree."""
+"""Maximum nodes of one tree."""
 MAX_NESTING: Final = 60
-"""Levels of parentheses, calls and CASE; also bounds the recursion of the parser."""
+"""Maximum levels of parentheses, calls and CASE; also bounds the recursion of the parser."""
 MAX_DEPTH: Final = 100
-"""Levels of the tree: left-deep chains such as a + b + c count one level for each operator."""
+"""Maximum levels of the tree: chains such as a + b + c count one level for each operator."""
 MAX_IN_LIST: Final = 1_000
 MAX_STRING: Final = 4_096
-"""Characters of one string literal, and bytes of one binary literal."""
+"""Maximum characters of one string literal, and bytes of one binary literal."""
 MAX_IDENTIFIER: Final = 255
 MAX_PATTERN: Final = 256
-"""Characters of a LIKE, ILIKE or RLIKE pattern."""
+"""Maximum characters of a LIKE, ILIKE or RLIKE pattern."""
 MAX_PATTERN_WILDCARDS: Final = 4
-"""Unbounded repetitions in one pattern: matching takes at most about length ** 4 steps."""
+"""Maximum unbounded repetitions in one pattern: matching takes at most about length ** 4 steps."""
 MAX_SET: Final = 500
-"""Columns that one update may set."""
+"""Maximum columns that one update may set."""
 
 _RESERVED = """
     ALL AND ANTI ANY AS ASC BETWEEN CASE CAST COLLATE CROSS DESC DISTINCT DIV ELSE END ESCAPE
@@ -64,7 +64,7 @@ _RESERVED = """
     WINDOW WITH
 """
 RESERVED: Final = frozenset(_RESERVED.split())
-"""Words that are never a bare column name here; backquotes make them one."""
+"""Words that are never a bare column name here; in backquotes they are."""
 
 BARE_FUNCTIONS: Final = frozenset({"current_date", "current_timestamp", "localtimestamp"})
-"""Functions that may be written without parentheses; a column of that name comes first."""
+"""Functions that may be written without parentheses; a column of that name takes precedence."""

@@ -1,8 +1,8 @@
 """Typed tree to canonical Spark SQL: the only text of a statement that reaches Spark.
 
-The text means the same whatever surrounds it: every operation is in parentheses, every name in
-backquotes, every constant carries its type, every character that could be read otherwise is
-escaped. Parsing it gives the same tree again (`parse(generate(tree)) == tree`).
+The text has the same meaning in any context: every operation is in parentheses, every name in
+backquotes, every constant has its type, every ambiguous character is escaped. Parsing it gives the
+same tree again (`parse(generate(tree)) == tree`).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _unary(node: tree.Unary) -> str:
     operand = to_spark_sql(node.operand)
     if node.op == "NOT":
         return f"(NOT {operand})"
-    # Without parentheses the sign would become part of a number.
+    # Without parentheses the sign would be parsed as part of a number.
     return f"({node.op} ({operand}))"
 
 
@@ -124,9 +124,9 @@ def quote_name(name: str) -> str:
 
 
 def quote_string(value: str) -> str:
-    """A string literal that Spark reads back as exactly this value.
+    """A string literal that Spark parses as exactly this value.
 
-    Quotes, backslashes, `$` (variables), and what does not show are written as escapes.
+    Quotes, backslashes, `$` (variables), and invisible characters are written as escapes.
     """
     return "'" + "".join(_escaped(char) for char in value) + "'"
 

@@ -1,8 +1,8 @@
-"""A merge: which rows of the source `s` match rows of the table `t`, and what happens to which.
+"""A merge: how rows of the source `s` match rows of the table `t`, and what happens to each.
 
-As `statement.py` for updates: `parse_merge` is the only way from a user's texts to something
-that may run. It can do so before the source's columns are known, which checks all that can be
-checked without them; before it runs it is parsed with them.
+As for updates in `statement.py`, only `parse_merge` turns a user's texts into something that may
+run. It can do so before the source's columns are known, which checks everything that does not
+depend on them; before the merge runs it is parsed with them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _SPOKEN: Mapping[str, str] = {
 
 
 class ClauseText(Protocol):
-    """A clause as typed; `tandem.jobs.formats.MergeClause` is one."""
+    """A clause as the user wrote it; `tandem.jobs.formats.MergeClause` implements it."""
 
     @property
     def when(self) -> When: ...
@@ -60,9 +60,9 @@ class ClauseText(Protocol):
 
 @dataclass(frozen=True)
 class Clause:
-    """One clause. `assignments` of an update are the columns that it sets, of an insert those
-    that do not become NULL. With `every` they are all columns, from the source's of the same
-    names: none are listed as long as the source's columns are not known."""
+    """One clause. `assignments` of an update are the columns that it sets, of an insert those that
+    do not become NULL. With `every` they are all columns, set from the source's columns of the
+    same names: none are listed as long as the source's columns are unknown."""
 
     when: When
     action: ClauseAction
@@ -104,8 +104,8 @@ class Clause:
 
 @dataclass(frozen=True)
 class MergeStatement:
-    """`clauses` in the order in which they were given. Of those of one `when` the first applies
-    whose condition is true."""
+    """`clauses` are in the given order. Of those of one `when`, the first whose condition is true
+    applies."""
 
     on: Expr
     clauses: tuple[Clause, ...]
@@ -125,8 +125,8 @@ class MergeStatement:
 
     @property
     def one_match_only(self) -> bool:
-        """Whether several source rows for one row of the table are an error: it would not be
-        clear which of them applies. That does not matter if the row is deleted anyway."""
+        """Whether several source rows for one row of the table are an error: it would be ambiguous
+        which of them applies. That does not matter if the row is deleted in any case."""
         matched = self.when("Matched")
         return bool(matched) and not (
             len(matched) == 1 and matched[0].action == "Delete" and matched[0].where is None
@@ -139,8 +139,8 @@ class MergeStatement:
 
     @property
     def records_matches(self) -> bool:
-        """Whether its jobs record which source row each row matched: it inserts the others, and
-        would do so again."""
+        """Whether its jobs record which source row each row matched: the merge inserts the other
+        ones, and another execution would do so again."""
         return bool(self.when("NotMatched")) and self.deterministic
 
     def columns_of_table(self) -> frozenset[str]:
@@ -148,7 +148,7 @@ class MergeStatement:
         return _named(*self.roots())
 
     def keys_of_table(self) -> tuple[str, ...]:
-        """Columns of the table that `on` reads, in the order of the schema: which identify a row in
+        """Columns of the table that `on` reads, in the order of the schema: they identify a row in
         messages."""
         named = _named(self.on)
         return tuple(column.name for column in self.table.columns if column.name in named)
@@ -180,7 +180,7 @@ class MergeStatement:
         return found
 
     def to_json(self) -> dict[str, Any]:
-        """What operations and commits record: canonical texts only."""
+        """The form that operations and commits record: canonical texts only."""
         return {
             "kind": "Merge",
             "on": self.on_sql,
@@ -198,14 +198,14 @@ def parse_merge(
     resource: str = "",
     field: str = "spec.merge",
 ) -> MergeStatement:
-    """A merge, from what people typed.
+    """Parse a merge from the user's texts.
 
     Args:
         table, source: their columns; None for a source whose columns are not known yet.
-        field: the part of the resource that holds `on`.
+        field: the field of the resource that contains `on`.
 
     Raises:
-        InvalidStatement: with the resource, the field, the place and a remedy.
+        InvalidStatement: with the resource, the field, the position and a remedy.
     """
     relations = {
         TABLE: Relation(TABLE, "the table", table),
@@ -278,7 +278,7 @@ def _condition(text: str, scope: Scope, resource: str, place: str) -> Expr:
 
 
 def _check_insert(found: tuple[Assignment, ...], table: Schema, resource: str, place: str) -> None:
-    """Columns that are left out become NULL."""
+    """Check that the columns that an insert leaves out may be NULL."""
     given = {item.column for item in found}
     for column in table.columns:
         if column.name not in given and not column.nullable:
@@ -292,7 +292,7 @@ def _check_insert(found: tuple[Assignment, ...], table: Schema, resource: str, p
 
 
 def _every(table: Schema, source: Schema, resource: str, place: str) -> tuple[Assignment, ...]:
-    """Each column of the table from the source's of that name."""
+    """Each column of the table from the source's column of that name."""
     return tuple(
         Assignment(column.name, _same_column(column, source, resource, place), column.nullable)
         for column in table.columns
@@ -314,7 +314,7 @@ def _same_column(column: SchemaColumn, source: Schema, resource: str, place: str
         )
     value = tree.ColumnRef(parts=(SOURCE, there[0].name), type=there[0].type)
     if not column.type.is_atomic:
-        # Whether two structs, arrays or maps are the same type, only Spark can tell.
+        # Only Spark can determine whether two structs, arrays or maps have the same type.
         return value
     text = f"s.{there[0].name}"
     return stored(value, column, ExpressionText(text, resource, f"{place}.{column.name}"))

@@ -1,8 +1,8 @@
-"""A statement as an operation carries it: trees, canonical texts and what follows from them.
+"""A parsed update or delete: its trees, canonical texts and properties.
 
-`parse_where` and `parse_statement` are the only ways from a user's text to something that may
-run. What is recorded with the operation and in the commit is `Statement.canonical`, and parsing
-its parts again gives the same statement.
+Only `parse_where` and `parse_statement` turn a user's text into something that may run. The
+operation and the commit record `Statement.canonical`, and parsing its parts again gives the same
+statement.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from tandem.statements.types import (
 
 @dataclass(frozen=True)
 class Assignment:
-    """One column of SET and the value it gets, already cast to the column's type."""
+    """One column of SET and its new value, already cast to the column's type."""
 
     column: str
     value: Expr
@@ -53,8 +53,8 @@ class Assignment:
 class Statement:
     """An update (with assignments) or a delete (without).
 
-    `where` None means every row. A row is concerned if `where` is true for it; false and NULL
-    leave it alone. `changes_partitions` tells that rows may move to other partitions.
+    `where` None means every row. A row is affected if `where` is true for it; if it is false or
+    NULL, the row stays unchanged. `changes_partitions`: rows may move to other partitions.
     """
 
     where: Expr | None
@@ -105,7 +105,7 @@ class Statement:
         return values if self.where is None else (self.where, *values)
 
     def to_json(self) -> dict[str, Any]:
-        """What operations and commits record: canonical texts only."""
+        """The form that operations and commits record: canonical texts only."""
         recorded: dict[str, Any] = {
             "kind": self.kind,
             "where": self.where_sql,
@@ -129,7 +129,7 @@ def parse_expression(text: str, schema: Schema | Scope | str, *, resource: str, 
     """The typed tree of any accepted expression.
 
     Raises:
-        InvalidStatement: with the place in the text.
+        InvalidStatement: with the position in the text.
     """
     if not isinstance(text, str):
         raise InvalidStatement(
@@ -146,14 +146,14 @@ def parse_expression(text: str, schema: Schema | Scope | str, *, resource: str, 
 def parse_where(
     text: str, schema: Schema | Scope | str, *, resource: str = "", field: str = "where"
 ) -> Expr:
-    """The typed tree of a condition over the rows of a table.
+    """The typed tree of a condition on the rows of a table.
 
     Args:
         text: a Spark SQL expression.
         schema: the table's schema, or the `schemaString` of its metadata.
 
     Raises:
-        InvalidStatement: also if the expression is no condition.
+        InvalidStatement: also if the expression is not a condition.
     """
     root = parse_expression(text, schema, resource=resource, field=field)
     if root.type not in (BOOLEAN, NULL, UNKNOWN):
@@ -165,7 +165,7 @@ def parse_where(
             remedy="Compare the value with something.",
         )
     if root.type == NULL:
-        # Spark filters by nothing but a BOOLEAN.
+        # Spark only accepts a BOOLEAN as a filter.
         return tree.Cast(operand=root, type=BOOLEAN, at=root.at)
     return root
 
@@ -183,17 +183,17 @@ def parse_statement(
     """A delete (`set` None) or an update.
 
     Args:
-        where: a condition; None concerns every row.
-        set: expressions by column. All of them see the row as it was.
+        where: a condition; None affects every row.
+        set: expressions by column. All of them read the old values of the row.
         schema: the table's schema, or the `schemaString` of its metadata with the names of
             its `partition_columns`.
-        resource: what to name in errors, as `TableUpdate/late`.
-        field: the part of the resource that holds `where` and `set`, as `spec.update`.
-        exact_names: keys of `set` are names of columns, as `Statement.set_sql` has them, and no
-            SQL: a backquote or a dot is part of the name.
+        resource: the resource to name in errors, such as `TableUpdate/late`.
+        field: the field of the resource that contains `where` and `set`, such as `spec.update`.
+        exact_names: keys of `set` are names of columns, as in `Statement.set_sql`, not SQL: a
+            backquote or a dot is part of the name.
 
     Raises:
-        InvalidStatement: with the resource, the field, the place and a remedy.
+        InvalidStatement: with the resource, the field, the position and a remedy.
     """
     table = as_schema(schema, partition_columns)
     condition = None
@@ -218,8 +218,8 @@ def assigned(
     field: str,
     exact_names: bool = False,
 ) -> tuple[Assignment, ...]:
-    """The assignments of a SET in the order of the table's columns; `names` are what its
-    expressions may name, and `exact_names` is as in `parse_statement`. Raises:
+    """The assignments of a SET in the order of the table's columns; `names` are the names that its
+    expressions may use, and `exact_names` is as in `parse_statement`. Raises:
     InvalidStatement."""
     if not set or len(set) > MAX_SET:
         raise InvalidStatement(
@@ -246,8 +246,8 @@ def assigned(
 def _target(
     name: str, schema: Schema, resource: str, place: str, *, exact: bool = False
 ) -> SchemaColumn:
-    """The column that a key of SET names: bare, or in backquotes as in SQL. With `exact` the key
-    is the name itself."""
+    """The column of a key of SET: bare, or in backquotes as in SQL. With `exact` the key is the
+    name itself."""
     wanted = name
     if name.startswith("`") and not exact:
         tokens = tokenize(ExpressionText(name, resource, place))
@@ -301,7 +301,7 @@ def _target(
 
 
 def _is_field(name: str, schema: Schema) -> bool:
-    """Whether a key of SET without backquotes reads as a field of a struct in SQL."""
+    """Whether SQL parses a key of SET without backquotes as a field of a struct."""
     head, dot, _ = name.partition(".")
     return bool(dot) and any(c.type.name == "struct" for c in matching(schema.columns, head))
 
@@ -314,14 +314,14 @@ _COMPUTED = {
 
 
 def check_computed(column: SchemaColumn, resource: str, place: str) -> None:
-    """That values may be given to a column. Raises: InvalidStatement."""
+    """Check that a column may be assigned values. Raises: InvalidStatement."""
     for key, message in _COMPUTED.items():
         if key in column.metadata:
             raise InvalidStatement(message, resource=resource, field=place, found=column.name)
 
 
 def stored(value: Expr, column: SchemaColumn, source: ExpressionText) -> Expr:
-    """The value with the cast that storing it in the column takes, if any.
+    """The value with the cast that storing it in the column requires, if any.
 
     Raises: InvalidStatement, which points into `source`.
     """

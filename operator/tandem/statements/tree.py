@@ -1,8 +1,8 @@
-"""The typed tree of a statement: the only thing that is ever turned into Spark SQL.
+"""The typed tree of a statement: Spark SQL is generated from nothing else.
 
-A tree is made by the parser alone, from nodes that the grammar allows; there is no node for
-free text. Nodes are frozen, compare by value, and remember where they stood (`at`, not
-compared), so that later checks can point there too.
+Only the parser builds a tree, from nodes that the grammar allows; there is no node for free text.
+Nodes are frozen, compare by value, and have their position in the text (`at`, not compared), so
+that later checks can report it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LiteralValue = None | bool | int | float | Decimal | str | bytes | dt.date | dt.
 
 @dataclass(frozen=True, kw_only=True)
 class Expr:
-    """Any node; `type` is the type that Spark gives it."""
+    """Any node; `type` is its type in Spark."""
 
     type: SqlType
     at: int = field(default=0, compare=False, repr=False)
@@ -30,7 +30,7 @@ class Expr:
 
 @dataclass(frozen=True, kw_only=True)
 class Literal(Expr):
-    """A constant. FLOAT values are kept as Decimal, since Python has no 32-bit float."""
+    """A constant. FLOAT values are Decimals, since Python has no 32-bit float."""
 
     value: LiteralValue
 
@@ -158,7 +158,7 @@ class Cast(Expr):
 
 @dataclass(frozen=True, kw_only=True)
 class Call(Expr):
-    """A function of the table in functions.py, under the name it has there."""
+    """A function of the table in functions.py, under its name there."""
 
     function: str
     args: tuple[Expr, ...]
@@ -168,7 +168,7 @@ class Call(Expr):
 
 
 def walk(root: Expr) -> Iterator[Expr]:
-    """Every node, parents first; without recursion, so that depth is no danger."""
+    """Every node, parents first; without recursion, so that the depth is not limited."""
     pending = [root]
     while pending:
         node = pending.pop()

@@ -1,8 +1,8 @@
-"""Data types as statements see them, and the table's columns by name.
+"""Data types in statements, and the table's columns by name.
 
-The types are Spark's, read from the schema string of Delta metadata; whatever a statement
-cannot compute with (arrays, maps, variants) is kept opaque: it may be tested for NULL, nothing
-else. Pure values; nothing here knows about files or sessions.
+The types are Spark's, read from the schema string of Delta metadata; types that a statement cannot
+compute with (arrays, maps, variants) are opaque: they may only be tested for NULL. Pure values;
+nothing here depends on files or sessions.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ MAX_PRECISION: Final = 38
 @dataclass(frozen=True)
 class SqlType:
     """A type. `name` is Delta's primitive name, or one of `decimal`, `struct`, `null`,
-    `interval day`, `interval day to second`, `interval year to month`, `other` and `unknown`:
-    that of a column which is read only later, and goes with everything."""
+    `interval day`, `interval day to second`, `interval year to month`, `other` and `unknown`: that
+    of a column whose type is determined later, and which is compatible with every type."""
 
     name: str
     precision: int = 0
@@ -52,7 +52,7 @@ class SqlType:
 
     @property
     def is_atomic(self) -> bool:
-        """Can be compared, cast and stored. Intervals can only be added to dates and times."""
+        """Whether it can be compared, cast and stored. Intervals can only be added to times."""
         return self.name not in {"struct", "other"} and not self.is_interval
 
 
@@ -132,7 +132,7 @@ def decimal(precision: int, scale: int) -> SqlType:
 
 
 def sql_name(data_type: SqlType) -> str:
-    """How Spark SQL spells a type, for example in a CAST."""
+    """The name of a type in Spark SQL, for example in a CAST."""
     if data_type.name == "decimal":
         return f"DECIMAL({data_type.precision}, {data_type.scale})"
     return _SQL_NAMES.get(data_type.name, data_type.name.upper())
@@ -147,10 +147,10 @@ def as_decimal(data_type: SqlType) -> SqlType:
 
 @dataclass(frozen=True)
 class Schema:
-    """The columns of a table as a statement may name them: case does not matter.
+    """The columns of a table by the names that a statement may use, which are case-insensitive.
 
     Raises:
-        InvalidStatement: for a schema string that is not one.
+        InvalidStatement: for an invalid schema string.
     """
 
     columns: tuple[SchemaColumn, ...]
@@ -178,7 +178,7 @@ class Schema:
 
 
 def matching(columns: Sequence[SchemaColumn], name: str) -> list[SchemaColumn]:
-    """Columns that a name may mean, as Spark resolves it with caseSensitive=false."""
+    """The columns that a name may refer to, as Spark resolves it with caseSensitive=false."""
     wanted = name.lower()
     return [column for column in columns if column.name.lower() == wanted]
 
@@ -217,8 +217,8 @@ def _type(raw: Any) -> SqlType:
 
 
 def _char_type(item: Mapping[str, Any]) -> SqlType | None:
-    # Spark pads char(n) on comparison and checks lengths on write, from a note in the metadata
-    # of a plain string column. Neither happens when the files are read as they are, so such
-    # a column would quietly mean something else: char is opaque, varchar can be read.
+    # Spark pads char(n) on comparison and checks lengths on write, by the metadata of a plain
+    # string column. Neither happens when the files are read directly, so such a column would
+    # silently have another meaning: char is opaque, varchar can be read.
     note = str((item.get("metadata") or {}).get("__CHAR_VARCHAR_TYPE_STRING", ""))
     return SqlType("other", detail=note.upper()) if note.startswith("char") else None

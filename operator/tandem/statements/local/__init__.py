@@ -1,9 +1,9 @@
-"""Statements evaluated over Arrow tables, without Spark, where the meaning is proven equal.
+"""Evaluates statements over Arrow tables, without Spark, where the result is proven equal.
 
-Spark says what a statement means (`tandem.statements.dialect`). For small numbers of rows it is
-slow to ask, so the part of the language for which differential tests prove that the answers are
-the same is evaluated here too. `compile_…` returns None for everything else, and what it returns
-raises `NeedsSpark` rather than give a value where Spark would raise. Pure: no I/O, no Spark.
+Spark defines the meaning of a statement (`tandem.statements.dialect`), but takes long for small
+numbers of rows, so the part of the language for which differential tests prove the same results is
+evaluated here, too. `compile_…` returns None for everything else, and its result raises
+`NeedsSpark` instead of returning a value where Spark would raise. Pure: no I/O, no Spark.
 
     expression  expressions
     kernels     operators and functions

@@ -19,12 +19,12 @@ _WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
 
 
 def constant(node: tree.Literal) -> Any:
-    """A literal as a scalar of its type; None where it has no exact one."""
+    """A literal as a scalar of its type; None if it has no exact one."""
     value: Any = node.value
     if value is None:
         return pa.scalar(None, arrow_type(node.type))
     if node.type.name in ("float", "double") and _is_negative_zero(value):
-        # Spark takes -0.0 and 0.0 for one constant when it shares equal expressions.
+        # Spark treats -0.0 and 0.0 as one constant when it shares equal expressions.
         return None
     if node.type.name == "float":
         value = _nearest_float(value)
@@ -34,7 +34,7 @@ def constant(node: tree.Literal) -> Any:
 
 
 def constant_as(node: tree.Literal, target: SqlType) -> Any:
-    """A literal as a scalar of another type: a string that is surely such a value, or a number
+    """A literal as a scalar of another type: a string that is certainly such a value, or a number
     as a DOUBLE. None for every other cast."""
     value: Any = node.value
     if target.name == "double" and isinstance(value, Decimal) and node.type.name == "decimal":
@@ -56,7 +56,7 @@ def _is_negative_zero(value: float | Decimal) -> bool:
 
 
 def _nearest_float(value: Decimal) -> np.float32 | None:
-    """The 32-bit number next to a decimal; rounding it to 64 bits first may miss that."""
+    """The 32-bit number nearest to a decimal; rounding it to 64 bits first may give another."""
     about = np.float32(float(value))
     around = [np.nextafter(about, np.float32(end)) for end in (-np.inf, np.inf)]
     near = sorted([about, *around], key=lambda f: abs(Decimal(float(f)) - value))

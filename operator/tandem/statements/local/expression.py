@@ -1,8 +1,8 @@
-"""Trees to functions over Arrow: the part of the language that is proven equal to Spark.
+"""Compiles trees to functions over Arrow: the part of the language that is proven equal to Spark.
 
-Each node becomes a function of the rows. All operands are evaluated on all rows; Spark may
-leave some out (the right side of AND, the branches of CASE). So whatever raises here, where
-Spark might not, only sends the rows to Spark; the other way round does not happen.
+Each node becomes a function of the rows. All operands are evaluated on all rows; Spark may skip
+some (the right side of AND, the branches of CASE). So an error here, on rows where Spark might not
+raise, only sends the rows to Spark; the reverse does not happen.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ Step = Callable[[LocalRows], Value]
 _COMPARISONS: Final = frozenset({"=", "!=", "<", "<=", ">", ">=", "<=>"})
 _EQUALITIES: Final = frozenset({"=", "!=", "<=>"})
 _MAX_CHAIN: Final = 50
-"""Items of an IN list that are compared one after the other. Of floats, Spark looks up more
-than ten (`spark.sql.optimizer.inSetConversionThreshold`) in a set of its own."""
+"""Items of an IN list that are compared one by one. For floats, Spark looks up lists of more than
+ten (`spark.sql.optimizer.inSetConversionThreshold`) in a separate set."""
 _MAX_FLOATS: Final = 10
 _NEGATED_DIGITS: Final = 34
 
@@ -45,9 +45,9 @@ class LocalExpression:
         """The value for each row, as one `pa.Array` of the Arrow type of `type`.
 
         Args:
-            rows: the rows, or the whole table of an expression about one table. Columns have
-                the names of the table's schema.
-        Raises: NeedsSpark if Spark raises on one of the rows, or might.
+            rows: the rows, or the whole table for an expression on one table. Columns have the
+                names of the table's schema.
+        Raises: NeedsSpark if Spark raises on one of the rows, or may do so.
         """
         given = LocalRows.of(rows) if isinstance(rows, pa.Table) else rows
         try:
@@ -56,7 +56,7 @@ class LocalExpression:
             raise NeedsSpark(str(error)) from error
 
     def where(self, rows: LocalRows | pa.Table) -> Any:
-        """The places of the rows for which a condition is true, ascending, as int64.
+        """The indexes of the rows for which a condition is true, ascending, as int64.
 
         Raises: NeedsSpark.
         """
@@ -71,10 +71,10 @@ class NotLocal(Exception):
 
 
 def compile_expression(root: Expr, relations: Sequence[str] = ()) -> LocalExpression | None:
-    """The expression as a function over Arrow; None if a part of it is Spark's to evaluate.
+    """The expression as a function over Arrow; None if only Spark can evaluate a part of it.
 
     Args:
-        relations: names of the two relations of a merge; none for a statement about one table.
+        relations: names of the two relations of a merge; empty for a statement on one table.
     """
     try:
         return LocalExpression(root.type, _Compiler(relations).step(root))
@@ -132,7 +132,7 @@ class _Compiler:
         return read
 
     def converted(self, node: Expr, target: SqlType) -> Step:
-        """A node as another type, by the cast that Spark adds."""
+        """A node converted to another type, by the cast that Spark adds."""
         if isinstance(node, tree.Literal) and node.type != target:
             value = constant_as(node, target)
             if value is not None:
@@ -142,7 +142,7 @@ class _Compiler:
         return lambda rows: convert(step(rows))
 
     def together(self, nodes: Sequence[Expr]) -> tuple[list[Step], SqlType]:
-        """Nodes as the type in which they meet, and that type."""
+        """Nodes converted to their common type, and that type."""
         met = need(coercion.common_of_all(nodes))
         need(met.is_atomic and met.name != "unknown" and not _is_cut(met, nodes))
         return [self.converted(node, met) for node in nodes], met
@@ -168,14 +168,14 @@ class _Compiler:
         if node.type.name == "decimal":
             return self.decimals(node)
         need(node.type.is_numeric and node.op in _arithmetic(node.type))
-        # Spark divides integers as DOUBLE, and DIV takes them as BIGINT.
+        # Spark divides integers as DOUBLE, and DIV uses BIGINT.
         kernel = _arithmetic(node.type)[node.op]
         need(node.op != "DIV" or _integral(node.left, node.right))
         left, right = (self.converted(side, node.type) for side in (node.left, node.right))
         return lambda rows: kernel(left(rows), right(rows))
 
     def decimals(self, node: tree.Binary) -> Step:
-        """+ - * where no digit is given up: Arrow's result type is then Spark's."""
+        """+ - * that drop no digit: Arrow's result type is then Spark's."""
         need(node.op in _DECIMAL)
         kernel, to = _DECIMAL[node.op], arrow_type(node.type)
         sides = []
@@ -241,7 +241,7 @@ class _Compiler:
 
     def is_test(self, node: tree.IsTest) -> Step:
         if node.what == "NULL":
-            # Columns of any type may be NULL, those with which nothing is computed as well.
+            # IS NULL accepts columns of any type, including those that no operator accepts.
             whole = node.value
             value = self.column(whole) if isinstance(whole, tree.ColumnRef) else self.step(whole)
             return _negated(lambda rows: pc.is_null(value(rows)), node.negated)
@@ -285,7 +285,7 @@ class _Compiler:
         return step
 
     def cast(self, node: tree.Cast) -> Step:
-        # Where a cast raises, TRY_CAST gives NULL.
+        # TRY_CAST gives NULL instead of an error, which this does not implement.
         need(not node.safe)
         return self.converted(node.operand, node.type)
 
@@ -331,7 +331,7 @@ class _Compiler:
 
 
 def need(found: Any) -> Any:
-    """What was found. Raises: Outside if it is None or False."""
+    """Return `found`. Raises: NotLocal if it is None or False."""
     if found is None or found is False:
         raise NotLocal
     return found
@@ -346,8 +346,8 @@ def _valid(step: Step) -> Step:
 
 
 def _is_cut(met: SqlType, nodes: Iterable[Expr]) -> bool:
-    """Whether operands meet in a decimal that does not hold all of them: which values raise
-    then depends on casts that only Spark knows."""
+    """Whether operands have a common decimal type that does not hold all of them: then it depends
+    on casts inside Spark which values raise."""
     if met.name != "decimal":
         return False
     exact = [as_decimal(n.type) for n in nodes if n.type.name == "decimal" or n.type.is_integral]
@@ -356,8 +356,8 @@ def _is_cut(met: SqlType, nodes: Iterable[Expr]) -> bool:
 
 
 def _beyond_integers(left: Expr, right: Expr) -> bool:
-    """Whether an integer is compared with a decimal constant that no BIGINT reaches. Spark knows
-    the answer then, and gives it for NULL, too (DecimalPrecision.integralAndDecimalLiteral)."""
+    """Whether an integer is compared with a decimal constant outside the range of BIGINT. Spark
+    folds such a comparison, also for NULL (DecimalPrecision.integralAndDecimalLiteral)."""
     for node, other in ((left, right), (right, left)):
         if isinstance(node, tree.Literal) and node.type.name == "decimal":
             value = Decimal(str(node.value or 0))
@@ -375,7 +375,7 @@ def _arithmetic(data_type: SqlType) -> Mapping[str, Callable[[Value, Value], Val
 
 
 def _in_set(value: Step, items: Sequence[Step], met: SqlType) -> Step:
-    """IN a list of constants: looked up, whatever their number."""
+    """IN a list of constants of any length, as a lookup."""
     nothing = LocalRows({}, 0)
     try:
         constants = [item(nothing) for item in items]

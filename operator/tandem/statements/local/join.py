@@ -1,7 +1,7 @@
-"""Which rows of two sides have equal keys: a hash join, by codes.
+"""Finds the rows of two sides with equal keys: a hash join on codes.
 
-Both sides' values of a key are numbered together, equal ones alike, by Spark's equality: NaN
-equals NaN, -0.0 equals 0.0. NULL equals nothing, except by `<=>`.
+The values of a key on both sides are numbered together, equal values with the same code, by
+Spark's equality: NaN equals NaN, -0.0 equals 0.0. NULL equals nothing, except by `<=>`.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from tandem.statements.local.rows import NeedsSpark
 Places = npt.NDArray[np.int64]
 
 MAX_PAIRS = 5_000_000
-"""A join of so many pairs is Spark's, which need not hold them all at once."""
+"""Larger joins are left to Spark, which need not hold all pairs in memory."""
 
 
 @dataclass(frozen=True)
 class RowPairs:
-    """Pairs of rows, by their places on either side; ascending by `target`, then `source`."""
+    """Pairs of rows, by their indexes on either side; ascending by `target`, then `source`."""
 
     target: Places
     source: Places
@@ -39,12 +39,12 @@ class RowPairs:
         return RowPairs(self.target[chosen], self.source[chosen])
 
     def doubled(self) -> Places:
-        """Rows of the target that are in more than one pair, once each, ascending."""
+        """Rows of the target in more than one pair, without duplicates, ascending."""
         again = self.target[1:][self.target[1:] == self.target[:-1]]
         return np.unique(again)
 
     def unmatched(self, rows: int, side: str) -> Places:
-        """Places among `rows` rows of a side, "target" or "source", that no pair has."""
+        """Indexes among `rows` rows of a side, "target" or "source", that occur in no pair."""
         alone = np.ones(rows, dtype=bool)
         alone[self.target if side == "target" else self.source] = False
         return np.flatnonzero(alone)
@@ -60,13 +60,13 @@ class KeyValues:
 
 
 def equal_pairs(keys: Sequence[KeyValues], *, most: int = MAX_PAIRS) -> RowPairs:
-    """The pairs whose values are equal for every key (one at least).
+    """The pairs whose values are equal for every key (at least one).
 
-    Raises: NeedsSpark if they are more than `most`. pa.ArrowException for values that cannot be
+    Raises: NeedsSpark if there are more than `most`; pa.ArrowException for values that cannot be
     hashed.
     """
     target, source = _codes(keys)
-    # Sources by code: those of code c are order[start[c] : start[c + 1]].
+    # Source rows by code: those of code c are order[start[c] : start[c + 1]].
     order = np.argsort(source, kind="stable")
     order = order[np.searchsorted(source[order], 0) :]
     highest = int(max(target.max(initial=-1), source.max(initial=-1)))
@@ -79,14 +79,14 @@ def equal_pairs(keys: Sequence[KeyValues], *, most: int = MAX_PAIRS) -> RowPairs
     if total > most:
         raise NeedsSpark(f"{total} pairs of rows have equal keys")
     targets = np.repeat(found, each)
-    # The place within its own run of every pair.
+    # The position of each pair within its target row.
     within = np.arange(total) - np.repeat(np.cumsum(each) - each, each)
     sources = order[np.repeat(starts[codes], each) + within]
     return RowPairs(targets.astype(np.int64), sources.astype(np.int64))
 
 
 def _codes(keys: Sequence[KeyValues]) -> tuple[Places, Places]:
-    """One number for each row, equal for equal keys; -1 for a row that equals none."""
+    """A number for each row, equal for equal keys; -1 for a row whose key equals nothing."""
     codes: Places | None = None
     for key in keys:
         numbered = _numbered(key)

@@ -1,7 +1,7 @@
-"""Spark's operators over Arrow values, where the two differ or an error needs noticing.
+"""Spark's operators over Arrow values, where the two differ or an error must be detected.
 
-Values are Arrow arrays or, for constants, Arrow scalars. NULL is propagated as in SQL. Whatever
-Spark's ANSI mode raises on (overflow, division by zero), these raise on as `pa.ArrowInvalid`.
+Values are Arrow arrays or, for constants, Arrow scalars. NULL is propagated as in SQL. Where
+Spark's ANSI mode raises (overflow, division by zero), these raise `pa.ArrowInvalid`.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def cast(value: Value, to: Any, *, safe: bool = True) -> Value:
 
 
 def converter(source: SqlType, target: SqlType) -> Convert | None:
-    """Spark's ANSI cast between two types; None where it is not proven equal to ours.
+    """Spark's ANSI cast between two types; None if ours is not proven equal to it.
 
-    What it returns raises pa.ArrowInvalid for a value that does not fit.
+    The result raises pa.ArrowInvalid for a value that does not fit.
     """
     if source == target:
         return lambda value: value
@@ -44,7 +44,7 @@ def converter(source: SqlType, target: SqlType) -> Convert | None:
     to = arrow_type(target)
     moments = ("timestamp", "timestamp_ntz")
     if source.name == "date" and target.name in moments:
-        # Years that do not fit in microseconds raise in both.
+        # Both raise for years that do not fit in microseconds.
         return lambda value: cast(value, to)
     if source.name in moments and target.name in moments:
         return lambda value: cast(value, to)
@@ -72,11 +72,11 @@ def _number(source: SqlType, target: SqlType) -> Convert | None:
     if source.name == "decimal" and target.name == "decimal":
         return (lambda value: cast(value, to)) if target.scale >= source.scale else None
     if target.name == "float" and source.name in ("integer", "long"):
-        # Spark's optimizer takes this cast away below one to double, and with it what it rounds
+        # Spark's optimizer removes this cast below one to double, and with it the rounding
         # (`SimplifyCasts`).
         return None
     if target.name in ("float", "double") and source.name != "decimal":
-        # Both round to the nearest, ties to even; what is too large for a float is infinite.
+        # Both round to nearest, ties to even; a number too large for a float becomes infinite.
         return lambda value: cast(value, to, safe=False)
     return None
 
@@ -100,7 +100,7 @@ def is_floating(data_type: SqlType) -> bool:
 
 
 def equal(left: Value, right: Value, data_type: SqlType) -> Value:
-    """`=`; for Spark NaN equals NaN, and -0.0 equals 0.0."""
+    """`=`; in Spark NaN equals NaN, and -0.0 equals 0.0."""
     same = pc.equal(left, right)
     if not is_floating(data_type):
         return same
@@ -108,7 +108,7 @@ def equal(left: Value, right: Value, data_type: SqlType) -> Value:
 
 
 def less(left: Value, right: Value, data_type: SqlType) -> Value:
-    """`<`; for Spark NaN is greater than every other number."""
+    """`<`; in Spark NaN is greater than every other number."""
     smaller = pc.less(left, right)
     if not is_floating(data_type):
         return smaller
@@ -155,14 +155,14 @@ def multiply(left: Value, right: Value) -> Value:
 
 
 def divide(left: Value, right: Value) -> Value:
-    """Of integers towards zero. Raises for a zero that divides a value, be it a float."""
+    """Integers round towards zero. Raises for a zero divisor of a value, also for floats."""
     return pc.divide_checked(left, right)
 
 
 def remainder(left: Value, right: Value) -> Value:
-    """% of integers: the sign is the dividend's.
+    """% of integers: the result has the dividend's sign.
 
-    The smallest number % -1 is 0 for Spark, and raises here.
+    The smallest number % -1 is 0 in Spark, and raises here.
     """
     return pc.subtract(left, pc.multiply(pc.divide_checked(left, right), right))
 
@@ -177,13 +177,13 @@ def choose(condition: Value, yes: Value, no: Value) -> Value:
 
 
 def join(parts: list[Value]) -> Value:
-    """Strings one after the other; NULL if one is."""
+    """Concatenated strings; NULL if one is NULL."""
     return pc.binary_join_element_wise(*parts, pa.scalar(""), null_handling="emit_null")
 
 
 def characters(value: Value) -> Value:
-    """Strings whose characters may be counted. Spark stores any bytes as a string, and takes
-    bytes that are not UTF-8 for other characters than Arrow does.
+    """Check that the characters of strings can be counted. Spark stores any bytes as a string, and
+    decodes bytes that are not UTF-8 differently from Arrow.
 
     Raises: pa.ArrowInvalid for such bytes.
     """
@@ -193,7 +193,7 @@ def characters(value: Value) -> Value:
 
 
 def spread(value: Value, length: int) -> Any:
-    """A constant as an array; an array as it is."""
+    """A constant as an array; an array unchanged."""
     if not isinstance(value, pa.Scalar):
         return value
     return pa.repeat(value, length) if value.is_valid else pa.nulls(length, value.type)

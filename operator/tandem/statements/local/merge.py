@@ -1,4 +1,4 @@
-"""Merges over Arrow tables: the join, which clause applies, and what it writes."""
+"""Merges over Arrow tables: the join, the clause that applies, and the rows that it writes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NO_CLAUSE = -1
 
 @dataclass(frozen=True)
 class LocalClause:
-    """A clause. `number`: its place among all clauses of the merge."""
+    """A clause. `number`: its index among all clauses of the merge."""
 
     number: int
     when: When
@@ -32,12 +32,12 @@ class LocalClause:
     assignments: Mapping[str, LocalExpression]
 
     def written(self, rows: LocalRows, table: pa.Table, places: Any) -> pa.Table:
-        """What an update or insert writes for rows to which the clause applies.
+        """The rows that an update or insert writes for those to which the clause applies.
 
         Args:
-            rows: these rows, of `LocalMerge.rows` and its likes.
-            table: of an update, the target; of an insert, any table with the target's schema.
-            places: of an update, where in `table` the rows are. An insert ignores it.
+            rows: these rows, from `LocalMerge.pairs` or `LocalMerge.alone`.
+            table: for an update, the target; for an insert, any table with the target's schema.
+            places: for an update, the indexes of the rows in `table`. Ignored by an insert.
         Returns: a table with the columns of `table`, in the order of `rows`.
         Raises: NeedsSpark.
         """
@@ -50,7 +50,7 @@ class LocalClause:
 
 @dataclass(frozen=True)
 class _Key:
-    """A key: equal on both sides, each computed from the columns of its side alone."""
+    """A key: equal on both sides, each computed from the columns of its own side."""
 
     target: LocalExpression
     source: LocalExpression
@@ -73,7 +73,7 @@ class LocalMerge:
     def match(self, target: pa.Table, source: pa.Table) -> RowPairs:
         """The pairs of rows for which `on` is true.
 
-        Raises: NeedsSpark if Spark raises on one of the rows, or might, or for too many pairs.
+        Raises: NeedsSpark if Spark raises on one of the rows, or may do so, or for too many pairs.
         """
         ours, theirs = LocalRows.of(target, TABLE), LocalRows.of(source, SOURCE)
         here = _passing(ours, self.target_conditions)
@@ -102,7 +102,7 @@ class LocalMerge:
 
     @staticmethod
     def pairs(target: pa.Table, source: pa.Table, matches: RowPairs) -> LocalRows:
-        """The joined rows of matches, for clauses of `Matched`."""
+        """The joined rows of matches, for `Matched` clauses."""
         sides = {
             TABLE: (target, pa.array(matches.target, pa.int64())),
             SOURCE: (source, pa.array(matches.source, pa.int64())),
@@ -111,15 +111,15 @@ class LocalMerge:
 
     @staticmethod
     def alone(table: pa.Table, places: Any, when: When) -> LocalRows:
-        """Rows of one side that match nothing: of the source for clauses of `NotMatched`, of
-        the target for those of `NotMatchedBySource`."""
+        """Rows of one side without a match: of the source for `NotMatched` clauses, of the target
+        for `NotMatchedBySource` ones."""
         chosen = pa.array(places, pa.int64())
         relation = SOURCE if when == "NotMatched" else TABLE
         return LocalRows({relation: (table, chosen)}, len(chosen))
 
     def applying(self, when: When, rows: LocalRows) -> Places:
         """The number of the clause that applies to each row: the first of this `when` whose
-        condition is true. `NO_CLAUSE` where there is none.
+        condition is true, `NO_CLAUSE` if there is none.
 
         Raises: NeedsSpark.
         """
@@ -138,8 +138,8 @@ class LocalMerge:
 
 
 def compile_merge(merge: MergeStatement) -> LocalMerge | None:
-    """The merge over Arrow; None if a part of it is Spark's to evaluate, or if `on` compares
-    nothing of the table with something of the source by = or <=>."""
+    """The merge over Arrow; None if only Spark can evaluate a part of it, or if `on` compares no
+    expression on the table with one on the source by = or <=>."""
     keys: list[_Key] = []
     conditions: dict[str, list[LocalExpression]] = {TABLE: [], SOURCE: [], "": []}
     for part in _conjuncts(merge.on):
@@ -186,7 +186,7 @@ def _key(part: Expr) -> _Key | None:
     if _sides(left) != {TABLE} or _sides(right) != {SOURCE}:
         return None
     met = coercion.common_of_all((left, right))
-    # A decimal that does not hold both sides is left to Spark by the comparison itself.
+    # The comparison itself leaves a decimal that does not hold both sides to Spark.
     if met is None or compile_expression(part, _RELATIONS) is None:
         return None
     ends = [
@@ -217,7 +217,7 @@ def _clause(number: int, clause: Clause) -> LocalClause | None:
 
 
 def _passing(rows: LocalRows, conditions: Sequence[LocalExpression]) -> Places | None:
-    """The places of the rows for which all conditions are true; None for all rows."""
+    """The indexes of the rows for which all conditions are true; None for all rows."""
     if not conditions:
         return None
     passing = np.ones(rows.length, dtype=bool)

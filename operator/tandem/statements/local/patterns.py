@@ -1,4 +1,4 @@
-"""LIKE over Arrow strings. The pattern is one that `statements.parsing.patterns` accepted."""
+"""LIKE over Arrow strings, for patterns that `statements.parsing.patterns` accepts."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from tandem.statements.local.kernels import characters
 
 
 def like(pattern: str, escape: str) -> Callable[[Any], Any]:
-    """A test of strings, as Spark's LIKE: % is any text, line breaks included, _ is any one
-    character, and both are themselves after the escape character. The test raises
-    pa.ArrowInvalid for bytes that are not UTF-8 where characters matter."""
+    """A test of strings with the semantics of Spark's LIKE: % matches any text, including line
+    breaks, _ any single character, and both match themselves after the escape character. The test
+    raises pa.ArrowInvalid for bytes that are not UTF-8 if characters matter."""
     parts = _parts(pattern, escape)
     if "_" not in [part for part, literal in parts if not literal]:
         wild = [not literal for _, literal in parts]
@@ -36,7 +36,7 @@ _WILD = {"%": ".*", "_": "."}
 
 
 def _parts(pattern: str, escape: str) -> list[tuple[str, bool]]:
-    """Wildcards, each of its own, and the literal texts between them (True)."""
+    """Each wildcard separately, and the literal texts between them (True)."""
     parts: list[tuple[str, bool]] = []
     at = 0
     while at < len(pattern):

@@ -1,7 +1,7 @@
-"""The rows that a local expression is evaluated on, and the error when Spark must evaluate them.
+"""The rows on which a local expression is evaluated, and the error if Spark must evaluate them.
 
-Columns are read lazily and once: an expression over the pairs of a join takes from either side
-only what it names.
+Columns are read lazily and once: an expression on the pairs of a join takes from either side only
+the columns that it names.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from tandem.statements.types import SqlType
 class NeedsSpark(Exception):
     """These rows cannot be evaluated here.
 
-    Either Spark would raise on one of them (an overflow, a division by zero, a value that does
-    not fit its column) and has the better message, or it might in one order of evaluation, or
-    the rows have a form that is not covered. What the statement means is Spark's to say.
+    Either Spark would raise on one of them (an overflow, a division by zero, a value that does not
+    fit its column) and has the better message, or it might in one order of evaluation, or the rows
+    have a form that is not covered. Spark determines the result.
     """
 
 
 def arrow_type(data_type: SqlType) -> Any:
-    """The Arrow type of a statement's type, as tables hold it. Raises: KeyError for a type that
-    is no simple one."""
+    """The Arrow type of a statement's type in tables. Raises: KeyError for a type that is not
+    atomic."""
     if data_type.name == "null":
         return pa.null()
     if data_type.name == "decimal":
@@ -38,9 +38,9 @@ def arrow_type(data_type: SqlType) -> Any:
 class LocalRows:
     """Rows of one table, or of the pairs of a join.
 
-    `sides` has the tables by the name of their relation ("" for a statement about one table),
-    each with the indices of the rows that are meant; None for all. A relation that is missing
-    has no row here, as the table in a clause about rows of the source that match nothing.
+    `sides` has the tables by the name of their relation ("" for a statement on one table), each
+    with the indexes of its rows; None for all. A missing relation has no rows here, such as the
+    table in a clause on source rows without a match.
     """
 
     def __init__(self, sides: Mapping[str, tuple[pa.Table, Any]], length: int) -> None:
@@ -54,7 +54,7 @@ class LocalRows:
         return cls({relation: (table, None)}, table.num_rows)
 
     def take(self, indices: Any) -> LocalRows:
-        """Some of these rows, by their places here (an Arrow array or numpy array)."""
+        """Some of these rows, by their indexes here (an Arrow array or numpy array)."""
         chosen = pa.array(indices, pa.int64())
         sides = {
             name: (table, chosen if before is None else pc.take(before, chosen))
@@ -74,7 +74,7 @@ class LocalRows:
 
     def _column(self, relation: str, path: tuple[str, ...]) -> Any:
         if len(path) > 1:
-            # A field of a NULL is NULL.
+            # A field of a NULL struct is NULL.
             return pc.struct_field(self.column(relation, path[:-1]), path[-1])
         table, indices = self._sides[relation]
         column = table.column(path[0]).combine_chunks()

@@ -16,9 +16,9 @@ from tandem.statements.statement import Statement
 
 @dataclass(frozen=True)
 class StatementResult:
-    """What a statement did. `matched`: the places of the rows that it concerns, ascending, as
-    an int64 array; `written`: what they become, in this order, with all columns of the table
-    that was given. None for a delete."""
+    """The result of a statement. `matched`: the indexes of the affected rows, ascending, as an
+    int64 array; `written`: their new contents, in this order, with all columns of the given table,
+    or None for a delete."""
 
     matched: Any
     written: pa.Table | None
@@ -26,17 +26,17 @@ class StatementResult:
 
 @dataclass(frozen=True)
 class LocalStatement:
-    """A statement that can be evaluated over Arrow. `where` None concerns every row.
-    `assignments` by column; the value has the column's type. Empty for a delete."""
+    """A statement that can be evaluated over Arrow. `where` None affects every row. `assignments`
+    by column; the value has the column's type. Empty for a delete."""
 
     where: LocalExpression | None
     assignments: Mapping[str, LocalExpression]
 
     def evaluate(self, table: pa.Table) -> StatementResult:
-        """Apply it to all rows of a table: live rows, columns by the names of the schema. All
-        columns that are to be written must be there.
+        """Apply it to all rows of a table: live rows, columns by the names of the schema. The table
+        must have all columns to write.
 
-        Raises: NeedsSpark if Spark raises on one of the rows, or might.
+        Raises: NeedsSpark if Spark raises on one of the rows, or may do so.
         """
         rows = LocalRows.of(table)
         if self.where is None:
@@ -45,7 +45,7 @@ class LocalStatement:
             matched = self.where.where(rows)
         if not self.assignments:
             return StatementResult(matched, None)
-        # Values are evaluated where the condition is true, and nowhere else.
+        # Values are evaluated only where the condition is true.
         chosen = rows.take(matched)
         return StatementResult(matched, rewritten(table.take(matched), self.assignments, chosen))
 
@@ -53,8 +53,8 @@ class LocalStatement:
 def rewritten(
     before: pa.Table, assignments: Mapping[str, LocalExpression], rows: LocalRows
 ) -> pa.Table:
-    """The rows with the columns set. Raises: NeedsSpark; KeyError for a column that is not
-    there."""
+    """The rows with new values of the set columns. Raises: NeedsSpark; KeyError for a missing
+    column."""
     after = before
     for name, value in assignments.items():
         index = before.schema.get_field_index(name)
@@ -65,7 +65,7 @@ def rewritten(
 
 
 def compile_statement(statement: Statement) -> LocalStatement | None:
-    """The statement over Arrow; None if a part of it is Spark's to evaluate.
+    """The statement over Arrow; None if only Spark can evaluate a part of it.
 
     Values are cast to their columns in the tree (`tandem.statements.statement.stored`), as
     Spark's ANSI store assignment does. A value that does not fit raises NeedsSpark.

@@ -1,6 +1,6 @@
-"""Where the parser is in the text: the tokens, the counts that bound it, and its errors.
+"""The parser's position in the text: the tokens, the counts that limit it, and its errors.
 
-What every part of the parser shares; no grammar here.
+Shared by all parts of the parser; no grammar here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _Node = TypeVar("_Node", bound=Expr)
 
 SUB_QUERY = ("SELECT", "FROM", "EXISTS", "WITH", "VALUES", "TABLE")
-"""Words by which one recognises that a sub-query was meant."""
+"""Words that show that the user meant a sub-query."""
 
 
 class Cursor:

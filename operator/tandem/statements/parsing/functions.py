@@ -1,9 +1,9 @@
-"""The functions that a statement may call: this table and no other.
+"""The functions that a statement may call: only those in this table.
 
-A row says what a function takes and gives. What is missing here is refused: aggregates, window
-and generator functions, anything that runs code (`reflect`, `java_method`), reads files or the
-session (`input_file_name`, `current_user`, `version`), or takes a pattern from a column.
-`docs/statements.md` lists the same table; a test keeps them the same.
+A row lists the arguments and the result of a function. Functions that are not listed are refused:
+aggregates, window and generator functions, anything that runs code (`reflect`, `java_method`),
+reads files or the session (`input_file_name`, `current_user`, `version`), or takes a pattern from a
+column. `docs/statements.md` lists the same table; a test keeps them the same.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ ResultType = Callable[[Sequence[Expr]], SqlType | None]
 class Function:
     """A row of the table.
 
-    `takes` has one kind of argument for each position; the last one repeats up to `most`.
-    `least` arguments must be given. `gives` computes the type; None means that the arguments
-    do not go together.
+    `takes` has one kind of argument for each position; the last one repeats up to `most`
+    arguments. `least` arguments are required. `gives` computes the type; None means that the
+    arguments are incompatible.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Function:
 
 @dataclass(frozen=True)
 class ArgumentKind:
-    """A kind of argument: which types, or which constants."""
+    """A kind of argument: its types, or its constants."""
 
     about: str
     accepts: Callable[[Expr], bool]
@@ -151,7 +151,7 @@ def _substring(args: Sequence[Expr]) -> SqlType:
 
 
 def _extreme(args: Sequence[Expr]) -> SqlType | None:
-    # Here, unlike in COALESCE, Spark does not cast strings to meet other types.
+    # Unlike in COALESCE, Spark does not cast strings to the common type here.
     kinds = {arg.type.name == "string" for arg in args if arg.type not in (NULL, UNKNOWN)}
     return common_of_all(args) if len(kinds) < 2 else None
 
@@ -273,4 +273,4 @@ ALIASES: Final[Mapping[str, str]] = {
     "curdate": "current_date",
     "random": "rand",
 }
-"""Other names that Spark knows for the same thing; trees hold the name of the table."""
+"""Other names of Spark for the same function; trees contain the name in the table."""

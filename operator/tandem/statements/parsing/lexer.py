@@ -1,7 +1,7 @@
-"""Text to tokens, by the lexical rules of Spark 4.2 (SqlBaseLexer.g4), less what we refuse.
+"""Text to tokens, by the lexical rules of Spark 4.2 (SqlBaseLexer.g4), with restrictions.
 
-Refused here: comments, `;`, placeholders, hints, adjacent literals, names that begin with a
-digit, and every character outside the grammar, quotes that only look like quotes included.
+Refused are: comments, `;`, placeholders, hints, adjacent literals, names that begin with a digit,
+and every character outside the grammar, including characters that only look like quotes.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from tandem.statements.types import (
 class Token:
     """`kind` is `word`, `name` (in backquotes), `literal`, `op` or `end`.
 
-    `text` is the word as typed, the name without quotes, or the operator. A literal carries
-    its value and type; numbers are unsigned here.
+    `text` is the word as typed, the name without quotes, or the operator. A literal has its value
+    and type; numbers are unsigned here.
     """
 
     kind: str
@@ -105,7 +105,7 @@ def tokenize(source: ExpressionText) -> list[Token]:
     """All tokens of a text, the last one of kind `end`.
 
     Raises:
-        InvalidStatement: at the first place that is no token of ours.
+        InvalidStatement: at the first position without a valid token.
     """
     text = source.text
     if len(text) > MAX_TEXT:
@@ -174,7 +174,7 @@ def _token(source: ExpressionText, at: int) -> tuple[Token, int]:
 
 def _number(source: ExpressionText, match: re.Match[str]) -> tuple[Token, int]:
     text, at, end = source.text, match.start(), match.end()
-    # Spark reads 1abc as a name and 1.5x as an error; both are more likely a slip.
+    # Spark parses 1abc as a name and 1.5x as an error; both are more likely a mistake.
     if end < len(text) and (text[end].isalnum() or text[end] in "_."):
         raise source.error(
             at,
@@ -192,7 +192,7 @@ def number_value(
     """Value and type of a number with its sign, which Spark makes part of the literal.
 
     Raises:
-        InvalidStatement: if it does not fit the type that its suffix or form asks for.
+        InvalidStatement: if it does not fit the type of its suffix or form.
     """
     match = _NUMBER.fullmatch(token.number)
     assert match is not None
@@ -300,7 +300,7 @@ def _string(source: ExpressionText, at: int) -> tuple[Token, int]:
                 out.append(_code_point(source, position, code[0]))
                 position += 1 + len(code[0])
             else:
-                # An unknown escape is the character itself.
+                # Any other escaped character stands for itself.
                 out.append(_ESCAPES.get(rest[0], rest[0]))
                 position += 2
         else:

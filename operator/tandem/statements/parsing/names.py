@@ -1,7 +1,7 @@
-"""What a name means: a column of the table, or in a merge of the table `t` or the source `s`.
+"""Resolves names: a column of the table, or in a merge of the table `t` or the source `s`.
 
-With two relations a bare name must be a column of one of them only. Before a relation comes
-nothing: a column that is called `t` itself is written `t.t`.
+With two relations a bare name must be a column of exactly one of them. A relation has no
+qualifier: a column named `t` is written `t.t`.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from tandem.statements.tree import Expr
 from tandem.statements.types import UNKNOWN, Schema, SchemaColumn, close_names, matching
 
 _MANY = 12
-"""So many columns of a source are listed when one is not among them."""
+"""Up to this many columns of a source are listed if a name is not one of them."""
 
 
 @dataclass(frozen=True)
 class Relation:
-    """`about` is how people know it: "the table". `schema` None: its columns are not known yet,
+    """`about` is the name for messages: "the table". `schema` None: its columns are not known yet,
     and any name may be one, of any type."""
 
     name: str
@@ -70,7 +70,7 @@ class Names(Cursor):
         return self.note(tree.ColumnRef(parts=tuple(parts), type=column.type, at=first.at))
 
     def is_column(self, name: str) -> bool:
-        """Whether a bare name is one of a column that is known."""
+        """Whether a bare name is that of a known column."""
         if not isinstance(self.schema, Scope):
             return bool(matching(self.schema.columns, name))
         known = [r.schema.columns for r in self.schema.relations if r.schema is not None]

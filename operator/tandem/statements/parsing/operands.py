@@ -38,7 +38,7 @@ from tandem.statements.types import (
 )
 
 LOOSEST: Final = 1
-"""The tightness with which a whole expression is read, as inside parentheses."""
+"""The precedence at which a whole expression is parsed, as inside parentheses."""
 
 _UNITS: Final = {
     "year": INTERVAL_YEAR_MONTH,

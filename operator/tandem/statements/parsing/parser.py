@@ -1,9 +1,9 @@
-"""Text to typed tree: a parser for the part of Spark's expression grammar that we accept.
+"""Text to typed tree: a parser for the accepted part of Spark's expression grammar.
 
 Precedence is that of SqlBaseParser.g4, from loose to tight: OR, AND, NOT, predicates (BETWEEN,
-IN, LIKE, IS; at most one for an operand), comparisons, + - ||, * / % DIV, signs. Whatever
-has no branch here is refused; there is no way through for text that was not understood.
-The parser resolves names and types as it goes, so that every error points at its place.
+IN, LIKE, IS; at most one for an operand), comparisons, + - ||, * / % DIV, signs. Everything without
+a branch here is refused; no text passes that was not parsed. The parser resolves names and types as
+it proceeds, so that every error has its position.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def parse(source: ExpressionText, schema: Schema | Scope) -> Expr:
     """The typed tree of one expression.
 
     Raises:
-        InvalidStatement: for anything that is not accepted; it points at the place.
+        InvalidStatement: for any text that is not accepted, with the position.
     """
     return _Parser(source, schema).whole()
 
@@ -79,13 +79,13 @@ class _Parser(Operands):
                 left = self.logical(left, level)
             else:
                 left = self.binary(left, level)
-            # Nothing but AND and OR may follow a predicate, as in Spark's grammar.
+            # Only AND and OR may follow a predicate, as in Spark's grammar.
             ceiling = _NOT if level <= _PREDICATE else level
         self.nesting -= 1
         return left
 
     def infix_level(self) -> int:
-        """How tightly the operator at hand binds; 0 if there is none."""
+        """The precedence of the current operator; 0 if there is none."""
         token = self.token
         word = token.keyword
         if word == "NOT":
@@ -253,7 +253,7 @@ class _Parser(Operands):
         )
 
     def distinct(self, left: Expr, right: Expr, negated: bool, token: Token) -> Expr:
-        # Spark reads IS NOT DISTINCT FROM as <=>, and the other as its negation.
+        # Spark parses IS NOT DISTINCT FROM as <=>, and IS DISTINCT FROM as its negation.
         self.need_comparable(left, right, token, "IS DISTINCT FROM")
         same = self.note(tree.Binary(op="<=>", left=left, right=right, type=BOOLEAN, at=left.at))
         if negated:

@@ -1,8 +1,8 @@
-"""Bounds on patterns: LIKE, RLIKE and date formats are constants that cannot run away.
+"""Limits on patterns: LIKE, RLIKE and date formats are constants with a bounded run time.
 
-Spark matches all of them with Java's backtracking regular expressions, which a hostile pattern
-keeps busy for years on one row. Only patterns whose worst case is polynomial of a small degree
-are let through. Each check returns what is wrong, or "".
+Spark matches all of them with Java's backtracking regular expressions, which a malicious pattern
+can keep busy for years on one row. Only patterns whose worst case is polynomial of a small degree
+are accepted. Each check returns the problem, or "".
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tandem.statements.dialect import MAX_PATTERN, MAX_PATTERN_WILDCARDS
 
 
 def like_problem(pattern: str, escape: str) -> str:
-    """What is wrong with a LIKE or ILIKE pattern (rules of StringUtils.escapeLikeRegex)."""
+    """The problem of a LIKE or ILIKE pattern (rules of StringUtils.escapeLikeRegex)."""
     if len(pattern) > MAX_PATTERN:
         return f"the pattern is longer than {MAX_PATTERN} characters"
     wildcards = 0
@@ -46,17 +46,17 @@ _MAX_CHOICES = 1_024
 
 
 def regex_problem(pattern: str) -> str:
-    """What is wrong with an RLIKE pattern.
+    """The problem of an RLIKE pattern.
 
-    Accepted: characters, classes, `.`, anchors, alternatives, groups that are not repeated
-    (a `?` is no repetition), and few unbounded repetitions. So matching backtracks at most
-    polynomially; nested repetitions, references back, and looking around are left out.
+    Accepted: characters, classes, `.`, anchors, alternatives, groups that are not repeated (a `?`
+    is not a repetition), and few unbounded repetitions. So matching backtracks at most
+    polynomially; nested repetitions, back-references and look-around are refused.
     """
     if len(pattern) > MAX_PATTERN:
         return f"the pattern is longer than {MAX_PATTERN} characters"
     unbounded = 0
     choices = 1
-    # Alternatives of the groups that are open, the whole pattern first.
+    # Alternatives of the open groups, the whole pattern first.
     open_groups = [1]
     groups = 0
     repeatable, after_group = False, False
@@ -75,7 +75,7 @@ def regex_problem(pattern: str) -> str:
             unbounded += repeat[0] != "?" and (repeat[1] is None or "," in repeat[0])
             repeatable = False
             at = repeat.end()
-            # Possessive and lazy forms would need rules of their own.
+            # Possessive and lazy forms would need separate rules.
             if pattern[at : at + 1] in ("+", "?", "*", "{"):
                 return "a repetition may not be repeated"
             continue
@@ -138,7 +138,7 @@ _MAX_FORMAT = 40
 
 
 def format_problem(pattern: str) -> str:
-    """What is wrong with a date format: only numbers of fixed meaning, no names or zones."""
+    """The problem of a date format: only numbers of fixed meaning, no names or zones."""
     wrong = "a format is made of yyyy MM dd HH mm ss SSSSSS 'T' and - / : . , _ or spaces"
     if not 0 < len(pattern) <= _MAX_FORMAT:
         return wrong

@@ -1,7 +1,7 @@
-"""The text of one expression, and errors that point into it.
+"""The text of one expression, and errors with a position in it.
 
-Every refusal of a statement goes through `ExpressionText.error`, so that all of them name the
-resource, the field, the line and the column, and show the line with a caret below the place.
+Every refusal of a statement uses `ExpressionText.error`, so that all of them name the resource, the
+field, the line and the column, and show the line with a caret below the position.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _WIDTH = 60
 class ExpressionText:
     """An expression as the user typed it.
 
-    `resource` and `field` say where it stands, for example `TableUpdate/late` and
+    `resource` and `field` are its location, for example `TableUpdate/late` and
     `spec.update.where`.
     """
 
@@ -32,7 +32,7 @@ class ExpressionText:
         return before.count("\n") + 1, at - (before.rfind("\n") + 1) + 1
 
     def snippet(self, at: int) -> str:
-        """The line around an offset, at most some 60 characters, and a caret below it."""
+        """The line around an offset, at most about 60 characters, and a caret below it."""
         start = self.text.rfind("\n", 0, at) + 1
         end = self.text.find("\n", at)
         line = self.text[start : len(self.text) if end < 0 else end]
@@ -61,9 +61,9 @@ class ExpressionText:
 
 
 def visible(text: str) -> str:
-    """The text on one line: what would not show, or would reorder a terminal, becomes `?`.
+    """The text on one line: characters that are invisible or reorder a terminal become `?`.
 
-    One character stays one character, so that carets still point at the right one.
+    One character stays one character, so that carets still have the right position.
     """
     return "".join(
         char
