@@ -134,10 +134,10 @@ def check_result(result: RoundResult) -> None:
     Raises: CountMismatch.
     """
     inserts = result.inserts
-    for path, there in result.matches.items():
-        if result.recorded and there.sources is None:
+    for path, found in result.matches.items():
+        if result.recorded and found.sources is None:
             raise _wrong("A match has no record of its source row", path)
-        if (there.outputs == KEPT).any() and not (result.recorded and result.merged):
+        if (found.outputs == KEPT).any() and not (result.recorded and result.merged):
             raise _wrong("Only a merge that records matches tells of rows that stay", path)
     outputs, places = _placed(result.matches, mixed=result.merged)
     if len(outputs):
@@ -152,14 +152,14 @@ def check_result(result: RoundResult) -> None:
         check_merge(result.matches, count(result.matches), len(outputs), written)
 
 
-def check_part(result: RoundResult, asked: Mapping[str, BitMap64]) -> None:
+def check_part(result: RoundResult, requested: Mapping[str, BitMap64]) -> None:
     """Check that a round on these rows of some files has matches in no other rows.
 
     Raises: CountMismatch.
     """
     check_result(result)
     for path, found in result.matches.items():
-        if not to_bitmap(found.positions).issubset(asked.get(path, BitMap64())):
+        if not to_bitmap(found.positions).issubset(requested.get(path, BitMap64())):
             raise _wrong("A round answered rows that it was not asked about", path)
     if result.fresh:
         raise _wrong("A round on some rows inserted what it did not find", result.fresh[0].path)

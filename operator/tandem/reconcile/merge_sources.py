@@ -41,10 +41,10 @@ def same_sources(a: Sources, b: Sources) -> bool:
 def acting(matches: Matches) -> Mapping[str, FileMatches]:
     """The matches without rows that matched and stay unchanged."""
     found = {}
-    for path, there in matches.items():
-        indexes = np.flatnonzero(there.outputs != KEPT)
-        if len(indexes) == len(there):
-            found[path] = there
+    for path, of_file in matches.items():
+        indexes = np.flatnonzero(of_file.outputs != KEPT)
+        if len(indexes) == len(of_file):
+            found[path] = of_file
         elif len(indexes):
-            found[path] = there.only(indexes)
+            found[path] = of_file.only(indexes)
     return found

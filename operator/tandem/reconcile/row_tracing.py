@@ -90,12 +90,12 @@ def carry(
     _check_disjoint(trails, changed, now)
     kept: dict[str, list[FileMatches]] = {}
     moved: dict[str, int] = {}
-    for source, found_there in matches.items():
+    for source, of_source in matches.items():
         if source not in changed:
-            kept.setdefault(source, []).append(found_there)
+            kept.setdefault(source, []).append(of_source)
             continue
         for path, trail in trails.get(source, ()):
-            part = _follow(found_there, trail)
+            part = _follow(of_source, trail)
             if len(part):
                 kept.setdefault(path, []).append(part)
                 if trail.steps:

@@ -97,16 +97,16 @@ def start(
     )
 
 
-def absorb(asked: Evaluate, result: RoundResult) -> StatementProgress:
+def absorb(requested: Evaluate, result: RoundResult) -> StatementProgress:
     """The state after a round: the results kept and those of the round, as of its version.
 
     Raises: CountMismatch if the round has matches in rows that were not requested.
     """
-    kept = asked.progress
+    kept = requested.progress
     if kept.merged != result.merged:
         raise ValueError("a merge is followed by rounds of a merge, and nothing else is")
     merged = dict(kept.matches)
-    check_part(result, asked.rows)
+    check_part(result, requested.rows)
     for path, found in result.matches.items():
         shifted = replace(
             found,
@@ -114,7 +114,7 @@ def absorb(asked: Evaluate, result: RoundResult) -> StatementProgress:
         )
         merged[path] = joined([merged[path], shifted] if path in merged else [shifted], path)
     done = replace(kept, matches=merged, inserts=(*kept.inserts, *result.inserts))
-    return _checked(done, asked.cause, recorded=result.recorded)
+    return _checked(done, requested.cause, recorded=result.recorded)
 
 
 def _checked(
@@ -181,12 +181,12 @@ def decide(
         at = newest.version
         if any(commit.kind is ChangeKind.GAP for commit in commits) or view(at) is None:
             at = latest
-        asked = _advance(progress, commits, at, view, row_maps, newest, concerned)
-        if not isinstance(asked, Evaluate):
-            return _again(progress, latest, asked, policy, cause=newest)
-        if asked.rows:
-            return _within(asked, policy, small)
-        progress = _checked(asked.progress, newest)
+        advanced = _advance(progress, commits, at, view, row_maps, newest, concerned)
+        if not isinstance(advanced, Evaluate):
+            return _again(progress, latest, advanced, policy, cause=newest)
+        if advanced.rows:
+            return _within(advanced, policy, small)
+        progress = _checked(advanced.progress, newest)
         if progress.sources_diverged is not None:
             return _diverged(progress, newest, latest, policy, small)
         commits = [commit for commit in commits if commit.version > at]
@@ -321,21 +321,21 @@ def _commit(
     )
 
 
-def _within(asked: Evaluate, policy: Policy, small: bool) -> Evaluate | StatementConflict:
+def _within(requested: Evaluate, policy: Policy, small: bool) -> Evaluate | StatementConflict:
     """Count the round, and stop after too many without progress."""
-    rows = sum(len(positions) for positions in asked.rows.values())
-    before = asked.progress
+    rows = sum(len(positions) for positions in requested.rows.values())
+    before = requested.progress
     attempts = before.attempts
     attempts = attempts.after_small_round() if small else attempts.after_round(rows)
     if attempts.counted >= policy.max_attempts:
-        return _gave_up(attempts, asked.why, asked.cause, asked.rows)
+        return _gave_up(attempts, requested.why, requested.cause, requested.rows)
     progress = replace(
         before,
         attempts=attempts,
         rounds=before.rounds + 1,
         rows_evaluated=before.rows_evaluated + rows,
     )
-    return replace(asked, progress=progress)
+    return replace(requested, progress=progress)
 
 
 def _again(

@@ -301,22 +301,24 @@ def _every(table: Schema, source: Schema, resource: str, place: str) -> tuple[As
 
 def _same_column(column: SchemaColumn, source: Schema, resource: str, place: str) -> Expr:
     check_computed(column, resource, place)
-    there = matching(source.columns, column.name)
-    if len(there) != 1:
+    candidates = matching(source.columns, column.name)
+    if len(candidates) != 1:
         raise InvalidStatement(
             "the source must have every column of the table, once",
             resource=resource,
             field=place,
-            found=f"{len(there)} columns called {column.name}" if there else f"no {column.name}",
+            found=f"{len(candidates)} columns called {column.name}"
+            if candidates
+            else f"no {column.name}",
             expected=f"one column {column.name}; the source has "
             + ", ".join(other.name for other in source.columns[:12]),
             remedy="Say which columns get which values instead",
         )
-    value = tree.ColumnRef(parts=(SOURCE, there[0].name), type=there[0].type)
+    value = tree.ColumnRef(parts=(SOURCE, candidates[0].name), type=candidates[0].type)
     if not column.type.is_atomic:
         # Only Spark can determine whether two structs, arrays or maps have the same type.
         return value
-    text = f"s.{there[0].name}"
+    text = f"s.{candidates[0].name}"
     return stored(value, column, ExpressionText(text, resource, f"{place}.{column.name}"))
 
 

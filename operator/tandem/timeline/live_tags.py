@@ -77,9 +77,9 @@ def _values(files: pa.Table, key: str) -> list[str | None]:
 
 def _newest(files: pa.Table) -> int | None:
     sequence = _tag(files, TAG_SEQUENCE)
-    said = pc.fill_null(pc.match_substring_regex(sequence, f"^(?:{SEQUENCE_PATTERN})$"), False)
+    valid = pc.fill_null(pc.match_substring_regex(sequence, f"^(?:{SEQUENCE_PATTERN})$"), False)
     found = [
-        pc.max(pc.cast(pc.filter(sequence, said), pa.int64())).as_py(),
-        pc.max(pc.filter(files["modified_ms"], pc.invert(said))).as_py(),
+        pc.max(pc.cast(pc.filter(sequence, valid), pa.int64())).as_py(),
+        pc.max(pc.filter(files["modified_ms"], pc.invert(valid))).as_py(),
     ]
     return max((value for value in found if value is not None), default=None)

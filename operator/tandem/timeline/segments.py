@@ -162,8 +162,8 @@ def _names(files: pa.Table) -> tuple[IntArray, list[str], list[int]]:
 def _sequences(files: pa.Table) -> IntArray:
     """The order key of each file, in milliseconds."""
     text = _tag(files, TAG_SEQUENCE)
-    said = pc.fill_null(pc.match_substring_regex(text, f"^(?:{SEQUENCE_PATTERN})$"), False)
-    number = pc.cast(pc.if_else(said, text, None), pa.int64())
+    valid = pc.fill_null(pc.match_substring_regex(text, f"^(?:{SEQUENCE_PATTERN})$"), False)
+    number = pc.cast(pc.if_else(valid, text, None), pa.int64())
     found: IntArray = pc.coalesce(number, files["modified_ms"].combine_chunks()).to_numpy()
     return found
 

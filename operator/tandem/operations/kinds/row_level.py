@@ -109,9 +109,9 @@ class RowLevelKind(ABC, Generic[S]):
         snapshot = work.snapshot
         lake = work.table.spec
         # If the LakeTable enables them, the plan may precede the commit that does.
-        asked_for = lake is not None and lake.spec.enable_deletion_vectors
+        will_enable = lake is not None and lake.spec.enable_deletion_vectors
         enabled = protocol.writes_deletion_vectors(snapshot.protocol, snapshot.metadata)
-        if not enabled and not asked_for:
+        if not enabled and not will_enable:
             raise DeletionVectorsDisabled(
                 "deletes need deletion vectors, which are off on this table",
                 resource=self._resource.id,
@@ -175,15 +175,15 @@ class RowLevelKind(ABC, Generic[S]):
             run.settle(rule.start(plan.read_version, result))
             return
         request = work.requests[round_]
-        if run.asked is None:
-            self._ask_again(work, run, request.table_version, round_)
-        if run.asked is None or run.request != request:
+        if run.evaluation is None:
+            self._restore_request(work, run, request.table_version, round_)
+        if run.evaluation is None or run.request != request:
             raise ManifestInvalid(
                 "the round was requested for a state that no longer applies",
                 resource=paths.round_file(plan.operation_id, plan.attempt, round_, "request.json"),
             )
-        run.settle(_absorbed(run.asked, result))
-        run.asked = run.request = None
+        run.settle(_absorbed(run.evaluation, result))
+        run.evaluation = run.request = None
 
     def _round(self, work: Work, round_: int) -> RoundResult:
         """The matches and insert files of a round. Raises: ManifestInvalid, CountMismatch."""
@@ -208,13 +208,13 @@ class RowLevelKind(ABC, Generic[S]):
             merged=self.merges,
         )
 
-    def _ask_again(self, work: Work, run: StatementRun[S], at: int, round_: int) -> None:
+    def _restore_request(self, work: Work, run: StatementRun[S], at: int, round_: int) -> None:
         """Restore the request that an earlier process made at a version: the rule is
         deterministic."""
         view = run.history.view(at)
         outcome = None if view is None else self._next_of_job(run, view)
         if isinstance(outcome, rule.Evaluate | rule.Reexecute):
-            run.asked = outcome
+            run.evaluation = outcome
             run.request = self._request(run, work, outcome, round_)
 
     def decide(self, work: Work) -> Decision:
@@ -242,7 +242,7 @@ class RowLevelKind(ABC, Generic[S]):
                 {run.settled.evaluated_at, outcome.progress.evaluated_at, outcome.at}
             )
             return Decision(Verdict.COMMIT, payload=outcome)
-        run.asked = outcome
+        run.evaluation = outcome
         run.request = self._request(run, work, outcome, max(work.results) + 1)
         return Decision(Verdict.EVALUATE, outcome.why, evaluate=run.request)
 
@@ -258,14 +258,16 @@ class RowLevelKind(ABC, Generic[S]):
             if isinstance(outcome, rule.ReadyToCommit):
                 return outcome
             if isinstance(outcome, rule.Evaluate):
-                asked = self._questions(run, outcome)
-                if not self.needs_job(run.statement, len(asked)):
+                questions = self._questions(run, outcome)
+                if not self.needs_job(run.statement, len(questions)):
                     run.progress = _absorbed(outcome, RoundResult(merged=self.merges))
                     continue
                 view = run.history.view(outcome.at)
                 assert view is not None
-                view.prefetch(asked)
-                inputs = tuple(input_file(view, path, asked[path]) for path in sorted(asked))
+                view.prefetch(questions)
+                inputs = tuple(
+                    input_file(view, path, questions[path]) for path in sorted(questions)
+                )
                 answer = work.small_rounds.rows(work, inputs)
                 if answer is None:
                     return None
@@ -350,29 +352,31 @@ class RowLevelKind(ABC, Generic[S]):
         selected = self.selects(run.statement, view.snapshot).paths(files)
         return {path: positions for path, positions in rows.items() if path in selected}
 
-    def _questions(self, run: StatementRun[S], asked: Evaluation) -> Mapping[str, BitMap64 | None]:
+    def _questions(
+        self, run: StatementRun[S], evaluation: Evaluation
+    ) -> Mapping[str, BitMap64 | None]:
         """The rows to evaluate by file (None: all live ones), without files that cannot match."""
-        if isinstance(asked, rule.Evaluate):
-            return asked.rows
-        view = run.history.view(asked.at)
+        if isinstance(evaluation, rule.Evaluate):
+            return evaluation.rows
+        view = run.history.view(evaluation.at)
         assert view is not None
         selects = self.selects(run.statement, view.snapshot)
         return dict.fromkeys(sorted(selects.paths(view.snapshot.files)))
 
     def _request(
-        self, run: StatementRun[S], work: Work, asked: Evaluation, round_: int
+        self, run: StatementRun[S], work: Work, evaluation: Evaluation, round_: int
     ) -> RoundRequest:
         plan, _ = work.frozen
-        view = run.history.view(asked.at)
+        view = run.history.view(evaluation.at)
         assert view is not None
-        questions = self._questions(run, asked)
+        questions = self._questions(run, evaluation)
         view.prefetch(questions)
         return RoundRequest(
             operation_id=plan.operation_id,
             attempt=plan.attempt,
             round=round_,
-            table_version=asked.at,
-            part=self.inserts(run.statement) and isinstance(asked, rule.Evaluate),
+            table_version=evaluation.at,
+            part=self.inserts(run.statement) and isinstance(evaluation, rule.Evaluate),
             inputs=tuple(input_file(view, path, questions[path]) for path in sorted(questions)),
         )
 
@@ -389,10 +393,10 @@ class RowLevelKind(ABC, Generic[S]):
         return change_set(work, run, written, described, self._resource.spec.isolation)
 
 
-def _absorbed(asked: Evaluation, result: RoundResult) -> rule.StatementProgress:
-    if isinstance(asked, rule.Evaluate):
-        return rule.absorb(asked, result)
-    return rule.start(asked.at, result, attempts=asked.attempts, course=asked.course)
+def _absorbed(evaluation: Evaluation, result: RoundResult) -> rule.StatementProgress:
+    if isinstance(evaluation, rule.Evaluate):
+        return rule.absorb(evaluation, result)
+    return rule.start(evaluation.at, result, attempts=evaluation.attempts, course=evaluation.course)
 
 
 def _files(outputs: Sequence[OutputFile], *, fresh: bool) -> list[InsertFile]:

@@ -62,7 +62,7 @@ class StatementRun(Generic[S]):
     progress: rule.StatementProgress | None = None
     has_small: bool = False
     outputs: dict[str, OutputFile] = field(default_factory=dict)
-    asked: Evaluation | None = None
+    evaluation: Evaluation | None = None
     request: RoundRequest | None = None
     commit: rule.ReadyToCommit | None = None
 

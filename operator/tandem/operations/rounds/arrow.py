@@ -134,9 +134,9 @@ def _joined(answers: Sequence[tuple[int, SmallAnswer]]) -> SmallAnswer:
     for first, answer in answers:
         found = answer.matches
         which = pc.add(found["input"], pa.scalar(first, pa.int32()))
-        there = pc.greater_equal(found["output"], 0)
+        has_output = pc.greater_equal(found["output"], 0)
         shifted = pc.add(found["output"], pa.scalar(len(outputs), pa.int32()))
-        moved = pc.if_else(there, shifted, found["output"])
+        moved = pc.if_else(has_output, shifted, found["output"])
         tables.append(found.set_column(0, "input", which).set_column(2, "output", moved))
         outputs += answer.outputs
     return SmallAnswer(pa.concat_tables(tables), tuple(outputs))
@@ -380,6 +380,8 @@ def _sorted(matches: pa.Table) -> pa.Table:
 def _positions_in(places: pa.Table, matches: pa.Table) -> Any:
     """The index of each match in `places`, which is sorted by input and position."""
     width = np.int64(1 + (pc.max(places[POSITION]).as_py() or 0))
-    ours = places[INPUT].to_numpy().astype(np.int64) * width + places[POSITION].to_numpy()
-    theirs = matches["input"].to_numpy().astype(np.int64) * width + matches["position"].to_numpy()
-    return np.searchsorted(ours, theirs)
+    place_keys = places[INPUT].to_numpy().astype(np.int64) * width + places[POSITION].to_numpy()
+    match_keys = (
+        matches["input"].to_numpy().astype(np.int64) * width + matches["position"].to_numpy()
+    )
+    return np.searchsorted(place_keys, match_keys)

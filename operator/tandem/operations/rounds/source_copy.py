@@ -82,10 +82,10 @@ class SourceCopy:
         if self.has(COLLATED):
             return ()
         found = []
-        for ours, theirs in equal_columns(self.statement.on):
-            values = _values(self.rows[theirs.parts[1]], theirs.type.name)
+        for column, source_column in equal_columns(self.statement.on):
+            values = _values(self.rows[source_column.parts[1]], source_column.type.name)
             if values is not None:
-                found.append(Keys(ours.parts[1], ours.type, values, complete=self.whole))
+                found.append(Keys(column.parts[1], column.type, values, complete=self.whole))
         return tuple(found)
 
 
@@ -140,9 +140,9 @@ def equal_columns(on: tree.Expr) -> Iterator[tuple[tree.ColumnRef, tree.ColumnRe
             if isinstance(side, tree.ColumnRef) and len(side.parts) == 2
         }
         if sides.keys() == {TABLE, SOURCE}:
-            ours, theirs = sides[TABLE], sides[SOURCE]
-            if ours.type == theirs.type and ours.type.name in _KEY_TYPES:
-                yield ours, theirs
+            column, source_column = sides[TABLE], sides[SOURCE]
+            if column.type == source_column.type and column.type.name in _KEY_TYPES:
+                yield column, source_column
 
 
 def _values(column: Any, type_: str) -> tuple[Any, ...] | None:

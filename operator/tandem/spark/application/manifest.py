@@ -205,9 +205,9 @@ def build(
     templates.check(template, resource=whose, field="spec.sparkTemplate")
     users = templates.merge(settings.template or {}, template or {})
     conf = templates.texts((users.get("spec") or {}).get("sparkConf") or {})
-    asked = users.get("spec") or {}
-    driver = asked.get("driver") or {}
-    distributed = _asks_for_executors(asked, conf)
+    user_spec = users.get("spec") or {}
+    driver = user_spec.get("driver") or {}
+    distributed = _asks_for_executors(user_spec, conf)
     size = sizes(
         request.input_bytes,
         tasks=request.tasks,
@@ -223,7 +223,7 @@ def build(
         if setting in conf:
             # The field would override the user's value in the other place.
             defaults[part].pop(key, None)
-    if (asked.get("dynamicAllocation") or {}).get("enabled"):
+    if (user_spec.get("dynamicAllocation") or {}).get("enabled"):
         defaults["executor"].pop("instances", None)
     merged = templates.merge({"spec": defaults}, settings.template or {})
     # One after the other, so that a null in the resource's template removes the value below it.

@@ -145,25 +145,25 @@ def _failed(
     patience: DriverTimeouts,
 ) -> JobStatus:
     """The status if the Spark operator reports a failure: a pod that exists takes precedence."""
-    said = _cause(str(_get(application, "status", "applicationState", "errorMessage") or ""))
+    cause = _cause(str(_get(application, "status", "applicationState", "errorMessage") or ""))
     if pod is None:
-        reason = _reason_of(said, state)
-        message = said or "the Spark operator gives no cause"
+        reason = _reason_of(cause, state)
+        message = cause or "the Spark operator gives no cause"
         return JobStatus(JobPhase.FAILED, message, log, reason)
     ended = _terminated(pod)
     phase = _get(pod, "status", "phase")
     if phase == "Succeeded" or (ended is not None and ended.get("exitCode") == 0):
         return JobStatus(JobPhase.ENDED, f"{state}, but its driver ended well", log)
     if ended is None and phase == "Running":
-        return JobStatus(JobPhase.RUNNING, f"{state} ({said}), but its driver runs", log)
+        return JobStatus(JobPhase.RUNNING, f"{state} ({cause}), but its driver runs", log)
     if ended is None and phase == "Pending":
-        return _starting(pod, f"{state} ({said}), but its driver starts", log, now_ms, patience)
+        return _starting(pod, f"{state} ({cause}), but its driver starts", log, now_ms, patience)
     evicted = _eviction(pod)
     if evicted:
         return JobStatus(JobPhase.FAILED, evicted, log, Reason.DRIVER_EVICTED)
     if ended is None:
-        message = said or f"its driver's pod is {phase}"
-        return JobStatus(JobPhase.FAILED, message, log, _reason_of(said, state))
+        message = cause or f"its driver's pod is {phase}"
+        return JobStatus(JobPhase.FAILED, message, log, _reason_of(cause, state))
     return _ended(ended, log)
 
 
@@ -206,13 +206,13 @@ def _hangs(reason: Reason, text: str, log: str, over: bool) -> JobStatus:
     return JobStatus(JobPhase.FAILED if over else JobPhase.STARTING, text, log, reason)
 
 
-def _reason_of(said: str, state: str) -> Reason:
+def _reason_of(cause: str, state: str) -> Reason:
     """The reason from the Spark operator's message alone: the pod no longer exists."""
-    if "driver pod not found" in said:
+    if "driver pod not found" in cause:
         return Reason.JOB_VANISHED
-    if state == SUBMISSION_FAILED or "failed to submit spark application" in said:
+    if state == SUBMISSION_FAILED or "failed to submit spark application" in cause:
         return Reason.SUBMISSION_FAILED
-    if "Reason: OOMKilled" in said or f"ExitCode: {_SPARK_OOM}," in said:
+    if "Reason: OOMKilled" in cause or f"ExitCode: {_SPARK_OOM}," in cause:
         return Reason.OUT_OF_MEMORY
     return Reason.JOB_FAILED
 

@@ -97,8 +97,8 @@ def run(control: Control, spark: SparkSession, stop: threading.Event | None = No
 
         def round_(inputs: Sequence[InputFile], number: int) -> None:
             nonlocal size
-            asked = control.request(number) if number else None
-            part = asked is not None and asked.part
+            request = control.request(number) if number else None
+            part = request is not None and request.part
             size = _merge(control, own, job, inputs, number, size, part=part)
 
         round_(job.inputs, 0)
@@ -232,8 +232,8 @@ def _check_every(source: StructType, schema: StructType, job: MergeJob) -> None:
 
     for field in schema.fields:
         if not isinstance(field.dataType, AtomicType):
-            there = [f for f in source.fields if f.name.lower() == field.name.lower()]
-            pair = StructType(there), StructType([field])
+            same_name = [f for f in source.fields if f.name.lower() == field.name.lower()]
+            pair = StructType(same_name), StructType([field])
             check_columns(*pair, job.source_location, field=place(job))
 
 
@@ -348,12 +348,12 @@ def _clause(statement: MergeStatement, record: bool) -> Column:
         return chosen
 
     nothing = F.lit(None).cast("int")
-    here = F.col(f"{TABLE}.{POSITION}").isNotNull()
-    there = F.col(f"{SOURCE}.{_HERE}").isNotNull()
+    in_table = F.col(f"{TABLE}.{POSITION}").isNotNull()
+    in_source = F.col(f"{SOURCE}.{_HERE}").isNotNull()
     recorded = statement.one_match_only or record
     return (
-        F.when(here & there, first("Matched", F.lit(_NONE) if recorded else nothing))
-        .when(there, first("NotMatched", nothing))
+        F.when(in_table & in_source, first("Matched", F.lit(_NONE) if recorded else nothing))
+        .when(in_source, first("NotMatched", nothing))
         .otherwise(first("NotMatchedBySource", nothing))
     )
 

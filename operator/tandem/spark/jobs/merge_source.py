@@ -81,15 +81,15 @@ def _together(frames: Sequence[DataFrame], schema: StructType, job: SourceJob) -
         present = {f.name.lower(): f for f in frame.schema.fields}
         columns = []
         for key, name in spelled.items():
-            there = present.get(key)
-            if there is None:
+            own = present.get(key)
+            if own is None:
                 column = F.lit(None).cast(types[key])
-            elif there.dataType == types[key]:
-                column = F.col(quoted_identifier(there.name))
+            elif own.dataType == types[key]:
+                column = F.col(quoted_identifier(own.name))
             else:
                 column = by_name(
-                    F.col(quoted_identifier(there.name)),
-                    there.dataType,
+                    F.col(quoted_identifier(own.name)),
+                    own.dataType,
                     types[key],
                     job.source_location,
                     name,

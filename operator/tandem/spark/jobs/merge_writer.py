@@ -245,8 +245,8 @@ def _with(touched: pa.Table, record: pa.Table) -> pa.Table:
     stay = record.filter(record["stays"])
     output = pa.repeat(pa.scalar(KEPT, pa.int32()), len(stay))
     nowhere = pa.nulls(len(stay), pa.int64())
-    there = pa.table([stay["input"], stay["position"], output, nowhere], schema=MATCHES)
-    found = _sorted(pa.concat_tables([touched, there]))
+    kept = pa.table([stay["input"], stay["position"], output, nowhere], schema=MATCHES)
+    found = _sorted(pa.concat_tables([touched, kept]))
     if not found.select([0, 1]).equals(record.select([0, 1])):
         raise CountMismatch(
             "a merge recorded other rows than it matched",

@@ -177,5 +177,5 @@ def _last_line(log: Path) -> str:
             lines = source.read().decode(errors="replace").splitlines()
     except OSError:
         return ""
-    said = [line.strip() for line in lines if line.strip() and " INFO " not in line]
-    return f": {said[-1][:300]}" if said else ""
+    output = [line.strip() for line in lines if line.strip() and " INFO " not in line]
+    return f": {output[-1][:300]}" if output else ""

@@ -191,12 +191,12 @@ def _require_as_started(
     for source in spec.job.sources:
         require_allowed(source, allowed, resource=path, field="job.sourceLocation")
     root = canonical_location(location)
-    said = {
+    compared = {
         "table.location": (spec.table.location, root),
         "table.storageOptions": (spec.table.storage_options, options),
         "table.allowedPrefixes": (spec.table.allowed_prefixes, allowed),
     }
-    for name, (found, expected) in said.items():
+    for name, (found, expected) in compared.items():
         if found != expected:
             raise ManifestInvalid(
                 "the job's file is not the one that the job was started with",

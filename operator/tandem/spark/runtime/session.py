@@ -290,15 +290,15 @@ def quiet_session(app_name: str, conf: Mapping[str, str]) -> SparkSession:
 
     if SparkContext._gateway is None:
         settings = SparkConf().setAppName(app_name).setAll(list(conf.items()))
-        with tempfile.TemporaryFile() as said:
+        with tempfile.TemporaryFile() as captured:
             try:
-                output = {"stdout": said, "stderr": said}
+                output = {"stdout": captured, "stderr": captured}
                 gateway = launch_gateway(settings, output)  # type: ignore[no-untyped-call]
             except PySparkRuntimeError as error:
-                said.seek(0)
+                captured.seek(0)
                 raise JobFailed(
                     "Spark did not start",
-                    found=said.read().decode(errors="replace").strip()[-1500:],
+                    found=captured.read().decode(errors="replace").strip()[-1500:],
                     remedy="Does `java -version` work, and is there enough memory?",
                 ) from error
         SparkContext(conf=settings, gateway=gateway)

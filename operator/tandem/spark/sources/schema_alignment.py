@@ -123,20 +123,23 @@ def by_name(
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
     from pyspark.sql import types as T  # noqa: N812 - Spark's own convention
 
-    def inner(part: Column, there: DataType, here: DataType, name: str) -> Column:
-        return by_name(part, there, here, location, f"{path}.{name}", where)
+    def inner(part: Column, from_type: DataType, to_type: DataType, name: str) -> Column:
+        return by_name(part, from_type, to_type, location, f"{path}.{name}", where)
 
     match found, wanted:
         case T.StructType(), T.StructType():
             present = {f.name.lower(): f for f in found.fields}
             parts = []
             for field in wanted.fields:
-                there = present.get(field.name.lower())
+                source_field = present.get(field.name.lower())
                 part = (
                     F.lit(None).cast(field.dataType)
-                    if there is None
+                    if source_field is None
                     else inner(
-                        column.getField(there.name), there.dataType, field.dataType, field.name
+                        column.getField(source_field.name),
+                        source_field.dataType,
+                        field.dataType,
+                        field.name,
                     )
                 )
                 parts.append(part.alias(field.name))

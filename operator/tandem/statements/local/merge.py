@@ -75,13 +75,13 @@ class LocalMerge:
 
         Raises: NeedsSpark if Spark raises on one of the rows, or may do so, or for too many pairs.
         """
-        ours, theirs = LocalRows.of(target, TABLE), LocalRows.of(source, SOURCE)
-        here = _passing(ours, self.target_conditions)
-        there = _passing(theirs, self.source_conditions)
+        target_rows, source_rows = LocalRows.of(target, TABLE), LocalRows.of(source, SOURCE)
+        target_passing = _passing(target_rows, self.target_conditions)
+        source_passing = _passing(source_rows, self.source_conditions)
         keys = [
             KeyValues(
-                _of(key.target.evaluate(ours), here),
-                _of(key.source.evaluate(theirs), there),
+                _of(key.target.evaluate(target_rows), target_passing),
+                _of(key.source.evaluate(source_rows), source_passing),
                 key.null_safe,
             )
             for key in self.keys
@@ -90,10 +90,10 @@ class LocalMerge:
             found = equal_pairs(keys)
         except pa.ArrowException as error:
             raise NeedsSpark(str(error)) from error
-        if here is not None or there is not None:
+        if target_passing is not None or source_passing is not None:
             found = RowPairs(
-                found.target if here is None else here[found.target],
-                found.source if there is None else there[found.source],
+                found.target if target_passing is None else target_passing[found.target],
+                found.source if source_passing is None else source_passing[found.source],
             )
         for condition in self.rest:
             pairs = self.pairs(target, source, found)
