@@ -9,12 +9,16 @@ from __future__ import annotations
 import os
 import tempfile
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 from tandem.spark.runtime.session import build_conf, cache_dir, launch_environment
+
+WORKERS = str(Path(__file__).resolve().parent / "spark_workers")
 
 DELTA_PACKAGE = "io.delta:delta-spark_4.2_2.13:4.4.0"
 """4.4.1 is on PyPI, but its jar was never published."""
@@ -61,6 +65,20 @@ def interpreting(session: SparkSession) -> SparkSession:
     return quick
 
 
+@contextmanager
+def _quick_workers() -> Iterator[None]:
+    """The JVM that starts in the block starts Python workers with `spark_workers` on their path."""
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [WORKERS, before]))
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before
+
+
 def start_session(record_archive: Path | None = None) -> SparkSession:
     """Start the shared session. Call once per process (the fixture does)."""
     os.environ.update(launch_environment())
@@ -80,6 +98,7 @@ def start_session(record_archive: Path | None = None) -> SparkSession:
     with warnings.catch_warnings():
         # PySpark warns about pandas 3 while it imports; nothing here uses pandas.
         warnings.simplefilter("ignore", FutureWarning)
-        session = builder.getOrCreate()
+        with _quick_workers():
+            session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     return session

@@ -47,6 +47,24 @@ def test_a_round_looks_up_only_new_files(tmp_path: Path, monkeypatch: pytest.Mon
     assert looked_up[3] == looked_up[-2] > 0, looked_up
 
 
+def test_a_round_that_lost_its_version_puts_no_commit(tmp_path: Path) -> None:
+    """Another writer commits after each round's evaluation. The first round finds out by its put,
+    the later ones by a look at the log."""
+    lake = quick_lake.make(tmp_path, 4)
+    points: list[Point] = []
+
+    def beside(effect: Effect, call: Call) -> Event:
+        points.append(effect.point)
+        if effect.point is Point.WRITE_SIDECARS and points.count(effect.point) <= ROUNDS:
+            lake.append(((5000 + len(points), 2, 5),))
+        return call()
+
+    status = lake.run(lake.update("k = 1", v="v + 1"), interceptor=beside, ports=lake.ports())
+    assert status.phase is Phase.SUCCEEDED
+    assert points.count(Point.RECONCILE) == ROUNDS + 1
+    assert points.count(Point.PUT_COMMIT) == 2
+
+
 def test_files_changed_in_a_later_version_are_not_reused(tmp_path: Path) -> None:
     lake = quick_lake.make(tmp_path, 2)
     cache = VectorCache(lake.store)

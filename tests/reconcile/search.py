@@ -132,7 +132,12 @@ def search(
 
 
 def search_at_random(
-    size: int, *, seed: int = 0, rules: Rules | None = None, operations: int = 6
+    size: int,
+    *,
+    seed: int = 0,
+    rules: Rules | None = None,
+    operations: int = 6,
+    stop_when_wrong: bool = False,
 ) -> Report:
     """Longer histories, each with its own choice and order."""
     report = Report()
@@ -144,6 +149,8 @@ def search_at_random(
         failure = run_one(chosen, rng, rules or Rules())
         if failure is not None:
             report.add(failure)
+            if stop_when_wrong and report.wrong:
+                break
     report.seconds = time.perf_counter() - begin
     return report
 

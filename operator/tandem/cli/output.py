@@ -29,7 +29,7 @@ class Output(StrEnum):
     YAML = "yaml"
 
 
-OutputOption = Annotated[Output, typer.Option("-o", "--output", help="How results are printed.")]
+OutputOption = Annotated[Output, typer.Option("-o", "--output", help="Output format.")]
 
 
 def write(text: str) -> None:

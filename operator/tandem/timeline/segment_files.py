@@ -173,9 +173,15 @@ class FileColumns:
         # One row per file, padded for files with fewer values.
         table = np.full((len(widths), width), -1, np.int64)
         table[np.arange(width) < widths[:, None]] = entries
-        _, at, codes = np.unique(table, axis=0, return_index=True, return_inverse=True)
+        # Column by column: sorting numbers is several times as fast as sorting rows of them.
+        codes = np.zeros(len(widths), np.int64)
+        for column in table.T:
+            both = codes * np.int64(entries.max(initial=0) + 2) + column
+            _, at, codes = np.unique(both, return_index=True, return_inverse=True)
+        if not width:
+            at = np.zeros(1, np.int64)
         found = maps.take(pa.array(at)).to_pylist(maps_as_pydicts="lossy")
-        return codes.reshape(-1), [each or {} for each in found]
+        return codes, [each or {} for each in found]
 
     def among(self, paths: frozenset[str]) -> BoolArray:
         """Which of the files have one of the logged paths."""
