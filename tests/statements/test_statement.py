@@ -212,7 +212,7 @@ def test_errors_cross_process_borders() -> None:
 
 
 def test_a_condition_must_be_boolean() -> None:
-    with pytest.raises(InvalidStatement, match="no condition"):
+    with pytest.raises(InvalidStatement, match="not BOOLEAN"):
         parse_where("i32", SCHEMA)
     with pytest.raises(InvalidStatement, match="a text"):
         parse_where(1, SCHEMA)  # type: ignore[arg-type]

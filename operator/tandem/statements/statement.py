@@ -159,7 +159,7 @@ def parse_where(
     if root.type not in (BOOLEAN, NULL, UNKNOWN):
         raise ExpressionText(text, resource, field).error(
             root.at,
-            "the condition is no condition",
+            "the condition is not BOOLEAN",
             found=str(root.type),
             expected="BOOLEAN",
             remedy="Compare the value with something.",

@@ -114,7 +114,7 @@ def parse_chunk(text: str, granularity: Granularity) -> TimeInterval:
     interval = _parse_label(text)
     if interval is None:
         raise InvalidSpec(
-            "This is no time chunk",
+            "This is not a time chunk",
             field="semiMajor.chunks",
             found=text,
             expected="2013, 2013-Q1, 2013-02, 2013-W05, 2013-02-01, 2013-02-01T05 or start/end",

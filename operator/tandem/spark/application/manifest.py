@@ -280,7 +280,7 @@ def label_value(text: str) -> str:
 def _check_name(name: str) -> None:
     if len(name) > MAX_NAME or not _DNS_1035.fullmatch(name):
         raise InvalidSpec(
-            "is no name for a SparkApplication",
+            "is not a valid name of a SparkApplication",
             field="metadata.name",
             found=name,
             expected=f"a DNS-1035 label of at most {MAX_NAME} characters",

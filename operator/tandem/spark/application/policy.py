@@ -180,7 +180,7 @@ def _containers(where: str, found: Any, shared: JsonMapping) -> Iterator[Violati
     if found is None:
         return
     if not isinstance(found, list):
-        yield _wrong(where, "it is no list", found)
+        yield _wrong(where, "it is not a list", found)
         return
     for item in found:
         container = _mapping(item)
@@ -243,20 +243,20 @@ def _forbidden(where: str, context: JsonMapping) -> Iterator[Violation]:
         yield _wrong(f"{where}.windowsOptions.hostProcess", "it is a process of the host", context)
     for sysctl in _items(context.get("sysctls")):
         if str(_mapping(sysctl).get("name")) not in _SYSCTLS:
-            yield _wrong(f"{where}.sysctls", "it is no safe one", context)
+            yield _wrong(f"{where}.sysctls", "it sets an unsafe sysctl", context)
 
 
 def _volumes(where: str, found: Any) -> Iterator[Violation]:
     if found is None:
         return
     if not isinstance(found, list):
-        yield _wrong(f"{where}.volumes", "it is no list", found)
+        yield _wrong(f"{where}.volumes", "it is not a list", found)
         return
     for item in found:
         volume = _mapping(item)
         for kind in volume.keys() - {"name"} - _VOLUMES:
             name = volume.get("name", "")
-            yield _wrong(f"{where}.volumes.{name}.{kind}", "it is no restricted volume", volume)
+            yield _wrong(f"{where}.volumes.{name}.{kind}", "it is not a restricted volume", volume)
 
 
 def _unrestricted(volumes: Any) -> frozenset[str]:

@@ -89,7 +89,7 @@ def check(template: Mapping[str, Any] | None, *, resource: str = "", field: str 
     for key, value in template.items():
         if key not in ("metadata", "spec") and not _is_ours(str(key)):
             raise InvalidSpec(
-                "is no field of a SparkApplication that a template can set",
+                "is not a field of a SparkApplication that a template can set",
                 resource=resource,
                 field=_join(field, key),
                 expected="metadata.labels, metadata.annotations or fields below spec",

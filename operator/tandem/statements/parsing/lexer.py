@@ -178,7 +178,7 @@ def _number(source: ExpressionText, match: re.Match[str]) -> tuple[Token, int]:
     if end < len(text) and (text[end].isalnum() or text[end] in "_."):
         raise source.error(
             at,
-            "this is no number",
+            "this is not a number",
             found=visible(text[at : end + 8]),
             expected="digits, and at most one of the suffixes L S Y F D BD",
             remedy="A name that begins with a digit needs `backquotes`.",
@@ -357,7 +357,7 @@ def _binary(source: ExpressionText, at: int) -> tuple[Token, int]:
     if len(digits) % 2 or not re.fullmatch(r"[0-9A-Fa-f]*", digits):
         raise source.error(
             at,
-            "this is no binary literal",
+            "this is not a binary literal",
             found=visible(source.text[at : end + 1][:40]),
             expected="an even number of hexadecimal digits, as in X'1F00'",
         )

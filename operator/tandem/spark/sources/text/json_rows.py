@@ -125,7 +125,7 @@ class JsonRows:
         """Spark reads the objects of an array as rows."""
         if not isinstance(value, list) or not all(isinstance(e, dict) for e in value):
             problem = JsonProblem(
-                "a line is no object", found=line[:60], expected="one JSON object on each line"
+                "a line is not an object", found=line[:60], expected="one JSON object on each line"
             )
             raise self._located(problem, number)
         return [self._known(element, number) for element in value]
@@ -167,7 +167,7 @@ class JsonRows:
             if isinstance(whole, list):
                 # The index of the element is not known here; arrays of rows are rare.
                 raise JsonProblem(
-                    "an object is no text", path=name, expected="one JSON object on each line"
+                    "an object is not text", path=name, expected="one JSON object on each line"
                 ) from None
             renamed = _renamed(whole, self._shape, "")
             return _text(renamed.get(name), shape, name, compact)
