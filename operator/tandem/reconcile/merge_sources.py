@@ -34,6 +34,16 @@ def matched_sources(matches: Matches) -> Sources:
     return distinct
 
 
+def unmatched(identities: Sources, matched: Sources) -> npt.NDArray[np.int64]:
+    """The indexes of the source rows, in any order and perhaps repeated, that match no row."""
+    both = np.concatenate([identities, matched])
+    first, second = (np.unique(both[:, n], return_inverse=True)[1] for n in (0, 1))
+    # One number for each pair of hashes; it stays below the square of the number of rows.
+    pairs = first.astype(np.int64) * len(both) + second
+    known = np.isin(pairs[: len(identities)], pairs[len(identities) :])
+    return np.flatnonzero(~known).astype(np.int64)
+
+
 def same_sources(a: Sources, b: Sources) -> bool:
     return bool(np.array_equal(a, b))
 

@@ -24,7 +24,7 @@ from tandem.jobs.formats import InputFile, JobSpec, MergeJob, OutputFile, Statem
 from tandem.operations.rounds.port import SmallAnswer
 from tandem.operations.rounds.source_copy import NOT_OURS, SourceCopy, copied
 from tandem.reconcile.matches import KEPT
-from tandem.reconcile.merge_sources import Sources
+from tandem.reconcile.merge_sources import Sources, unmatched
 from tandem.spark.runtime.control import job_table_format, output_file
 from tandem.spark.runtime.row_files import (
     HIDDEN,
@@ -337,9 +337,7 @@ class _Merge:
         """Raises: NeedsSpark, StatementFailed; StorageError."""
         if not (self.copy.statement.records_matches and self.copy.identified):
             raise NeedsSpark("source rows have no identity")
-        known = set(map(tuple, matched.tolist()))
-        ids = self.copy.identities.tolist()
-        missing = np.array([n for n, id_ in enumerate(ids) if tuple(id_) not in known], np.int64)
+        missing = unmatched(self.copy.identities, matched)
         rows = self.local.alone(self.copy.rows, missing, "NotMatched")
         clauses = self.local.applying("NotMatched", rows)
         empty = arrow_schema(self.files.format).empty_table()
