@@ -205,6 +205,19 @@ def test_update_reads_only_new_commits() -> None:
     assert log.update(updated) is updated
 
 
+def test_update_to_a_version_is_that_version() -> None:
+    store = dl.memory_log(*_appends(5))
+    log = _log(store)
+    oldest = log.snapshot(0)
+    for version in range(6):
+        found, expected = log.update(oldest, version), log.snapshot(version)
+        assert (found.version, found.timestamp_ms) == (version, expected.timestamp_ms)
+        assert found.position == expected.position
+        assert found.files["path"].to_pylist() == expected.files["path"].to_pylist()
+    with pytest.raises(VersionNotFound):
+        log.update(oldest, 6)
+
+
 # Time travel
 
 

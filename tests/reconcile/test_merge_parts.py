@@ -15,7 +15,7 @@ from pyroaring import BitMap64
 from tandem.errors import CountMismatch
 from tandem.reconcile.attempts import SMALL_ROUNDS, Attempts
 from tandem.reconcile.matches import KEPT, FileMatches, InsertFile, RoundResult, round_result
-from tandem.reconcile.merge_sources import matched_sources
+from tandem.reconcile.merge_sources import matched_sources, unmatched
 from tandem.reconcile.model import ChangeKind, CommitSummary, FileState, FileView
 from tandem.reconcile.statement import (
     Evaluate,
@@ -253,3 +253,15 @@ def test_inserts_are_not_determined_again_for_ever() -> None:
     outcome = ask(progress, {3: BEFORE, 4: {"a": (4, [0])}}, "a", small=True)
     assert isinstance(outcome, StatementConflict)
     assert "5 rounds made no progress" in outcome.why
+
+
+identities = st.lists(st.tuples(st.integers(-2, 2), st.integers(-2, 2)), max_size=12)
+
+
+@given(identities, identities)
+def test_unmatched_source_rows_are_those_without_a_match(
+    source: list[tuple[int, int]], matches: list[tuple[int, int]]
+) -> None:
+    rows, found = (np.array(each, np.int64).reshape(-1, 2) for each in (source, matches))
+    expected = [n for n, row in enumerate(source) if row not in matches]
+    assert unmatched(rows, found).tolist() == expected

@@ -77,26 +77,27 @@ class DeltaLog:
         protocol.check_readable(loaded.protocol, loaded.metadata, resource=self._store.location)
         return loaded
 
-    def update(self, snapshot: Snapshot) -> Snapshot:
-        """The latest version, by reading only the commits after `snapshot`. Falls back to a full
-        load when the log was cleaned beyond it or replaced. Raises: as `snapshot()`."""
+    def update(self, snapshot: Snapshot, version: int | None = None) -> Snapshot:
+        """The latest version, or a given one that is not before `snapshot`, by reading only the
+        commits after `snapshot`. Falls back to a full load when the log was cleaned beyond it or
+        replaced. Raises: as `snapshot()`."""
         listing = self._list(snapshot.version)
         here = listing.commits.get(snapshot.version)
-        newest = max(listing.commits, default=-1)
+        last = max(listing.commits, default=-1) if version is None else version
         if (
             here is None
             or snapshot.position != _position(here)
-            or listing.missing(snapshot.version + 1, newest) is not None
+            or listing.missing(snapshot.version + 1, last) is not None
         ):
-            return self.snapshot()
-        later = range(snapshot.version + 1, newest + 1)
+            return self.snapshot(version)
+        later = range(snapshot.version + 1, last + 1)
         try:
             commits = self._read([listing.commits[v] for v in later])
         except ObjectNotFound:
-            return self.snapshot()
+            return self.snapshot(version)
         if not commits:
             return snapshot
-        advanced = snapshot.advance(commits, _position(listing.commits[newest]))
+        advanced = snapshot.advance(commits, _position(listing.commits[last]))
         advanced = self._with_time(advanced)
         protocol.check_readable(advanced.protocol, advanced.metadata, resource=self._store.location)
         return advanced

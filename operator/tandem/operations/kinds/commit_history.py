@@ -102,10 +102,16 @@ class CommitHistory:
         """The live files at a version, None if the log can no longer reconstruct it."""
         if version not in self._views:
             try:
-                self.remember(self._log.snapshot(version))
+                self.remember(self._read(version))
             except (VersionNotFound, CorruptLog):
                 return None
         return self._views[version]
+
+    def _read(self, version: int) -> Snapshot:
+        older = [v for v in self._views if v < version]
+        if not older:
+            return self._log.snapshot(version)
+        return self._log.update(self._views[max(older)].snapshot, version)
 
     def since(self, version: int, latest: Snapshot) -> list[CommitSummary]:
         """All commits after `version`, up to the latest, without a hole: commits that log
