@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import selectors
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 LIMIT_S = 60.0
+_CLOSING_S = 5.0
+_POLL_S = 0.01
 Main = Callable[[asyncio.Event, asyncio.Event], Coroutine[Any, Any, object]]
 
 
@@ -24,6 +27,8 @@ def loop_thread(
     errors: list[BaseException] = []
     running: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
 
+    selector = selectors.DefaultSelector()
+
     async def body() -> None:
         stop, ready = asyncio.Event(), asyncio.Event()
         running.append((asyncio.get_running_loop(), stop))
@@ -37,10 +42,12 @@ def loop_thread(
             await main(stop, ready)
         finally:
             passing_on.cancel()
+            await _connections_closed(selector)
 
     def run() -> None:
         try:
-            asyncio.run(body())
+            with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selector)) as runner:
+                runner.run(body())
         except BaseException as error:  # noqa: BLE001 - raised again in the test's thread
             errors.append(error)
         finally:
@@ -61,3 +68,12 @@ def loop_thread(
     assert not thread.is_alive(), f"{name} does not end"
     if errors:
         raise errors[0]
+
+
+async def _connections_closed(selector: selectors.BaseSelector) -> None:
+    """Until only the loop's own socket is registered: closing a session starts the end of TLS on
+    its connections, and a loop that ends before them leaves them open."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + _CLOSING_S
+    while len(selector.get_map()) > 1 and loop.time() < deadline:  # noqa: ASYNC110 - no event
+        await asyncio.sleep(_POLL_S)
