@@ -86,6 +86,18 @@ class Stage:
     def end(self, manifest: Json) -> Json:
         return self.space.await_end(manifest["kind"], manifest["metadata"]["name"])
 
+    def await_summary(self, table: str, lake: QuickLake, *ended: str) -> None:
+        """Until a table's status has the version, the end of these operations, and no lock: they
+        are reported after the operations' own status."""
+
+        def complete(status: Json) -> bool:
+            last = {operation["name"] for operation in status.get("lastOperations") or ()}
+            running = {*(status.get("runningOperations") or ()), *(status.get("heldLocks") or ())}
+            mentioned = any(name in each for name in ended for each in running)
+            return status.get("version") == lake.version and last >= set(ended) and not mentioned
+
+        self.space.await_status(TABLE, table, complete)
+
     def settle(self) -> None:
         """Until the operator has dealt with all that was done before: it has ended an operation
         that came after it."""
@@ -165,7 +177,7 @@ def test_applied_again_nothing_changes_and_nothing_starts(
         }
     stage.end(tidy)
     stage.end(wrong)
-    stage.space.await_status(TABLE, name, lambda s: s.get("version") == lake.version)
+    stage.await_summary(name, lake, f"{COMPACTION}/tidy", f"{UPDATE}/wrong")
     stage.settle()
     started, version = list(stage.jobs.started), lake.version
     statuses = [stage.live(manifest)["status"] for manifest in manifests[1:]]
