@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 from decimal import Decimal
-from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -155,13 +154,10 @@ def _is_utf8(text: str) -> bool:
     return True
 
 
-@lru_cache(1_024)
 def loosen(stats: str | None, num_records: int) -> str:
     """The statistics of a file that gets a deletion vector: the bounds are kept but no longer
     tight, and `num_records` (physical rows) is set. Broken or absent statistics are replaced by
-    `num_records` alone.
-
-    Kept for a while: each try of a commit asks for the same files."""
+    `num_records` alone."""
     certain = {"numRecords": num_records, "tightBounds": False}
     try:
         body = json.loads(stats, parse_float=Decimal) if stats else {}

@@ -51,7 +51,7 @@ _MILLISECOND: Final = 1_000
 _WIDE: Final = Context(prec=120)
 
 
-class Candidates:
+class SortedKeys:
     """Ascending values, one of which a matching row must have; if not `complete`, a value between
     the first and the last of them."""
 
@@ -96,7 +96,7 @@ class ColumnBounds(ABC):
         """Whether a text in the file can begin with `prefix`."""
 
     @abstractmethod
-    def may_equal(self, candidates: Candidates) -> BoolArray:
+    def may_equal(self, keys: SortedKeys) -> BoolArray:
         """Whether one of the values can lie within the bounds."""
 
 
@@ -138,14 +138,14 @@ class StatisticsBounds(ColumnBounds):
             pc.greater_equal, pc.binary_slice(self.high, 0, size), prefix
         )
 
-    def may_equal(self, candidates: Candidates) -> BoolArray:
-        keys = candidates.floors(self.type, self.low.type)
-        if not len(keys):
+    def may_equal(self, keys: SortedKeys) -> BoolArray:
+        floors = keys.floors(self.type, self.low.type)
+        if not len(floors):
             return np.zeros(len(self.low), bool)
-        first = _bisect_left(keys, self.low)
-        left = first < len(keys)
-        nearest = keys.take(pa.array(np.minimum(first, len(keys) - 1)))
-        least = nearest if candidates.complete else keys[0]
+        first = _bisect_left(floors, self.low)
+        left = first < len(floors)
+        nearest = floors.take(pa.array(np.minimum(first, len(floors) - 1)))
+        least = nearest if keys.complete else floors[0]
         return left & _known(pc.less_equal, least, self.high)
 
 
@@ -172,8 +172,8 @@ class PartitionBounds(ColumnBounds):
     def may_begin(self, prefix: bytes) -> BoolArray:
         return self._each(lambda low, _: low.startswith(prefix))
 
-    def may_equal(self, candidates: Candidates) -> BoolArray:
-        values, complete = candidates.values, candidates.complete
+    def may_equal(self, keys: SortedKeys) -> BoolArray:
+        values, complete = keys.values, keys.complete
 
         def equals(low: Any, high: Any) -> bool:
             first = bisect_left(values, low)

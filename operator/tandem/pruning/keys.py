@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tandem.pruning.bounds import BoolArray, Candidates
+from tandem.pruning.bounds import BoolArray, SortedKeys
 from tandem.pruning.files import FileBounds
 from tandem.statements.types import SqlType
 
@@ -33,9 +33,9 @@ class Keys:
         known = files.columns.get(self.column)
         if known is None:
             return np.ones(files.count, bool)
-        return known.some_value & known.may_equal(self._candidates)
+        return known.some_value & known.may_equal(self._sorted)
 
     @cached_property
-    def _candidates(self) -> Candidates:
+    def _sorted(self) -> SortedKeys:
         # Cached, since each round of a merge tests other files with the same keys.
-        return Candidates(self.values, self.complete)
+        return SortedKeys(self.values, self.complete)

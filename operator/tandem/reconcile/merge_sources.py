@@ -12,6 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
+from tandem.distinct import number_rows
 from tandem.reconcile.matches import KEPT, FileMatches, Matches
 
 Sources = npt.NDArray[np.int64]
@@ -36,11 +37,8 @@ def matched_sources(matches: Matches) -> Sources:
 
 def unmatched(identities: Sources, matched: Sources) -> npt.NDArray[np.int64]:
     """The indexes of the source rows, in any order and perhaps repeated, that match no row."""
-    both = np.concatenate([identities, matched])
-    first, second = (np.unique(both[:, n], return_inverse=True)[1] for n in (0, 1))
-    # One number for each pair of hashes; it stays below the square of the number of rows.
-    pairs = first.astype(np.int64) * len(both) + second
-    known = np.isin(pairs[: len(identities)], pairs[len(identities) :])
+    numbers, _ = number_rows([*np.concatenate([identities, matched]).T])
+    known = np.isin(numbers[: len(identities)], numbers[len(identities) :])
     return np.flatnonzero(~known).astype(np.int64)
 
 

@@ -16,11 +16,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tandem.distinct import IntArray, number_rows
 from tandem.pruning.times import FIRST, LAST, time_bounds
 from tandem.spec.table import Granularity
 from tandem.timeline.chunks import ALWAYS, TimeColumn, TimeInterval, is_one_chunk, parse_interval
-
-IntArray = npt.NDArray[np.int64]
 
 _HOUR = 3_600_000_000
 _DAY = 24 * _HOUR
@@ -85,13 +84,9 @@ def _by_tag(
 
 def _encoded(starts: IntArray, ends: IntArray) -> tuple[IntArray, list[TimeInterval]]:
     """Intervals in milliseconds as codes and distinct ones."""
-    _, start_codes = np.unique(starts, return_inverse=True)
-    some_ends, end_codes = np.unique(ends, return_inverse=True)
-    _, at, codes = np.unique(
-        start_codes * (len(some_ends) or 1) + end_codes, return_index=True, return_inverse=True
-    )
+    codes, at = number_rows((starts, ends))
     distinct = zip(starts[at].tolist(), ends[at].tolist(), strict=True)
-    return codes.astype(np.int64), [TimeInterval(start, end) for start, end in distinct]
+    return codes, [TimeInterval(start, end) for start, end in distinct]
 
 
 def _chunks(micros: IntArray, granularity: Granularity) -> tuple[IntArray, IntArray]:

@@ -18,9 +18,10 @@ import pyarrow.compute as pc
 from tandem.delta import stats as stats_
 from tandem.delta.actions import AddFile
 from tandem.delta.log import files as files_
+from tandem.distinct import IntArray, number_rows
 from tandem.pruning.bounds import BoolArray
 from tandem.timeline.chunks import ALWAYS, TimeColumn, TimeInterval
-from tandem.timeline.file_intervals import FileIntervals, IntArray, file_intervals
+from tandem.timeline.file_intervals import FileIntervals, file_intervals
 
 TAG_CHUNK = "tandem.chunk"
 TAG_LAYOUT = "tandem.layout"
@@ -169,17 +170,11 @@ class FileColumns:
         )
         entries = keys.indices.to_numpy() * np.int64(len(values.dictionary) or 1)
         entries += values.indices.to_numpy()
-        width = int(widths.max())
+        width = max(1, int(widths.max()))
         # One row per file, padded for files with fewer values.
         table = np.full((len(widths), width), -1, np.int64)
         table[np.arange(width) < widths[:, None]] = entries
-        # Column by column: sorting numbers is several times as fast as sorting rows of them.
-        codes = np.zeros(len(widths), np.int64)
-        for column in table.T:
-            both = codes * np.int64(entries.max(initial=0) + 2) + column
-            _, at, codes = np.unique(both, return_index=True, return_inverse=True)
-        if not width:
-            at = np.zeros(1, np.int64)
+        codes, at = number_rows([*table.T])
         found = maps.take(pa.array(at)).to_pylist(maps_as_pydicts="lossy")
         return codes, [each or {} for each in found]
 

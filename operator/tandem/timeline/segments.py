@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tandem.delta.actions import AddFile
+from tandem.distinct import IntArray
 from tandem.timeline.chunks import TimeColumn, TimeInterval
-from tandem.timeline.file_intervals import IntArray
 from tandem.timeline.lineage import Lineage, format_lineage, parse_lineage
 from tandem.timeline.names import foreign_name, parse_name
 from tandem.timeline.segment_files import (

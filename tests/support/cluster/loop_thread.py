@@ -6,13 +6,41 @@ import asyncio
 import selectors
 import threading
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from _typeshed import FileDescriptorLike
 
 LIMIT_S = 60.0
 _CLOSING_S = 5.0
-_POLL_S = 0.01
 Main = Callable[[asyncio.Event, asyncio.Event], Coroutine[Any, Any, object]]
+
+
+class _Connections(selectors.DefaultSelector):
+    """The sockets of a loop. `closed` is set while only the loop's own one is open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.closed = asyncio.Event()
+
+    def register(
+        self, fileobj: FileDescriptorLike, events: int, data: Any = None
+    ) -> selectors.SelectorKey:
+        key = super().register(fileobj, events, data)
+        self._note()
+        return key
+
+    def unregister(self, fileobj: FileDescriptorLike) -> selectors.SelectorKey:
+        key = super().unregister(fileobj)
+        self._note()
+        return key
+
+    def _note(self) -> None:
+        if len(self.get_map()) > 1:
+            self.closed.clear()
+        else:
+            self.closed.set()
 
 
 @contextmanager
@@ -27,7 +55,7 @@ def loop_thread(
     errors: list[BaseException] = []
     running: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
 
-    selector = selectors.DefaultSelector()
+    selector = _Connections()
 
     async def body() -> None:
         stop, ready = asyncio.Event(), asyncio.Event()
@@ -42,7 +70,10 @@ def loop_thread(
             await main(stop, ready)
         finally:
             passing_on.cancel()
-            await _connections_closed(selector)
+            # Closing a session starts the end of TLS on its connections. One that stays open for
+            # longer is reported by asyncio itself, as a ResourceWarning.
+            with suppress(TimeoutError):
+                await asyncio.wait_for(selector.closed.wait(), _CLOSING_S)
 
     def run() -> None:
         try:
@@ -68,12 +99,3 @@ def loop_thread(
     assert not thread.is_alive(), f"{name} does not end"
     if errors:
         raise errors[0]
-
-
-async def _connections_closed(selector: selectors.BaseSelector) -> None:
-    """Until only the loop's own socket is registered: closing a session starts the end of TLS on
-    its connections, and a loop that ends before them leaves them open."""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + _CLOSING_S
-    while len(selector.get_map()) > 1 and loop.time() < deadline:  # noqa: ASYNC110 - no event
-        await asyncio.sleep(_POLL_S)

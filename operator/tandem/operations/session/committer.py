@@ -54,7 +54,7 @@ class Committer:
         work.latest = log.snapshot() if work.latest is None else log.update(work.latest)
         work.now_ms = self._clock.now_ms()
 
-    def is_lost(self, work: Work) -> bool:
+    def version_is_taken(self, work: Work) -> bool:
         """Whether another writer has the next version already. Raises: StorageError."""
         return self._is_there(work.snapshot.version + 1)
 

@@ -340,7 +340,7 @@ class Performer:
     def _write_sidecars(self, effect: Effect, _state: OperationState) -> Event:
         work, change = self.work, self.work.change
         assert change is not None
-        if work.rounds > 1 and self._committer.is_lost(work):
+        if work.rounds > 1 and self._committer.version_is_taken(work):
             # Beside a busy writer the evaluation takes as long as its commits are apart: begin the
             # next round at once, instead of writing what is in vain.
             return CommitLost()

@@ -20,6 +20,7 @@ from tandem.delta.datafiles.schema_mismatch import SchemaMismatch, require_utf8
 from tandem.delta.datafiles.writer import ParquetDataWriter, WrittenFile
 from tandem.delta.partition_text import to_scalar
 from tandem.delta.values import partition_texts
+from tandem.distinct import IntArray, number_rows
 from tandem.errors import CountMismatch, StatementFailed
 from tandem.jobs.formats import Format, InputFile, JobTable
 from tandem.spark.runtime.control import job_table_format
@@ -224,7 +225,7 @@ class RowFiles:
         if not names:
             yield (), batch
             return
-        codes, keys = _numbered([self._texts(batch, name) for name in names])
+        codes, keys = _combinations([self._texts(batch, name) for name in names])
         for number, key in enumerate(keys):
             for name, text in zip(names, key, strict=True):
                 # A new empty text has become null; one from the log is a value.
@@ -233,10 +234,10 @@ class RowFiles:
             whole = len(keys) == 1
             yield key, batch if whole else batch.take(pa.array(np.flatnonzero(codes == number)))
 
-    def _texts(self, batch: pa.RecordBatch, name: str) -> Coded:
+    def _texts(self, batch: pa.RecordBatch, name: str) -> EncodedTexts:
         """The partition values of the rows, in the form of the log."""
         try:
-            coded = _coded(batch.column(name))
+            encoded = _encoded(batch.column(name))
         except UnicodeDecodeError as error:
             raise StatementFailed(
                 "a partition value has no text that stands for it",
@@ -247,14 +248,11 @@ class RowFiles:
             ) from error
         logged = self._logged.get(name)
         if not logged or not self._hidden:
-            return coded
-        width = len(coded.texts)
-        found, codes = np.unique(
-            batch.column(INPUT).to_numpy().astype(np.int64) * width + coded.codes,
-            return_inverse=True,
-        )
-        pairs = [(pair // width, coded.texts[pair % width]) for pair in found.tolist()]
-        return Coded(codes, [logged.get(pair, pair[1]) for pair in pairs])
+            return encoded
+        inputs = batch.column(INPUT).to_numpy()
+        indices, first = number_rows((inputs, encoded.indices))
+        pairs = [(int(inputs[at]), encoded.dictionary[encoded.indices[at]]) for at in first]
+        return EncodedTexts(indices, [logged.get(pair, pair[1]) for pair in pairs])
 
     def _append(self, partition: PartitionWriter, batch: pa.RecordBatch) -> None:
         arrays = []
@@ -316,37 +314,35 @@ class RowFiles:
         return RowsWritten(tuple(files), pa.concat_tables(tables), rows)
 
 
-class Coded(NamedTuple):
-    """Texts of rows: that of row i is `texts[codes[i]]`. A text may occur twice."""
+class EncodedTexts(NamedTuple):
+    """The texts of rows, dictionary-encoded: that of row i is `dictionary[indices[i]]`. A text may
+    be in the dictionary twice."""
 
-    codes: Any
-    texts: list[str | None]
+    indices: Any
+    dictionary: list[str | None]
 
 
-def _coded(column: Any) -> Coded:
+def _encoded(column: Any) -> EncodedTexts:
     """The partition values of an Arrow array. Raises: UnicodeDecodeError."""
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     if pa.types.is_floating(column.type):
         # Arrow treats 0.0 and -0.0, which have different texts, as one value.
-        return Coded(np.arange(len(column)), partition_texts(column))
+        return EncodedTexts(np.arange(len(column)), partition_texts(column))
     encoded = column.dictionary_encode(null_encoding="encode")
-    return Coded(encoded.indices.to_numpy(), partition_texts(encoded.dictionary))
+    return EncodedTexts(encoded.indices.to_numpy(), partition_texts(encoded.dictionary))
 
 
-def _numbered(columns: Sequence[Coded]) -> tuple[Any, list[tuple[str | None, ...]]]:
+def _combinations(
+    columns: Sequence[EncodedTexts],
+) -> tuple[IntArray, list[tuple[str | None, ...]]]:
     """The number of each row's combination of texts, and the combinations, in the order of their
     first occurrence."""
-    together = columns[0].codes
-    for column in columns[1:]:
-        # Renumbered each time, so that products stay below the square of the rows.
-        dense = np.unique(together, return_inverse=True)[1].astype(np.int64)
-        together = dense * len(column.texts) + column.codes
-    _, first, codes = np.unique(together, return_index=True, return_inverse=True)
+    codes, first = number_rows([column.indices for column in columns])
     found: dict[tuple[str | None, ...], int] = {}
     number = np.empty(len(first), np.int64)
     for place in np.argsort(first):
-        key = tuple(column.texts[column.codes[first[place]]] for column in columns)
+        key = tuple(column.dictionary[column.indices[first[place]]] for column in columns)
         number[place] = found.setdefault(key, len(found))
     return number[codes], list(found)
 

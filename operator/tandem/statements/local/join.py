@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tandem.distinct import number_rows
 from tandem.statements.local.rows import NeedsSpark
 
 Places = npt.NDArray[np.int64]
@@ -87,20 +88,11 @@ def equal_pairs(keys: Sequence[KeyValues], *, most: int = MAX_PAIRS) -> RowPairs
 
 def _codes(keys: Sequence[KeyValues]) -> tuple[Places, Places]:
     """A number for each row, equal for equal keys; -1 for a row whose key equals nothing."""
-    codes: Places | None = None
-    for key in keys:
-        numbered = _numbered(key)
-        if codes is None:
-            codes = numbered
-            continue
-        both = codes * (int(numbered.max(initial=0)) + 1) + numbered
-        both[(codes < 0) | (numbered < 0)] = -1
-        # Codes stay below the number of rows, so that their products do not overflow.
-        _, again = np.unique(both, return_inverse=True)
-        again = again.astype(np.int64)
-        again[both < 0] = -1
-        codes = again
-    assert codes is not None
+    columns = [_numbered(key) for key in keys]
+    codes = columns[0]
+    if len(columns) > 1:
+        codes, _ = number_rows(columns)
+        codes[np.any([column < 0 for column in columns], axis=0)] = -1
     split = len(keys[0].target)
     return codes[:split], codes[split:]
 
