@@ -3,6 +3,10 @@
 The table's files are in segments that leave nothing to compact, as on most days: so what is
 measured is the looking, and not the making of a plan. Beside it, the least that any reader does
 which looks at files one by one: decode each `add` action and parse its statistics.
+
+The same table with files of other writers has as many segments as files. If these files are small,
+a plan takes all of them: then most of the time goes into the plan itself, in which every segment
+has its name and every bin its files.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from datetime import date, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
+from uuid import NAMESPACE_URL, uuid5
 
 import pyarrow as pa
 
@@ -34,10 +39,23 @@ REGIONS = ("north", "south", "east", "west")
 ONE_BY_ONE = "file by file: decode each add, parse its statistics"
 MINOR, MINOR_TIMED = "plan a minor compaction", "plan a minor compaction, by time column"
 SEMI_MAJOR = "plan a semi-major compaction, by time column"
+FOREIGN, SMALL = "other writers' files", "other writers' small files, all taken"
+KINDS = {
+    f"{FOREIGN}: {MINOR}": ("Minor", False),
+    f"{FOREIGN}: {MINOR_TIMED}": ("Minor", True),
+    f"{FOREIGN}: plan a semi-major compaction": ("SemiMajor", False),
+    f"{FOREIGN}: {SEMI_MAJOR}": ("SemiMajor", True),
+    f"{FOREIGN}: plan a major compaction": ("Major", False),
+}
+TAKING = {
+    f"{SMALL}: {MINOR}": ("Minor", False),
+    f"{SMALL}: plan a semi-major compaction": ("SemiMajor", False),
+}
+FULL_BYTES, SMALL_BYTES = 120 << 20, 1 << 20
 UPDATE, PARTITION = "select files for `id = …`", "select files for `region = … AND id < …`"
 
 
-def snapshot_of(files: int) -> Any:
+def snapshot_of(files: int, *, size: int = FULL_BYTES, foreign: bool = False) -> Any:
     """A version of a table of so many files, partitioned, with statistics of four columns."""
     from tandem.delta.actions import AddFile, Metadata, Protocol
     from tandem.delta.log import files as files_
@@ -64,14 +82,18 @@ def snapshot_of(files: int) -> Any:
             "maxValues": {"id": high, "amount": 9.5, "name": "z", "at": f"{day}T23:59:59.999Z"},
             "nullCount": {"id": 0, "amount": number % 7, "name": 0, "at": 0},
         }
+        name = f"part-{number:07}.parquet"
+        if foreign:  # as Spark names files: not in the order in which they are written
+            name = f"part-{number % 200:05}-{uuid5(NAMESPACE_URL, name)}.c000.snappy.parquet"
+        tags = output_tags(f"{number // PER_SEGMENT}.2", number // PER_SEGMENT)
         return AddFile(
-            logged_path=f"region={REGIONS[number % 4]}/part-{number:07}.parquet",
+            logged_path=f"region={REGIONS[number % 4]}/{name}",
             partition_values={"region": REGIONS[number % 4]},
-            size=120 << 20,
+            size=size,
             modified_ms=number,
             data_change=False,
             stats=json.dumps(stats, separators=(",", ":")),
-            tags=output_tags(f"{number // PER_SEGMENT}.2", number // PER_SEGMENT),
+            tags={} if foreign else tags,
         )
 
     step = 10_000
@@ -101,8 +123,9 @@ def one_by_one(snapshot: Any) -> list[tuple[str, str, int, int]]:
     return found
 
 
-def plan(snapshot: Any, kind: str, timed_: bool) -> int:
-    """How many segments a compaction that finds nothing to do has looked at."""
+def plan(snapshot: Any, kind: str, timed_: bool, *, taking: bool = False) -> int:
+    """How many segments a compaction that finds nothing to do has looked at; `taking`: how many
+    files it takes."""
     from tandem.planning.compaction import plan_compaction
     from tandem.planning.model import CompactionRequest
     from tandem.spec.compaction import CompactionType
@@ -114,6 +137,8 @@ def plan(snapshot: Any, kind: str, timed_: bool) -> int:
     live = segments(snapshot.files, time)
     request = CompactionRequest(CompactionType(kind))
     found = plan_compaction(live, request, granularity=time.granularity if time else None)
+    if taking:
+        return len(found.files)
     if found.runs:
         raise WrongResult(f"{kind}: {len(found.runs)} runs of files that are as they should be")
     return len(live)
@@ -132,6 +157,8 @@ def run(size: str, work: Path) -> Report:  # noqa: ARG001 - nothing is written
     files = FILES[size]
     progress("make the log")
     snapshot = snapshot_of(files)
+    foreign = snapshot_of(files, foreign=True)
+    small = snapshot_of(files, size=SMALL_BYTES, foreign=True)
     middle = files // 2 * 10_000
     ways: dict[str, Callable[[], Any]] = {
         ONE_BY_ONE: partial(one_by_one, snapshot),
@@ -140,6 +167,8 @@ def run(size: str, work: Path) -> Report:  # noqa: ARG001 - nothing is written
         SEMI_MAJOR: partial(plan, snapshot, "SemiMajor", True),
         UPDATE: partial(select, snapshot, f"id = {middle}"),
         PARTITION: partial(select, snapshot, f"region = 'east' AND id < {middle}"),
+        **{way: partial(plan, foreign, *kind) for way, kind in KINDS.items()},
+        **{way: partial(plan, small, *kind, taking=True) for way, kind in TAKING.items()},
     }
     found: dict[str, list[float]] = {way: [] for way in ways}
     answers: dict[str, Any] = {}
@@ -158,7 +187,9 @@ def run(size: str, work: Path) -> Report:  # noqa: ARG001 - nothing is written
         setting=(
             f"A log of {files:,} files that is in memory, in segments of {PER_SEGMENT} full files, "
             f"four partitions, {PER_DAY:,} files a day, statistics of four columns; {TIMES[size]} "
-            "runs, turn by turn. Nothing is left to compact."
+            "runs, turn by turn. Nothing is left to compact. Then the same with files of other "
+            "writers, which are a segment each; and with small ones, all of which a plan takes. "
+            "Most of its time goes into bins and names of segments, so it has no aim."
         ),
         tables=(
             Table(
@@ -176,7 +207,7 @@ def run(size: str, work: Path) -> Report:  # noqa: ARG001 - nothing is written
                 f"{files:,} files: {way}", f"{each.text()} s", f"≤ {AIM_S} s", each.median <= AIM_S
             )
             for way, each in samples.items()
-            if way != ONE_BY_ONE
+            if way != ONE_BY_ONE and way not in TAKING
         ),
         raw=found,
     )
@@ -194,3 +225,10 @@ def _check(answers: dict[str, Any], files: int, middle: int) -> None:
     for way in (MINOR, MINOR_TIMED, SEMI_MAJOR):
         if answers[way] != -(-files // PER_SEGMENT):
             raise WrongResult(f"{way}: {answers[way]} segments")
+    for way in KINDS:
+        if answers[way] != files:
+            raise WrongResult(f"{way}: {answers[way]} segments")
+    for way, (kind, _) in TAKING.items():
+        # Twelve segments make a minor run; fewer are left.
+        if answers[way] != (files // 12 * 12 if kind == "Minor" else files):
+            raise WrongResult(f"{way}: {answers[way]} files")

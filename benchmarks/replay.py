@@ -152,7 +152,7 @@ def sorted_anew(root: Path, paths: list[str]) -> tuple[Any, list[str]]:
             order.indices.to_numpy().astype(np.int64),
             rows["file_row_number"].to_numpy().astype(np.int64),
         ),
-        landed=(place // each, place % each),
+        destinations=(place // each, place % each),
     )
     return builder.build(), inputs
 

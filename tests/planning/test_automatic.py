@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -43,7 +44,7 @@ def test_A1_a_minor_compaction_starts_as_soon_as_a_run_is_compactible() -> None:
 
     waits = decide(wanted, table(range(3)), (), NOON)
     assert (waits.create, waits.next_ms, waits.wake_ms) == ((), None, None)
-    assert "it takes 4 of level 0 or 3 of level 1" in waits.why
+    assert "It needs 4 of level 0 or 3 of level 1" in waits.why
 
     child = created(decide(wanted, table(range(4)), (), NOON))
     assert child.spec == {
@@ -70,7 +71,7 @@ def test_A1_off_is_off() -> None:
     for fields in ({}, {"minor": {"enabled": False}}):
         decision = decide(policy(**fields), table(range(8)), (), NOON)
         assert decision.create == ()
-        assert decision.why == "Neither minor compactions nor schedules are asked for."
+        assert decision.why == "Neither minor compactions nor schedules are configured."
 
 
 def test_A1_a_table_of_many_small_files_is_compacted_in_batches() -> None:
@@ -217,7 +218,7 @@ def test_A4_recent_files_start_no_minor_compaction_and_every_child_leaves_them_a
     wanted = policy(minor={}, skipOffsetFromLatest="24h", schedules=[NIGHTLY])
     alone = decide(wanted, facts(day(1, 4)), (), NOON)
     assert alone.create == ()
-    assert "4 files within 24h of the newest data (skipOffsetFromLatest) left alone." in alone.why
+    assert "Skipped: 4 files within 24h of the newest data (skipOffsetFromLatest)." in alone.why
 
     # Once there is a newer day, the first is no longer young.
     child = created(decide(wanted, facts(day(1, 4), day(2, 4)), (), NOON))
@@ -334,13 +335,13 @@ def test_after_failures_the_backoff_grows_and_is_shown() -> None:
         assert held.create == ()
         assert held.next_ms == held.wake_ms
         assert f"{failed.display} failed: no space left." in held.why
-        assert "Tried again after" in held.why
+        assert "Next attempt after" in held.why
         assert held.next_ms is not None
         waits.append((held.next_ms - now) // MINUTE)
         assert decide(wanted, table(range(5)), facts, held.next_ms - 1).create == ()
         now = held.next_ms
     assert waits == [1, 2, 4, 8, 16, 32, 60, 60, 60]
-    assert "9th time in a row" in held.why
+    assert "It failed 9 times in a row" in held.why
     assert len({fact.name for fact in facts}) == len(facts)
 
     well = ended(running(created(decide(wanted, table(range(4)), facts, now)), now), now + 1)
@@ -356,7 +357,7 @@ def test_a_compaction_that_did_nothing_is_not_requested_again_at_once() -> None:
     again = decide(wanted, table(range(4)), [idle], NOON + 2)
 
     assert (again.create, again.next_ms) == ((), NOON + 1 + MINUTE)
-    assert f"{idle.display} left its segments as they were." in again.why
+    assert f"{idle.display} did not change its segments." in again.why
     other = created(decide(wanted, table(range(4)), [idle], NOON + 1 + MINUTE))
     assert other.name != child.name
 
@@ -490,5 +491,5 @@ def test_backoff_is_bounded(failures: int) -> None:
 
 
 def test_the_segments_of_a_table_may_be_any_sequence() -> None:
-    found: tuple[Segment, ...] = loads(range(4))
+    found: Sequence[Segment] = loads(range(4))
     assert decide(policy(minor={}), TableFacts(FLIGHTS, list(found)), (), NOON).create

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -63,7 +64,7 @@ def test_C13_one_id_is_sorted_again_unless_it_is_in_that_order(layout: LayoutStr
     assert request.layout_label == f"{layout}:a,b%2Cc"
     plan = plan_compaction(loads(range(3), layout=request.layout_label), request)
     assert not plan.runs
-    assert f"{layout}:a,b%2Cc already" in plan.nothing
+    assert f"already in order {layout}:a,b%2Cc" in plan.nothing
 
 
 @pytest.mark.parametrize("kind", [t for t in CompactionType if t is not CompactionType.CUSTOM])
@@ -79,7 +80,7 @@ def test_C13_no_ids() -> None:
         plan_compaction(loads(range(5)), CUSTOM)
 
 
-def all_of(table: tuple[Segment, ...]) -> frozenset[str]:
+def all_of(table: Sequence[Segment]) -> frozenset[str]:
     return frozenset(file.path for segment in table for file in segment.files)
 
 

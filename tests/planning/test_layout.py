@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from support.lake.segments import MIB, add_file, files_of, loads, segments
 from tandem.delta.schema import parse
 from tandem.errors import InvalidSpec
-from tandem.planning.bins import together
+from tandem.planning.bins import one_bin_per_group
 from tandem.planning.compaction import plan_compaction
 from tandem.planning.layout import checked_columns
 from tandem.planning.model import CompactionRequest
@@ -46,7 +47,7 @@ def test_all_files_of_a_chunk_are_sorted_together_however_large() -> None:
     assert (run.segments, run.output) == (("0", "1", "2", "3"), "0.1")
 
 
-def after(plan_of: tuple[Segment, ...], request: CompactionRequest = SORTED) -> tuple[Segment, ...]:
+def after(plan_of: Sequence[Segment], request: CompactionRequest = SORTED) -> Sequence[Segment]:
     """The table when the plan was done and nothing else was committed."""
     plan = plan_compaction(plan_of, request)
     gone = {file.path for file in plan.files}
@@ -61,7 +62,7 @@ def after(plan_of: tuple[Segment, ...], request: CompactionRequest = SORTED) -> 
     return segments(adds)
 
 
-def all_of(table: tuple[Segment, ...]) -> frozenset[str]:
+def all_of(table: Sequence[Segment]) -> frozenset[str]:
     return frozenset(file.path for segment in table for file in segment.files)
 
 
@@ -143,7 +144,7 @@ def test_minor_and_major_sort_what_they_merge(kind: CompactionType) -> None:
 def test_more_rows_than_a_row_map_counts_are_cut() -> None:
     adds = [add_file(str(n), segment="0", sequence=0, rows=3 * 2**30) for n in range(3)]
     files = files_of(segments(adds))
-    assert [len(each.files) for each in together(files, MIB)] == [1, 1, 1]
+    assert [len(each.files) for each in one_bin_per_group(files, MIB)] == [1, 1, 1]
 
 
 def test_columns_are_found_in_any_case_and_spelt_as_the_schema_does() -> None:
@@ -156,7 +157,7 @@ def test_columns_are_found_in_any_case_and_spelt_as_the_schema_does() -> None:
         (("nope",), "no column nope"),
         (("s",), "no order"),
         (("s.x",), "whole columns only"),
-        (("day",), "partitions"),
+        (("day",), "partition column"),
         (("a", "A"), "named twice"),
     ],
 )

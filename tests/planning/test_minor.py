@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import pytest
@@ -310,7 +311,7 @@ def test_collapsed_plan_is_the_loop(status: list[Load], request: CompactionReque
     check_runs(table, plan)
 
 
-def check_runs(table: tuple[Segment, ...], plan: CompactionPlan) -> None:
+def check_runs(table: Sequence[Segment], plan: CompactionPlan) -> None:
     order = {file.path: at for at, s in enumerate(table) for file in s.files}
     paths = [file.path for file in plan.files]
     assert len(paths) == len(set(paths)), "a file is in at most one bin"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -24,7 +25,7 @@ PURGE = SegmentRewriteRequest(("7",), resource="SegmentRewrite/purge")
 ALL = replace(PURGE, every_file=True)
 
 
-def table() -> tuple[Segment, ...]:
+def table() -> Sequence[Segment]:
     """Segment 7 has three files, one without deleted rows; 8 is its sibling."""
     return segments(
         [

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from support.lake.segments import MIB, add_file, files_of, loads, segments
 from tandem.errors import InvalidSpec
-from tandem.planning.bins import is_useful, pack
+from tandem.planning.bins import is_worth_rewriting, pack
 from tandem.planning.compaction import plan_compaction
 from tandem.planning.model import GIB, CompactionRequest
 from tandem.spec.compaction import CompactionType
@@ -224,7 +224,7 @@ def test_a_small_remainder_joins_the_bin_before_it(count: int, bins: list[int]) 
 def test_a_bin_of_deleted_rows_is_rewritten_without_an_output() -> None:
     (each,) = pack(files_of(loads(["0"], deleted={"0": 1000})), MIB)
     assert each.expected_files == 0
-    assert is_useful(each)
+    assert is_worth_rewriting(each)
 
 
 def test_a_chunk_without_data_is_named() -> None:

@@ -6,7 +6,8 @@ or takes a lock.
     auto             package: automatic compaction
     model            the values of planning
     compaction       the entry point: a request to a plan
-    minor            CarbonData's loop over levels
+    minor            the runs that CarbonData's loop over levels makes
+    merge_levels     that loop, for all chunks at once
     major            one contiguous run up to a size
     semi_major       everything in a time chunk
     custom           the segments or files that a request names

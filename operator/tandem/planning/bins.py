@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
+from tandem.distinct import IntArray
 from tandem.planning.model import Bin
+from tandem.pruning.bounds import BoolArray
 from tandem.timeline.chunks import ALWAYS, TimeInterval, components
 from tandem.timeline.segment_files import Partition, SegmentFile, SegmentFiles
 
@@ -26,7 +27,9 @@ DELETED_SHARE = 0.05
 the same limit)."""
 
 
-def pack(files: SegmentFiles, target_file_size: int) -> tuple[Bin, ...]:
+def pack(
+    files: SegmentFiles, target_file_size: int, *, useful_only: bool = False
+) -> tuple[Bin, ...]:
     """Bins of about `target_file_size` estimated live bytes.
 
     Files of different partitions never share a bin, nor do files of different time chunks unless a
@@ -38,17 +41,43 @@ def pack(files: SegmentFiles, target_file_size: int) -> tuple[Bin, ...]:
     half the target would stay alone forever. So may the last but one, to include a remainder. A
     writer must not cut such an overrun off into a small file: a bin is written as
     `Bin.expected_files` files.
+
+    With `useful_only` the result has only bins for which `is_worth_rewriting` is true.
     """
     bins: list[Bin] = []
     for partition, members in _groups(files):
         sizes = members.live_bytes.tolist()
-        for start, stop in _cuts(sizes, target_file_size):
+        cuts = _cuts(sizes, target_file_size)
+        if useful_only:
+            stale = (members.deleted_shares > DELETED_SHARE).tolist()
+            cuts = [cut for cut in cuts if cut[1] - cut[0] > 1 or stale[cut[0]]]
+        for start, stop in cuts:
             chosen = members[start:stop]
-            bins.append(_bin(chosen, partition, sum(sizes[start:stop]), target_file_size))
+            found = _bin(chosen, partition, sum(sizes[start:stop]), target_file_size)
+            if not useful_only or is_worth_rewriting(found):
+                bins.append(found)
     return tuple(bins)
 
 
-def together(files: SegmentFiles, target_file_size: int) -> tuple[Bin, ...]:
+def can_change(files: SegmentFiles, runs: IntArray, target_file_size: int) -> BoolArray:
+    """For each file whether it can make a bin of `pack` useful, if each run is packed separately.
+
+    False only if it cannot: no two files of its run and partition are small enough to share a bin,
+    and few of its rows are deleted. So a run none of whose files can change anything needs no bins.
+    """
+    partitions, distinct = files.columns.by_partition
+    groups = runs * len(distinct) + partitions[files.places]
+    sizes = files.live_bytes
+    order = np.lexsort((sizes, groups))
+    groups, sizes = groups[order], sizes[order]
+    # `_fits` adds no file to another if both together exceed this.
+    pairs = (groups[1:] == groups[:-1]) & (sizes[1:] + sizes[:-1] <= OVERRUN * target_file_size)
+    found = files.deleted_shares > DELETED_SHARE
+    found[order[1:][pairs]] = True
+    return found
+
+
+def one_bin_per_group(files: SegmentFiles, target_file_size: int) -> tuple[Bin, ...]:
     """One bin of all files of a partition and chunk, however large: the files to sort are sorted
     together, and the result is cut into files."""
     return tuple(
@@ -102,7 +131,7 @@ def _fits(size: int, more: int, target: int) -> bool:
     return size + more <= target
 
 
-def is_useful(each: Bin) -> bool:
+def is_worth_rewriting(each: Bin) -> bool:
     """Whether rewriting a bin leaves fewer files, or removes many deleted rows."""
     if len(each.files) > each.expected_files:
         return True
@@ -111,9 +140,9 @@ def is_useful(each: Bin) -> bool:
     return any(file.deleted_share > DELETED_SHARE for file in each.files)
 
 
-def full(files: SegmentFiles, target_file_size: int) -> npt.NDArray[np.bool_]:
+def full_files(files: SegmentFiles, target_file_size: int) -> BoolArray:
     """Which files need no rewriting: big enough and with few deleted rows."""
-    big: npt.NDArray[np.bool_] = files.live_bytes >= FULL_SHARE * target_file_size
+    big: BoolArray = files.live_bytes >= FULL_SHARE * target_file_size
     return big & (files.deleted_shares <= DELETED_SHARE)
 
 

@@ -100,16 +100,16 @@ class OperationEnd:
     version: int = 0
     committed_ms: int = 0
 
-    def never(self, attempt: int) -> bool:
+    def can_never_commit(self, attempt: int) -> bool:
         """Whether the attempt has not committed and never can. A log that shows both its success
         and its abandonment contradicts itself: then False."""
         if attempt == self.succeeded:
             return False
         return self.succeeded > 0 or self.closed or self.abandoned >= attempt
 
-    def over(self, attempt: int) -> bool:
+    def has_ended(self, attempt: int) -> bool:
         """Whether the attempt has ended."""
-        return attempt == self.succeeded or self.never(attempt)
+        return attempt == self.succeeded or self.can_never_commit(attempt)
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,9 +284,9 @@ class _Judge:
         return self._buried(file) if file.path in self._removed else None
 
     def _of_ours(self, file: ListedFile, operation: OperationEnd) -> RemovalReason | None:
-        if not operation.over(file.attempt) or file.path in self._needed:
+        if not operation.has_ended(file.attempt) or file.path in self._needed:
             return None
-        if operation.never(file.attempt):
+        if operation.can_never_commit(file.attempt):
             # A version that refers to it contradicts the log, and takes precedence.
             named = file.path in self._young or file.path in self._removed
             return None if named else RemovalReason.ABANDONED
@@ -298,9 +298,9 @@ class _Judge:
         return RemovalReason.UNNAMED if known and self._is_past(file) else None
 
     def _row_map(self, file: ListedFile, operation: OperationEnd) -> RemovalReason | None:
-        if not operation.over(file.attempt):
+        if not operation.has_ended(file.attempt):
             return None
-        if operation.never(file.attempt):
+        if operation.can_never_commit(file.attempt):
             return RemovalReason.ABANDONED
         if self._read_before(operation.version):
             return None
@@ -308,9 +308,9 @@ class _Judge:
         return RemovalReason.ROW_MAP if self._is_old(since, self._rules.row_maps_ms) else None
 
     def _staging(self, file: ListedFile, operation: OperationEnd) -> RemovalReason | None:
-        if not operation.over(file.attempt):
+        if not operation.has_ended(file.attempt):
             return None
-        if file.part is FileCategory.ROUND and operation.never(file.attempt):
+        if file.part is FileCategory.ROUND and operation.can_never_commit(file.attempt):
             return RemovalReason.ABANDONED
         # While the operation may run again, its first attempt determines what later ones read.
         ended = operation.succeeded > 0 or operation.closed or operation.recorded

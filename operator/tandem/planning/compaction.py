@@ -10,11 +10,11 @@ from tandem.planning.minor import level_thresholds, minor_runs
 from tandem.planning.model import CompactionPlan, CompactionRequest
 from tandem.planning.runs import proposed_names
 from tandem.planning.semi_major import chosen_files, semi_major_runs
-from tandem.planning.skip_offset import too_young
+from tandem.planning.skip_offset import skipped_files
 from tandem.spec.compaction import CompactionType
 from tandem.spec.fields import format_duration
 from tandem.spec.table import Granularity
-from tandem.timeline.segments import Segment
+from tandem.timeline.segments import Segment, Segments
 
 
 def plan_compaction(
@@ -38,19 +38,20 @@ def plan_compaction(
         UnknownSegment: `Custom` names a segment that is not live.
     """
     check_selection(request)
-    young = too_young(segments, request.skip_offset_ms, granularity)
+    live = Segments.of(segments)
+    young = skipped_files(live, request.skip_offset_ms, granularity)
     if request.type is CompactionType.MINOR:
-        runs = minor_runs(segments, request, timed=granularity is not None, young=young)
+        runs = minor_runs(live, request, timed=granularity is not None, young=young)
     elif request.type is CompactionType.SEMI_MAJOR:
-        runs = semi_major_runs(segments, request, granularity, young=young)
+        runs = semi_major_runs(live, request, granularity, young=young)
     elif request.type is CompactionType.MAJOR:
-        runs = major_runs(segments, request, young=young)
+        runs = major_runs(live, request, young=young)
     else:
-        runs = custom_runs(segments, request, past, young=young)
+        runs = custom_runs(live, request, past, young=young)
     if not runs:
-        why = _why_nothing(segments, request, granularity)
+        why = _why_nothing(live, request, granularity)
         return CompactionPlan((), why + _left_young(young, request))
-    return CompactionPlan(tuple(proposed_names(runs, segments)))
+    return CompactionPlan(tuple(proposed_names(runs, live)))
 
 
 def _left_young(young: frozenset[str], request: CompactionRequest) -> str:
@@ -58,15 +59,15 @@ def _left_young(young: frozenset[str], request: CompactionRequest) -> str:
         return ""
     offset = format_duration(request.skip_offset_ms)
     files = f"{len(young)} file{'s' if len(young) > 1 else ''}"
-    return f" {files} within {offset} of the newest data (skipOffsetFromLatest) left alone."
+    return f" Skipped: {files} within {offset} of the newest data (skipOffsetFromLatest)."
 
 
 def _why_nothing(
-    segments: Sequence[Segment], request: CompactionRequest, granularity: Granularity | None
+    segments: Segments, request: CompactionRequest, granularity: Granularity | None
 ) -> str:
     if not segments:
         return "The table has no segments."
-    held = sorted(request.excluded & {segment.name for segment in segments})
+    held = sorted(segments.among(request.excluded))
     tail = f" Held by other operations: {', '.join(held)}." if held else ""
     count = f"{len(segments)} segment{'s' if len(segments) > 1 else ''}"
     label = request.layout_label
@@ -78,21 +79,22 @@ def _why_nothing(
             if number
         )
         return (
-            f"None of {count} make a minor compaction: it takes {wanted} that are not preserved, "
-            f"too large or compacted by Major, and {gain} in the end.{tail}"
+            f"None of {count} qualify for a minor compaction. It needs {wanted} that are not "
+            f"preserved, too large or compacted by Major, and must result in {gain}.{tail}"
         )
     if request.type is CompactionType.MAJOR:
         return (
-            f"Of {count} no two neighbours stay below {request.target_segment_size:,} bytes "
-            f"together and would leave {gain}.{tail}"
+            f"Of {count}, no two adjacent ones stay below {request.target_segment_size:,} bytes "
+            f"together and would result in {gain}.{tail}"
         )
     if request.type is CompactionType.SEMI_MAJOR:
         if not chosen_files(segments, request, granularity):
             # Not an error: a chunk may be named before its data arrives. But a typo must show.
             return f"No file lies in {', '.join(request.chunks)}.{tail}"
-        return f"The files of the {'chosen ' if request.chunks else ''}chunks are as asked.{tail}"
+        chunks = "chosen chunks" if request.chunks else "chunks"
+        return f"The files of the {chunks} already match the request.{tail}"
     if label:
-        return f"What was chosen lies in the order {label} already.{tail}"
+        return f"The selected files are already in order {label}.{tail}"
     if request.selected is not None:
-        return f"The filter selects no files that would become fewer.{tail}"
-    return f"One segment alone has nothing to be merged with: choose two or more.{tail}"
+        return f"Compacting the selected files would not leave fewer files.{tail}"
+    return f"A single segment cannot be merged: choose two or more.{tail}"

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from tandem.errors import InvalidSpec, UnknownSegment
-from tandem.planning.layout import bins_of, usefulness
+from tandem.planning.layout import bins_of, rewrite_criterion, useful_bins
 from tandem.planning.model import CompactionRequest, SegmentRun
-from tandem.planning.runs import SegmentPart, build_run, files_of
+from tandem.planning.runs import build_run
 from tandem.spec.compaction import CompactionType
 from tandem.timeline.segment_files import SegmentFiles
-from tandem.timeline.segments import Segment
+from tandem.timeline.segments import Segment, Segments
 
 
 def check_selection(request: CompactionRequest) -> None:
@@ -50,7 +50,7 @@ def check_selection(request: CompactionRequest) -> None:
 
 
 def custom_runs(
-    segments: Sequence[Segment],
+    segments: Segments,
     request: CompactionRequest,
     past: Sequence[Segment] = (),
     *,
@@ -72,24 +72,16 @@ def custom_runs(
     check_selection(request)
     if request.selected is None:
         return _by_name(segments, request, past)
-    free = [segment for segment in segments if segment.name not in request.excluded]
-    files = SegmentFiles.of(segment.files for segment in free)
-    if files is None:
-        return []
+    files = segments.where(~segments.named(request.excluded)).files
     chosen = files.among(request.selected)
     files = files.where(chosen & ~files.among(young) if young else chosen)
-    bins = tuple(filter(usefulness(request), bins_of(files, request)))
-    taken = frozenset(file.path for each in bins for file in each.files)
-    by_name = {segment.name: segment for segment in segments}
-    parts = [
-        SegmentPart(by_name[name], mine)
-        for name, mine in files.where(files.among(taken)).by_segment()
-    ]
-    return [build_run(parts, request.target_file_size, bins=bins)] if parts else []
+    bins = useful_bins(files, request)
+    taken = SegmentFiles.of(each.files for each in bins)
+    return [build_run(segments, taken, bins)] if taken is not None else []
 
 
 def _by_name(
-    segments: Sequence[Segment], request: CompactionRequest, past: Sequence[Segment]
+    segments: Segments, request: CompactionRequest, past: Sequence[Segment]
 ) -> list[SegmentRun]:
     require_live(
         request.segments,
@@ -98,21 +90,21 @@ def _by_name(
         resource=request.resource,
         field="spec.custom.segments",
     )
-    wanted = set(request.segments) - request.excluded
-    parts = [SegmentPart.whole(segment) for segment in segments if segment.name in wanted]
-    if not parts:
+    wanted = segments.where(segments.named(set(request.segments) - request.excluded))
+    if not wanted:
         return []
-    bins = bins_of(files_of(parts), request)
+    files = wanted.files
+    bins = bins_of(files, request)
     if request.layout_label:
-        useful = any(map(usefulness(request), bins))
+        useful = any(map(rewrite_criterion(request), bins))
     else:
-        useful = len(parts) > 1
-    return [build_run(parts, request.target_file_size, bins=bins)] if useful else []
+        useful = len(wanted) > 1
+    return [build_run(segments, files, bins)] if useful else []
 
 
 def require_live(
     names: Iterable[str],
-    segments: Iterable[Segment],
+    segments: Segments,
     past: Sequence[Segment] = (),
     *,
     resource: str,
@@ -120,7 +112,8 @@ def require_live(
 ) -> None:
     """Check that all names are those of live segments. `past` are those that are no longer live,
     for the message. Raises: UnknownSegment."""
-    live = {segment.name for segment in segments}
+    names = tuple(names)
+    live = segments.among(set(names))
     for name in names:
         if name not in live:
             status = next((gone.status.value for gone in past if gone.name == name), "unknown")

@@ -10,9 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
+import numpy as np
+
 from tandem.delta.schema import PrimitiveType, StructType
+from tandem.distinct import IntArray
 from tandem.errors import InvalidSpec, closest_name
-from tandem.planning.bins import is_in_order, is_useful, pack, together
+from tandem.planning.bins import (
+    can_change,
+    is_in_order,
+    is_worth_rewriting,
+    one_bin_per_group,
+    pack,
+)
 from tandem.planning.model import Bin, CompactionRequest
 from tandem.timeline.segment_files import SegmentFiles
 
@@ -23,16 +32,39 @@ _NO_ORDER = ("void", "variant")
 def bins_of(files: SegmentFiles, request: CompactionRequest) -> tuple[Bin, ...]:
     """The bins of a run's files, useful or not."""
     if request.layout_label:
-        return together(files, request.target_file_size)
+        return one_bin_per_group(files, request.target_file_size)
     return pack(files, request.target_file_size)
 
 
-def usefulness(request: CompactionRequest) -> Callable[[Bin], bool]:
+def rewrite_criterion(request: CompactionRequest) -> Callable[[Bin], bool]:
     """Whether rewriting a bin pays: fewer files, or another order of rows."""
     label = request.layout_label
     if label:
         return lambda each: not is_in_order(each, label)
-    return is_useful
+    return is_worth_rewriting
+
+
+def useful_bins(files: SegmentFiles, request: CompactionRequest) -> tuple[Bin, ...]:
+    """Those of the bins whose rewriting pays."""
+    if request.layout_label:
+        return tuple(filter(rewrite_criterion(request), bins_of(files, request)))
+    return pack(files, request.target_file_size, useful_only=True)
+
+
+def may_gain(
+    files: SegmentFiles, runs: IntArray, request: CompactionRequest
+) -> list[tuple[int, SegmentFiles]]:
+    """The runs that can have useful bins, and their files, in the order of each run's first file.
+    A test for all runs at once: bins of the others need not be made.
+
+    Args:
+        runs: for each file the number of its run, or -1.
+    """
+    gains = runs >= 0
+    if not request.layout_label:
+        change = can_change(files, runs, request.target_file_size)
+        gains &= np.isin(runs, runs[change])
+    return files.where(gains).grouped(runs[gains])
 
 
 def checked_columns(
@@ -63,10 +95,10 @@ def checked_columns(
             raise wrong(*_unknown(name, schema.names))
         if column.name in partition_columns:
             raise wrong(
-                f"{column.name} is a column of the table's partitions",
+                f"{column.name} is a partition column of the table",
                 name,
                 "other columns",
-                "Leave it out: files hold one value of it each anyway.",
+                "Leave it out: each file holds one value of it.",
             )
         if not isinstance(column.type, PrimitiveType) or column.type.name in _NO_ORDER:
             raise wrong(
@@ -93,7 +125,7 @@ def _unknown(name: str, names: Sequence[str]) -> tuple[str, str, str, str]:
             "Rows can be ordered by whole columns only",
             name,
             "a column of the table",
-            "Fields inside of a column do not count; make one of it a column.",
+            "Nested fields are not supported; make the field a column.",
         )
     meant = closest_name(name, names)
     return (

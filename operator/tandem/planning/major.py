@@ -9,17 +9,20 @@ meanwhile wait for the next one. The output is marked `Major`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from tandem.planning.layout import bins_of, usefulness
+import numpy as np
+
+from tandem.distinct import IntArray
+from tandem.planning.layout import bins_of, may_gain, rewrite_criterion
 from tandem.planning.model import CompactionRequest, SegmentRun
-from tandem.planning.runs import SegmentPart, build_run, files_of
-from tandem.planning.skip_offset import has_any
-from tandem.timeline.segments import Segment
+from tandem.planning.runs import build_run
+from tandem.pruning.bounds import BoolArray
+from tandem.timeline.segments import Segments
 
 
 def major_runs(
-    segments: Sequence[Segment],
+    segments: Segments,
     request: CompactionRequest,
     *,
     young: frozenset[str] = frozenset(),
@@ -27,38 +30,37 @@ def major_runs(
     """The first contiguous run that is worth rewriting, or none. A segment with one of the files
     in `young` is left out."""
     kept = segments[: max(len(segments) - request.preserve, 0)]
-    excluded = request.excluded
+    excluded = kept.named(request.excluded)
+    files = kept.files
     if young:
-        excluded |= {s.name for s in kept if has_any(s, young)}
-    for chosen in size_runs(kept, request.target_segment_size, excluded):
-        parts = [SegmentPart.whole(segment) for segment in chosen]
-        bins = bins_of(files_of(parts), request)
-        run = build_run(parts, request.target_file_size, bins=bins, major=True)
-        if any(map(usefulness(request), run.bins)):
-            return [run]
+        excluded |= kept.having(files.where(files.among(young)))
+    spans = list(size_runs(kept.sizes, request.target_segment_size, excluded))
+    runs = np.full(len(segments.columns.starts), -1, np.int64)
+    for number, (start, stop) in enumerate(spans):
+        runs[kept.codes[start:stop]] = number
+    for _, chosen in may_gain(files, runs[files.segments], request):
+        bins = bins_of(chosen, request)
+        if any(map(rewrite_criterion(request), bins)):
+            return [build_run(segments, chosen, bins, major=True)]
     return []
 
 
-def size_runs(
-    segments: Sequence[Segment], target: int, excluded: frozenset[str] = frozenset()
-) -> Iterator[list[Segment]]:
-    """Contiguous runs of two or more segments, in order; CarbonData takes the first.
+def size_runs(sizes: IntArray, target: int, excluded: BoolArray) -> Iterator[tuple[int, int]]:
+    """Contiguous runs of two or more segments (start, stop), in order; CarbonData takes the first.
 
     An excluded segment breaks contiguity like one that is too big.
     """
-    chosen: list[Segment] = []
-    total = 0
-    for segment in segments:
-        if segment.size_bytes > target or segment.name in excluded:
-            if len(chosen) > 1:
-                yield chosen
-            chosen, total = [], 0
-        elif total + segment.size_bytes < target:
-            chosen.append(segment)
-            total += segment.size_bytes
+    start = total = 0
+    for at, (size, out) in enumerate(zip(sizes.tolist(), excluded.tolist(), strict=True)):
+        if size > target or out:
+            if at - start > 1:
+                yield start, at
+            start, total = at + 1, 0
+        elif total + size < target:
+            total += size
         else:
-            if len(chosen) > 1:
-                yield chosen
-            chosen, total = [segment], segment.size_bytes
-    if len(chosen) > 1:
-        yield chosen
+            if at - start > 1:
+                yield start, at
+            start, total = at, size
+    if len(sizes) - start > 1:
+        yield start, len(sizes)

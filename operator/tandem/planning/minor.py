@@ -17,20 +17,22 @@ not touched.
 
 from __future__ import annotations
 
-import bisect
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
-from tandem.planning.layout import bins_of, usefulness
+import numpy as np
+
+from tandem.planning.layout import bins_of, may_gain, rewrite_criterion
+from tandem.planning.merge_levels import Merges, Parts, merge_levels
 from tandem.planning.model import CompactionRequest, MergeStep, SegmentRun
-from tandem.planning.runs import SegmentPart, build_run, files_of, step_name
-from tandem.planning.skip_offset import has_any
+from tandem.planning.runs import build_run, step_name
+from tandem.pruning.bounds import BoolArray
+from tandem.timeline.chunks import ALWAYS
 from tandem.timeline.segment_files import SegmentFiles
-from tandem.timeline.segments import Segment
+from tandem.timeline.segments import Segments
 
 
 def minor_runs(
-    segments: Sequence[Segment],
+    segments: Segments,
     request: CompactionRequest,
     *,
     timed: bool,
@@ -39,29 +41,27 @@ def minor_runs(
     """The runs of a minor compaction, chunk by chunk in order of time. `young` are paths of files
     to leave out."""
     kept = segments[: max(len(segments) - request.preserve, 0)]
-    usable = [segment for segment in kept if _is_usable(segment, request)]
-    useful = usefulness(request)
+    usable = _usable(kept, request)
+    parts = _chunks(usable, young) if timed else _whole(usable, young)
+    merges = merge_levels(parts, level_thresholds(request.thresholds), request.max_segment_size)
+    useful = rewrite_criterion(request)
     runs: list[SegmentRun] = []
-    for parts in _chunks(usable, young) if timed else [_whole(usable, young)]:
-        for node in _loop(parts, request):
-            run = build_run(
-                node.parts,
-                request.target_file_size,
-                level=node.level,
-                steps=tuple(node.steps),
-                bins=bins_of(files_of(node.parts), request),
-            )
-            if any(map(useful, run.bins)):
-                runs.append(run)
+    gaining = may_gain(parts.files, merges.runs[parts.of_files], request)
+    names = _names(parts, np.isin(merges.runs, [number for number, _ in gaining]))
+    for number, files in gaining:
+        bins = bins_of(files, request)
+        if any(map(useful, bins)):
+            _, steps = _steps(merges, int(merges.roots[number]), names)
+            runs.append(build_run(segments, files, bins, level=steps[-1].level, steps=steps))
     return runs
 
 
-def _is_usable(segment: Segment, request: CompactionRequest) -> bool:
-    if segment.name in request.excluded or segment.major:
-        return False
-    if segment.level >= len(request.thresholds):
-        return False
-    return request.among is None or segment.name in request.among
+def _usable(segments: Segments, request: CompactionRequest) -> Segments:
+    usable = (segments.levels < len(request.thresholds)) & ~segments.major
+    usable &= ~segments.named(request.excluded)
+    if request.among is not None:
+        usable &= segments.named(request.among)
+    return segments.where(usable)
 
 
 def level_thresholds(thresholds: Sequence[int]) -> tuple[int, ...]:
@@ -73,90 +73,43 @@ def level_thresholds(thresholds: Sequence[int]) -> tuple[int, ...]:
     return (*thresholds[:1], *(0 if count == 1 else count for count in thresholds[1:]))
 
 
-@dataclass(slots=True)
-class _Node:
-    """A segment of the simulation: an existing one (no steps), or one that steps made."""
-
-    name: str
-    level: int
-    parts: list[SegmentPart]
-    steps: list[MergeStep]
-
-    @property
-    def size(self) -> int:
-        if not self.steps:
-            return self.parts[0].size_bytes
-        return sum(part.live_bytes for part in self.parts)
+def _whole(segments: Segments, young: frozenset[str]) -> Parts:
+    files = segments.files
+    if young:
+        files = segments.where(~segments.having(files.where(files.among(young)))).files
+    return Parts.of(segments.columns, files, np.zeros(len(files), np.int64))
 
 
-def _loop(parts: Sequence[SegmentPart], request: CompactionRequest) -> list[_Node]:
-    """The segments that CarbonData's loop leaves and that did not exist before.
-
-    One pass gives the same result as CarbonData's walks from the start: the segments passed so far
-    have fewer segments of each level than that level's threshold (else they would have been
-    merged), so after a merge only the list of the next level can have become full.
-    """
-    thresholds = level_thresholds(request.thresholds)
-    waiting: list[list[_Node]] = [[] for _ in thresholds]
-    done: list[_Node] = []
-    position = {id(part): at for at, part in enumerate(parts)}
-    limit = request.max_segment_size
-
-    for part in parts:
-        segment = part.segment
-        node: _Node | None = _Node(segment.name, segment.level, [part], [])
-        while node is not None:
-            if node.level >= len(thresholds) or (limit is not None and node.size >= limit):
-                done.append(node)
-                break
-            level = waiting[node.level]
-            bisect.insort(level, node, key=lambda each: position[id(each.parts[0])])
-            if len(level) != thresholds[node.level]:
-                break
-            if len(level) == 1:  # one segment is no compaction: CarbonData's loop ends there
-                return _finished([*done, *(n for nodes in waiting for n in nodes)], position)
-            waiting[node.level] = []
-            node = _merge(level)
-    return _finished([*done, *(node for nodes in waiting for node in nodes)], position)
-
-
-def _finished(nodes: Sequence[_Node], position: dict[int, int]) -> list[_Node]:
-    made = [node for node in nodes if node.steps]
-    for node in made:
-        # Steps of different levels may interleave; the data is laid out in segment order.
-        node.parts.sort(key=lambda part: position[id(part)])
-    return sorted(made, key=lambda node: position[id(node.parts[0])])
-
-
-def _merge(nodes: Sequence[_Node]) -> _Node:
-    first = nodes[0]
-    level = first.level + 1
-    # The stand-in name of a chain that begins with a foreign file stays that of its first file.
-    name = step_name(first.parts[0].name, level)
-    step = MergeStep(tuple(node.name for node in nodes), name, level)
-    return _Node(
-        name=name,
-        level=level,
-        parts=[part for node in nodes for part in node.parts],
-        steps=[*(step for node in nodes for step in node.steps), step],
-    )
-
-
-def _whole(segments: Sequence[Segment], young: frozenset[str]) -> list[SegmentPart]:
-    return [
-        SegmentPart.whole(segment)
-        for segment in segments
-        if not young or not has_any(segment, young)
-    ]
-
-
-def _chunks(segments: Sequence[Segment], young: frozenset[str]) -> Iterator[list[SegmentPart]]:
+def _chunks(segments: Segments, young: frozenset[str]) -> Parts:
     """The files of each segment in each time chunk, in order of time."""
-    files = SegmentFiles.of(segment.files for segment in segments)
-    if files is None:
-        return
+    files = segments.files
     usable = (files.interval_codes >= 0) & ~files.spans
     files = files.where(usable & ~files.among(young) if young else usable)
-    by_name = {segment.name: segment for segment in segments}
-    for _, chunk in files.by_interval():
-        yield [SegmentPart(by_name[name], mine) for name, mine in chunk.by_segment()]
+    intervals = files.columns.intervals[:-1]
+    ranks = np.empty(len(intervals), np.int64)
+    by_time = sorted(range(len(intervals)), key=lambda code: intervals[code] or ALWAYS)
+    ranks[by_time] = np.arange(len(intervals))
+    chunks = ranks[files.interval_codes]
+    order = np.argsort(chunks, kind="stable")
+    ordered = SegmentFiles(files.columns, files.places[order])
+    return Parts.of(segments.columns, ordered, chunks[order])
+
+
+def _names(parts: Parts, chosen: BoolArray) -> Mapping[int, str]:
+    """The names of the chosen parts' segments."""
+    at = np.flatnonzero(chosen)
+    return dict(zip(at.tolist(), parts.columns.names_of(parts.segments[at]), strict=True))
+
+
+def _steps(
+    merges: Merges, node: int, names: Mapping[int, str]
+) -> tuple[str, tuple[MergeStep, ...]]:
+    """The name of a node, and the steps that make it."""
+    level, inputs = merges.inputs(node)
+    if not level:
+        return names[node], ()
+    before = [_steps(merges, each, names) for each in inputs]
+    # The stand-in name of a chain that begins with a foreign file stays that of its first file.
+    name = step_name(names[int(merges.first[node])], level)
+    step = MergeStep(tuple(each for each, _ in before), name, level)
+    return name, (*(step for _, steps in before for step in steps), step)

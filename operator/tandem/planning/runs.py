@@ -1,77 +1,48 @@
-"""Builds runs from chosen parts of segments. Shared by all kinds of compaction."""
+"""Builds runs from chosen files of segments. Shared by all kinds of compaction."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
-from tandem.planning.bins import pack
+import numpy as np
+
 from tandem.planning.model import Bin, MergeStep, SegmentRun
-from tandem.timeline.chunks import TimeInterval
 from tandem.timeline.names import derived_name
-from tandem.timeline.segment_files import SegmentFile, SegmentFiles
-from tandem.timeline.segments import Segment
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentPart:
-    """Some or all files of one segment: the part that a plan takes."""
-
-    segment: Segment
-    files: Sequence[SegmentFile]
-
-    @classmethod
-    def whole(cls, segment: Segment) -> SegmentPart:
-        return cls(segment, segment.files)
-
-    @property
-    def name(self) -> str:
-        return self.segment.name
-
-    @property
-    def partial(self) -> bool:
-        return len(self.files) < len(self.segment.files)
-
-    @property
-    def size_bytes(self) -> int:
-        if isinstance(self.files, SegmentFiles):
-            return self.files.size_bytes
-        return sum(file.size for file in self.files)
-
-    @property
-    def live_bytes(self) -> int:
-        if isinstance(self.files, SegmentFiles):
-            return int(self.files.live_bytes.sum())
-        return sum(file.live_bytes for file in self.files)
+from tandem.timeline.segment_files import SegmentFiles
+from tandem.timeline.segments import Segments
 
 
 def build_run(
-    parts: Sequence[SegmentPart],
-    target_file_size: int,
+    segments: Segments,
+    files: SegmentFiles,
+    bins: tuple[Bin, ...],
     *,
     level: int | None = None,
     steps: tuple[MergeStep, ...] = (),
-    bins: tuple[Bin, ...] = (),
     major: bool = False,
 ) -> SegmentRun:
-    """The run that merges `parts` (in segment order, at least one).
+    """The run that merges `files` (at least one, of any order), packed as `bins`.
 
-    `level` is by default one more than that of the first part, `steps` the run as a single step,
-    `bins` the packed files; a caller that packed them already passes them.
+    `level` is by default one more than that of the first segment, `steps` the run as a single step.
     """
-    first = parts[0].segment
-    level = first.level + 1 if level is None else level
-    names = tuple(part.name for part in parts)
-    files = files_of(parts)
+    columns = segments.columns
+    of_files = np.sort(files.segments)
+    starts = np.append(0, np.flatnonzero(of_files[1:] != of_files[:-1]) + 1)
+    codes, counts = of_files[starts], np.diff(np.append(starts, len(of_files)))
+    names = tuple(columns.names_of(codes))
+    first = codes[0]
+    level = int(columns.levels[first]) + 1 if level is None else level
+    in_part = np.flatnonzero(counts < columns.counts[codes]).tolist()
     return SegmentRun(
         segments=names,
-        partial=frozenset(part.name for part in parts if part.partial),
-        output=derived_name(first.name, level),
+        partial=frozenset(names[at] for at in in_part),
+        output=derived_name(names[0], level),
         level=level,
-        sequence=first.sequence,
-        steps=steps or (MergeStep(names, step_name(first.name, level), level),),
-        bins=bins or pack(files, target_file_size),
-        interval=_hull(files),
+        sequence=int(columns.sequences[first]),
+        steps=steps or (MergeStep(names, step_name(names[0], level), level),),
+        bins=bins,
+        interval=files.hull,
         major=major,
     )
 
@@ -81,27 +52,12 @@ def step_name(first: str, level: int) -> str:
     return derived_name(first, level) or f"{first}.{level}"
 
 
-def proposed_names(runs: Iterable[SegmentRun], live: Iterable[Segment]) -> Iterator[SegmentRun]:
+def proposed_names(runs: Sequence[SegmentRun], live: Segments) -> Iterator[SegmentRun]:
     """The runs, with `output` only if the commit loop would assign that name at this version."""
-    used = {segment.name for segment in live}
+    used = set(live.among({run.output for run in runs if run.output is not None}))
     for run in runs:
         if run.output is None or run.output in used:
             yield replace(run, output=None)
         else:
             used.add(run.output)
             yield run
-
-
-def files_of(parts: Iterable[SegmentPart]) -> SegmentFiles:
-    """The files of all parts, of which there is at least one."""
-    found = SegmentFiles.of(part.files for part in parts)
-    assert found is not None
-    return found
-
-
-def _hull(files: SegmentFiles) -> TimeInterval | None:
-    intervals = [files.columns.intervals[code] for code in set(files.interval_codes.tolist())]
-    known = [time for time in intervals if time is not None]
-    if not known or len(known) < len(intervals):
-        return None
-    return TimeInterval(min(i.start_ms for i in known), max(i.end_ms for i in known))

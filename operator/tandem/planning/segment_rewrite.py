@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from tandem.planning.bins import partition_of
 from tandem.planning.custom import require_live
 from tandem.planning.model import Bin
-from tandem.planning.runs import SegmentPart
 from tandem.spec.segment_rewrite import SegmentRewriteSpec
 from tandem.timeline.segment_files import SegmentFile
-from tandem.timeline.segments import Segment
+from tandem.timeline.segments import Segment, Segments
 
 _SHOWN = 5
 """Names in a message."""
@@ -29,7 +28,7 @@ class SegmentRewriteRequest:
         segments: names, as in the spec.
         every_file: whether the request concerns all files; else only those with
             deleted rows are taken.
-        there_before: whether an earlier plan of the same operation found all of them live: a
+        planned_before: whether an earlier plan of the same operation found all of them live: a
             segment that is no longer live was rewritten by another operation, and not misspelled.
         resource: the resource of the request, for messages: `SegmentRewrite/purge`.
     """
@@ -37,15 +36,35 @@ class SegmentRewriteRequest:
     segments: tuple[str, ...]
     every_file: bool = False
     resource: str = ""
-    there_before: bool = False
+    planned_before: bool = False
 
     @classmethod
     def of(
-        cls, spec: SegmentRewriteSpec, *, resource: str = "", there_before: bool = False
+        cls, spec: SegmentRewriteSpec, *, resource: str = "", planned_before: bool = False
     ) -> SegmentRewriteRequest:
-        wish = spec.rewrite
-        every_file = wish.recompress is not None or bool(wish.sort_by)
-        return cls(spec.segments, every_file, resource, there_before)
+        rewrite = spec.rewrite
+        every_file = rewrite.recompress is not None or bool(rewrite.sort_by)
+        return cls(spec.segments, every_file, resource, planned_before)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentPart:
+    """Some or all files of one segment: the part that a plan takes."""
+
+    segment: Segment
+    files: Sequence[SegmentFile]
+
+    @property
+    def name(self) -> str:
+        return self.segment.name
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(file.size for file in self.files)
+
+    @property
+    def live_bytes(self) -> int:
+        return sum(file.live_bytes for file in self.files)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +88,7 @@ class SegmentRewritePlan:
 
     @property
     def bins(self) -> tuple[Bin, ...]:
-        return tuple(_alone(file) for file in self.files)
+        return tuple(_bin_of(file) for file in self.files)
 
     @property
     def input_bytes(self) -> int:
@@ -104,23 +123,23 @@ def plan_segment_rewrite(
     Raises:
         UnknownSegment: a name is not that of a live segment.
     """
+    live = Segments.of(segments)
     wanted = set(request.segments)
-    if request.there_before:
-        wanted &= {segment.name for segment in segments}
+    if request.planned_before:
+        wanted &= live.among(wanted)
     else:
-        require_live(
-            request.segments, segments, past, resource=request.resource, field="spec.segments"
-        )
+        require_live(request.segments, live, past, resource=request.resource, field="spec.segments")
     parts = tuple(
         SegmentPart(segment, files)
-        for segment in segments
-        if segment.name in wanted
-        and (files := tuple(f for f in segment.files if request.every_file or f.deleted))
+        for segment in live.where(live.named(wanted))
+        if (files := tuple(f for f in segment.files if request.every_file or f.deleted))
     )
     if parts:
         return SegmentRewritePlan(parts)
     if not wanted:
-        gone = f"Of {_named(request.segments)} nothing is live any more: others rewrote it."
+        gone = (
+            f"Of {_named(request.segments)} nothing is live any more: other operations rewrote it."
+        )
         return SegmentRewritePlan((), gone, superseded=True)
     return SegmentRewritePlan(
         (), f"No file of {_named(request.segments)} has deleted rows to purge."
@@ -134,7 +153,7 @@ def _named(names: Sequence[str]) -> str:
     return f"segments {', '.join(names[:_SHOWN])}{more}"
 
 
-def _alone(file: SegmentFile) -> Bin:
+def _bin_of(file: SegmentFile) -> Bin:
     gone = bool(file.rows) and file.deleted >= (file.rows or 0)
     return Bin((file,), partition_of(file), file.live_bytes, 0 if gone else 1)
 

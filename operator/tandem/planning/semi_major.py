@@ -9,23 +9,23 @@ others, unless all are in that order already.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
 from tandem.errors import InvalidSpec
-from tandem.planning.bins import by_chunk, by_partition, full
-from tandem.planning.layout import bins_of, usefulness
-from tandem.planning.model import Bin, CompactionRequest, SegmentRun
-from tandem.planning.runs import SegmentPart, build_run
+from tandem.planning.bins import by_chunk, by_partition, full_files
+from tandem.planning.layout import useful_bins
+from tandem.planning.model import CompactionRequest, SegmentRun
+from tandem.planning.runs import build_run
 from tandem.spec.table import Granularity
 from tandem.timeline.chunks import parse_chunk
 from tandem.timeline.segment_files import SegmentFiles
-from tandem.timeline.segments import Segment
+from tandem.timeline.segments import Segments
 
 
 def semi_major_runs(
-    segments: Sequence[Segment],
+    segments: Segments,
     request: CompactionRequest,
     granularity: Granularity | None,
     *,
@@ -37,37 +37,31 @@ def semi_major_runs(
     Raises: InvalidSpec if a name is not that of a chunk. If chunks are given, a file that spans
     one of them and others is included; the other files of the others are not.
     """
-    owners = {segment.name: segment for segment in segments}
     runs: list[SegmentRun] = []
     chosen = chosen_files(segments, request, granularity)
-    if chosen is None:
-        return []
     if young:
         chosen = chosen.where(~chosen.among(young))
     for group in _groups(chosen, granularity):
         loose = group
         if not request.layout_label:
-            loose = group.where(~full(group, request.target_file_size))
-        useful = tuple(filter(usefulness(request), bins_of(loose, request)))
-        if useful:
-            parts = _parts(useful, owners)
-            runs.append(build_run(parts, request.target_file_size, bins=useful))
+            loose = group.where(~full_files(group, request.target_file_size))
+        useful = useful_bins(loose, request)
+        taken = SegmentFiles.of(each.files for each in useful)
+        if taken is not None:
+            runs.append(build_run(segments, taken, useful))
     return runs
 
 
 def chosen_files(
-    segments: Sequence[Segment], request: CompactionRequest, granularity: Granularity | None
-) -> SegmentFiles | None:
+    segments: Segments, request: CompactionRequest, granularity: Granularity | None
+) -> SegmentFiles:
     """The files of the chosen chunks (all by default) whose segments no other operation holds."""
-    free = (segment.files for segment in segments if segment.name not in request.excluded)
-    files = SegmentFiles.of(free)
+    files = segments.where(~segments.named(request.excluded)).files
     if not request.chunks:
         return files
     if granularity is None:
         return _of_partitions(files, request)
     wanted = [parse_chunk(text, granularity) for text in request.chunks]
-    if files is None:
-        return None
     chosen = [
         time is not None and any(time.overlaps(interval) for interval in wanted)
         for time in files.columns.intervals
@@ -75,13 +69,10 @@ def chosen_files(
     return files.where(np.array(chosen, np.bool_)[files.interval_codes])
 
 
-def _of_partitions(files: SegmentFiles | None, request: CompactionRequest) -> SegmentFiles | None:
+def _of_partitions(files: SegmentFiles, request: CompactionRequest) -> SegmentFiles:
     """Without a time column a chunk is a partition: `a=1/b=x`, or a prefix of its parts."""
-    labels: list[str] = []
-    known: set[str] = set()
-    if files is not None:
-        labels = [partition_label(values) for values in files.columns.partitions]
-        known = {labels[code] for code in np.unique(files.partition_codes).tolist()}
+    labels = [partition_label(values) for values in files.columns.partitions]
+    known = {labels[code] for code in np.unique(files.partition_codes).tolist()}
     for text in request.chunks:
         if not any(label == text or label.startswith(text + "/") for label in known):
             raise InvalidSpec(
@@ -92,8 +83,6 @@ def _of_partitions(files: SegmentFiles | None, request: CompactionRequest) -> Se
                 expected="a partition of the table, written `column=value/column=value`",
                 remedy="Set `time` in the LakeTable to name chunks by time.",
             )
-    if files is None:
-        return None
     chosen = [
         any(label == text or label.startswith(text + "/") for text in request.chunks)
         for label in labels
@@ -110,10 +99,3 @@ def _groups(files: SegmentFiles, granularity: Granularity | None) -> list[Segmen
     if granularity is not None:
         return by_chunk(files)
     return [members for _, members in by_partition(files)]
-
-
-def _parts(bins: Iterable[Bin], owners: Mapping[str, Segment]) -> list[SegmentPart]:
-    files = SegmentFiles.of(each.files for each in bins)
-    assert files is not None
-    parts = [SegmentPart(owners[name], mine) for name, mine in files.by_segment()]
-    return sorted(parts, key=lambda part: part.segment.order)

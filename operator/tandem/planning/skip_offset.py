@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from tandem.spec.table import Granularity
-from tandem.timeline.segment_files import SegmentFiles
-from tandem.timeline.segments import Segment
+from tandem.timeline.segments import Segment, Segments
 
 
-def too_young(
+def skipped_files(
     segments: Sequence[Segment], offset_ms: int, granularity: Granularity | None
 ) -> frozenset[str]:
     """Logged paths of the files that a compaction leaves out.
@@ -26,28 +27,13 @@ def too_young(
     """
     if offset_ms <= 0 or not segments:
         return frozenset()
+    live = Segments.of(segments)
     if granularity is None or granularity is Granularity.ALL:
-        newest = max(segment.sequence for segment in segments)
-        return frozenset(
-            file.path
-            for segment in segments
-            if newest - segment.sequence < offset_ms
-            for file in segment.files
-        )
-    files = SegmentFiles.of(segment.files for segment in segments)
-    if files is None:
-        return frozenset()
-    chunks = files.by_interval()
-    limit = max((time.end_ms for time, _ in chunks if time is not None), default=0) - offset_ms
-    return frozenset(
-        file.path
-        for time, members in chunks
-        if time is None or time.end_ms > limit
-        for file in members
-    )
-
-
-def has_any(segment: Segment, paths: frozenset[str]) -> bool:
-    """Whether one of the segment's files has one of these logged paths."""
-    files = SegmentFiles.of([segment.files])
-    return files is not None and bool(files.among(paths).any())
+        sequences = live.sequences
+        return live.where(sequences.max() - sequences < offset_ms).files.paths
+    files = live.files
+    intervals = files.columns.intervals
+    found = [time for code in np.unique(files.interval_codes) if (time := intervals[code])]
+    limit = max((time.end_ms for time in found), default=0) - offset_ms
+    young = np.array([time is None or time.end_ms > limit for time in intervals])
+    return files.where(young[files.interval_codes]).paths

@@ -4,13 +4,30 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from tandem.pruning.bounds import BoolArray, SortedKeys
 from tandem.pruning.files import FileBounds
 from tandem.statements.types import SqlType
+
+KEY_TYPES: Final = frozenset(
+    {
+        "byte",
+        "short",
+        "integer",
+        "long",
+        "string",
+        "date",
+        "timestamp",
+        "timestamp_ntz",
+        "decimal",
+    }
+)
+"""Types whose values Python orders as Spark does. Not float: NaN lies within no bounds."""
 
 
 @dataclass(frozen=True)
@@ -39,3 +56,22 @@ class Keys:
     def _sorted(self) -> SortedKeys:
         # Cached, since each round of a merge tests other files with the same keys.
         return SortedKeys(self.values, self.complete)
+
+
+def keys_of(
+    column: str, type_: SqlType, found: pa.Array | pa.ChunkedArray, *, complete: bool
+) -> Keys | None:
+    """The values that a column of the table must have, from the values that it is compared with.
+
+    NULL equals nothing. None if the values have no order here: by their type, or since Python
+    lacks them (years beyond 9999).
+    """
+    if type_.name not in KEY_TYPES:
+        return None
+    try:
+        values = pc.unique(found.drop_null()).to_pylist()
+    except (ValueError, OverflowError):
+        return None
+    if type_.name == "string":
+        values = [value.encode() for value in values]
+    return Keys(column, type_, tuple(sorted(values)), complete)

@@ -6,6 +6,7 @@ No I/O and no clock: everything here works on Delta actions that were read elsew
     segment_files   live files as columns
     file_intervals  which time chunks each file covers
     names           names and numbers of segments
+    name_columns    names for all files at once
     lineage         the parents of a segment
     chunks          time chunks
     history         segments that are no longer live

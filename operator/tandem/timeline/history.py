@@ -48,6 +48,7 @@ def retired(live: Sequence[Segment], commits: Iterable[Commit] = ()) -> tuple[Se
         commits: the commits up to that version that are still in the log, ascending. Without
             them only parents of live segments are known (by name).
     """
+    live = tuple(live)  # a `Segments` creates its segments whenever it is iterated
     alive = {segment.name for segment in live}
     added: dict[str, AddFile] = {}
     gone: dict[str, _GoneSegment] = {}

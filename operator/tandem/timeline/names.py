@@ -27,8 +27,12 @@ and the protocol's `long` can hold, and make the table unreadable."""
 HIGH_WATER_APP = "tandem.segments"
 """`txn` application id whose version is the highest number ever assigned."""
 
-_NUMBERED = re.compile(r"(0|[1-9][0-9]{0,17})(?:\.([1-9][0-9]{0,8}))?")
-_FOREIGN = re.compile(r"f-[0-9a-f]{12}")
+NUMBER_PATTERN = "0|[1-9][0-9]{0,17}"
+LEVEL_PATTERN = "[1-9][0-9]{0,8}"
+FOREIGN_PATTERN = "f-[0-9a-f]{12}"
+
+_NUMBERED = re.compile(rf"({NUMBER_PATTERN})(?:\.({LEVEL_PATTERN}))?")
+_FOREIGN = re.compile(FOREIGN_PATTERN)
 
 
 @dataclass(frozen=True, slots=True)

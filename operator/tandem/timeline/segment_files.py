@@ -20,7 +20,7 @@ from tandem.delta.actions import AddFile
 from tandem.delta.log import files as files_
 from tandem.distinct import IntArray, number_rows
 from tandem.pruning.bounds import BoolArray
-from tandem.timeline.chunks import ALWAYS, TimeColumn, TimeInterval
+from tandem.timeline.chunks import TimeColumn, TimeInterval
 from tandem.timeline.file_intervals import FileIntervals, file_intervals
 
 TAG_CHUNK = "tandem.chunk"
@@ -36,11 +36,12 @@ class FileColumns:
 
     Args:
         order: for each place the index of its row in `table`.
-        segments: for each place its segment, as an index into `names`.
+        segments: for each place its segment, as an index into `names`; ascending.
+        names: those of the segments, in their order.
     """
 
     def __init__(
-        self, table: pa.Table, order: IntArray, segments: IntArray, names: Sequence[str],
+        self, table: pa.Table, order: IntArray, segments: IntArray, names: pa.Array,
         time: TimeColumn | None,
     ) -> None:  # fmt: skip
         self._table, self._order, self._time = table, order, time
@@ -48,17 +49,21 @@ class FileColumns:
         self._adds: dict[int, AddFile] = {}
         self._among: tuple[frozenset[str], BoolArray] | None = None
 
-    def _ordered(self, name: str) -> IntArray:
+    def ordered(self, name: str) -> IntArray:
+        """A column of numbers, in the order of places."""
         found: IntArray = self._table[name].to_numpy()[self._order]
         return found
 
     @cached_property
     def paths(self) -> list[str]:
-        return list(self._table["path"].take(pa.array(self._order)).to_pylist())
+        return self.paths_at(np.arange(len(self._order)))
+
+    def paths_at(self, places: IntArray) -> list[str]:
+        return list(self._table["path"].take(pa.array(self._order[places])).to_pylist())
 
     @cached_property
     def size(self) -> IntArray:
-        return self._ordered("size")
+        return self.ordered("size")
 
     @cached_property
     def deleted(self) -> IntArray:
@@ -125,10 +130,12 @@ class FileColumns:
     @cached_property
     def layouts(self) -> list[str | None]:
         """For each file the tag that records the order of its rows."""
-        return list(self._tags(TAG_LAYOUT).take(pa.array(self._order)).to_pylist())
+        return list(self.tags(TAG_LAYOUT).to_pylist())
 
-    def _tags(self, key: str) -> pa.Array:
-        return pc.map_lookup(self._table["tags"], key, "first").combine_chunks()
+    def tags(self, key: str) -> pa.Array:
+        """For each file the value of a tag, or null."""
+        found = pc.map_lookup(self._table["tags"], key, "first").combine_chunks()
+        return found.take(pa.array(self._order))
 
     @cached_property
     def partition_codes(self) -> IntArray:
@@ -243,7 +250,12 @@ class SegmentFile:
     @property
     def segment(self) -> str:
         """The name of its segment."""
-        return self._columns.names[int(self._columns.segments[self._at])]
+        return str(self._columns.names[self.segment_code].as_py())
+
+    @property
+    def segment_code(self) -> int:
+        """The index of its segment in the order of the version's segments."""
+        return int(self._columns.segments[self._at])
 
     @property
     def layout(self) -> str | None:
@@ -313,8 +325,31 @@ class SegmentFiles(Sequence[SegmentFile]):
         return SegmentFiles(self.columns, self.places[mask])
 
     @property
+    def segments(self) -> IntArray:
+        """For each file the index of its segment in the order of the version's segments."""
+        return self.columns.segments[self.places]
+
+    @property
+    def paths(self) -> frozenset[str]:
+        """The logged paths."""
+        return frozenset(self.columns.paths_at(self.places))
+
+    @property
+    def sizes(self) -> IntArray:
+        return self.columns.size[self.places]
+
+    @property
     def size_bytes(self) -> int:
-        return int(self.columns.size[self.places].sum())
+        return int(self.sizes.sum())
+
+    @property
+    def hull(self) -> TimeInterval | None:
+        """The interval that all files cover; None if that of one of them is unknown."""
+        intervals = [self.columns.intervals[code] for code in set(self.interval_codes.tolist())]
+        known = [time for time in intervals if time is not None]
+        if not known or len(known) < len(intervals):
+            return None
+        return TimeInterval(min(i.start_ms for i in known), max(i.end_ms for i in known))
 
     @property
     def interval_codes(self) -> IntArray:
@@ -339,25 +374,14 @@ class SegmentFiles(Sequence[SegmentFile]):
         if len(codes) == 1 or (codes == codes[0]).all():
             return [(int(codes[0]), self)]
         order = np.argsort(codes, kind="stable")
-        starts = np.flatnonzero(np.diff(codes[order], prepend=codes[order[0]] - 1))
-        groups = np.split(self.places[order], starts[1:])
-        first = order[starts]
+        found, places = codes[order], self.places[order]
+        starts = np.flatnonzero(found[1:] != found[:-1]) + 1
+        ends = [0, *starts.tolist(), len(places)]
+        first = order[ends[:-1]]
         return [
-            (int(codes[first[at]]), SegmentFiles(self.columns, groups[at]))
+            (int(found[ends[at]]), SegmentFiles(self.columns, places[ends[at] : ends[at + 1]]))
             for at in np.argsort(first).tolist()
         ]
-
-    def by_segment(self) -> list[tuple[str, SegmentFiles]]:
-        """The files by name of their segment, in the order of each segment's first file."""
-        names = self.columns.names
-        found = self.grouped(self.columns.segments[self.places])
-        return [(names[code], files) for code, files in found]
-
-    def by_interval(self) -> list[tuple[TimeInterval | None, SegmentFiles]]:
-        """The files by interval, in order of time; files of unknown time last."""
-        intervals = self.columns.intervals
-        found = [(intervals[code], files) for code, files in self.grouped(self.interval_codes)]
-        return sorted(found, key=lambda each: (each[0] is None, each[0] or ALWAYS))
 
     def __len__(self) -> int:
         return len(self.places)

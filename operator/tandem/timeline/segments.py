@@ -9,18 +9,23 @@ tag can make a table unreadable.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
+from typing import overload
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tandem.delta.actions import AddFile
+from tandem.delta.log import files as files_
 from tandem.distinct import IntArray
+from tandem.pruning.bounds import BoolArray
 from tandem.timeline.chunks import TimeColumn, TimeInterval
 from tandem.timeline.lineage import Lineage, format_lineage, parse_lineage
+from tandem.timeline.name_columns import name_files
 from tandem.timeline.names import foreign_name, parse_name
 from tandem.timeline.segment_files import (
     TAG_CHUNK,
@@ -91,72 +96,197 @@ class Segment:
         return (self.sequence, self.files[0].path if self.files else self.name)
 
 
-def segments(files: pa.Table, time: TimeColumn | None = None) -> tuple[Segment, ...]:
+class Segments(Sequence[Segment]):
+    """Live segments of one version, as indexes into columns, in their order. A `Segment` is created
+    on access: one that no plan takes costs no Python object."""
+
+    __slots__ = ("codes", "columns")
+
+    def __init__(self, columns: SegmentColumns, codes: IntArray) -> None:
+        self.columns, self.codes = columns, codes
+
+    @classmethod
+    def of(cls, found: Sequence[Segment]) -> Segments:
+        """The same live segments of one version, whatever sequence holds them."""
+        if isinstance(found, Segments):
+            return found
+        files = SegmentFiles.of(segment.files for segment in found)
+        if files is None:
+            return segments(files_.from_adds(()))
+        starts = np.flatnonzero(np.diff(files.columns.segments, prepend=-1))
+        codes = np.array([segment.files[0].segment_code for segment in found], np.int64)
+        levels, sequences = np.zeros_like(starts), np.zeros_like(starts)
+        levels[codes] = [segment.level for segment in found]
+        sequences[codes] = [segment.sequence for segment in found]
+        return cls(SegmentColumns(files.columns, starts, levels, sequences), codes)
+
+    @property
+    def files(self) -> SegmentFiles:
+        """The files of all segments, in order of segments."""
+        starts, counts = self.columns.starts[self.codes], self.columns.counts[self.codes]
+        ends = np.cumsum(counts)
+        shift = np.repeat(starts - ends + counts, counts)
+        return SegmentFiles(self.columns.files, np.arange(len(shift)) + shift)
+
+    @property
+    def levels(self) -> IntArray:
+        return self.columns.levels[self.codes]
+
+    @property
+    def sequences(self) -> IntArray:
+        return self.columns.sequences[self.codes]
+
+    @property
+    def sizes(self) -> IntArray:
+        return self.columns.sizes[self.codes]
+
+    @property
+    def major(self) -> BoolArray:
+        return self.columns.major[self.codes]
+
+    def where(self, mask: BoolArray) -> Segments:
+        """The segments for which `mask` (one entry per segment) is true."""
+        return Segments(self.columns, self.codes[mask])
+
+    def named(self, names: Collection[str]) -> BoolArray:
+        """Which of the segments have one of the names."""
+        if not names:
+            return np.zeros(len(self.codes), np.bool_)
+        wanted = pa.array(list(names), pa.string())
+        found = pc.is_in(self.columns.files.names, value_set=wanted)
+        mask: BoolArray = np.asarray(found)[self.codes]
+        return mask
+
+    def among(self, names: Collection[str]) -> frozenset[str]:
+        """Those of the names that segments have."""
+        return frozenset(self.columns.names_of(self.codes[self.named(names)]))
+
+    def having(self, files: SegmentFiles) -> BoolArray:
+        """Which of the segments have one of the files."""
+        has = np.zeros(len(self.columns.starts), np.bool_)
+        has[files.segments] = True
+        mask: BoolArray = has[self.codes]
+        return mask
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def __iter__(self) -> Iterator[Segment]:
+        return map(self.columns.segment, self.codes.tolist())
+
+    @overload
+    def __getitem__(self, index: int) -> Segment: ...
+    @overload
+    def __getitem__(self, index: slice) -> Segments: ...
+    def __getitem__(self, index: int | slice) -> Segment | Segments:
+        if isinstance(index, slice):
+            return Segments(self.columns, self.codes[index])
+        return self.columns.segment(int(self.codes[index]))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return f"Segments({list(self)!r})"
+
+
+class SegmentColumns:
+    """The live segments of a version in their order, by the files of each: `files` holds those of
+    segment `n` from `starts[n]` on, in order of their path."""
+
+    def __init__(
+        self, files: FileColumns, starts: IntArray, levels: IntArray, sequences: IntArray
+    ) -> None:
+        self.files, self.starts, self.levels, self.sequences = files, starts, levels, sequences
+        self.counts = np.diff(np.append(starts, len(files.segments)))
+
+    @cached_property
+    def sizes(self) -> IntArray:
+        found: IntArray = np.add.reduceat(self.files.size, self.starts)
+        return found
+
+    @cached_property
+    def major(self) -> BoolArray:
+        major = np.asarray(pc.fill_null(pc.equal(self.files.tags(TAG_TYPE), TYPE_MAJOR), False))
+        found: BoolArray = np.logical_or.reduceat(major, self.starts)
+        return found
+
+    @cached_property
+    def _loaded(self) -> IntArray:
+        found: IntArray = np.minimum.reduceat(self.files.ordered("modified_ms"), self.starts)
+        return found
+
+    @cached_property
+    def _parents(self) -> pa.Array:
+        return self.files.tags(TAG_PARENTS).take(pa.array(self.starts))
+
+    def names_of(self, codes: IntArray) -> list[str]:
+        return list(self.files.names.take(pa.array(codes)).to_pylist())
+
+    def segment(self, code: int) -> Segment:
+        start = int(self.starts[code])
+        files = SegmentFiles(self.files, np.arange(start, start + int(self.counts[code])))
+        deleted = self.files.deleted[files.places].any()
+        return Segment(
+            name=self.files.names[code].as_py(),
+            level=int(self.levels[code]),
+            sequence=int(self.sequences[code]),
+            files=files,
+            status=SegmentStatus.MARKED_FOR_UPDATE if deleted else SegmentStatus.SUCCESS,
+            parents=parse_lineage(self._parents[code].as_py() or ""),
+            major=bool(self.major[code]),
+            interval=files.hull,
+            load_ms=int(self._loaded[code]),
+            size_bytes=int(self.sizes[code]),
+        )
+
+
+def segments(files: pa.Table, time: TimeColumn | None = None) -> Segments:
     """The live segments of a version in their order.
 
     Args:
         files: the working set of the version (`Snapshot.files`), in any order.
         time: the table's time column, if its LakeTable names one.
     """
-    if not files.num_rows:
-        return ()
-    codes, names, levels = _names(files)
-    by_path = pc.sort_indices(files["path"]).to_numpy().astype(np.int64)
-    order = by_path[np.argsort(codes[by_path], kind="stable")]
+    codes, names, levels = name_files(_tag(files, TAG_SEGMENT), files["path"].combine_chunks())
+    by_code = np.argsort(codes, kind="stable")
+    starts = _starts(codes[by_code])
+    sequences = _sequences(files)[by_code]
+    sequences = np.minimum.reduceat(sequences, starts) if len(starts) else sequences
+    ranks = _ranks(files, by_code, starts, sequences)
+    first = np.minimum.reduceat(ranks[by_code], starts) if len(starts) else ranks
+    in_order = np.lexsort((first, sequences))
+    used = codes[by_code[starts]][in_order]
+    numbers = np.zeros(len(names), np.int64)
+    numbers[used] = np.arange(len(used))
+    codes = numbers[codes]
+    order = np.lexsort((ranks, codes))
     codes = codes[order]
-    starts = np.flatnonzero(np.diff(codes, prepend=-1))
-    stops = np.append(starts[1:], len(codes))
-    columns = FileColumns(files, order, codes, names, time)
-    every = np.arange(len(order))
-    first = files.select(["path", "tags"]).take(pa.array(order[starts]))
-    modified = files["modified_ms"].to_numpy()[order]
-    major = pc.fill_null(pc.equal(_tag(files, TAG_TYPE), TYPE_MAJOR), False)
-    facts = zip(
-        codes[starts].tolist(),
-        starts.tolist(),
-        stops.tolist(),
-        np.minimum.reduceat(_sequences(files)[order], starts).tolist(),
-        np.maximum.reduceat(columns.deleted, starts).tolist(),
-        np.logical_or.reduceat(np.asarray(major)[order], starts).tolist(),
-        np.minimum.reduceat(modified, starts).tolist(),
-        np.add.reduceat(columns.size, starts).tolist(),
-        _parents(_tag(first, TAG_PARENTS)),
-        _hulls(columns, starts),
-        strict=True,
-    )
-    found = [
-        Segment(
-            name=names[code],
-            level=levels[code] if code < len(levels) else 0,
-            sequence=sequence,
-            files=SegmentFiles(columns, every[start:stop]),
-            status=SegmentStatus.MARKED_FOR_UPDATE if deleted else SegmentStatus.SUCCESS,
-            parents=parents,
-            major=is_major,
-            interval=hull,
-            load_ms=load_ms,
-            size_bytes=size,
-        )
-        for code, start, stop, sequence, deleted, is_major, load_ms, size, parents, hull in facts
-    ]
-    paths = first["path"].to_pylist()
-    places = sorted(range(len(found)), key=lambda at: (found[at].sequence, paths[at]))
-    return tuple(found[at] for at in places)
+    starts = _starts(codes)
+    columns = FileColumns(files, order, codes, names.take(pa.array(used)), time)
+    found = SegmentColumns(columns, starts, levels[order[starts]], sequences[in_order])
+    return Segments(found, np.arange(len(starts)))
 
 
-def _names(files: pa.Table) -> tuple[IntArray, list[str], list[int]]:
-    """The segment of each file as a code, the names by code, and the levels of the first names;
-    the levels of the others are 0."""
-    tags = _tag(files, TAG_SEGMENT).dictionary_encode("encode")
-    texts = tags.dictionary.to_pylist()
-    parsed = [parse_name(text) if text is not None else None for text in texts]
-    ours = np.array([name is not None for name in parsed], bool)
-    codes = tags.indices.to_numpy().astype(np.int64)
-    foreign = np.flatnonzero(~ours[codes])
-    names = {text: code for code, text in enumerate(texts)}
-    paths = files["path"].take(pa.array(foreign)).to_pylist()
-    codes[foreign] = [names.setdefault(foreign_name(path), len(names)) for path in paths]
-    return codes, list(names), [name.level if name is not None else 0 for name in parsed]
+def _starts(codes: IntArray) -> IntArray:
+    """Where each code begins, in a column in order of codes."""
+    return np.flatnonzero(np.diff(codes, prepend=-1))
+
+
+def _ranks(files: pa.Table, by_code: IntArray, starts: IntArray, sequences: IntArray) -> IntArray:
+    """The order of paths. It matters within segments of several files and between segments of one
+    sequence; files of other segments have rank 0, since to sort all paths takes long."""
+    counts = np.diff(np.append(starts, len(by_code)))
+    in_order = np.sort(sequences)
+    tied = in_order[1:][in_order[1:] == in_order[:-1]]
+    chosen = by_code[np.repeat((counts > 1) | np.isin(sequences, tied), counts)]
+    ranks = np.zeros(len(by_code), np.int64)
+    by_path = pc.sort_indices(files["path"].take(pa.array(chosen))).to_numpy()
+    ranks[chosen[by_path]] = np.arange(len(chosen))
+    return ranks
 
 
 def _sequences(files: pa.Table) -> IntArray:
@@ -166,24 +296,6 @@ def _sequences(files: pa.Table) -> IntArray:
     number = pc.cast(pc.if_else(valid, text, None), pa.int64())
     found: IntArray = pc.coalesce(number, files["modified_ms"].combine_chunks()).to_numpy()
     return found
-
-
-def _hulls(columns: FileColumns, starts: IntArray) -> Iterator[TimeInterval | None]:
-    """The interval that all files of each segment cover; None if one of them is unknown."""
-    codes = columns.interval_codes
-    known = np.minimum.reduceat(codes, starts) >= 0
-    ends = [(i.start_ms, i.end_ms) if i is not None else (0, 0) for i in columns.intervals]
-    start_ms, end_ms = np.array(ends, np.int64)[codes].T
-    starts_ms = np.minimum.reduceat(start_ms, starts)
-    ends_ms = np.maximum.reduceat(end_ms, starts)
-    for each, low, high in zip(known.tolist(), starts_ms.tolist(), ends_ms.tolist(), strict=True):
-        yield TimeInterval(low, high) if each else None
-
-
-def _parents(tags: pa.Array) -> list[Lineage]:
-    texts = tags.dictionary_encode("encode")
-    found = [parse_lineage(text or "") for text in texts.dictionary.to_pylist()]
-    return [found[code] for code in texts.indices.to_pylist()]
 
 
 def _tag(files: pa.Table, key: str) -> pa.Array:

@@ -26,6 +26,7 @@ _WORDS = {
     CompactionType.SEMI_MAJOR: "semi-major",
     CompactionType.MAJOR: "major",
     CompactionType.CUSTOM: "custom",
+    CompactionType.LOG_MERGE: "log-merge",
 }
 
 

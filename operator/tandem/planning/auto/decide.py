@@ -57,6 +57,7 @@ _ORDER = (
     CompactionType.SEMI_MAJOR,
     CompactionType.MAJOR,
     CompactionType.CUSTOM,
+    CompactionType.LOG_MERGE,
 )
 
 
@@ -178,7 +179,7 @@ def _due(
         found += [candidate] if candidate is not None else []
         notes += [note] if note else []
     elif not policy.schedules:
-        notes.append("Neither minor compactions nor schedules are asked for.")
+        notes.append("Neither minor compactions nor schedules are configured.")
     by_line = {schedule_line(table.id, policy, each): each for each in policy.schedules}
     for state in states:
         candidate, note = _scheduled(policy, by_line[state.line], state, table.id, children, now_ms)
@@ -278,9 +279,9 @@ def _after_failure(last: ChildState | None, failures: int) -> tuple[int, str]:
         return 0, ""
     wait = backoff_ms(failures)
     end = f"failed: {last.message}" if last.failed and last.message else "failed"
-    what = end if last.failed else "left its segments as they were"
-    count = f" That was the {failures}th time in a row." if failures > 3 else ""
-    why = f"{last.display} {what.rstrip('.')}.{count} Tried again after {format_duration(wait)}."
+    what = end if last.failed else "did not change its segments"
+    count = f" It failed {failures} times in a row." if failures > 3 else ""
+    why = f"{last.display} {what.rstrip('.')}.{count} Next attempt after {format_duration(wait)}."
     return last.last_ms + wait, why
 
 
