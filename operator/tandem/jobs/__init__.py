@@ -3,6 +3,7 @@
 Knows neither Spark nor Kubernetes. Older versions' files are read by these models, so fields are
 added and never change their meaning.
 
-    formats  what a job reads and what it writes as its result
+    formats  what a job reads
+    results  what it writes: result, failure, progress
     runner   `JobRunner`: start, watch and stop jobs
 """

@@ -1,4 +1,5 @@
-"""A job's input and its results: the persisted formats between engine and Spark.
+"""A job's input: the persisted formats that the engine writes for Spark. What a job answers is in
+`tandem.jobs.results`.
 
 All of them live below `_tandem/operations/<operation id>/attempts/<n>/` in the table's store,
 are written once, carry `formatVersion`, and are refused as a whole when they are truncated, of
@@ -47,6 +48,8 @@ class JobKind(StrEnum):
     STATEMENT = "Statement"
     INGEST = "Ingest"
     MERGE = "Merge"
+    STITCH = "Stitch"
+    LOG_MERGE = "LogMerge"
 
 
 class InputFile(Format):
@@ -234,7 +237,84 @@ class MergeJob(Job):
         return (self.source_location,)
 
 
-AnyJob = Annotated[RewriteJob | StatementJob | IngestJob | MergeJob, Field(discriminator="kind")]
+class StitchRun(Format):
+    """Consecutive blocks of a log that are stitched together: `inputs` are indexes into
+    `StitchJob.inputs`, `first` and `last` the instants of each."""
+
+    inputs: tuple[int, ...]
+    first: tuple[int, ...]
+    last: tuple[int, ...]
+
+
+class StitchJob(Job):
+    """Stitch each run of blocks of a log; its table is the log.
+
+    `mark` is what the log recorded at the read version; deletes up to the instant `expired` are
+    dropped once they are merged. `max_block_bytes` is the size at which a block is split.
+    """
+
+    app: ClassVar[str] = "stitch"
+    kind: Literal[JobKind.STITCH] = JobKind.STITCH
+    inputs: tuple[InputFile, ...]
+    runs: tuple[StitchRun, ...]
+    keys: tuple[str, ...]
+    ordering_column: str = ""
+    mark: int
+    expired: int
+    max_block_bytes: int
+
+    @property
+    def reads(self) -> tuple[InputFile, ...]:
+        return self.inputs
+
+    @property
+    def tasks(self) -> int:
+        return len(self.runs)
+
+
+class LogBlock(Format):
+    """A block of a log, with its instants. `logged_path` and `partition_values` as in the log."""
+
+    logged_path: str
+    first: int
+    last: int
+    size: int
+    partition_values: dict[str, str | None] = Field(default_factory=dict)
+
+
+class LogMergeJob(Job):
+    """Merge blocks of a log into its base table: which rows of `inputs` they hide, and the rows
+    that they show.
+
+    `inputs` are the files of the base table that can have their keys; `mark` is that of the log
+    as of the read version. `log_version` is the instant up to which the log is merged, and
+    `log_partition_columns` how the log is partitioned.
+    """
+
+    app: ClassVar[str] = "log_merge"
+    kind: Literal[JobKind.LOG_MERGE] = JobKind.LOG_MERGE
+    inputs: tuple[InputFile, ...]
+    blocks: tuple[LogBlock, ...]
+    log_version: int
+    log_partition_columns: tuple[str, ...] = ()
+    keys: tuple[str, ...]
+    ordering_column: str = ""
+    mark: int
+    target_file_size: int
+
+    @property
+    def reads(self) -> tuple[InputFile, ...]:
+        return self.inputs
+
+    @property
+    def tasks(self) -> int:
+        return max(1, len(self.inputs))
+
+
+AnyJob = Annotated[
+    RewriteJob | StatementJob | IngestJob | MergeJob | StitchJob | LogMergeJob,
+    Field(discriminator="kind"),
+]
 APPS: Final = frozenset(job.app for job in get_args(get_args(AnyJob)[0]))
 """The applications of `spark_apps/`."""
 
@@ -272,89 +352,3 @@ class RoundRequest(Format):
         if not self.part:
             del content["part"]
         return content
-
-
-class OutputFile(Format):
-    """A data file that a job wrote. `path` is relative to the root and decoded; `rows` are
-    physical; `stats` is Delta's JSON text (tight); `run` is the bin's run, `modified_ms` Unix
-    milliseconds. `round` says which round of a statement wrote it. `fresh`: its rows are not in
-    `matches`, since a merge inserted them."""
-
-    path: str
-    size: int
-    rows: int
-    modified_ms: int
-    stats: str
-    partition_values: dict[str, str | None] = Field(default_factory=dict)
-    run: int = 0
-    round: int = 0
-    fresh: bool = False
-
-
-class SidecarRef(Format):
-    """A file that belongs to a result: its path, size in bytes and SHA-256 in hex."""
-
-    path: str
-    size: int
-    sha256: str
-
-
-class JobResult(Format):
-    """`rounds/<k>/result.json`: the manifest.
-
-    `row_map` (rewrites) is a serialized `tandem.rowmap.rowmap.RowMap` whose inputs and
-    outputs are `logged_path`s resp. `path`s. `matches` (statements) is an Arrow IPC file with
-    columns `input: int32` (index into the round's inputs), `position: int64`,
-    `output: int32` (index into `outputs`, null for deletes), `output_position: int64`,
-    sorted by (input, position). A merge lists its `fresh` outputs after all others, and may
-    have both deletes and updates; with columns `source_1` and `source_2: int64`, two hashes of
-    the source row that matched (null for none), it tells of rows that matched and stay, too:
-    their `output` is -2. `rows_read` counts live rows read, `rows_written` rows in
-    outputs. `source` is an Arrow IPC file with the columns of a merge's source that the merge
-    reads: all rows of a small one, with `SOURCE_IDS` where matches are recorded, else one row of
-    least and one of greatest values. Its schema's metadata has the source's schema as Spark's JSON
-    (`SOURCE_SCHEMA`) and whether it is whole (`SOURCE_IS_WHOLE`: `true`). It is written only if
-    there is one: an engine of an earlier version knows no such field.
-    """
-
-    operation_id: str
-    attempt: int
-    round: int = 0
-    outputs: tuple[OutputFile, ...] = ()
-    row_map: SidecarRef | None = None
-    matches: SidecarRef | None = None
-    source: SidecarRef | None = None
-    rows_read: int = 0
-    rows_written: int = 0
-    rows_matched: int = 0
-
-    @model_serializer(mode="wrap")
-    def _as_before(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        content: dict[str, Any] = written(self)
-        if self.source is None:
-            del content["source"]
-        return content
-
-
-class JobFailure(Format):
-    """`rounds/<k>/failure.json`: an error the driver could still describe.
-
-    `reason` is a `tandem.errors.Reason`; `transient` says whether another attempt may help.
-    """
-
-    operation_id: str
-    attempt: int
-    round: int = 0
-    reason: str
-    message: str
-    transient: bool = False
-
-
-class JobProgress(Format):
-    """`progress.json`."""
-
-    files_done: int
-    files_total: int
-    bytes_done: int
-    bytes_total: int
-    stage: str = ""

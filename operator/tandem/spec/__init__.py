@@ -7,6 +7,7 @@ One pydantic model is the source for the command line, the custom resource defin
     compaction       `TableCompaction`
     update           `TableUpdate` and `TableIngest`
     segment_rewrite  `SegmentRewrite`
+    log_compaction   `LogCompaction`, which is not one of the kinds yet
     common           metadata, and the fields that operations share
     fields           field types
     units            sizes and durations

@@ -166,6 +166,8 @@ class Operation(Resource):
 
     mode: ClassVar[Mode]
     """Its lock. Commits of a kind that only appends are blind appends to other operations."""
+    on_log: ClassVar[bool] = False
+    """Whether it works on the log of a merge-on-read table, not on the table."""
     columns: ClassVar[Mapping[str, str]] = {}
     """What `kubectl get` prints of it after the table: name and JSON path."""
 

@@ -35,6 +35,7 @@ class CompactionType(StrEnum):
     SEMI_MAJOR = "SemiMajor"
     MAJOR = "Major"
     CUSTOM = "Custom"
+    LOG_MERGE = "LogMerge"
 
 
 class Minor(Model):
@@ -76,7 +77,7 @@ class Custom(Model):
                 "must have exactly one of segments, where",
                 found="both of them" if both else "none of them",
                 expected="one of them",
-                remedy="Keep one, and remove the other" if both else "Add the one that is meant",
+                remedy="Keep one, and remove the other" if both else "Add one of them",
             )
         return self
 
@@ -131,7 +132,8 @@ class CompactionTemplate(Model):
 
     type: CompactionType
     """`Minor`: runs of consecutive segments by level. `SemiMajor`: whole chunks. `Major`: runs up
-    to a size. `Custom`: the given segments."""
+    to a size. `Custom`: the given segments. `LogMerge`: moves the records of a merge-on-read
+    table's log into the table."""
     minor: Minor | None = None
     """Only with type `Minor`."""
     semi_major: SemiMajor | None = None
@@ -192,14 +194,14 @@ class CompactionTemplate(Model):
                     f"{name} only goes with type {type_}, but type is {self.type}",
                     found=f"{name} with type {self.type}",
                     expected=f"type {type_}, or no {name}",
-                    remedy=f"Say type: {type_}, or remove {name}",
+                    remedy=f"Set type: {type_}, or remove {name}",
                 )
         if self.type is CompactionType.CUSTOM and self.custom is None:
             raise IncompatibleFields(
                 "type Custom needs custom.segments or custom.where",
                 found="no custom",
                 expected="custom with segments, or with where",
-                remedy="Name the segments that `tandem table segments` lists, or say a condition",
+                remedy="Name the segments that `tandem table segments` lists, or give a condition",
             )
         return self
 
@@ -216,7 +218,7 @@ class CompactionTemplate(Model):
                 "skipOffsetFromLatest does not go with custom.segments",
                 found="both of them",
                 expected="one of them",
-                remedy="Remove skipOffsetFromLatest: what is named is taken, however new",
+                remedy="Remove skipOffsetFromLatest: named segments are compacted at any age",
             )
         return self
 

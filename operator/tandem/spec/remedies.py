@@ -46,6 +46,13 @@ MEANING: Final[Mapping[Reason, str]] = {
     Reason.ACCESS_DENIED: "The store refuses access.",
     Reason.STORAGE_FULL: "The store is full.",
     Reason.STORAGE_ERROR: "The store failed in another way.",
+    Reason.NOT_MERGE_ON_READ: "The table has no log: `spec.mergeOnRead` is not set.",
+    Reason.UNMERGED_RECORDS: "The log has records that the table lacks; the statement would not "
+    "see them.",
+    Reason.BASE_REPLACED: "Another writer replaced the base table, and whether the unmerged "
+    "records are still valid is not certain.",
+    Reason.BASE_HISTORY_GAP: "Commits of the base table are gone that decide which unmerged "
+    "records are valid.",
     Reason.LOCKS_UNAVAILABLE: "etcd, which keeps the locks, cannot be reached. Nothing is "
     "lost; the operation waits.",
     Reason.CLUSTER_UNAVAILABLE: "The Kubernetes API does not answer.",
@@ -113,6 +120,13 @@ REMEDY: Final[Mapping[Reason, str]] = {
     + _AGAIN
     + ".",
     Reason.VERSION_NOT_FOUND: "Name a version that the log still has: `tandem history`.",
+    Reason.NOT_MERGE_ON_READ: "Use an operation for tables without a log.",
+    Reason.UNMERGED_RECORDS: "Merge the log: a TableCompaction of type `LogMerge`, then "
+    "`kubectl tandem retry`.",
+    Reason.BASE_REPLACED: "Decide whether the unmerged records are still valid: `tandem log "
+    "resolve`.",
+    Reason.BASE_HISTORY_GAP: "Decide whether the unmerged records are still valid: `tandem log "
+    "resolve`.",
     Reason.STORE_UNSUITABLE: "Use a store with conditional puts (S3, GCS, ADLS, a local disk).",
     Reason.ACCESS_DENIED: "Check the Secret in `spec.storage` and its permissions on the bucket, "
     + _AGAIN
@@ -157,17 +171,19 @@ REMEDY: Final[Mapping[Reason, str]] = {
 }
 """What to do in a cluster. Reasons that need no action have no entry."""
 
-_OR_THE_TABLE: Final = "Correct the resource; or the table or the source, then `{again}`."
-_MENDED: Final = "Once that is fixed, `{again}`."
+_OR_THE_TABLE: Final = (
+    "Fix the resource and run again. If you fixed the table or the source: `{again}`."
+)
+_FIXED: Final = "Once that is fixed, `{again}`."
 _RESTORE: Final = "Restore the file or the table, then `{again}`."
 
 HERE: Final[Mapping[Reason, str]] = {
     Reason.INVALID_SPEC: _OR_THE_TABLE,
     Reason.INVALID_STATEMENT: _OR_THE_TABLE,
-    Reason.REFERENCE_NOT_FOUND: _MENDED,
-    Reason.LOCATION_NOT_ALLOWED: _MENDED,
+    Reason.REFERENCE_NOT_FOUND: _FIXED,
+    Reason.LOCATION_NOT_ALLOWED: _FIXED,
     Reason.UNKNOWN_SEGMENT: _OR_THE_TABLE,
-    Reason.TABLE_NOT_FOUND: _MENDED,
+    Reason.TABLE_NOT_FOUND: _FIXED,
     Reason.VERSION_NOT_FOUND: _OR_THE_TABLE,
     Reason.STATEMENT_FAILED: _OR_THE_TABLE,
     Reason.CORRUPT_LOG: "Restore the file that the message names, then `tandem run`; if that "

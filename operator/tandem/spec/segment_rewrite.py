@@ -92,12 +92,12 @@ class Rewrite(Model):
     @model_validator(mode="after")
     @cel(
         "self.purgeDeleted || has(self.recompress) || (has(self.sortBy) && size(self.sortBy) > 0)",
-        "must ask for at least one of purgeDeleted, recompress, sortBy",
+        "must set at least one of purgeDeleted, recompress, sortBy",
     )
     def _asks_for_something(self) -> Rewrite:
         if not (self.purge_deleted or self.recompress is not None or self.sort_by):
             raise IncompatibleFields(
-                "must ask for at least one of purgeDeleted, recompress, sortBy",
+                "must set at least one of purgeDeleted, recompress, sortBy",
                 found="none of them",
                 expected="one of them, at least",
                 remedy="Add purgeDeleted: true, for example",

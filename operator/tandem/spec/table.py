@@ -192,7 +192,7 @@ class Create(Model):
                 "at least one column must not be in partitionBy",
                 found=f"all {len(self.columns)} columns",
                 expected="fewer than all",
-                remedy="Remove from partitionBy what has many values",
+                remedy="Remove columns with many values from partitionBy",
             )
         return self
 
@@ -268,7 +268,7 @@ class Schedule(Model):
         try:
             CronSim(value, _ANY_MOMENT)
         except CronSimError as error:
-            raise ValueError(f"must be a time that comes: {error}") from error
+            raise ValueError(f"must be a time that occurs: {error}") from error
         return value
 
     @field_validator("template")
@@ -344,6 +344,47 @@ class AutomaticCompaction(Model):
     one, always stay."""
 
 
+class MergeOnRead(Model):
+    """Upserts and deletes by key go to a log beside the table; readers merge both."""
+
+    keys: Annotated[tuple[Text, ...], Field(min_length=1, max_length=16)]
+    """Columns that identify a row: neither floats nor nested. Fixed when the log is made."""
+    ordering_column: Text | None = None
+    """The row with the greater value of this column wins, whenever it arrives; by default the one
+    that was appended later. Fixed when the log is made."""
+    deletes_kept: Milliseconds | None = None
+    """Only with `orderingColumn`: how long a delete stays in force after it was merged, so that an
+    older row that arrives later does not come back; 168h by default."""
+
+    @model_validator(mode="after")
+    @cel(
+        "!has(self.deletesKept) || has(self.orderingColumn)",
+        "deletesKept only goes with orderingColumn",
+        field=".deletesKept",
+    )
+    @cel(
+        "self.keys.all(name, self.keys.exists_one(other, other.lowerAscii() == name.lowerAscii()))",
+        "keys names a column twice",
+        field=".keys",
+    )
+    def _consistent(self) -> MergeOnRead:
+        if self.deletes_kept is not None and self.ordering_column is None:
+            raise IncompatibleFields(
+                "deletesKept only goes with orderingColumn",
+                found="deletesKept without orderingColumn",
+                expected="both, or none of them",
+                remedy="Add orderingColumn, or remove deletesKept",
+            )
+        if len({name.lower() for name in self.keys}) != len(self.keys):
+            raise IncompatibleFields(
+                "keys names a column twice",
+                found=", ".join(self.keys),
+                expected="each column once",
+                remedy="Remove one of the two",
+            )
+        return self
+
+
 class LakeTableSpec(Model):
     fixed: ClassVar[frozenset[str]] = frozenset({"location"})
     """Fields that must not change in a cluster: another location is another table."""
@@ -365,6 +406,9 @@ class LakeTableSpec(Model):
     has ever referred to, and `tandem clean` uses the table property. See docs/cleaning.md."""
     compaction: AutomaticCompaction | None = None
     """Automatic compaction; off unless given. Needs the operator."""
+    merge_on_read: MergeOnRead | None = None
+    """Make a log of upserts and deletes beside the table, unless there is one; none by default.
+    Needs deletion vectors. A log stays if this is removed. See docs/merge-on-read.md."""
 
 
 class LakeTable(Resource):

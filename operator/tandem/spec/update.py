@@ -95,7 +95,7 @@ def _exactly_one(clause: Model, *names: str) -> None:
             expected="one of them",
             remedy=f"Keep one, and remove the {'others' if len(given) > 2 else 'other'}"
             if given
-            else "Add the one that is meant",
+            else "Add one of them",
         )
 
 
@@ -204,8 +204,8 @@ class Merge(Model):
             raise IncompatibleFields(
                 "must have at least one of whenMatched, whenNotMatched, whenNotMatchedBySource",
                 found="no clause",
-                expected="a clause, at least",
-                remedy="Say what becomes of the rows: whenMatched with updateAll, for example",
+                expected="at least one clause",
+                remedy="Add a clause: whenMatched with updateAll, for example",
             )
         return self
 

@@ -7,6 +7,7 @@ a connection to a store by other means.
     local              a folder on a local disk
     remote             S3, GCS and Azure
     rooted             `open_store`
+    subfolder          a folder of a store as a store
     options            settings of a store's client
     allowed_locations  where tables and sources may lie
     paths              paths below a root

@@ -318,7 +318,7 @@ class LocalWriter(PublishingWriter):
             _sync_folder(os.path.dirname(self._target))
         except OSError as error:
             raise OutcomeUnknown(
-                "the object is visible, but may not survive a power cut",
+                "the object is visible, but may not survive a power failure",
                 resource=f"{self._store.location}/{self._path}",
                 found=error.strerror or str(error),
                 remedy="Check the volume",

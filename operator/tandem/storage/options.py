@@ -151,14 +151,14 @@ def settings(
             if name == "AWS_ALLOW_HTTP":
                 client["allow_http"] = _truth(name, environ[name])
             elif name in _URL_OF and not URL.fullmatch(environ[name]):
-                raise _bad(name, "this is no URL", "http://host:port or https://…", "secretRef")
+                raise _bad(name, "this is not a URL", "http://host:port or https://…", "secretRef")
             elif name not in _JSON and not _PLAIN.fullmatch(environ[name]):
                 # The value goes into a header, where it makes a client panic.
                 raise _bad(
                     name, "it holds control or foreign characters", "plain text", "secretRef"
                 )
             elif name in _NAMED_BY and not _NAME.fullmatch(environ[name]):
-                raise _bad(name, "this is no name", "letters, digits, . _ -", "secretRef")
+                raise _bad(name, "this is not a valid name", "letters, digits, . _ -", "secretRef")
             else:
                 config[name.lower()] = environ[name]
     for name, value in options.items():
@@ -166,9 +166,9 @@ def settings(
         if "@" in value and "://" in value:
             raise _bad(name, "an option must not carry credentials", "a URL without user info")
         if key in _URLS and not URL.fullmatch(value):
-            raise _bad(name, "this is no URL", "http://host:port or https://…")
+            raise _bad(name, "this is not a URL", "http://host:port or https://…")
         if key in _NAMES and not _NAME.fullmatch(value):
-            raise _bad(name, "this is no name", "letters, digits, . _ -")
+            raise _bad(name, "this is not a valid name", "letters, digits, . _ -")
         if key in _CLIENT:
             client[key] = _truth(name, value) if key == "allow_http" else value
         else:
@@ -187,7 +187,7 @@ def option_name(scheme: str, name: str) -> str:
     if key in allowed:
         return key
     if any(word in key for word in _SECRET) or _ALSO_SECRET.search(key):
-        raise _bad(name, "a secret must not stand in options", "only what is not secret")
+        raise _bad(name, "options must not contain a secret", "options that are not secret")
     raise _bad(
         name,
         f"no such option for {scheme}://",

@@ -80,7 +80,7 @@ def _problem(path: str) -> str | None:
         if not segment:
             return "has an empty segment"
         if _steps_out(segment):
-            return "steps out of its folder"
+            return "leaves its folder"
     return None
 
 
@@ -159,7 +159,7 @@ def split_location(
         if encoded:
             if "?" in rest or "#" in rest:
                 raise bad(
-                    "a location takes no query and no fragment",
+                    "a location must not have a query or a fragment",
                     "Put options into spec.storage.options, and secrets into the environment",
                 )
             path = unquote(path)
@@ -176,9 +176,9 @@ def split_location(
         raise bad("a location must name a bucket", "Write scheme://bucket/path")
     elif "@" not in authority and not _BUCKET.match(authority):
         # Clients insert it into a host name.
-        raise bad("this is no name of a bucket", "Correct it: letters, digits, . _ - alone")
+        raise bad("this is not the name of a bucket", "Correct it: letters, digits, . _ - alone")
     if "\\" in path or _CONTROL.search(path) or not _encodable(path):
-        raise bad("a location holds no backslash and no control character", "Correct it")
+        raise bad("a location must not contain a backslash or a control character", "Correct it")
     if any(_steps_out(part) for part in path.split("/")):
         raise bad("a location must not contain . or .. segments", "Write the path they stand for")
     # Several slashes at the start count as one: two spellings of a table are one table.

@@ -40,7 +40,7 @@ def _one_after_the_other(store: Store, path: str) -> None:
         raise
     except StorageError as error:
         if "not supported" in error.found.lower() or "notimplemented" in error.found.lower():
-            raise _unsuitable(store, "the store does not know create-if-absent") from error
+            raise _unsuitable(store, "the store does not support create-if-absent") from error
         raise
     try:
         store.put_if_absent(path, b"second")
@@ -75,5 +75,5 @@ def _unsuitable(store: Store, found: str) -> StoreUnsuitable:
         resource=store.location,
         found=found,
         expected="an atomic put-if-absent (S3 If-None-Match, GCS, Azure, a POSIX disk)",
-        remedy="Move the table to a store that has it, or switch it on there",
+        remedy="Move the table to a store that supports it, or enable it there",
     )

@@ -12,12 +12,13 @@ from dataclasses import replace
 from typing import Literal
 
 from tandem.delta.actions import AddFile
-from tandem.jobs.formats import InputFile, JobBin, JobLayout, OutputFile, RewriteJob
+from tandem.jobs.formats import InputFile, JobBin, JobLayout, RewriteJob
+from tandem.jobs.results import OutputFile
 from tandem.operations.attempt import paths
 from tandem.operations.attempt.records import RunRecord
-from tandem.operations.kinds.job_files import require_inside
 from tandem.operations.kinds.rewrite import RewriteKind, locks_on, past_segments, published
-from tandem.operations.kinds.time_column import time_column
+from tandem.operations.kinds.table.job_files import require_inside
+from tandem.operations.kinds.table.time_column import time_column
 from tandem.operations.model import ChangeSet, Planned, Work
 from tandem.planning.compaction import plan_compaction
 from tandem.planning.layout import checked_columns

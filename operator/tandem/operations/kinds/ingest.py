@@ -11,9 +11,9 @@ from tandem.delta.log.delta_log import DeltaLog
 from tandem.jobs.formats import IngestJob, JobSpec
 from tandem.locks.model import WHOLE_TABLE
 from tandem.operations.attempt import paths, records
-from tandem.operations.kinds.job_files import output_add
-from tandem.operations.kinds.segment_numbers import new_segment, numbers_at
-from tandem.operations.kinds.table_changes import verdict_of_table
+from tandem.operations.kinds.table.job_files import output_add
+from tandem.operations.kinds.table.segment_numbers import new_segment, numbers_at
+from tandem.operations.kinds.table.table_changes import verdict_of_table
 from tandem.operations.machine.events import Verdict
 from tandem.operations.model import ChangeSet, Decision, OutputFileChange, Planned, Work
 from tandem.spark.sources.options import checked, storage_options

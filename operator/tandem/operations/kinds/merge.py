@@ -14,7 +14,7 @@ from tandem.jobs.formats import InputFile, MergeClause, MergeJob
 from tandem.operations.kinds.row_level import RowLevelKind
 from tandem.operations.kinds.statement_run import CommitDescription
 from tandem.operations.model import Work
-from tandem.operations.rounds.source_copy import SourceCopy, copied
+from tandem.operations.rounds.source_copy import SourceCopy, newest_copy
 from tandem.pruning.keys import Keys
 from tandem.pruning.selection import Selection
 from tandem.reconcile import statement as rule
@@ -75,9 +75,9 @@ class MergeKind(RowLevelKind[statements.MergeStatement]):
 
     def load(self, work: Work, round_: int) -> None:
         # The request of this round was selected by the keys that were known then.
-        self._keys = _keys_of(copied(work, before=round_))
+        self._keys = _keys_of(newest_copy(work, before=round_))
         super().load(work, round_)
-        self._keys = _keys_of(copied(work))
+        self._keys = _keys_of(newest_copy(work))
 
     def needs_job(self, statement: statements.MergeStatement, files: int) -> bool:
         return files > 0 or self.inserts(statement)

@@ -6,20 +6,21 @@ inputs that others delete meanwhile are masked in its outputs (design, "Reconcil
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from pyroaring import BitMap64
 
 from tandem.delta import dv, protocol
 from tandem.delta.actions import AddFile
 from tandem.errors import CountMismatch, LogGap, ManifestInvalid
-from tandem.jobs.formats import InputFile, OutputFile, RewriteJob
+from tandem.jobs.formats import InputFile, RewriteJob
+from tandem.jobs.results import OutputFile
 from tandem.locks.model import LockResource, segment
 from tandem.operations.attempt import paths
 from tandem.operations.attempt.sidecars import read_sidecar
-from tandem.operations.kinds.job_files import output_add
-from tandem.operations.kinds.snapshot_view import SnapshotView, VectorCache
-from tandem.operations.kinds.table_changes import verdict_of_table
+from tandem.operations.kinds.table.job_files import output_add
+from tandem.operations.kinds.table.snapshot_view import SnapshotView, VectorCache
+from tandem.operations.kinds.table.table_changes import verdict_of_table
 from tandem.operations.machine.events import Verdict
 from tandem.operations.model import ChangeSet, Decision, OutputFileChange, Planned, Work
 from tandem.reconcile.rewrite import Moved, RewriteDecision, RewriteInput, rewrite
@@ -28,7 +29,7 @@ from tandem.rowmap.rowmap import RowMap, RowMapIdentity
 from tandem.spec.status import Reconciled
 from tandem.timeline.history import retired
 from tandem.timeline.names import SegmentNumbers
-from tandem.timeline.segments import TAG_SEGMENT, Segment
+from tandem.timeline.segments import TAG_SEGMENT, Segment, Segments
 
 
 class RewriteKind:
@@ -216,12 +217,10 @@ def locks_on(names: Iterable[str]) -> tuple[LockResource, ...]:
     return tuple(segment(name) for name in names)
 
 
-def past_segments(
-    work: Work, live: Sequence[Segment], named: Collection[str]
-) -> tuple[Segment, ...]:
+def past_segments(work: Work, live: Segments, named: Collection[str]) -> tuple[Segment, ...]:
     """Segments that existed in the past, for the message; read only if the spec names one that is
     not live."""
-    if set(named) <= {each.name for each in live}:
+    if set(named) <= live.among(set(named)):
         return ()
     log, last = work.table.log, work.snapshot.version
     try:

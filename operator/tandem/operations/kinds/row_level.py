@@ -20,13 +20,11 @@ from tandem.delta.actions import Metadata
 from tandem.delta.log import files as files_
 from tandem.delta.log.snapshot import Snapshot
 from tandem.errors import DeletionVectorsDisabled, ManifestInvalid, Reason
-from tandem.jobs.formats import InputFile, MergeJob, OutputFile, RoundRequest, StatementJob
+from tandem.jobs.formats import InputFile, MergeJob, RoundRequest, StatementJob
+from tandem.jobs.results import OutputFile
 from tandem.locks.model import WHOLE_TABLE, LockResource, segment
 from tandem.operations.attempt import paths
 from tandem.operations.attempt.sidecars import read_sidecar
-from tandem.operations.kinds.commit_history import CommitHistory
-from tandem.operations.kinds.job_files import input_file, require_inside
-from tandem.operations.kinds.snapshot_view import SnapshotView, VectorCache
 from tandem.operations.kinds.statement_run import (
     CommitDescription,
     Evaluation,
@@ -34,10 +32,14 @@ from tandem.operations.kinds.statement_run import (
     StatementRun,
     change_set,
 )
-from tandem.operations.kinds.table_changes import verdict_of_table
+from tandem.operations.kinds.table.commit_history import CommitHistory
+from tandem.operations.kinds.table.job_files import input_file, require_inside
+from tandem.operations.kinds.table.merged import require_merged
+from tandem.operations.kinds.table.snapshot_view import SnapshotView, VectorCache
+from tandem.operations.kinds.table.table_changes import verdict_of_table
 from tandem.operations.machine.events import Verdict
 from tandem.operations.model import ChangeSet, Decision, Planned, Work
-from tandem.operations.rounds.port import SmallAnswer
+from tandem.operations.rounds.port import SmallRoundResult
 from tandem.pruning.selection import Selection
 from tandem.reconcile import statement as rule
 from tandem.reconcile.matches import InsertFile, RoundResult, round_result
@@ -121,6 +123,7 @@ class RowLevelKind(ABC, Generic[S]):
                 remedy="Set enableDeletionVectors: true in the LakeTable; old readers may then "
                 "refuse the table",
             )
+        require_merged(work.table)
         run = self._begin(work)
         view = run.history.remember(snapshot)
         selected = self.selects(run.statement, snapshot).of(snapshot.files)
@@ -251,7 +254,7 @@ class RowLevelKind(ABC, Generic[S]):
     ) -> rule.ReadyToCommit | None:
         """The commit, if the rest can be evaluated without a job: rows of files whose statistics
         rule out a match, and small rounds. None if the job is needed."""
-        while work.small_rounds.understands(work):
+        while work.small_rounds.can_evaluate(work):
             progress = run.progress
             assert progress is not None
             outcome = self._rule(run, latest, progress, small=True)
@@ -283,10 +286,10 @@ class RowLevelKind(ABC, Generic[S]):
         return None
 
     def _taken(
-        self, run: StatementRun[S], inputs: Sequence[InputFile], answer: SmallAnswer
+        self, run: StatementRun[S], inputs: Sequence[InputFile], answer: SmallRoundResult
     ) -> RoundResult:
         """Raises: CountMismatch."""
-        run.has_small = True
+        run.has_small_rounds = True
         run.outputs |= {output.path: output for output in answer.outputs}
         return round_result(
             answer.matches,
@@ -302,10 +305,10 @@ class RowLevelKind(ABC, Generic[S]):
         progress, settled = run.progress, run.settled
         assert progress is not None
         assert settled is not None
-        if run.has_small:
+        if run.has_small_rounds:
             # The small rounds did not lead to a commit, but count as attempts.
             progress = replace(settled, attempts=progress.attempts)
-            run.has_small = False
+            run.has_small_rounds = False
             run.outputs.clear()
         while True:
             outcome = self._rule(run, latest, progress)
@@ -396,7 +399,9 @@ class RowLevelKind(ABC, Generic[S]):
 def _absorbed(evaluation: Evaluation, result: RoundResult) -> rule.StatementProgress:
     if isinstance(evaluation, rule.Evaluate):
         return rule.absorb(evaluation, result)
-    return rule.start(evaluation.at, result, attempts=evaluation.attempts, course=evaluation.course)
+    return rule.start(
+        evaluation.at, result, attempts=evaluation.attempts, round_history=evaluation.round_history
+    )
 
 
 def _files(outputs: Sequence[OutputFile], *, fresh: bool) -> list[InsertFile]:

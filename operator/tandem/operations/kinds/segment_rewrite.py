@@ -7,14 +7,15 @@ or shown twice (I-10, D45, D46, D52).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 
 from tandem.delta.actions import AddFile
 from tandem.delta.log.snapshot import Snapshot
-from tandem.jobs.formats import JobBin, JobLayout, OutputFile, RewriteJob
+from tandem.jobs.formats import JobBin, JobLayout, RewriteJob
+from tandem.jobs.results import OutputFile
 from tandem.operations.attempt import paths
-from tandem.operations.kinds.job_files import require_inside
 from tandem.operations.kinds.rewrite import RewriteKind, locks_on, past_segments
+from tandem.operations.kinds.table.job_files import require_inside
 from tandem.operations.model import ChangeSet, Planned, Work
 from tandem.planning.layout import checked_columns
 from tandem.planning.segment_rewrite import (
@@ -26,7 +27,7 @@ from tandem.reconcile.rewrite import RewriteDecision
 from tandem.spec.segment_rewrite import SegmentRewrite
 from tandem.spec.status import Plan
 from tandem.timeline.segment_files import decode_adds
-from tandem.timeline.segments import Segment, layout_label, segments, successor_tags
+from tandem.timeline.segments import Segments, layout_label, segments, successor_tags
 
 ONE_FILE = 0
 """The target size that never splits an output: an input becomes one output, however large."""
@@ -49,7 +50,7 @@ class SegmentRewriteKind(RewriteKind):
         request = SegmentRewriteRequest.of(
             self._resource.spec,
             resource=self._resource.id,
-            there_before=self._planned or _planned_before(work, live, named),
+            planned_before=self._planned or _planned_before(work, live, named),
         )
         plan = plan_segment_rewrite(live, request, past_segments(work, live, named))
         self._planned = True
@@ -113,10 +114,10 @@ class SegmentRewriteKind(RewriteKind):
         return self.change_set(work, decision, removed.values(), tags_of)
 
 
-def _planned_before(work: Work, live: Sequence[Segment], named: Collection[str]) -> bool:
+def _planned_before(work: Work, live: Segments, named: Collection[str]) -> bool:
     """Whether an earlier attempt has planned, and so found all segments of the spec. Looked up
     only if some of them are gone."""
-    if set(named) <= {each.name for each in live}:
+    if set(named) <= live.among(set(named)):
         return False
     files = work.table.store.list(paths.attempts(work.identity.operation_id))
     return any(split[1] == "plan.json" for f in files if (split := paths.split_attempt(f.path)))

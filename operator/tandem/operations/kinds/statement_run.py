@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
-from tandem.jobs.formats import OutputFile, RoundRequest
-from tandem.operations.kinds.commit_history import CommitHistory
-from tandem.operations.kinds.job_files import output_add
-from tandem.operations.kinds.segment_numbers import new_segment, numbers_at
+from tandem.jobs.formats import RoundRequest
+from tandem.jobs.results import OutputFile
+from tandem.operations.kinds.table.commit_history import CommitHistory
+from tandem.operations.kinds.table.job_files import output_add
+from tandem.operations.kinds.table.segment_numbers import new_segment, numbers_at
 from tandem.operations.model import ChangeSet, OutputFileChange, Work
 from tandem.reconcile import statement as rule
 from tandem.spec.status import Reconciled, RowsAffected
@@ -51,8 +52,8 @@ class StatementRun(Generic[S]):
     """The progress of the statement in this attempt; rebuilt from its rounds after a restart.
 
     `settled` is the progress after the rounds of the job. `progress` also includes rows that need
-    no evaluation and, if `has_small`, small rounds, which are not recorded: `outputs` has the
-    files that they wrote. The next round of the job starts from `settled` again, so that a
+    no evaluation and, if `has_small_rounds`, small rounds, which are not recorded: `outputs` has
+    the files that they wrote. The next round of the job starts from `settled` again, so that a
     process that takes over makes the same request.
     """
 
@@ -60,7 +61,7 @@ class StatementRun(Generic[S]):
     history: CommitHistory
     settled: rule.StatementProgress | None = None
     progress: rule.StatementProgress | None = None
-    has_small: bool = False
+    has_small_rounds: bool = False
     outputs: dict[str, OutputFile] = field(default_factory=dict)
     evaluation: Evaluation | None = None
     request: RoundRequest | None = None
@@ -69,7 +70,7 @@ class StatementRun(Generic[S]):
     def settle(self, progress: rule.StatementProgress) -> None:
         """Record the progress after a round of the job."""
         self.settled = self.progress = progress
-        self.has_small = False
+        self.has_small_rounds = False
         self.outputs.clear()
 
 

@@ -16,7 +16,7 @@ from tandem.delta.actions import Action, AddFile, Commit, DeletionVector, Txn
 from tandem.delta.log.commit import commit_info, remove_of
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.snapshot import Snapshot
-from tandem.delta.stats import loosen
+from tandem.delta.stats import mark_bounds_wide
 from tandem.operations.attempt import paths
 from tandem.operations.model import ChangeSet, OutputFileChange, Vectors, Work
 from tandem.spec.status import OperationResult
@@ -59,7 +59,9 @@ def _with_vector(file: OutputFileChange, vector: DeletionVector | None) -> AddFi
     if vector is None:
         return replace(file.add, deletion_vector=None)
     # Demanded by the protocol of every add with a vector; bounds are wide from now on.
-    return replace(file.add, deletion_vector=vector, stats=loosen(file.add.stats, file.rows))
+    return replace(
+        file.add, deletion_vector=vector, stats=mark_bounds_wide(file.add.stats, file.rows)
+    )
 
 
 def actions(work: Work, attempt: int, fencing: int) -> list[Action]:
@@ -91,6 +93,7 @@ def actions(work: Work, attempt: int, fencing: int) -> list[Action]:
                                      work.now_ms)]  # fmt: skip
     if change.numbers is not None and change.numbers.highest >= 0:
         found.append(change.numbers.txn(work.now_ms))
+    found += change.txns
     gone = [*change.removes, *(file.add for file in change.marked)]
     found += (
         remove_of(add, deletion_ms=work.now_ms, data_change=change.data_change) for add in gone

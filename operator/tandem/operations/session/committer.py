@@ -128,7 +128,7 @@ class Committer:
         refused = self._commit_abandonment(work, effect, attempt, closes=closing.closes)
         return refused or EffectDone(effect.point)
 
-    def declare_dead(self, work: Work, attempt: int, why: str, session: str) -> bool:
+    def abandon_unowned(self, work: Work, attempt: int, why: str, session: str) -> bool:
         """Commit that the attempts up to this one, on which no process works, are dead. False,
         without a commit, if a success is visible or the last one's owner has ended the operation.
         Raises: AlreadyExists if other writers were faster every time, StorageError."""

@@ -14,14 +14,8 @@ from tandem.errors import (
     OutputMissing,
     Reason,
 )
-from tandem.jobs.formats import (
-    JobFailure,
-    JobProgress,
-    JobResult,
-    JobSpec,
-    JobTable,
-    RoundRequest,
-)
+from tandem.jobs.formats import JobSpec, JobTable, RoundRequest
+from tandem.jobs.results import JobFailure, JobProgress, JobResult
 from tandem.jobs.runner import JobPhase, JobRequest, JobRunner
 from tandem.operations.attempt import paths, records
 from tandem.operations.attempt.records import PlanRecord, ProtocolRecord

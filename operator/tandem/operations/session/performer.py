@@ -7,10 +7,8 @@ failure means. `interceptor` is a hook for tests: it wraps every effect.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from tandem.delta import protocol
-from tandem.delta.log.snapshot import Snapshot
 from tandem.errors import (
     AccessDenied,
     AlreadyExists,
@@ -24,7 +22,7 @@ from tandem.errors import (
     TandemError,
     Unreachable,
 )
-from tandem.locks.model import CommitLease, Granted, LockRequest, Mode
+from tandem.locks.model import CommitLease, Granted, LockRequest
 from tandem.operations.attempt import garbage, paths, records
 from tandem.operations.attempt.records import AttemptRecord, OperationRecord, ResultRecord
 from tandem.operations.machine.effects import Effect, Point
@@ -55,29 +53,10 @@ from tandem.operations.ports import AttemptKey, Ports
 from tandem.operations.report.explain import Explainer
 from tandem.operations.session import commit_actions, job_control, recovery
 from tandem.operations.session.committer import Committer
+from tandem.operations.session.options import Interceptor, PerformerOptions, passthrough
 
-Interceptor = Callable[[Effect, Callable[[], Event]], Event]
-
-_LOCK_WAIT_S = 1.0
 _FRESH = (ManifestInvalid, RowMapInvalid, OutputMissing, DataFileMissing)
 """Failures that another attempt, with a plan of its own, may not meet."""
-
-
-def passthrough(_effect: Effect, call: Callable[[], Event]) -> Event:
-    """The default `interceptor`: perform the effect."""
-    return call()
-
-
-@dataclass(frozen=True, slots=True)
-class PerformerOptions:
-    """`mode` and `priority` are those of the locks. `maintain` runs after a commit and does what
-    table properties require (checkpoint, log clean-up); it gets the version that was read
-    last."""
-
-    mode: Mode
-    lock_wait_s: float = _LOCK_WAIT_S
-    priority: int = 0
-    maintain: Callable[[Table, Snapshot], None] | None = None
 
 
 class Performer:

@@ -6,7 +6,8 @@ from collections import defaultdict
 from collections.abc import Callable
 
 from tandem.errors import ManifestInvalid, Reason
-from tandem.jobs.formats import JobResult, JobSpec, RoundRequest
+from tandem.jobs.formats import JobSpec, RoundRequest
+from tandem.jobs.results import JobResult
 from tandem.jobs.runner import JobPhase, JobRunner
 from tandem.operations.attempt import paths, records
 from tandem.operations.attempt.records import AttemptRecord, EndedRecord, PlanRecord, ResultRecord

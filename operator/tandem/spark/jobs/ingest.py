@@ -10,13 +10,14 @@ from __future__ import annotations
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from tandem.jobs.formats import IngestJob, JobProgress, JobResult
+from tandem.jobs.formats import IngestJob
+from tandem.jobs.results import JobProgress, JobResult
 from tandem.spark.runtime.control import Control
-from tandem.spark.runtime.frames import isolated, table_schema, write_rows
+from tandem.spark.runtime.frames import isolated_session, table_schema, write_rows
 from tandem.spark.sources import readers, source_pin
-from tandem.spark.sources.char_types import declared
+from tandem.spark.sources.char_types import declared_char_types
 from tandem.spark.sources.options import checked
-from tandem.spark.sources.schema_alignment import fitted
+from tandem.spark.sources.schema_alignment import align_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -35,7 +36,7 @@ def run(control: Control, spark: SparkSession) -> None:
     """
     job = control.spec.job
     assert isinstance(job, IngestJob)
-    with isolated(spark) as own:
+    with isolated_session(spark) as own:
         _ingest(control, own, job)
 
 
@@ -44,10 +45,10 @@ def _ingest(control: Control, spark: SparkSession, job: IngestJob) -> None:
     _report(control, 0, "Reading")
     schema = table_schema(spec.table)
     checked(job.source_format, job.source_options)
-    bounded = declared(spec.table.schema_string)
+    bounded = declared_char_types(spec.table.schema_string)
     source = None if job.source_format == "Delta" else readers.open_source(control)
     found = [
-        fitted(
+        align_columns(
             rows.frame,
             schema,
             rows.path or job.source_location,

@@ -19,14 +19,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tandem.errors import CountMismatch, JobFailed, ObjectNotFound, SourceChanged, StatementFailed
-from tandem.jobs.formats import SOURCE_IDS, InputFile, JobResult, MergeJob, SidecarRef
+from tandem.jobs.formats import SOURCE_IDS, InputFile, MergeJob
+from tandem.jobs.results import JobResult, SidecarRef
 from tandem.spark.jobs import merge_source, source_copy
 from tandem.spark.jobs.source_copy import SourceSize
 from tandem.spark.jobs.statement import serve
 from tandem.spark.runtime.control import Control
 from tandem.spark.runtime.frames import (
     cardinality,
-    isolated,
+    isolated_session,
     read_rows,
     reported_shares,
     table_schema,
@@ -91,7 +92,7 @@ def run(control: Control, spark: SparkSession, stop: threading.Event | None = No
 
     job = control.spec.job
     assert isinstance(job, MergeJob)
-    with isolated(spark) as own:
+    with isolated_session(spark) as own:
         own.dataSource.register(MergeSink)
         size: SourceSize | None = None
 
@@ -256,7 +257,7 @@ def _write(
 ) -> MergeWriteResult:
     from tandem.spark.jobs.merge_writer import NAME, MergeWork, MergeWriteResult
     from tandem.spark.runtime.datasource import put_work
-    from tandem.spark.runtime.row_files import partition_spellings
+    from tandem.spark.runtime.row_files import logged_partition_values
 
     tasks = int(sides.table.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1)
     record = MAX_RECORDED if sides.record else 0
@@ -266,7 +267,7 @@ def _write(
         target_file_size=target_file_size,
         answer_path=control.round_path(round_, f"answer-{uuid.uuid4()}"),
         round=round_,
-        spellings=partition_spellings(control.spec.table, inputs),
+        spellings=logged_partition_values(control.spec.table, inputs),
         one_match_only=sides.statement.one_match_only,
         record=record,
         record_of_task=min(record, UNEVEN * record // tasks),
@@ -382,7 +383,7 @@ def _check_counts(answer: MergeWriteResult, live: int, round_: int) -> None:
         answer.updated + answer.deleted > live
     ):
         raise CountMismatch(
-            "a merge touched another number of rows than it wrote",
+            "a merge wrote a different number of rows than it changed",
             resource=f"round {round_}",
             found=f"{updated} rewritten and {inserted} inserted",
             expected=f"{answer.updated} and {answer.inserted}; at most {live} matched",

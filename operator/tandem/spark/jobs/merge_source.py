@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from tandem.errors import InvalidSpec
 from tandem.spark.runtime.control import Control
-from tandem.spark.runtime.listing import ListedSource, check_spelling
+from tandem.spark.runtime.listing import ListedSource, check_unique_names
 from tandem.spark.runtime.names import quoted_identifier
 from tandem.spark.sources import readers
 from tandem.spark.sources.options import SourceJob, check_option_names, place, source_job
@@ -48,7 +48,7 @@ def read(
             expected="a header, at least",
         )
     for frame in frames:
-        check_spelling(frame.schema.names, job.source_location)
+        check_unique_names(frame.schema.names, job.source_location)
         check_option_names(frame.schema.names, job)
     return frames[0] if len(frames) == 1 else _together(frames, schema, job)
 

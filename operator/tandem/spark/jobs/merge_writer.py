@@ -20,7 +20,8 @@ import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 
 from tandem.errors import CountMismatch
-from tandem.jobs.formats import SOURCE_IDS, Format, OutputFile
+from tandem.jobs.formats import SOURCE_IDS, Format
+from tandem.jobs.results import OutputFile
 from tandem.reconcile.matches import KEPT
 from tandem.spark.runtime.control import output_file
 from tandem.spark.runtime.datasource import RowsWriter, TaskOutput, as_message, get_work

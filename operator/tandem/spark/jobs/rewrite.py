@@ -25,7 +25,8 @@ from pyroaring import BitMap64
 from tandem.delta.datafiles.reader import DataFileReader, TableFormat
 from tandem.delta.datafiles.writer import ParquetDataWriter, WrittenFile, compact_columns
 from tandem.errors import CountMismatch, TandemError
-from tandem.jobs.formats import InputFile, JobBin, JobResult, JobSpec, OutputFile, RewriteJob
+from tandem.jobs.formats import InputFile, JobBin, JobSpec, RewriteJob
+from tandem.jobs.results import JobResult, OutputFile
 from tandem.rowmap.binary_format import to_bytes
 from tandem.rowmap.rowmap import RowMap, RowMapBuilder, RowMapIdentity, merge
 from tandem.spark.runtime.control import Control, job_table_format, output_file
@@ -189,7 +190,7 @@ def _live_batches(
         with DataFileReader(store, path, table, columns=columns, dictionaries=True) as reader:
             if reader.num_rows != input_.rows:
                 raise CountMismatch(
-                    "a data file has another number of rows than the log says",
+                    "the number of rows in a data file differs from the log",
                     resource=path,
                     found=reader.num_rows,
                     expected=str(input_.rows),

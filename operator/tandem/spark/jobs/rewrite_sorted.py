@@ -20,7 +20,8 @@ import pyarrow as pa
 
 from tandem.delta.schema import to_arrow_field
 from tandem.errors import CountMismatch, JobFailed, ObjectNotFound
-from tandem.jobs.formats import InputFile, JobLayout, OutputFile, RewriteJob, SidecarRef
+from tandem.jobs.formats import InputFile, JobLayout, RewriteJob
+from tandem.jobs.results import OutputFile, SidecarRef
 from tandem.rowmap.permutation import starts
 from tandem.rowmap.rowmap import MapOutput, RowMap, RowMapBuilder, RowMapIdentity
 from tandem.spark.jobs.ordering import Integers, bits_of, cuts, quantiles, z_values
@@ -28,7 +29,7 @@ from tandem.spark.jobs.sorted_rows import BIN, NAME, PART, SortedRowsSource, Sor
 from tandem.spark.runtime.control import Control
 from tandem.spark.runtime.counters import prefix_of
 from tandem.spark.runtime.datasource import WriteResult, put_work
-from tandem.spark.runtime.frames import dead_rows, isolated, reported_shares, table_schema
+from tandem.spark.runtime.frames import dead_rows, isolated_session, reported_shares, table_schema
 from tandem.spark.runtime.ipc import to_file
 from tandem.spark.runtime.names import quoted_identifier
 from tandem.spark.runtime.row_files import INPUT, POSITION
@@ -59,7 +60,7 @@ def run_sorted(
     """Sort all bins of a job. Raises: TandemError."""
     from pyspark.sql import SparkSession
 
-    with isolated(SparkSession(context)) as spark:
+    with isolated_session(SparkSession(context)) as spark:
         spark.dataSource.register(SortedRowsSource)
         return _Sorting(control, spark, job, layout).run()
 
@@ -253,7 +254,7 @@ class _Sorting:
                 [input_.logged_path for input_ in inputs],
                 [MapOutput(outputs[n].path, outputs[n].rows) for n in mine.tolist()],
                 origins=(slot_of_input[which[rows]], position[rows]),
-                landed=(slot_of_output[output[rows]], place[rows]),
+                destinations=(slot_of_output[output[rows]], place[rows]),
             )
         return builder.build()
 

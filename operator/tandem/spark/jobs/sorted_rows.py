@@ -20,7 +20,8 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSource
 
 from tandem.delta.datafiles.writer import ParquetDataWriter
 from tandem.errors import ManifestInvalid
-from tandem.jobs.formats import JobBin, JobLayout, SidecarRef
+from tandem.jobs.formats import JobBin, JobLayout
+from tandem.jobs.results import SidecarRef
 from tandem.spark.jobs.ordering import Integers, part_of, z_values
 from tandem.spark.runtime.datasource import RowsReader, RowsWriter, get_work
 from tandem.spark.runtime.input_splits import InputSplit
@@ -140,7 +141,7 @@ class SortedReader(RowsReader):
                 raise ManifestInvalid(
                     "a control file of the job is not what its driver wrote",
                     resource=where.path,
-                    remedy="Find out who else writes to the table's _tandem folder",
+                    remedy="Find out what else writes to the table's _tandem folder",
                 )
             self._files[where.path] = pa.ipc.open_file(data).read_all()
         table = self._files[where.path]

@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tandem.jobs.formats import SOURCE_IDS, SOURCE_IS_WHOLE, SOURCE_SCHEMA, SidecarRef
+from tandem.jobs.formats import SOURCE_IDS, SOURCE_IS_WHOLE, SOURCE_SCHEMA
+from tandem.jobs.results import SidecarRef
 from tandem.spark.runtime.control import Control
 from tandem.spark.runtime.ipc import to_file
 from tandem.spark.runtime.names import quoted_identifier

@@ -15,11 +15,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tandem.errors import CountMismatch
-from tandem.jobs.formats import InputFile, JobResult, SidecarRef, StatementJob
+from tandem.jobs.formats import InputFile, StatementJob
+from tandem.jobs.results import JobResult, SidecarRef
 from tandem.spark.runtime.control import Control, translate
 from tandem.spark.runtime.frames import (
     cardinality,
-    isolated,
+    isolated_session,
     read_rows,
     reported_shares,
     table_schema,
@@ -47,7 +48,7 @@ def run(control: Control, spark: SparkSession, stop: threading.Event | None = No
     """
     job = control.spec.job
     assert isinstance(job, StatementJob)
-    with isolated(spark) as own:
+    with isolated_session(spark) as own:
 
         def round_(inputs: Sequence[InputFile], number: int) -> None:
             evaluate(control, own, job, inputs, number)
@@ -90,7 +91,7 @@ def evaluate(
 ) -> None:
     """Evaluate the statement on the live rows of `inputs` and publish the round's result."""
     from tandem.spark.runtime.ipc import to_file
-    from tandem.spark.runtime.row_files import MATCHES, partition_spellings
+    from tandem.spark.runtime.row_files import MATCHES, logged_partition_values
 
     spec = control.spec
     live = sum(i.rows - cardinality(i) for i in inputs)
@@ -112,7 +113,7 @@ def evaluate(
                 found,
                 job.target_file_size,
                 round_,
-                partition_spellings(spec.table, inputs, chosen),
+                logged_partition_values(spec.table, inputs, chosen),
                 new_columns=[name for name in schema.names if name.lower() in chosen],
             )
         outputs, matched = answer.outputs, answer.rows
@@ -123,7 +124,7 @@ def evaluate(
         written = sum(o.rows for o in outputs)
         if matched > live or (job.set and written != matched):
             raise CountMismatch(
-                "a statement touched another number of rows than it wrote",
+                "a statement wrote a different number of rows than it matched",
                 resource=f"round {round_}",
                 found=f"{matched} matched, {written} written",
                 expected=f"the same, at most {live}",

@@ -79,7 +79,7 @@ def _schema(model: type[AnyResource]) -> JsonSchema:
     assert isinstance(spec_model, type)
     assert issubclass(spec_model, BaseModel)
     spec = object_schema(spec_model)
-    spec.setdefault("description", "What is wanted.")
+    spec.setdefault("description", "The desired state.")
     rules = [
         *spec.get(RULES, ()),
         *(rule.schema() for rule in _fixed_rules(model, spec_model, spec)),
@@ -142,7 +142,7 @@ def _status(model: type[BaseModel]) -> JsonSchema:
     fields but what makes a condition one."""
     schema = object_schema(model, defaults=False)
     _loosen(schema)
-    schema["description"] = "What was found and done; written by the operator."
+    schema["description"] = "The observed state; written by the operator."
     # -1 until the operator has seen the resource. Without it, tools that wait for a resource take
     # one that was never reconciled for done.
     schema["default"] = {"observedGeneration": -1}

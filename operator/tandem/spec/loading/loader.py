@@ -83,7 +83,7 @@ def parse_documents(found: Iterable[Document]) -> list[AnyResource]:
             if resource.key in places:
                 problems.append(
                     InvalidSpec(
-                        f"there are two of this name in namespace {resource.namespace!r} "
+                        f"two resources have this name in namespace {resource.namespace!r} "
                         f"(at {places[resource.key]} and {place})",
                         resource=resource.id,
                         field="metadata.name",
@@ -122,11 +122,11 @@ def check_references(resources: Sequence[AnyResource]) -> None:
     if circle:
         first = by_key[circle[0]]
         raise InvalidSpec(
-            "operations wait for each other in a circle",
+            "operations wait for each other in a cycle",
             resource=first.id,
             field="spec.dependsOn",
             found=" → ".join(by_key[key].id for key in [*circle, circle[0]]),
-            expected="no circle",
+            expected="no cycle",
             remedy="Remove one of these",
         )
 
@@ -225,7 +225,7 @@ def _text(file: Path) -> str:
     """What a file says. Raises: InvalidSpec, OSError, UnicodeDecodeError."""
     if (size := file.stat().st_size) > _MAX_FILE_BYTES:
         raise InvalidSpec(
-            "file is too large to be resources",
+            "the file is too large",
             resource=str(file),
             found=f"{size} bytes",
             expected=f"at most {_MAX_FILE_BYTES} bytes",

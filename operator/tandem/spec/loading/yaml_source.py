@@ -97,7 +97,7 @@ def documents(text: str, source: str) -> Iterator[Document]:
             resource=place,
             found=" ".join(str(getattr(error, "problem", None) or error).split()),
             expected="YAML documents, each of them a resource",
-            remedy="Mend the file at this place",
+            remedy="Fix the file at this place",
         ) from error
     except RecursionError as error:
         raise InvalidSpec(

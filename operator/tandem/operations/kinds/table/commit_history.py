@@ -16,7 +16,7 @@ from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.snapshot import Snapshot
 from tandem.errors import CorruptLog, LogGap, ObjectNotFound, RowMapInvalid, VersionNotFound
 from tandem.operations.attempt import paths
-from tandem.operations.kinds.snapshot_view import SnapshotView, VectorCache, vector_places
+from tandem.operations.kinds.table.snapshot_view import SnapshotView, VectorCache, vector_places
 from tandem.reconcile.classify import classify, gap
 from tandem.reconcile.model import CommitSummary, RowMapLike
 from tandem.rowmap import binary_format

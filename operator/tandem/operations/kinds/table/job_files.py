@@ -8,8 +8,9 @@ from pyroaring import BitMap64
 
 from tandem.delta import dv
 from tandem.delta.actions import AddFile
-from tandem.jobs.formats import InputFile, OutputFile
-from tandem.operations.kinds.snapshot_view import SnapshotView
+from tandem.jobs.formats import InputFile
+from tandem.jobs.results import OutputFile
+from tandem.operations.kinds.table.snapshot_view import SnapshotView
 from tandem.operations.model import Table
 from tandem.rowmap.positions import span
 from tandem.storage import paths

@@ -1,0 +1,32 @@
+"""Merge-on-read: a log of blocks beside a base table, and the merged view of both.
+
+The log is a Delta table of its own, in `_tandem/log` of the base table. A block is a file of it,
+an instant one of its versions. The view is a pure function of both logs; stitching blocks and
+merging them into the base table change no view. Does not run operations.
+
+    state    package: what the log says
+    rows     package: the records
+    runs     which blocks a log compaction stitches
+    create   makes the log of a base table
+    resolve  a decision about records whose validity is not certain
+    writer   `LogWriter`
+    view     the merged view
+    access   `open_log` and `scan`
+"""
+
+from tandem.mergelog.access import open_log, scan
+from tandem.mergelog.create import ensure_log
+from tandem.mergelog.state.log_table import LogSettings, MergeLog
+from tandem.mergelog.view import MergedView
+from tandem.mergelog.writer import Appended, LogWriter
+
+__all__ = [
+    "Appended",
+    "LogSettings",
+    "LogWriter",
+    "MergeLog",
+    "MergedView",
+    "ensure_log",
+    "open_log",
+    "scan",
+]

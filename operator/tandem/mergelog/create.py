@@ -1,0 +1,86 @@
+"""Makes the log of a base table, once."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import replace
+from uuid import UUID
+
+from tandem.delta.actions import Action
+from tandem.delta.log.commit import commit_info
+from tandem.errors import AlreadyExists, InvalidSpec, OutcomeUnknown
+from tandem.mergelog.state.log_table import (
+    LogSettings,
+    MergeLog,
+    check_settings,
+    new_log,
+    settings_of,
+)
+from tandem.mergelog.state.model import LogState, txns_of
+
+_TRIES = 3
+
+
+def ensure_log(log: MergeLog, settings: LogSettings, *, now_ms: int, nonce: str) -> bool:
+    """Make the log unless it is there; returns whether this call made it.
+
+    Args:
+        settings: `base_id` is ignored.
+        now_ms: Unix milliseconds.
+        nonce: unique text.
+    Raises: InvalidSpec, also if the log has other settings; UnsupportedFeature; OutcomeUnknown.
+    """
+    base = log.base.snapshot()
+    if not log.exists():
+        protocol, metadata = new_log(base, settings)
+        id_ = UUID(bytes=hashlib.sha256(nonce.encode()).digest()[:16], version=4)
+        info = commit_info(
+            "CREATE TABLE",
+            {"mode": "ErrorIfExists", "partitionBy": json.dumps(metadata.partition_columns)},
+            now_ms=now_ms,
+            previous=None,
+            blind_append=True,
+        )
+        actions: list[Action] = [info, protocol, replace(metadata, id=str(id_), created_ms=now_ms)]
+        actions += txns_of(LogState(base.metadata.id, base.version))
+        if put(log, 0, actions, nonce):
+            return True
+    found = settings_of(log.snapshot())
+    wanted = check_settings(base, settings)
+    if (found.keys, found.ordering_column) != (wanted.keys, wanted.ordering_column):
+        raise InvalidSpec(
+            "the log of blocks has other settings, and they cannot be changed",
+            resource=base.location,
+            field="spec.mergeOnRead",
+            found=_text(wanted),
+            expected=_text(found),
+            remedy="Restore the settings; or merge the log, remove `_tandem/log`, and set the new",
+        )
+    return False
+
+
+def put(log: MergeLog, version: int, actions: list[Action], token: str) -> bool:
+    """Commit to the log; False if another writer has committed this version.
+
+    Raises: OutcomeUnknown, if several tries do not tell.
+    """
+    for _ in range(_TRIES):
+        try:
+            log.log.put_commit(version, actions, token=token)
+        except AlreadyExists:
+            return False
+        except OutcomeUnknown:
+            continue  # the same token again: a put that arrived meanwhile is recognized as ours
+        return True
+    raise OutcomeUnknown(
+        "whether the commit was made is unknown",
+        resource=log.store.location,
+        field=f"version {version}",
+        remedy="Repeat the batch under its number: it counts once",
+    )
+
+
+def _text(settings: LogSettings) -> str:
+    ordering = f", orderingColumn {settings.ordering_column}" if settings.ordered else ""
+    return f"keys {', '.join(settings.keys)}{ordering}"

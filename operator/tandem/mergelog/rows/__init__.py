@@ -1,0 +1,13 @@
+"""The records of a log: which of a key wins, which a stitched block keeps, and their files.
+
+Modules:
+
+    records  which record of a key wins, and which records stay
+    parts    divides keys into parts, for a log that exceeds the memory
+    columns  checks and converts the columns of an append
+    blocks   the rows of blocks
+    winners  the winners of blocks, and the rows of a file that they match
+    merged   what a log merge records of rows and winners
+    pruned   which files of the base table can have their keys
+    stitch   makes one block of a run
+"""

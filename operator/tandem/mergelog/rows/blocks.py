@@ -1,0 +1,252 @@
+"""The rows of blocks: checks and arranges the rows of an append, and writes and reads block files.
+
+An appended block has one record a key, sorted by key. Does not commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tandem.delta.actions import AddFile
+from tandem.delta.datafiles.conform import nulls
+from tandem.delta.datafiles.reader import DataFileReader, TableFormat, arrow_schema
+from tandem.delta.datafiles.schema_mismatch import SchemaMismatch
+from tandem.delta.datafiles.writer import ParquetDataWriter
+from tandem.delta.log.snapshot import Snapshot
+from tandem.delta.schema import Field, to_arrow_type
+from tandem.delta.values import partition_texts
+from tandem.distinct import IntArray
+from tandem.errors import InvalidSpec, StorageError, closest_name
+from tandem.mergelog.rows.columns import converted, null_in
+from tandem.mergelog.rows.records import Records, number_keys, winners
+from tandem.mergelog.state.log_table import DELETED, INSTANT, LogSettings
+from tandem.mergelog.state.model import DELETES, FIRST, LAST, Block
+from tandem.storage.store import Store
+
+
+def arrange(
+    base: Snapshot,
+    settings: LogSettings,
+    rows: pa.Table | None,
+    deletes: pa.Table | None,
+) -> pa.Table:
+    """The rows of an append in the columns of the log, one record a key, sorted by key.
+
+    Args:
+        rows: columns of the base table, in any order; absent ones are NULL.
+        deletes: the keys, and the ordering column if there is one. They follow the rows.
+    Raises: InvalidSpec.
+    """
+    parts = []
+    if rows is not None and rows.num_rows:
+        _require(base, rows, settings.columns, optional=base.schema.names)
+        parts.append(_complete(base, rows, deleted=False))
+    if deletes is not None and deletes.num_rows:
+        _require(base, deletes, settings.columns, optional=settings.columns)
+        parts.append(_complete(base, deletes, deleted=True))
+    if not parts:
+        raise _wrong(base, "an append has no rows", "rows", "none", "at least one row or delete")
+    table = pa.concat_tables(parts).combine_chunks()
+    _check_keys(base, settings, table)
+    kept = table.take(pa.array(winners(_records(table, settings))))
+    return kept.sort_by([(key, "ascending") for key in settings.keys])
+
+
+def _records(table: pa.Table, settings: LogSettings) -> Records:
+    """The rows as records, with their places as instants: the later row of a key wins."""
+    return Records(
+        tuple(table[key].combine_chunks() for key in settings.keys),
+        table[settings.ordering_column].combine_chunks() if settings.ordered else None,
+        np.arange(table.num_rows, dtype=np.int64),
+        table[DELETED].combine_chunks().to_numpy(zero_copy_only=False),
+    )
+
+
+def _require(
+    base: Snapshot, rows: pa.Table, required: Sequence[str], *, optional: Sequence[str]
+) -> None:
+    names = rows.column_names
+    for name in names:
+        if name not in optional or names.count(name) > 1:
+            meant = closest_name(name, optional)
+            expected = f"perhaps {meant}" if meant else ", ".join(optional)
+            raise _wrong(base, "an append has a column that is not expected", name, name, expected)
+    for name in required:
+        if name not in names:
+            raise _wrong(base, "an append lacks a column", name, ", ".join(names), name)
+
+
+def _complete(base: Snapshot, rows: pa.Table, *, deleted: bool) -> pa.Table:
+    """All columns of the log, in its order and types."""
+    schema = arrow_schema(TableFormat(base.schema))
+    columns = [
+        _converted(base, rows[field.name], field)
+        if field.name in rows.column_names
+        else nulls(rows.num_rows, field.type)
+        for field in base.schema
+    ]
+    if not deleted:
+        _check_nulls(base, columns)
+    columns += [pa.repeat(pa.scalar(deleted), rows.num_rows), pa.nulls(rows.num_rows, pa.int64())]
+    return pa.table(columns, pa.schema([*schema, (DELETED, pa.bool_()), (INSTANT, pa.int64())]))
+
+
+def _converted(base: Snapshot, column: pa.ChunkedArray, field: Field) -> pa.Array:
+    try:
+        return converted(column, field)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise _wrong(
+            base,
+            "a column of an append has values that the table cannot hold",
+            error.column if isinstance(error, SchemaMismatch) else field.name,
+            f"{column.type}: {str(error)[:200]}",
+            str(to_arrow_type(field.type)),
+        ) from error
+
+
+def _check_nulls(base: Snapshot, upserts: Sequence[pa.Array]) -> None:
+    for field, column in zip(base.schema, upserts, strict=True):
+        found = null_in(column, field)
+        if found is not None:
+            raise _wrong(base, "a column is NULL that must not be", found, "NULL", "a value")
+
+
+def _check_keys(base: Snapshot, settings: LogSettings, table: pa.Table) -> None:
+    for key in settings.keys:
+        if table[key].null_count:
+            raise _wrong(base, "a key is NULL", key, "NULL", "a value in every row")
+        if key in base.partition_columns:
+            _check_texts(base, key, table[key].unique())
+
+
+def _check_texts(base: Snapshot, key: str, values: pa.Array) -> None:
+    message = "a partition column cannot hold a key"
+    try:
+        texts = partition_texts(values)
+    except ValueError as error:
+        raise _wrong(base, message, key, str(error)[:200], "UTF-8") from error
+    if None in texts:
+        # Delta spells it as it spells NULL, so that the row would have no key.
+        raise _wrong(base, message, key, "an empty value", "another value")
+
+
+def _wrong(base: Snapshot, message: str, field: str, found: str, expected: str) -> InvalidSpec:
+    return InvalidSpec(
+        message,
+        resource=base.location,
+        field=field,
+        found=found,
+        expected=expected,
+        remedy="Correct the rows; nothing was written",
+    )
+
+
+def write_blocks(
+    store: Store, prefix: str, table: TableFormat, rows: pa.Table, *, task: int
+) -> list[AddFile]:
+    """Write the rows as one file per group, without tags of instants.
+
+    Args:
+        table: how blocks of the log are written.
+        prefix: folder below the log's root.
+        task: a number that the names of the files show.
+    """
+    written = []
+    for values, part, _ in by_group(table, rows):
+        data = part.select(table.data_schema.names)
+        with ParquetDataWriter(
+            store, prefix, table, partition_values=values, task=task, checksums=True
+        ) as writer:
+            for batch in data.to_batches():
+                writer.write(batch)
+            (file,) = writer.close()
+        deletes = int(pc.sum(part[DELETED]).as_py())
+        written.append(
+            AddFile(
+                logged_path=file.path,
+                partition_values=dict(values),
+                size=file.size,
+                modified_ms=file.modified_ms,
+                data_change=True,
+                stats=file.stats,
+                tags={DELETES: str(deletes)},
+            )
+        )
+    return written
+
+
+def by_group(
+    table: TableFormat, rows: pa.Table
+) -> list[tuple[dict[str, str | None], pa.Table, IntArray]]:
+    """For each partition its values in the form of the log, its rows, and their indexes."""
+    if not table.partition_columns:
+        return [({}, rows, np.arange(rows.num_rows, dtype=np.int64))]
+    columns = [rows[name].combine_chunks() for name in table.partition_columns]
+    numbers = number_keys(columns)
+    found = []
+    for number in range(int(numbers.max()) + 1):
+        at = np.flatnonzero(numbers == number)
+        part = rows.take(pa.array(at))
+        values = {
+            table.schema[name].physical_name: partition_texts(
+                part[name].combine_chunks().slice(0, 1)
+            )[0]
+            for name in table.partition_columns
+        }
+        found.append((values, part, at))
+    return found
+
+
+def tagged(add: AddFile, first: int, last: int) -> AddFile:
+    """The `add` of a block of these instants."""
+    return replace(add, tags={**add.tags, FIRST: str(first), LAST: str(last)})
+
+
+def read_block(store: Store, block: Block, table: TableFormat, columns: Sequence[str]) -> pa.Table:
+    """Rows of a block: the columns, `DELETED`, and `INSTANT` without NULLs.
+
+    Raises: DataFileMissing; StorageError, also if a page does not match its checksum.
+    """
+    wanted = [*columns, DELETED, INSTANT]
+    values = dict(block.group)
+    with DataFileReader(
+        store, block.path, table, partition_values=values, columns=wanted, verify=True
+    ) as reader:
+        expected = reader.num_rows
+        batches = list(reader.batches())
+    found = pa.Table.from_batches(batches, arrow_schema(table, wanted))
+    if found.num_rows != expected:
+        # A damaged page header lets Parquet skip the page; headers have no checksum.
+        raise StorageError(
+            "a block cannot be read",
+            resource=f"{store.location}/{block.path}",
+            found=f"{found.num_rows} rows",
+            expected=f"{expected} rows",
+            remedy="Restore the file from a backup",
+        )
+    if found[DELETED].null_count:
+        raise StorageError(
+            "a block does not say which of its records are deletes",
+            resource=f"{store.location}/{block.path}",
+            field=DELETED,
+            found="NULL",
+            expected="true or false in every row",
+            remedy="Restore the file from a backup",
+        )
+    instants = pc.fill_null(found[INSTANT], block.first)
+    return found.set_column(found.num_columns - 1, INSTANT, instants)
+
+
+def records_of(table: pa.Table, settings: LogSettings) -> Records:
+    """Rows of a block as records."""
+    return Records(
+        tuple(table[key].combine_chunks() for key in settings.keys),
+        table[settings.ordering_column].combine_chunks() if settings.ordered else None,
+        table[INSTANT].combine_chunks().to_numpy().astype(np.int64),
+        table[DELETED].combine_chunks().to_numpy(zero_copy_only=False),
+    )

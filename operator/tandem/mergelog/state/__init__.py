@@ -1,0 +1,10 @@
+"""What a log says: its blocks, its mark, and how far it has looked at its base table.
+
+Modules:
+
+    model         blocks, and what a version of the log says
+    boundaries    what a commit of the base table means for the log, and the fold over commits
+    log_table     the log as a Delta table: settings, schema, states
+    base_history  brings the log up to a version of its base table
+    commits       from one state of the log to the actions that record the next
+"""

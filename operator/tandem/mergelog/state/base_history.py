@@ -1,0 +1,234 @@
+"""Brings a version of the log up to a version of its base table: reads the commits in between.
+
+A restore is resolved as the engines do, and checked by its files. Never guesses: a commit that is
+gone, or whose meaning is not certain, is an error while there are unmerged records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from tandem.delta.actions import AddFile, Commit
+from tandem.delta.log.snapshot import Snapshot
+from tandem.errors import BaseHistoryGap, BaseReplaced, CorruptLog, LogGap, VersionNotFound
+from tandem.mergelog.state.boundaries import (
+    RESOLVE,
+    BaseChange,
+    BaseFiles,
+    RestoreByTime,
+    RestoredTo,
+    advance,
+    classify,
+    removed_paths,
+)
+from tandem.mergelog.state.log_table import MergeLog, settings_of, state_of
+from tandem.mergelog.state.model import BASE, LogState
+
+
+class BaseHistory:
+    """Reads the history of a base table for one version of its log."""
+
+    def __init__(self, log: MergeLog, snapshot: Snapshot) -> None:
+        self._log = log
+        self._newest = snapshot
+        self._ordered = settings_of(snapshot).ordered
+        self._restored: dict[str, AddFile] = {}
+        # Restores may lead to restores: what was found for a version is not searched twice.
+        self._before: dict[int, tuple[int, LogState]] = {}
+        self._read: dict[int, Commit] = {}
+        self._changes: dict[int, BaseChange] = {}
+
+    def at(self, version: int) -> LogState:
+        """The state of the log as of a base version that is not before its own.
+
+        Raises: BaseReplaced, BaseHistoryGap.
+        """
+        return self._advanced(self._newest, version)
+
+    def restored(self, path: str) -> AddFile:
+        """The `add` of a block that only an earlier version of the log has, and that a state of
+        `at` has again."""
+        return self._restored[path]
+
+    def before(self, version: int) -> LogState:
+        """`LogHistory`: the newest state of the log that looked no further than a base version,
+        as of exactly that version.
+
+        Raises: BaseHistoryGap if the log no longer has it.
+        """
+        return self.instant_before(version)[1]
+
+    def instant_before(self, version: int) -> tuple[int, LogState]:
+        """As `before`, with the version of the log: -1, with an empty state, if the log was made
+        after that version."""
+        if version not in self._before:
+            self._before[version] = self._instant_before(version)
+        return self._before[version]
+
+    def _instant_before(self, version: int) -> tuple[int, LogState]:
+        snapshot = self._newest_before(version)
+        if snapshot is None:
+            return -1, LogState(self._log.base.snapshot(version).metadata.id, version)
+        for add in snapshot.adds():
+            self._restored[add.logged_path] = add
+        return snapshot.version, self._advanced(snapshot, version)
+
+    def _advanced(self, snapshot: Snapshot, version: int) -> LogState:
+        state = state_of(snapshot)
+        if version < state.base:
+            raise BaseReplaced(
+                "the base table is older than its log",
+                resource=self._log.base.store.location,
+                field="version",
+                found=version,
+                expected=f"at least {state.base}, which the log has seen",
+                remedy="The base table was replaced: restore it, or remove its log",
+            )
+        commits = self._commits(state, version)
+        if commits is None:
+            # The base table may have become another one: it is as if the log began there.
+            return LogState(self._log.base.snapshot(version).metadata.id, version, state.mark)
+        for at, commit in enumerate(commits):
+            if commit.version not in self._changes:
+                change = self._change(commit, commits[:at], snapshot.metadata.id)
+                self._changes[commit.version] = change
+        changes = [self._changes[commit.version] for commit in commits]
+        return advance(state, changes, self.before, ordered=self._ordered)
+
+    def _change(self, commit: Commit, earlier: Sequence[Commit], log_id: str) -> BaseChange:
+        found = classify(commit, lambda wanted: self._files_at(wanted, earlier), log_id)
+        if isinstance(found, RestoreByTime):
+            return RestoredTo(self._version_of(commit, found.time))
+        return found
+
+    def _commits(self, state: LogState, version: int) -> list[Commit] | None:
+        """None if some are gone, but no record is at stake."""
+        wanted = range(state.base + 1, version + 1)
+        try:
+            if any(number not in self._read for number in wanted):
+                commits = self._log.base.commits(wanted.start, version)
+                self._read |= {commit.version: commit for commit in commits}
+            return [self._read[number] for number in wanted]
+        except LogGap as gap:
+            # Merged deletes of an ordered log are at stake, too: they stay in force.
+            if not state.live:
+                return None
+            found = f"commits from version {gap.first_available} on"
+            raise self._gap(found, f"commits from version {state.base + 1} on") from gap
+
+    def _gap(self, found: str, expected: str) -> BaseHistoryGap:
+        return BaseHistoryGap(
+            "commits of the base table are gone that decide which records are valid",
+            resource=self._log.base.store.location,
+            field="version",
+            found=found,
+            expected=expected,
+            remedy=RESOLVE,
+        )
+
+    def _files_at(self, version: int, earlier: Sequence[Commit]) -> BaseFiles:
+        try:
+            snapshot = self._log.base.snapshot(version)
+        except (VersionNotFound, CorruptLog) as error:
+            raise self._gap(str(error), f"version {version}, which a commit replaced") from error
+        return BaseFiles(
+            live=_paths(snapshot),
+            removed=removed_paths(earlier),
+            partitioned=bool(snapshot.partition_columns),
+        )
+
+    def _version_of(self, commit: Commit, time: str) -> int:
+        """The version that a restore by time restored. Spark logs the text that the user gave,
+        which need not be in UTC, so that the files decide where they can."""
+        milliseconds = _milliseconds(time)
+        base = self._log.base
+        at_time: int | None = None
+        try:
+            if milliseconds is not None:
+                found = base.snapshot(timestamp_ms=milliseconds).version
+                at_time = found if found < commit.version else commit.version - 1
+        except VersionNotFound:
+            at_time = None
+        wanted = _keys(base.snapshot(commit.version))
+        first, _ = base.versions()
+        same = [
+            version
+            for version in range(first, commit.version)
+            if _keys(base.snapshot(version)) == wanted
+        ]
+        if at_time in same:
+            return same[same.index(at_time)]
+        if len(same) == 1:
+            return same[0]
+        raise BaseReplaced(
+            f"which version the restore in version {commit.version} restored is not certain",
+            resource=base.store.location,
+            field="operationParameters.timestamp",
+            found=time,
+            expected="the time of one of the versions with these files: "
+            + (", ".join(map(str, same[:10])) or "there is none"),
+            remedy=RESOLVE,
+        )
+
+    def _newest_before(self, version: int) -> Snapshot | None:
+        """The newest version of the log that has looked no further than a base version, None if
+        its first one has: base versions never descend, so it is found by bisection."""
+        first, _ = self._log.log.versions()
+        low, high = first, self._newest.version
+        if base_of(self._log.snapshot(low)) > version:
+            if low == 0:
+                return None
+            raise BaseHistoryGap(
+                "the log no longer has the state that a restore of its base table needs",
+                resource=self._log.store.location,
+                field="version",
+                found=f"versions from {low} on",
+                expected=f"one that has looked at base version {version} or less",
+                remedy=RESOLVE,
+            )
+        while low < high:
+            middle = (low + high + 1) // 2
+            if base_of(self._log.snapshot(middle)) <= version:
+                low = middle
+            else:
+                high = middle - 1
+        return self._log.snapshot(low)
+
+
+def require_same_table(base: Snapshot, state: LogState) -> None:
+    """Check that the base table is the one that the log belongs to. Raises: BaseReplaced."""
+    if base.version == state.base and base.metadata.id != state.base_id:
+        raise BaseReplaced(
+            "the base table was made again at the same place",
+            resource=base.location,
+            field="metaData.id",
+            found=base.metadata.id,
+            expected=state.base_id,
+            remedy="Restore the table, or remove its log in `_tandem/log`",
+        )
+
+
+def base_of(snapshot: Snapshot) -> int:
+    """The base version that a version of the log has looked at."""
+    return snapshot.txns[BASE].version
+
+
+def _paths(snapshot: Snapshot) -> frozenset[str]:
+    return frozenset(snapshot.files["path"].to_pylist())
+
+
+def _keys(snapshot: Snapshot) -> frozenset[tuple[str, str | None]]:
+    return frozenset(add.key for add in snapshot.adds())
+
+
+def _milliseconds(time: str) -> int | None:
+    """A time as engines log it: milliseconds since 1970, or a text in UTC."""
+    if time.lstrip("-").isdecimal():
+        return int(time)
+    try:
+        found = datetime.fromisoformat(time)
+    except ValueError:
+        return None
+    aware = found if found.tzinfo else found.replace(tzinfo=UTC)
+    return int(aware.timestamp() * 1000)

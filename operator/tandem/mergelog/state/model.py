@@ -1,0 +1,107 @@
+"""The values of a log of blocks: blocks, and what a version of the log says.
+
+Pure. An *instant* is a version of the log; the *mark* is the instant up to which the base table
+holds the log's records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from tandem.delta.actions import Txn
+
+FEATURE = "tandem.mergeLog"
+"""The writer feature of a log: an engine that does not know it must not write."""
+FORMAT = 1
+"""The format that this version writes and reads. A log of a later one is refused."""
+
+BASE = "tandem.log.base"
+"""`txn` of a log: the newest base version that the log has taken into account."""
+MARK = "tandem.log.mark"
+"""`txn` of a log: the mark as of that base version."""
+WRITER = "tandem.writer:"
+"""Prefix of the `txn` of a writer: its last batch."""
+ROLLBACK = "tandem.rollback:"
+"""Prefix of the `txn` that refuses late commits of a writer's session."""
+MERGED = "tandem.log:"
+"""Prefix of the `txn` of a base table: the mark, under the id of the log."""
+
+FIRST, LAST, DELETES = "tandem.log.first", "tandem.log.last", "tandem.log.deletes"
+"""Tags of a block: its instants, both included, and the number of its deletes."""
+
+Group = tuple[tuple[str, str | None], ...]
+"""Partition values as logged, sorted by column: blocks of one group are in one order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A live file of the log. The blocks of a group have disjoint intervals `first` to `last`.
+
+    `size` in bytes, `deletes` the number of records that delete a key.
+    """
+
+    path: str
+    first: int
+    last: int
+    size: int
+    deletes: int = 0
+    group: Group = ()
+
+    @property
+    def stitched(self) -> bool:
+        return self.first < self.last
+
+
+@dataclass(frozen=True, slots=True)
+class LogState:
+    """The log as of base version `base` of the table `base_id`: the instants up to `mark` are in
+    the base table; `live` are the blocks by path."""
+
+    base_id: str
+    base: int
+    mark: int = -1
+    live: Mapping[str, Block] = field(default_factory=dict)
+
+    @property
+    def unmerged(self) -> tuple[Block, ...]:
+        """The blocks with an instant beyond the mark, in order of their groups and instants."""
+        return in_order(block for block in self.live.values() if block.last > self.mark)
+
+
+LogHistory = Callable[[int], LogState]
+"""From a base version to the state of the newest log version that has looked no further.
+
+Raises: LogHistoryTooShort."""
+
+
+def in_order(blocks: Iterable[Block]) -> tuple[Block, ...]:
+    return tuple(sorted(blocks, key=lambda block: (_sortable(block.group), block.first)))
+
+
+def _sortable(group: Group) -> tuple[tuple[str, bool, str], ...]:
+    return tuple((column, value is not None, value or "") for column, value in group)
+
+
+def block_of(
+    path: str, size: int, tags: Mapping[str, str], values: Mapping[str, str | None], version: int
+) -> Block:
+    """The block of a live file of the log, from the fields of its `add`.
+
+    Raises: ValueError, KeyError if its tags are not those of a block; `version` bounds its
+        instants.
+    """
+    first, last, deletes = int(tags[FIRST]), int(tags[LAST]), int(tags[DELETES])
+    if not 0 <= first <= last <= version or deletes < 0:
+        raise ValueError(f"instants {first} to {last}, {deletes} deletes")
+    return Block(path, first, last, size, deletes, tuple(sorted(values.items())))
+
+
+def tags_of(block: Block) -> dict[str, str]:
+    return {FIRST: str(block.first), LAST: str(block.last), DELETES: str(block.deletes)}
+
+
+def txns_of(state: LogState) -> tuple[Txn, ...]:
+    """The `txn`s that record a state. The mark is -1 before the first merge, and again after a
+    restore to a version before it."""
+    return (Txn(BASE, state.base), Txn(MARK, state.mark))

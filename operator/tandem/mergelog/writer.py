@@ -1,0 +1,269 @@
+"""`LogWriter`: appends upserts and deletes to the log of a merge-on-read table.
+
+Needs no lock and no cluster, and writes below `_tandem/log` only. A batch counts once, however
+often it is appended. An append looks at the base table after it began, and has read each version of
+the log below its own: so it has a place in the one order of both.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Self
+
+import pyarrow as pa
+
+from tandem.delta.actions import Action, AddFile, Txn
+from tandem.delta.log.commit import commit_info
+from tandem.delta.log.maintenance import maintain
+from tandem.delta.properties import checkpoint_interval
+from tandem.errors import InvalidSpec
+from tandem.mergelog.create import put
+from tandem.mergelog.rows.blocks import arrange, tagged, write_blocks
+from tandem.mergelog.state.base_history import BaseHistory, base_of, require_same_table
+from tandem.mergelog.state.commits import transition
+from tandem.mergelog.state.log_table import (
+    MergeLog,
+    block_format,
+    check_settings,
+    settings_of,
+)
+from tandem.mergelog.state.model import ROLLBACK, WRITER, block_of
+
+BLOCKS = "blocks"
+"""The folder of block files below the log's root; one folder per session in it."""
+
+FAIRNESS = 2.0
+"""After a commit a writer pauses for a random time of at most so many times as long as that commit
+took: without the pause, the 99th percentile of 16 saturated writers is twice as long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """The outcome of an append.
+
+    Attributes:
+        instant: the version of the log; None for a batch that had been appended before, and whose
+            commit is no longer in the log.
+        repeated: whether the batch had been appended before.
+    """
+
+    instant: int | None
+    repeated: bool = False
+
+
+class LogWriter:
+    """Appends batches under a writer's name. Not thread-safe; any number of writers may append at
+    the same time, each under a name of its own.
+
+    Args:
+        name: identifies the writer for all time, across processes.
+    Raises: NotMergeOnRead, UnsupportedFeature, InvalidSpec.
+    """
+
+    def __init__(
+        self,
+        log: MergeLog,
+        name: str,
+        *,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        if not name or not name.isprintable():
+            raise InvalidSpec(
+                "a log writer needs a name",
+                resource=log.store.location,
+                field="name",
+                found=repr(name),
+                expected="printable text",
+                remedy="Give each writer a name of its own that never changes",
+            )
+        self._log, self._name = log, name
+        self._now_ms, self._pause = now_ms, pause
+        self._session = secrets.token_hex(8)
+        self._uploads = 0
+        self._resume_at = 0.0
+        self._snapshot = log.snapshot()
+        self._base = log.base.snapshot()
+        self._checkpointed = self._snapshot.checkpoint_version or 0
+        # Two requests of an append, and a checkpoint.
+        self._pool = ThreadPoolExecutor(3, "tandem-log")
+
+    @property
+    def last_batch(self) -> int | None:
+        """The number of the last batch that is in the log, None if there is none."""
+        self._snapshot = self._log.update(self._snapshot)
+        txn = self._snapshot.txns.get(WRITER + self._name)
+        return None if txn is None else txn.version
+
+    def append(
+        self,
+        rows: pa.Table | pa.RecordBatch | None = None,
+        deletes: pa.Table | pa.RecordBatch | None = None,
+        *,
+        batch: int,
+    ) -> Appended:
+        """Append upserts and deletes as one instant.
+
+        Args:
+            rows: columns of the table, in any order; absent ones are NULL. The later row of a key
+                wins, unless the ordering column decides.
+            deletes: keys, and the ordering column if there is one; they follow the rows.
+            batch: number of the batch, greater than that of the writer's last one. A batch that
+                is in the log already is not appended again.
+        Raises: InvalidSpec, before anything is written; BaseReplaced, BaseHistoryGap,
+            OutcomeUnknown, StorageError. After an error, append the same batch again.
+        """
+        if batch < 0:
+            raise ValueError("batches are numbered from 0")
+        done = self._find(batch)
+        if done is not None:
+            return done
+        adds: list[AddFile] = []
+        waited = max(0.0, self._resume_at - time.monotonic())
+        if waited:
+            self._pause(waited)
+        while True:
+            base = self._pool.submit(self._log.base.update, self._base)
+            newest = self._pool.submit(self._log.update, self._snapshot)
+            layout = self._layout
+            refused: InvalidSpec | None = None
+            try:
+                if not adds:
+                    adds = self._upload(self._arrange(rows, deletes))
+            except InvalidSpec as error:
+                refused = error
+            self._base, self._snapshot = base.result(), newest.result()
+            if self._base.version < base_of(self._snapshot):
+                # Listed before the other writer did. A base that is older still was replaced.
+                self._base = self._log.base.update(self._base)
+            done = self._find(batch)
+            if done is not None:
+                return done
+            if self._layout != layout or self._rolled_back():
+                adds = []
+                continue
+            if refused is not None:
+                raise refused
+            started = time.monotonic()
+            instant = self._commit(adds, batch)
+            if instant is not None:
+                took = time.monotonic() - started
+                self._resume_at = time.monotonic() + random.uniform(0, FAIRNESS * took)
+                self._maintain(instant)
+                return Appended(instant)
+
+    @property
+    def _layout(self) -> tuple[str, tuple[str, ...]]:
+        """What the files of a block depend on."""
+        return self._base.metadata.schema_string, self._base.partition_columns
+
+    def _arrange(
+        self, rows: pa.Table | pa.RecordBatch | None, deletes: pa.Table | pa.RecordBatch | None
+    ) -> pa.Table:
+        settings = settings_of(self._snapshot)
+        check_settings(self._base, settings)
+        return arrange(self._base, settings, _table(rows), _table(deletes))
+
+    def _upload(self, rows: pa.Table) -> list[AddFile]:
+        self._uploads += 1
+        return write_blocks(
+            self._log.store,
+            f"{BLOCKS}/{self._session}",
+            block_format(self._base, settings_of(self._snapshot)),
+            rows,
+            task=self._uploads,
+        )
+
+    def _find(self, batch: int) -> Appended | None:
+        """The outcome of a batch that is in the log."""
+        txn = self._snapshot.txns.get(WRITER + self._name)
+        if txn is None or txn.version < batch:
+            return None
+        for version in range(self._snapshot.version, -1, -1):
+            commit = self._log.log.commit(version)
+            if commit is None:
+                break  # cleaned up
+            found = [
+                action.version
+                for action in commit.actions
+                if isinstance(action, Txn) and action.app_id == WRITER + self._name
+            ]
+            if found and found[-1] <= batch:
+                instant = version if found[-1] == batch else None
+                return Appended(instant, repeated=True)
+        return Appended(None, repeated=True)
+
+    def _rolled_back(self) -> bool:
+        """Whether a clean-up has taken this session for dead, and may delete its files."""
+        txn = self._snapshot.txns.get(ROLLBACK + self._session)
+        return txn is not None and txn.version >= self._uploads
+
+    def _commit(self, adds: list[AddFile], batch: int) -> int | None:
+        """The instant, None if another writer was faster."""
+        instant = self._snapshot.version + 1
+        history = BaseHistory(self._log, self._snapshot)
+        state = history.at(self._base.version)
+        require_same_table(self._base, state)
+        mine = {add.logged_path: tagged(add, instant, instant) for add in adds}
+        live = dict(state.live)
+        live |= {
+            path: block_of(path, add.size, add.tags, add.partition_values, instant)
+            for path, add in mine.items()
+        }
+
+        def added(path: str) -> AddFile:
+            return mine[path] if path in mine else history.restored(path)
+
+        now = self._now_ms()
+        actions: list[Action] = [
+            commit_info(
+                "WRITE",
+                {"mode": "Append"},
+                now_ms=now,
+                previous=self._snapshot,
+                blind_append=False,
+            ),
+            Txn(WRITER + self._name, batch, now),
+            *transition(
+                self._snapshot,
+                replace(state, live=live),
+                added,
+                base=self._base,
+                now_ms=now,
+            ),
+        ]
+        token = f"{self._session}.{self._uploads}.{instant}"
+        return instant if put(self._log, instant, actions, token) else None
+
+    def _maintain(self, instant: int) -> None:
+        """Write a checkpoint in the background, if one is due."""
+        if instant - self._checkpointed >= checkpoint_interval(self._snapshot.configuration):
+            self._checkpointed = instant
+            self._pool.submit(self._checkpoint)
+
+    def _checkpoint(self) -> None:
+        maintain(self._log.log, self._log.snapshot(), now_ms=self._now_ms())
+
+    def close(self) -> None:
+        self._pool.shutdown()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _table(rows: pa.Table | pa.RecordBatch | None) -> pa.Table | None:
+    return pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows

@@ -1,0 +1,182 @@
+"""`LogCompaction`: replace consecutive blocks of a log by one, in one commit.
+
+Its table is the log. Readers see the same rows with and without its commit, whatever was merged
+before, beside or after it, so it conflicts with no writer and no merge: a run whose blocks are all
+live is replaced, another one is dropped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tandem.delta import protocol
+from tandem.delta.actions import AddFile
+from tandem.errors import VersionNotFound
+from tandem.jobs.formats import InputFile, StitchJob, StitchRun
+from tandem.mergelog.runs import Run, all_blocks, small_runs
+from tandem.mergelog.state.log_table import MergeLog, settings_of, state_of
+from tandem.mergelog.state.model import Block, LogState, tags_of
+from tandem.operations.attempt import pins
+from tandem.operations.kinds.rewrite import locks_on
+from tandem.operations.kinds.table.job_files import output_add
+from tandem.operations.kinds.table.table_changes import verdict_of_table
+from tandem.operations.machine.events import Verdict
+from tandem.operations.model import ChangeSet, Decision, OutputFileChange, Planned, Table, Work
+from tandem.spec.log_compaction import LogCompaction, Strategy
+from tandem.spec.status import Plan, Reconciled
+
+NEVER_EXPIRED = -1
+DELETES_KEPT_MS = 168 * 3600 * 1000
+"""How long a merged delete stays in force by default, with an ordering column."""
+
+
+def log_of(table: Table) -> Table:
+    """The log of a table, as the table of an operation.
+
+    Raises: NotMergeOnRead if it has none, UnsupportedFeature if a later version wrote it.
+    """
+    found = MergeLog(table.log)
+    found.snapshot()
+    return replace(table, store=found.store, log=found.log, display=f"{table.display} (log)")
+
+
+class LogCompactionKind:
+    """The `Kind` of one LogCompaction."""
+
+    protocol_kind = protocol.OperationKind.LOG_COMPACTION
+
+    def __init__(self, resource: LogCompaction) -> None:
+        self._resource = resource
+
+    def plan(self, work: Work) -> Planned:
+        snapshot = work.snapshot
+        state, settings = state_of(snapshot), settings_of(snapshot)
+        runs = self._runs(work, state)
+        blocks = [block for run in runs for block in run.blocks]
+        names = tuple(_name(run) for run in runs)
+        size = sum(run.size for run in runs)
+        summary = Plan(
+            read_version=snapshot.version,
+            inputs=len(blocks),
+            input_bytes=size,
+            segments=names,
+            output_files=len(runs),
+            cost_bytes=2 * size,
+            locks=tuple(f"Rewrite instants {name}" for name in names),
+        )
+        locks = locks_on(str(block.first) for block in blocks)
+        if not runs:
+            found = f"{len(state.live)} live blocks, no run of {self._resource.spec.min_blocks}"
+            return Planned(summary, None, locks, nothing_to_do=found)
+        inputs = tuple(self._input(block) for block in blocks)
+        places = {file.logged_path: at for at, file in enumerate(inputs)}
+        job = StitchJob(
+            inputs=inputs,
+            runs=tuple(
+                StitchRun(
+                    inputs=tuple(places[block.path] for block in run.blocks),
+                    first=tuple(block.first for block in run.blocks),
+                    last=tuple(block.last for block in run.blocks),
+                )
+                for run in runs
+            ),
+            keys=settings.keys,
+            ordering_column=settings.ordering_column,
+            # As this version of the log records it: a later mark can fall by a restore.
+            mark=state.mark,
+            expired=_expired(work),
+            max_block_bytes=self._resource.spec.max_block_bytes,
+        )
+        return Planned(summary, job, locks)
+
+    def _runs(self, work: Work, state: LogState) -> tuple[Run, ...]:
+        taken: set[str] = set()
+        for pin in pins.unfinished(work.table.store):
+            if pin.operation_id != work.identity.operation_id:
+                taken |= pins.inputs(work.table.store, pin)
+        spec = self._resource.spec
+        if spec.strategy is Strategy.ALL_BLOCKS:
+            return all_blocks(state, taken)
+        return small_runs(
+            state, min_blocks=spec.min_blocks, max_bytes=spec.max_block_bytes, taken=taken
+        )
+
+    @staticmethod
+    def _input(block: Block) -> InputFile:
+        return InputFile(
+            logged_path=block.path, size=block.size, rows=0, partition_values=dict(block.group)
+        )
+
+    def plan_of_adopted(self, work: Work) -> Planned:
+        plan, job = work.frozen
+        assert isinstance(job.job, StitchJob)
+        firsts = (str(first) for run in job.job.runs for first in run.first)
+        return Planned(plan.summary, None, locks_on(firsts))
+
+    def load(self, work: Work, round_: int) -> None:
+        """Its result is its files."""
+
+    def decide(self, work: Work) -> Decision:
+        refusal = verdict_of_table(work, self.protocol_kind, needs_vectors=False)
+        if refusal is not None:
+            return refusal
+        _, job = work.frozen
+        assert isinstance(job.job, StitchJob)
+        live = state_of(work.snapshot).live
+        applicable = frozenset(
+            at
+            for at, run in enumerate(job.job.runs)
+            if all(job.job.inputs[place].logged_path in live for place in run.inputs)
+        )
+        if not applicable:
+            return Decision(Verdict.SUPERSEDED, "no run has all of its blocks left")
+        return Decision(Verdict.COMMIT, payload=applicable)
+
+    def change(self, work: Work) -> ChangeSet:
+        plan, spec = work.frozen
+        job = spec.job
+        assert isinstance(job, StitchJob)
+        assert work.decision is not None
+        applicable = work.decision.payload
+        assert isinstance(applicable, frozenset)
+        outputs = []
+        for file in work.results[0].outputs:
+            if file.run in applicable:
+                run = job.runs[file.run]
+                block = Block(file.path, run.first[0], run.last[-1], file.size, file.deletes)
+                add = output_add(file, tags_of(block), data_change=False)
+                outputs.append(OutputFileChange(add, file.rows))
+        gone = [job.inputs[place].logged_path for at in applicable for place in job.runs[at].inputs]
+        removes: dict[str, AddFile] = work.snapshot.files_by_path(gone)
+        return ChangeSet(
+            operation="OPTIMIZE",
+            parameters={"predicate": "[]", "zOrderBy": "[]", "auto": "false"},
+            outputs=tuple(outputs),
+            removes=tuple(removes[path] for path in gone),
+            data_change=False,
+            segments=tuple(
+                f"{job.runs[at].first[0]}-{job.runs[at].last[-1]}" for at in sorted(applicable)
+            ),
+            reconciled=Reconciled(
+                commits_seen=max(0, work.snapshot.version - plan.read_version),
+                bins_dropped=len(job.runs) - len(applicable),
+                rounds=work.rounds,
+            ),
+        )
+
+
+def _expired(work: Work) -> int:
+    """The last instant whose deletes are no longer kept; -1 for none."""
+    lake = work.table.spec
+    if lake is None or lake.spec.merge_on_read is None:
+        return NEVER_EXPIRED
+    kept = lake.spec.merge_on_read.deletes_kept
+    until = work.now_ms - (DELETES_KEPT_MS if kept is None else kept)
+    try:
+        return work.table.log.snapshot(timestamp_ms=until).version
+    except VersionNotFound:
+        return NEVER_EXPIRED  # the log is younger
+
+
+def _name(run: Run) -> str:
+    return f"{run.first}-{run.last}"

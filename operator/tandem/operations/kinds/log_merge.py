@@ -1,0 +1,335 @@
+"""`TableCompaction` of type `LogMerge`: moves the records of the log into the base table.
+
+Hides rows of the base table and adds those that the log shows, in one commit with the mark. The
+merged view before and after is the same. Serializable: at each version that it might follow, the
+rows of files that are new since the job are compared with the winners, too; so appends of others
+come before the log, and rows that others moved are found where they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyroaring import BitMap64
+
+from tandem.delta import protocol
+from tandem.delta.actions import AddFile, Txn
+from tandem.delta.datafiles.reader import DataFileReader
+from tandem.delta.log.files import to_adds
+from tandem.delta.log.snapshot import Snapshot
+from tandem.delta.scan import table_format
+from tandem.errors import ManifestInvalid
+from tandem.jobs.formats import InputFile, JobSpec, LogBlock, LogMergeJob
+from tandem.locks.model import LockResource, segment
+from tandem.mergelog.rows.merged import MergeResult, at_version, read
+from tandem.mergelog.rows.pruned import may_hold
+from tandem.mergelog.rows.winners import LogWinners, MatchedRows, match, winners_of
+from tandem.mergelog.state.base_history import BaseHistory
+from tandem.mergelog.state.log_table import (
+    LOG_FOLDER,
+    MergeLog,
+    block_format,
+    log_partitions,
+    settings_of,
+    state_of,
+)
+from tandem.mergelog.state.model import MERGED, LogState, in_order
+from tandem.operations.attempt.sidecars import read_sidecar
+from tandem.operations.kinds.table.job_files import output_add, require_inside
+from tandem.operations.kinds.table.segment_numbers import new_segment, numbers_at
+from tandem.operations.kinds.table.snapshot_view import SnapshotView, VectorCache
+from tandem.operations.kinds.table.table_changes import verdict_of_table
+from tandem.operations.machine.events import Verdict
+from tandem.operations.model import ChangeSet, Decision, OutputFileChange, Planned, Work
+from tandem.spec.compaction import TableCompaction
+from tandem.spec.status import Plan, Reconciled, RowsAffected
+from tandem.timeline.segments import output_tags
+
+_LOCK: tuple[LockResource, ...] = (segment(LOG_FOLDER),)
+"""Two merges of one log exclude each other; other operations are reconciled with at the commit."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Unmerged:
+    """The log as of a version of the base table: a version of it, and what it says then."""
+
+    snapshot: Snapshot
+    state: LogState
+
+
+@dataclass(frozen=True, slots=True)
+class _LogAtPlan:
+    """The version of the log that an attempt merges. Its history keeps the commits of the base
+    table that it has read: each round of the commit loop reads the new ones only."""
+
+    log: MergeLog
+    snapshot: Snapshot
+    history: BaseHistory
+
+
+class LogMergeKind:
+    """The `Kind` of one LogMerge."""
+
+    protocol_kind = protocol.OperationKind.MERGE
+
+    def __init__(self, resource: TableCompaction) -> None:
+        self._resource = resource
+        self._planned = False
+        self._won: tuple[object, LogWinners] | None = None
+        self._forget()
+
+    def _forget(self) -> None:
+        """Drop what belongs to a plan and its result."""
+        self._matches: dict[str, MatchedRows] = {}
+        self._places: dict[int, list[int]] = {}
+        self._cache: VectorCache | None = None
+        self._log: _LogAtPlan | None = None
+
+    # Planning
+
+    def plan(self, work: Work) -> Planned:
+        self._forget()
+        base = work.snapshot
+        log = MergeLog(work.table.log)
+        found = _as_of(log, log.snapshot(), base)
+        blocks = found.state.unmerged
+        size = sum(block.size for block in blocks)
+        summary = Plan(read_version=base.version, inputs=len(blocks), input_bytes=size)
+        if not blocks:
+            nothing = "the base table holds all records of the log"
+            planned = Planned(summary, None, _LOCK, nothing_to_do=nothing, superseded=self._planned)
+            self._planned = True
+            return planned
+        self._planned = True
+        settings = settings_of(found.snapshot)
+        live = in_order(found.state.live.values())
+        records = self._winners(log, found.snapshot, found.state, base).overlay.records
+        mask = may_hold(base, settings, records)
+        candidates = list(to_adds(base.files.filter(pa.array(mask))))
+        require_inside(work.table, candidates)
+        cache = self._vectors(work)
+        cache.load(add.deletion_vector for add in candidates if add.deletion_vector)
+        job = LogMergeJob(
+            inputs=tuple(_input(cache, add) for add in candidates),
+            blocks=tuple(
+                LogBlock(
+                    logged_path=block.path,
+                    first=block.first,
+                    last=block.last,
+                    size=block.size,
+                    partition_values=dict(block.group),
+                )
+                for block in live
+            ),
+            log_version=found.snapshot.version,
+            log_partition_columns=log_partitions(base, settings),
+            keys=settings.keys,
+            ordering_column=settings.ordering_column,
+            mark=found.state.mark,
+            target_file_size=self._resource.spec.target_file_size,
+        )
+        summary = summary.model_copy(
+            update={
+                "inputs": len(live) + len(candidates),
+                "input_bytes": sum(b.size for b in live) + sum(a.size for a in candidates),
+                "locks": ("Rewrite the log",),
+            }
+        )
+        return Planned(summary, job, _LOCK)
+
+    def _winners(
+        self, log: MergeLog, snapshot: Snapshot, state: LogState, base: Snapshot
+    ) -> LogWinners:
+        """The winners of a state of the log. The plan needs them, and a commit that follows others:
+        they are kept, since to find them reads the whole log."""
+        grounds = (state.mark, state.live, base.metadata.schema_string)
+        if self._won is None or self._won[0] != grounds:
+            settings = settings_of(snapshot)
+            found = winners_of(
+                log.store,
+                in_order(state.live.values()),
+                block_format(base, settings),
+                settings,
+                state.mark,
+            )
+            assert found is not None  # without a limit of memory
+            self._won = (grounds, found)
+        return self._won[1]
+
+    def plan_of_adopted(self, work: Work) -> Planned:
+        return Planned(work.frozen[0].summary, None, _LOCK)
+
+    def _vectors(self, work: Work) -> VectorCache:
+        if self._cache is None:
+            self._cache = VectorCache(work.table.store)
+        return self._cache
+
+    # Reconciling
+
+    def load(self, work: Work, round_: int) -> None:
+        self._forget()
+        result = work.results[round_]
+        _, spec = work.frozen
+        job = _job(spec)
+        if result.matches is None:
+            raise ManifestInvalid("a log merge's result has no matches", field="matches")
+        try:
+            with pa.ipc.open_file(
+                pa.BufferReader(read_sidecar(work.table.store, result.matches))
+            ) as reader:
+                found = read(reader.read_all())
+        except (pa.ArrowInvalid, ValueError) as error:
+            raise ManifestInvalid(
+                "the matches of a log merge cannot be read",
+                resource=result.matches.path,
+                found=str(error)[:300],
+                expected="an Arrow file with the columns of `MATCHES`",
+            ) from error
+        if any(number >= len(job.inputs) for number in found.inputs) or any(
+            len(found.outputs.get(at, ())) != output.rows
+            for at, output in enumerate(result.outputs)
+        ):
+            raise ManifestInvalid(
+                "the matches of a log merge are not those of its files",
+                resource=result.matches.path,
+                field="matches",
+            )
+        none = np.empty(0, np.int64)
+        nothing = MatchedRows(none, none, none.astype(bool), none.astype(bool))
+        self._matches = {
+            file.logged_path: found.inputs.get(number, nothing)
+            for number, file in enumerate(job.inputs)
+        }
+        self._places = {at: winners.tolist() for at, winners in found.outputs.items()}
+
+    def decide(self, work: Work) -> Decision:
+        refusal = verdict_of_table(work, self.protocol_kind, needs_vectors=True)
+        if refusal is not None:
+            return refusal
+        plan, _ = work.frozen
+        history = self._log_at_plan(work).history
+        before, now = history.at(plan.read_version), history.at(work.snapshot.version)
+        if (before.base_id, before.mark, before.live) != (now.base_id, now.mark, now.live):
+            why = "another merge of the log, or a boundary such as an overwrite or a restore"
+            return Decision(Verdict.REPLAN, why)
+        return Decision(Verdict.COMMIT, payload=self._result_at(work, now))
+
+    def _log_at_plan(self, work: Work) -> _LogAtPlan:
+        if self._log is None:
+            log = MergeLog(work.table.log)
+            snapshot = log.snapshot(_job(work.frozen[1]).log_version)
+            self._log = _LogAtPlan(log, snapshot, BaseHistory(log, snapshot))
+        return self._log
+
+    def _result_at(self, work: Work, state: LogState) -> MergeResult:
+        """What the merge changes at the version that it might follow."""
+        self._match_new_files(work, state)
+        view = SnapshotView(work.snapshot, self._vectors(work))
+        view.prefetch(self._matches)
+        live = {path: file for path in self._matches if (file := view.get(path)) is not None}
+        return at_version(
+            {path: self._matches[path] for path in live},
+            {path: file.dead for path, file in live.items()},
+        )
+
+    def _match_new_files(self, work: Work, state: LogState) -> None:
+        """Compare the rows of files that the job has not seen with the winners."""
+        base, found = work.snapshot, self._log_at_plan(work)
+        known = pa.array(self._matches, pa.string())
+        unknown = base.files.filter(pc.invert(pc.is_in(base.files["path"], value_set=known)))
+        if not unknown.num_rows:
+            return
+        settings = settings_of(found.snapshot)
+        overlay = self._winners(found.log, found.snapshot, state, base).overlay
+        mask = may_hold(replace(base, files=unknown), settings, overlay.records)
+        for add in to_adds(unknown.filter(pa.array(mask))):
+            with DataFileReader(
+                work.table.store,
+                add.path,
+                table_format(base),
+                partition_values=add.partition_values,
+                columns=settings.columns,
+            ) as reader:
+                # With deleted rows: the file may have another vector at the next version.
+                self._matches[add.logged_path] = match(reader, overlay, BitMap64())
+
+    def change(self, work: Work) -> ChangeSet:
+        assert work.decision is not None
+        found = work.decision.payload
+        assert isinstance(found, MergeResult)
+        plan, spec = work.frozen
+        job, result = _job(spec), work.results[0]
+        view = SnapshotView(work.snapshot, self._vectors(work))
+        view.prefetch(found.hidden)
+        created = new_segment(work.snapshot, work.now_ms)
+        tags = output_tags(created.name, created.sequence)
+        outputs = []
+        inserted = 0
+        for at, file in enumerate(result.outputs):
+            beaten = BitMap64(
+                position
+                for position, winner in enumerate(self._places[at])
+                if winner in found.beaten
+            )
+            inserted += file.rows - len(beaten)
+            if len(beaten) < file.rows:
+                add = output_add(file, tags, data_change=True)
+                outputs.append(OutputFileChange(add, file.rows, beaten or None))
+        log_id = self._log_at_plan(work).snapshot.metadata.id
+        return ChangeSet(
+            operation="MERGE",
+            parameters={"predicate": "[]", "matchedPredicates": "[]", "notMatchedPredicates": "[]"},
+            outputs=tuple(outputs),
+            marked=tuple(_marked(view, found.hidden)),
+            data_change=True,
+            isolation="Serializable",
+            segments=(created.name,) if outputs else (),
+            numbers=created.numbers if outputs else numbers_at(work.snapshot),
+            rows=RowsAffected(deleted=sum(map(len, found.hidden.values())), inserted=inserted),
+            reconciled=Reconciled(
+                commits_seen=max(0, work.snapshot.version - plan.read_version),
+                rounds=work.rounds,
+            ),
+            txns=(Txn(MERGED + log_id, job.log_version, work.now_ms),),
+        )
+
+
+def _as_of(log: MergeLog, newest: Snapshot, base: Snapshot) -> _Unmerged:
+    """The newest version of the log that has looked no further than a version of the base table.
+
+    The log is read after the base table here: that version cannot lack an instant that the base
+    table holds.
+    """
+    history = BaseHistory(log, newest)
+    if state_of(newest).base <= base.version:
+        return _Unmerged(newest, history.at(base.version))
+    instant, state = history.instant_before(base.version)
+    # Before the first version of the log there is nothing to merge.
+    return _Unmerged(log.snapshot(max(instant, 0)), state)
+
+
+def _job(spec: JobSpec) -> LogMergeJob:
+    assert isinstance(spec.job, LogMergeJob)
+    return spec.job
+
+
+def _input(cache: VectorCache, add: AddFile) -> InputFile:
+    # The job looks at deleted rows, too: another vector may be the file's at the commit.
+    return InputFile(
+        logged_path=add.logged_path,
+        size=add.size,
+        rows=cache.rows_of(add),
+        partition_values=dict(add.partition_values),
+    )
+
+
+def _marked(view: SnapshotView, hidden: Mapping[str, BitMap64]) -> Iterable[OutputFileChange]:
+    for path, positions in hidden.items():
+        add, state = view.add(path), view.get(path)
+        assert add is not None
+        assert state is not None
+        yield OutputFileChange(add, state.rows, state.dead | positions)

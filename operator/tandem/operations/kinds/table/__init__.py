@@ -1,0 +1,12 @@
+"""The table as kinds of operations see it: live files, commits since, changes, names of segments.
+
+Decides nothing about an operation.
+
+    job_files        from live files to job inputs, from job outputs to `add` actions
+    snapshot_view    the live files as reconciliation sees them
+    commit_history   what was committed since a version
+    table_changes    schema and protocol changes in between
+    merged           whether the records of a log are merged
+    segment_numbers  names of new segments
+    time_column      the table's time column in its files
+"""

@@ -1,0 +1,34 @@
+"""How a session performs its effects: lock mode, maintenance, and a hook for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tandem.delta.log.snapshot import Snapshot
+from tandem.locks.model import Mode
+from tandem.operations.machine.effects import Effect
+from tandem.operations.machine.events import Event
+from tandem.operations.model import Table
+
+Interceptor = Callable[[Effect, Callable[[], Event]], Event]
+"""Wraps every effect; calls its second argument to perform it."""
+
+_LOCK_WAIT_S = 1.0
+
+
+def passthrough(_effect: Effect, call: Callable[[], Event]) -> Event:
+    """The default `interceptor`: perform the effect."""
+    return call()
+
+
+@dataclass(frozen=True, slots=True)
+class PerformerOptions:
+    """`mode` and `priority` are those of the locks. `maintain` runs after a commit and does what
+    table properties require (checkpoint, log clean-up); it gets the version that was read
+    last."""
+
+    mode: Mode
+    lock_wait_s: float = _LOCK_WAIT_S
+    priority: int = 0
+    maintain: Callable[[Table, Snapshot], None] | None = None

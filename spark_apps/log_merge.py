@@ -1,0 +1,21 @@
+"""`spark-submit spark_apps/log_merge.py --location … --spec …/job.json`: a log merge's work."""
+
+from __future__ import annotations
+
+import sys
+
+from tandem.spark.jobs import log_merge
+from tandem.spark.runtime.control import Control, main
+from tandem.spark.runtime.session import context
+
+
+def run(control: Control) -> None:
+    spark_context = context(f"tandem-log-merge-{control.spec.operation_id}-{control.spec.attempt}")
+    try:
+        log_merge.run(control, spark_context)
+    finally:
+        spark_context.stop()
+
+
+if __name__ == "__main__":
+    sys.exit(main(run))

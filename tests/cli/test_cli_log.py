@@ -1,0 +1,102 @@
+"""`tandem log`: shows the blocks of a log, and ends an uncertainty about its base table."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from cli.invoke import Tandem
+from tandem.delta.actions import CommitInfo, Json
+from tandem.delta.log.delta_log import DeltaLog
+from tandem.mergelog.create import ensure_log
+from tandem.mergelog.state.log_table import LogSettings, MergeLog
+from tandem.mergelog.writer import LogWriter
+from tandem.storage import open_store
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> MergeLog:
+    """A table of three rows; its log has an upsert of two keys, and a delete."""
+    path = str(tmp_path / "t")
+    rows = pa.table({"id": [1, 2, 3], "v": ["a", "b", "c"]})
+    write_deltalake(path, rows, configuration={"delta.enableDeletionVectors": "true"})
+    log = MergeLog(DeltaLog(open_store(path)))
+    ensure_log(log, LogSettings(("id",)), now_ms=0, nonce="made once")
+    with LogWriter(log, "orders") as writer:
+        writer.append(pa.table({"id": [2, 4], "v": ["B", "D"]}), batch=0)
+        writer.append(deletes=pa.table({"id": [1]}), batch=1)
+    return log
+
+
+def rows(tandem: Tandem, table: Path) -> list[tuple[int, str]]:
+    found = tandem("scan", table, "-o", "json").stdout.splitlines()
+    return sorted((row["id"], row["v"]) for row in map(json.loads, found))
+
+
+def test_show_lists_the_blocks_in_order(tandem: Tandem, log: MergeLog, tmp_path: Path) -> None:
+    shown = json.loads(tandem("log", "show", tmp_path / "t", "-o", "json").stdout)
+    assert [(b["first"], b["last"], b["deletes"]) for b in shown["blocks"]] == [
+        (1, 1, 0),
+        (2, 2, 1),
+    ]
+    assert (shown["version"], shown["baseVersion"], shown["mark"]) == (2, 0, None)
+    result = tandem("log", "show", tmp_path / "t")
+    assert "2 live blocks, 2 not merged" in result.stderr
+    assert result.stdout.count("appended") == 2
+
+
+def test_a_table_without_a_log_is_refused(tandem: Tandem, tmp_path: Path) -> None:
+    write_deltalake(str(tmp_path / "t"), pa.table({"id": [1]}))
+    result = tandem("log", "show", tmp_path / "t")
+    assert result.exit_code == 1
+    assert "the table has no log of blocks" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"), [("--keep", [(2, "B"), (4, "D")]), ("--discard", [])]
+)
+def test_resolve_keeps_or_discards_unmerged_records(
+    tandem: Tandem,
+    log: MergeLog,
+    tmp_path: Path,
+    answer: str,
+    expected: list[tuple[int, str]],
+) -> None:
+    _remove_every_file(log.base)
+    refused = tandem("scan", tmp_path / "t", "-o", "json")
+    assert "BaseReplaced" in refused.stderr or "is not certain" in refused.stderr
+    assert tandem("log", "resolve", tmp_path / "t", answer).exit_code == 0
+    assert rows(tandem, tmp_path / "t") == expected
+
+
+def _remove_every_file(base: DeltaLog) -> None:
+    """An operation that Tandem does not know."""
+    from tandem.delta.log.commit import remove_of
+
+    snapshot = base.snapshot()
+    body: Json = {"timestamp": 0, "operation": "SWAP", "operationParameters": {}}
+    removes = [remove_of(add, deletion_ms=0, data_change=True) for add in snapshot.adds()]
+    base.put_commit(snapshot.version + 1, [CommitInfo(body), *removes], token="foreign")
+
+
+def test_cleaning_the_base_table_leaves_its_log_alone(
+    tandem: Tandem, log: MergeLog, tmp_path: Path
+) -> None:
+    path = tmp_path / "t"
+    write_deltalake(str(path), pa.table({"id": [7], "v": ["z"]}), mode="overwrite")
+    for file in path.rglob("*"):
+        os.utime(file, (0, 0))
+    lake = tmp_path / "lake.yaml"
+    lake.write_text(
+        "apiVersion: tandem.dev/v1alpha1\nkind: LakeTable\nmetadata: {name: lake}\n"
+        f"spec: {{location: '{path.as_uri()}', retention: {{files: 0s}}}}\n"
+    )
+    before = {file for file in (path / "_tandem" / "log").rglob("*") if file.is_file()}
+    cleaned = tandem("clean", "lake", "-f", lake)
+    assert "Removed 1 file" in cleaned.stderr, cleaned.stderr
+    assert {file for file in (path / "_tandem" / "log").rglob("*") if file.is_file()} == before

@@ -1,0 +1,114 @@
+"""A merge-on-read table, and operations on it through the engine with jobs in this process."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+from deltalake import write_deltalake
+
+from support.jobs.quick_jobs import QuickJobs
+from tandem import mergelog
+from tandem.delta.log.delta_log import DeltaLog
+from tandem.delta.scan import scan
+from tandem.operations.execute import ExecutionOptions, finish, open_session
+from tandem.operations.model import Table
+from tandem.operations.ports import Ports
+from tandem.spec.compaction import TableCompaction
+from tandem.spec.log_compaction import LogCompaction
+from tandem.spec.status import OperationStatus
+from tandem.storage import open_store
+
+Rows = list[tuple[int, int, str]]
+"""id, at and value, in order."""
+
+MERGE: Final[dict[str, Any]] = {"type": "LogMerge"}
+MAJOR: Final[dict[str, Any]] = {"type": "Major"}
+STITCH: Final[dict[str, Any]] = {"strategy": "AllBlocks"}
+
+
+def rows(ids: range, value: str, at: int) -> pa.Table:
+    return pa.table(
+        {
+            "id": pa.array(ids, pa.int64()),
+            "at": pa.array([at] * len(ids), pa.int64()),
+            "value": [value] * len(ids),
+        }
+    )
+
+
+def make(folder: Path, ordering: str) -> Path:
+    """Two files of four rows; upserts of keys 2 and 4 to 11, and deletes of 0 and 1 in the log."""
+    vectors = {"delta.enableDeletionVectors": "true"}
+    write_deltalake(str(folder), rows(range(4), "base", 5), configuration=vectors)
+    write_deltalake(str(folder), rows(range(4, 8), "base", 5), mode="append")
+    log = mergelog.open_log(str(folder))
+    settings = mergelog.LogSettings(("id",), ordering)
+    mergelog.ensure_log(log, settings, now_ms=0, nonce="made once")
+    with mergelog.LogWriter(log, "shop", pause=lambda _: None) as writer:
+        writer.append(rows(range(4, 10), "first", 6), batch=0)
+        writer.append(rows(range(6, 12), "second", 7), batch=1)
+        writer.append(None, rows(range(2), "", 8).select(list(settings.columns)), batch=2)
+        # With an ordering column, the row of the base table is greater.
+        writer.append(rows(range(2, 3), "older", 3), batch=3)
+    return folder
+
+
+class Orders:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.location = str(folder)
+        self.store = open_store(self.location)
+        self.log = mergelog.open_log(self.location)
+
+    @classmethod
+    def copy(cls, template: Path, folder: Path) -> Orders:
+        return cls(shutil.copytree(template, folder))
+
+    def run(
+        self,
+        spec: dict[str, Any],
+        interceptor: Callable[..., Any] | None = None,
+        *,
+        name: str = "it",
+    ) -> OperationStatus:
+        model = LogCompaction if "strategy" in spec else TableCompaction
+        operation = model.model_validate(
+            {
+                "apiVersion": "tandem.dev/v1alpha1",
+                "kind": model.kind_name,
+                "metadata": {"name": name},
+                "spec": {"tableRef": {"name": "orders"}, **spec},
+            }
+        )
+        execution = ExecutionOptions(poll_ms=1)
+        if interceptor is not None:
+            execution = replace(execution, interceptor=interceptor)
+        table = Table(self.store, DeltaLog(self.store), "LakeTable/orders")
+        ports = Ports(jobs=QuickJobs())
+        session = open_session(operation, table, ports, execution)
+        return finish(session, operation, ports)
+
+    def append(self, upserts: pa.Table, *, batch: int = 0) -> None:
+        """Under a writer's name of its own."""
+        with mergelog.LogWriter(self.log, "later", pause=lambda _: None) as writer:
+            writer.append(upserts, batch=batch)
+
+    def view(self) -> Rows:
+        return _sorted(mergelog.MergedView.open(self.log).scan().read_all())
+
+    def base(self) -> Rows:
+        return _sorted(scan(self.log.base.snapshot(), self.log.base.store).read_all())
+
+    @property
+    def ordered(self) -> bool:
+        return mergelog.MergedView.open(self.log).settings.ordered
+
+
+def _sorted(found: pa.Table) -> Rows:
+    columns = [found[name].to_pylist() for name in ("id", "at", "value")]
+    return sorted(zip(*columns, strict=True))

@@ -1,0 +1,201 @@
+"""Random histories of a base table and its log, checked against the serial model after each step.
+
+python -m mergelog.search --seeds 0:10000
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from mergelog import oracle
+from mergelog.oracle import Event, Row
+from mergelog.world import MergePlan, World
+from tandem.mergelog.runs import Run
+
+KEYS = range(4)
+ORDERS = (None, 0, 1, 2, 3)
+
+
+@dataclass
+class Began:
+    """An append that has begun: it may look at the base from this version on."""
+
+    looked_at: int
+
+
+@dataclass
+class History:
+    seed: int
+    steps: int = 16
+    random: random.Random = field(init=False)
+    world: World = field(init=False)
+    trace: list[str] = field(default_factory=list)
+    appending: list[Began] = field(default_factory=list)
+    stitching: list[tuple[tuple[Run, ...], int]] = field(default_factory=list)
+    merging: list[MergePlan] = field(default_factory=list)
+    named: int = 0
+
+    def __post_init__(self) -> None:
+        self.random = random.Random(self.seed)
+        self.world = World(ordered=self.random.random() < 0.5)
+
+    def run(self) -> None:
+        """Raises: AssertionError, with the history."""
+        self.world.insert(self._rows(3))
+        for _ in range(self.steps):
+            step = self.random.choices(list(STEPS), list(STEPS.values()))[0]
+            before = self._view()
+            self.trace.append(step.__name__.strip("_"))
+            unchanged = step(self)
+            if unchanged:
+                assert self._view() == before, self._failure("the view changed")
+            self._check()
+
+    def _check(self) -> None:
+        world = self.world
+        for version in range(world.base + 1):
+            state = oracle.replay(world.changes, world.appends, ordered=world.ordered, upto=version)
+            expected = oracle.view(state, ordered=world.ordered)
+            found = world.view(version)
+            assert found == expected, self._failure(
+                f"version {version}: found {found}, expected {expected}"
+            )
+
+    def _view(self) -> list[Row]:
+        return self.world.view()
+
+    def _failure(self, what: str) -> str:
+        return f"seed {self.seed}, {self.trace}: {what}"
+
+    # Values
+
+    def _value(self, order: int | None) -> str:
+        self.named += 1
+        return f"v{self.named}@{order}"
+
+    def _rows(self, most: int) -> tuple[Row, ...]:
+        keys = self.random.sample(KEYS, self.random.randint(0, most))
+        orders = [self.random.choice(ORDERS) for _ in keys]
+        return tuple(
+            Row(key, order, self._value(order)) for key, order in zip(keys, orders, strict=True)
+        )
+
+    def _events(self) -> tuple[Event, ...]:
+        keys = self.random.sample(KEYS, self.random.randint(1, 3))
+        found = []
+        for key in keys:
+            order = self.random.choice(ORDERS)
+            deletes = self.random.random() < 0.35
+            found.append(Event(key, order, None if deletes else self._value(order)))
+        return tuple(found)
+
+    # Steps: each returns whether it must not change the view.
+
+    def _insert(self) -> bool:
+        self.world.insert(self._rows(2))
+        return False
+
+    def _update(self) -> bool:
+        keys = frozenset(self.random.sample(KEYS, 2))
+        value = None
+        if self.random.random() < 0.5:
+            self.named += 1
+            value = f"u{self.named}@0"
+        self.world.update(keys, value)
+        return False
+
+    def _rearrange(self) -> bool:
+        self.world.rearrange()
+        return True
+
+    def _overwrite(self) -> bool:
+        self.world.overwrite(self._rows(3))
+        return False
+
+    def _restore(self) -> bool:
+        self.world.restore(self.random.randint(0, self.world.base))
+        return False
+
+    def _append(self) -> bool:
+        self.world.append(self._events(), self.world.base)
+        return False
+
+    def _begin_append(self) -> bool:
+        self.appending.append(Began(self.world.base))
+        return True
+
+    def _end_append(self) -> bool:
+        if self.appending:
+            began = self.appending.pop(self.random.randrange(len(self.appending)))
+            looked_at = self.random.randint(began.looked_at, self.world.base)
+            self.world.append(self._events(), looked_at)
+            return False
+        return True
+
+    def _advance(self) -> bool:
+        self.world.advance_base()
+        return True
+
+    def _stitch(self) -> bool:
+        runs = self.world.runs(self.random.choice(("AllBlocks", "SmallRuns")))
+        self.world.stitch(runs, len(self.world.log) - 1)
+        return True
+
+    def _begin_stitch(self) -> bool:
+        runs = self.world.runs("AllBlocks")
+        self.stitching.append((runs, len(self.world.log) - 1))
+        return True
+
+    def _end_stitch(self) -> bool:
+        if self.stitching:
+            self.world.stitch(*self.stitching.pop())
+        return True
+
+    def _merge(self) -> bool:
+        self.world.commit_merge(self.world.plan_merge())
+        return True
+
+    def _begin_merge(self) -> bool:
+        self.merging.append(self.world.plan_merge())
+        return True
+
+    def _end_merge(self) -> bool:
+        if self.merging:
+            self.world.commit_merge(self.merging.pop())
+        return True
+
+
+STEPS: dict[Callable[[History], bool], float] = {
+    History._append: 5,
+    History._begin_append: 1,
+    History._end_append: 1,
+    History._insert: 1,
+    History._update: 1,
+    History._rearrange: 0.5,
+    History._overwrite: 0.5,
+    History._restore: 1,
+    History._advance: 0.5,
+    History._stitch: 1.5,
+    History._begin_stitch: 0.7,
+    History._end_stitch: 0.7,
+    History._merge: 1,
+    History._begin_merge: 0.7,
+    History._end_merge: 0.7,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", default="0:10000")
+    first, last = (int(text) for text in parser.parse_args().seeds.split(":"))
+    for seed in range(first, last):
+        History(seed).run()
+    sys.stdout.write(f"{last - first} histories agree with the serial model\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""A log compaction or a merge with another commit right before its own: the view is that of a twin
+table, where the other commit was alone (W matrix in small, L1, L4, E13).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from mergelog.orders import MAJOR, MERGE, STITCH, Orders, rows
+from support.some import some
+from tandem.operations.machine.effects import Effect, Point
+from tandem.spec.status import Phase
+
+Action = Callable[[Orders], object]
+
+
+def _table(orders: Orders) -> DeltaTable:
+    return DeltaTable(orders.location)
+
+
+def _write(ids: range, value: str, at: int, mode: Any = "append") -> Action:
+    return lambda orders: write_deltalake(orders.location, rows(ids, value, at), mode=mode)
+
+
+def _merge(orders: Orders) -> None:
+    source = pa.table({"id": [3, 5, 30], "at": [9, 9, 9], "value": ["merged"] * 3})
+    merger = _table(orders).merge(source, "t.id = s.id", source_alias="s", target_alias="t")
+    merger.when_matched_update_all().when_not_matched_insert_all().execute()
+
+
+def _merge_and_append(orders: Orders) -> None:
+    orders.run(MERGE, name="beside")
+    orders.append(rows(range(5, 7), "later", 8))
+
+
+ACTIONS: Final[Mapping[str, Action]] = {
+    "append of another key": _write(range(30, 32), "theirs", 6),
+    "append of a key of the log": _write(range(5, 6), "theirs", 6),
+    "append of a greater row": _write(range(5, 6), "theirs", 9),
+    "append of a deleted key": _write(range(1), "theirs", 9),
+    "update": lambda orders: _table(orders).update(
+        updates={"value": "'changed'", "at": "9"}, predicate="id IN (2, 5)"
+    ),
+    "delete": lambda orders: _table(orders).delete("id IN (1, 2, 5)"),
+    "delete of a row that beats the log": lambda orders: _table(orders).delete("id = 2"),
+    "delete of everything": lambda orders: _table(orders).delete(),
+    "merge": _merge,
+    "overwrite": _write(range(5, 7), "theirs", 1, "overwrite"),
+    "optimize": lambda orders: _table(orders).optimize.compact(),
+    "restore": lambda orders: _table(orders).restore(0),
+    "compaction of ours": lambda orders: orders.run(MAJOR, name="beside"),
+    "append to the log": lambda orders: orders.append(rows(range(5, 7), "later", 8)),
+    "log compaction": lambda orders: orders.run(STITCH, name="beside"),
+    "log merge": lambda orders: orders.run(MERGE, name="beside"),
+    "log merge and append to the log": _merge_and_append,
+}
+LATE = {"append to the log", "log merge and append to the log"}
+"""What a merge that has read the log leaves for the next one."""
+
+
+@dataclass
+class Before:
+    """An `interceptor` that performs an action right before the first effect of a point."""
+
+    point: Point
+    action: Callable[[], object]
+    done: bool = False
+
+    def __call__(self, effect: Effect, call: Callable[[], Any]) -> Any:
+        if effect.point is self.point and not self.done:
+            self.done = True
+            self.action()
+        return call()
+
+
+POINTS = (Point.PUT_COMMIT, Point.PERSIST_PLAN, Point.RECONCILE)
+
+
+@pytest.mark.parametrize("point", some(POINTS))
+@pytest.mark.parametrize("action", ACTIONS)
+@pytest.mark.parametrize("spec", [MERGE, STITCH], ids=["merge", "compaction"])
+def test_the_view_is_that_of_the_other_commit_alone(
+    orders: Orders,
+    orders_template: Path,
+    tmp_path: Path,
+    spec: dict[str, Any],
+    action: str,
+    point: Point,
+) -> None:
+    twin = Orders.copy(orders_template, tmp_path / "twin")
+    ACTIONS[action](twin)
+    expected = twin.view()
+    before = Before(point, lambda: ACTIONS[action](orders))
+    status = orders.run(spec, before)
+    assert before.done
+    assert status.phase in (Phase.SUCCEEDED, Phase.SUPERSEDED), status
+    assert orders.view() == expected
+    if spec is MERGE and action not in LATE:
+        assert orders.base() == expected
+    # A second operation of each kind finds it so, too.
+    for number, again in enumerate((STITCH, MERGE)):
+        assert orders.run(again, name=f"again-{number}").phase is Phase.SUCCEEDED
+        assert orders.view() == expected
+    assert orders.base() == expected

@@ -1,0 +1,54 @@
+"""A log compaction or a merge dies, loses an answer or repeats an effect at any point: the next run
+ends it, its work counts once, and the view stays what it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import pytest
+
+from mergelog.orders import MERGE, STITCH, Orders, rows
+from support.lake.faults import Fault, ProcessDied, StrikeOnce
+from support.some import some
+from tandem.operations.machine.effects import Point
+from tandem.spec.status import Phase
+
+POINTS = (
+    Point.CLAIM_ATTEMPT,
+    Point.PERSIST_PLAN,
+    Point.START_JOB,
+    Point.READ_RESULT,
+    Point.RECONCILE,
+    Point.WRITE_SIDECARS,
+    Point.PUT_COMMIT,
+    Point.RECORD_RESULT,
+    Point.CLEAN_UNUSED,
+    Point.MAINTAIN,
+)
+
+
+CASES = [(point, fault) for point in POINTS for fault in Fault]
+
+
+@pytest.mark.parametrize(("point", "fault"), some(CASES))
+@pytest.mark.parametrize("spec", [MERGE, STITCH], ids=["merge", "compaction"])
+def test_a_fault_at_any_point_costs_no_record(
+    orders: Orders, spec: dict[str, Any], point: Point, fault: Fault
+) -> None:
+    expected = orders.view()
+    strike = StrikeOnce(point, fault)
+    with contextlib.suppress(ProcessDied):
+        orders.run(spec, strike)
+    assert strike.struck
+    assert orders.view() == expected
+    # An append in between must survive.
+    orders.append(rows(range(20, 21), "later", 9))
+    status = orders.run(spec)
+    assert status.phase in (Phase.SUCCEEDED, Phase.SUPERSEDED), status
+    assert orders.view() == [*expected, (20, 9, "later")]
+    if spec is MERGE:
+        assert [row for row in orders.base() if row[0] != 20] == expected
+        marks = [name for name in orders.log.base.snapshot().txns if "tandem.log:" in name]
+        assert len(marks) == 1

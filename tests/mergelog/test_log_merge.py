@@ -1,0 +1,83 @@
+"""`LogMerge` through the engine: one commit, the same view before and after, and others beside it.
+
+Jobs run in this process; `test_thin_path` has real Spark.
+"""
+
+from __future__ import annotations
+
+from deltalake import DeltaTable, write_deltalake
+
+from mergelog.orders import MERGE, STITCH, Orders, rows
+from mergelog.test_beside import Before
+from tandem import mergelog
+from tandem.operations.machine.effects import Point
+from tandem.spec.status import Phase
+
+
+def live(orders: Orders) -> int:
+    return len(mergelog.MergedView.open(orders.log).state.live)
+
+
+def test_blocks_go_four_one_none_and_no_view_changes(orders: Orders) -> None:
+    expected = orders.view()
+    assert live(orders) == 4
+    assert orders.run(STITCH).phase is Phase.SUCCEEDED
+    assert (live(orders), orders.view()) == (1, expected)
+    assert orders.run(MERGE).phase is Phase.SUCCEEDED
+    assert orders.view() == orders.base() == expected
+    # With an ordering column a merged delete stays in force.
+    assert live(orders) == (1 if orders.ordered else 0)
+    assert not mergelog.MergedView.open(orders.log).state.unmerged
+    version = orders.log.base.snapshot().version
+    assert orders.run(MERGE, name="once-more").phase is Phase.SUCCEEDED
+    assert orders.log.base.snapshot().version == version
+    orders.append(rows(range(1), "late", 3))
+    assert orders.view() == (expected if orders.ordered else [(0, 3, "late"), *expected])
+
+
+def test_what_others_commit_while_the_job_runs_comes_before_the_log(orders: Orders) -> None:
+    def beside() -> None:
+        # A row of a key of the log, one of another, a greater one, and a change of matched rows.
+        write_deltalake(orders.location, rows(range(4, 5), "theirs", 4), mode="append")
+        write_deltalake(orders.location, rows(range(50, 51), "theirs", 6), mode="append")
+        write_deltalake(orders.location, rows(range(6, 7), "greater", 9), mode="append")
+        changes = {"value": "'changed'"}
+        DeltaTable(orders.location).update(updates=changes, predicate="id = 7 OR id = 3")
+        DeltaTable(orders.location).optimize.compact()
+        orders.append(rows(range(5, 6), "meanwhile", 8))
+
+    before = Before(Point.READ_RESULT, beside)
+    assert orders.run(MERGE, before).phase is Phase.SUCCEEDED
+    assert before.done
+    found = orders.view()
+    by_id = {row[0]: row[2] for row in found}
+    assert len(found) == len(by_id)
+    assert by_id[4] == "first"
+    assert by_id[50] == "theirs"
+    assert by_id[6] == ("greater" if orders.ordered else "second")
+    assert by_id[7] == "second"
+    assert by_id[3] == "changed"
+    assert by_id[5] == "meanwhile"
+    assert set(by_id) == {*range(2, 12), 50}
+    # The append came after the log that was merged.
+    assert [row for row in orders.base() if row[0] == 5] == [(5, 6, "first")]
+
+
+def test_an_overwrite_while_the_job_runs_voids_the_records(orders: Orders) -> None:
+    def overwrite() -> None:
+        write_deltalake(orders.location, rows(range(1), "new", 1), mode="overwrite")
+
+    status = orders.run(MERGE, Before(Point.READ_RESULT, overwrite))
+    assert status.phase in (Phase.SUPERSEDED, Phase.SUCCEEDED)
+    assert orders.base() == orders.view() == [(0, 1, "new")]
+
+
+def test_a_restore_after_a_merge_brings_the_records_back(orders: Orders) -> None:
+    before, read = orders.view(), orders.log.base.snapshot().version
+    assert orders.run(MERGE).phase is Phase.SUCCEEDED
+    DeltaTable(orders.location).restore(read)
+    assert orders.view() == before
+    orders.append(rows(range(20, 21), "later", 1))
+    assert orders.view() == [*before, (20, 1, "later")]
+    assert orders.run(MERGE, name="again").phase is Phase.SUCCEEDED
+    assert orders.base() == [*before, (20, 1, "later")]

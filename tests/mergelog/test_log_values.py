@@ -1,0 +1,362 @@
+"""Rows come back from the merged view as they were appended: all types, names and partitions."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from mergelog.lake import Merged, made
+from support.values.kinds import KINDS, Kind
+from tandem.errors import InvalidSpec
+from tandem.storage import open_store
+
+PLAIN = [kind for kind in KINDS if not pa.types.is_struct(kind.arrow)]
+KEYS = [kind for kind in PLAIN if not pa.types.is_floating(kind.arrow)]
+
+
+def name_of(kind: Kind) -> str:
+    return kind.name
+
+
+def distinct(kind: Kind) -> list[Any]:
+    """The values of a kind, the ordinary one first."""
+    return list(dict.fromkeys([kind.ordinary, *kind.extremes]))
+
+
+def bits(column: pa.ChunkedArray | pa.Array) -> list[str]:
+    """Values that tell both zeros apart, and dates beyond Python's calendar."""
+    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if pa.types.is_date(array.type):
+        array = array.cast(pa.int32())
+    elif pa.types.is_timestamp(array.type):
+        array = array.cast(pa.int64())
+    return [repr(value) for value in array.to_pylist()]
+
+
+def by_id(found: pa.Table) -> pa.Table:
+    return found.sort_by("id")
+
+
+def ids(numbers: Sequence[int | None]) -> pa.Array:
+    return pa.array(numbers, pa.int64())
+
+
+# Types
+
+
+def test_values_of_every_type_come_back(tmp_path: Path) -> None:
+    most = max(len(kind.extremes) for kind in KINDS) + 2
+    columns = {
+        kind.name: kind.array([*kind.extremes, kind.ordinary, *[None] * most][:most])
+        for kind in KINDS
+    }
+    rows = pa.table({"id": ids(range(most)), **columns})
+    merged = made(tmp_path / "t", rows.slice(0, 1), keys=("id",))
+    merged.append(rows)
+    found = by_id(merged.view())
+    for kind in KINDS:
+        assert bits(found[kind.name]) == bits(rows[kind.name]), kind.name
+
+
+@pytest.mark.parametrize("kind", KEYS, ids=name_of)
+def test_keys_of_every_type_find_their_rows(tmp_path: Path, kind: Kind) -> None:
+    """All values are in the base; the first half is replaced, the others deleted."""
+    values = distinct(kind)
+    half = (len(values) + 1) // 2
+    every = pa.table({"id": ids(range(len(values))), "key": kind.array(values)})
+    merged = made(tmp_path / "t", every, keys=("key",))
+    upserts = pa.table({"id": ids(range(100, 100 + half)), "key": kind.array(values[:half])})
+    merged.append(upserts, pa.table({"key": kind.array(values[half:])}))
+    found = by_id(merged.view())
+    assert found["id"].to_pylist() == list(range(100, 100 + half))
+    assert bits(found["key"]) == bits(kind.array(values[:half]))
+
+
+@pytest.mark.parametrize("kind", PLAIN, ids=name_of)
+def test_ordering_columns_of_every_type_decide(tmp_path: Path, kind: Kind) -> None:
+    """Each pair of values, one in the base, one in the log."""
+    values = [None, *distinct(kind)]
+    pairs = list(itertools.product(values, values))
+    numbers = ids(range(len(pairs)))
+
+    def side(at: int, who: str) -> pa.Table:
+        named = pa.array([who] * len(pairs))
+        return pa.table(
+            {"id": numbers, "o": kind.array([pair[at] for pair in pairs]), "who": named}
+        )
+
+    merged = made(tmp_path / "t", side(0, "base"), keys=("id",), ordering="o")
+    merged.append(side(1, "log"))
+    expected = ["base" if weight(one) > weight(other) else "log" for one, other in pairs]
+    assert by_id(merged.view())["who"].to_pylist() == expected
+
+
+def weight(value: Any) -> tuple[int, Any]:
+    if value is None:
+        return (0, 0)
+    if value != value:
+        return (2, 0)
+    return (1, value.encode() if isinstance(value, str) else value)
+
+
+NESTED = pa.schema(
+    [
+        ("s", pa.struct([("a", pa.int32()), ("b", pa.struct([("c d.e", pa.string())]))])),
+        ("l", pa.list_(pa.list_(pa.int64()))),
+        ("m", pa.map_(pa.string(), pa.struct([("x", pa.decimal128(38, 10))]))),
+        ("t", pa.list_(pa.struct([("u", pa.timestamp("us", "UTC"))]))),
+    ]
+)
+
+
+def nested(number: int) -> dict[str, Any]:
+    rows: list[dict[str, Any]] = [
+        {"s": None, "l": None, "m": None, "t": None},
+        {"s": {"a": 1, "b": None}, "l": [], "m": [], "t": []},
+        {"s": {"a": None, "b": {"c d.e": ""}}, "l": [[1], None, []], "m": [("", None)],
+         "t": [None, {"u": None}]},
+        {"s": {"a": 2, "b": {"c d.e": "ü"}}, "l": [[None, 2**62]], "m": [("k", {"x": None})],
+         "t": [{"u": 1}]},
+    ]  # fmt: skip
+    return rows[number]
+
+
+def test_nested_columns_come_back(tmp_path: Path) -> None:
+    rows = pa.Table.from_pylist([nested(at) for at in range(4)], NESTED)
+    rows = rows.add_column(0, "id", ids(range(4)))
+    merged = made(tmp_path / "t", rows.slice(0, 2), keys=("id",))
+    merged.append(rows.slice(1), pa.table({"id": ids([0])}))
+    assert by_id(merged.view()).to_pylist() == rows.slice(1).to_pylist()
+    merged.append(None, pa.table({"id": ids([1, 2])}))
+    assert merged.view().to_pylist() == rows.slice(3).to_pylist()
+
+
+CONVERSIONS = {
+    "smaller integers": (pa.int64(), pa.array([1, None], pa.int8())),
+    "larger integers that fit": (pa.int8(), pa.array([127, None], pa.int64())),
+    "large strings": (pa.string(), pa.array(["ü", None], pa.large_string())),
+    "string views": (pa.string(), pa.array(["ü", None], pa.string_view())),
+    "dictionaries": (pa.string(), pa.array(["ü", None]).dictionary_encode()),
+    "large binaries": (pa.binary(), pa.array([b"\0", None], pa.large_binary())),
+    "milliseconds": (pa.timestamp("us", "UTC"), pa.array([-1, None], pa.timestamp("ms", "UTC"))),
+    "another zone": (pa.timestamp("us", "UTC"),
+                     pa.array([5, None], pa.timestamp("us", "Europe/Berlin"))),
+    "whole nanoseconds": (pa.timestamp("us"), pa.array([-5000, None], pa.timestamp("ns"))),
+    "integers as decimals": (pa.decimal128(38, 10), pa.array([7, None])),
+    "smaller decimals": (pa.decimal128(38, 10), pa.array(["1.5", None]).cast(pa.decimal128(4, 1))),
+    "float as double": (pa.float64(), pa.array([0.5, None], pa.float32())),
+    "large lists": (pa.list_(pa.int32()), pa.array([[1], None], pa.large_list(pa.int64()))),
+    "fields in another order": (
+        pa.struct([("a", pa.int32()), ("b", pa.string()), ("c", pa.string())]),
+        pa.array([{"b": "x", "a": 1}, None], pa.struct([("b", pa.string()), ("a", pa.int8())]))),
+    "nothing but NULL": (pa.list_(pa.int32()), pa.nulls(2)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CONVERSIONS)
+def test_a_value_of_another_width_is_stored_as_it_is(tmp_path: Path, name: str) -> None:
+    wanted, given = CONVERSIONS[name]
+    empty = pa.table({"id": ids([]), "c": pa.array([], wanted)})
+    merged = made(tmp_path / "t", empty, keys=("id",))
+    merged.append(pa.table({"id": ids([0, 1]), "c": given}))
+    found = by_id(merged.view())["c"]
+    assert found.type == wanted
+    if pa.types.is_struct(wanted):
+        assert found.to_pylist() == [{"a": 1, "b": "x", "c": None}, None]
+    elif pa.types.is_list(wanted):
+        assert found.to_pylist() == given.to_pylist()
+    else:
+        assert found.combine_chunks().equals(given.cast(wanted))
+
+
+REFUSED = {
+    "integer as boolean": (pa.bool_(), pa.array([5])),
+    "boolean as integer": (pa.int64(), pa.array([True])),
+    "integer as moment": (pa.timestamp("us"), pa.array([5])),
+    "moment as integer": (pa.int64(), pa.array([5], pa.timestamp("us"))),
+    "moment as day": (pa.date32(), pa.array([5], pa.timestamp("us"))),
+    "day as moment": (pa.timestamp("us"), pa.array([5], pa.date32())),
+    "moment without a zone as one with": (pa.timestamp("us", "UTC"),
+                                          pa.array([5], pa.timestamp("us"))),
+    "moment with a zone as one without": (pa.timestamp("us"),
+                                          pa.array([5], pa.timestamp("us", "UTC"))),
+    "parts of a microsecond": (pa.timestamp("us"), pa.array([1], pa.timestamp("ns"))),
+    "double as float": (pa.float32(), pa.array([0.1])),
+    "double as decimal": (pa.decimal128(10, 2), pa.array([0.5])),
+    "digits that a decimal lacks": (pa.decimal128(10, 1),
+                                    pa.array(["0.25"]).cast(pa.decimal128(10, 2))),
+    "integer beyond a double": (pa.float64(), pa.array([2**53 + 1])),
+    "text as bytes": (pa.binary(), pa.array(["a"])),
+    "bytes as text": (pa.string(), pa.array([b"a"])),
+    "text that is not UTF-8": (pa.string(), pa.array([b"\xff"]).view(pa.string())),
+    "duration": (pa.int64(), pa.array([5], pa.duration("us"))),
+    "nested number as text": (pa.list_(pa.string()), pa.array([[1]])),
+    "struct with an unknown field": (pa.struct([("a", pa.int32())]), pa.array([{"a": 1, "b": 2}])),
+    "map as struct": (pa.struct([("a", pa.int32())]),
+                      pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int32()))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_value_that_would_change_is_refused(tmp_path: Path, name: str) -> None:
+    wanted, given = REFUSED[name]
+    empty = pa.table({"id": ids([]), "c": pa.array([], wanted)})
+    merged = made(tmp_path / "t", empty, keys=("id",))
+    with pytest.raises(InvalidSpec) as caught:
+        merged.append(pa.table({"id": ids([0]), "c": given}))
+    assert caught.value.field.split(".")[0] == "c"
+    assert not list((tmp_path / "t" / "_tandem" / "log").glob("blocks/**/*.parquet"))
+
+
+# Names
+
+
+ODD = ("a b", "a.b", "ü😀", 'it\'s "quoted"', "`tick`", "UPPER", "%41", "k=v", "#", "_tandem")
+
+
+def test_odd_names_of_columns_are_names(tmp_path: Path) -> None:
+    def rows(first: int, count: int) -> pa.Table:
+        return pa.table(
+            {
+                name: pa.array([f"{at}-{number}" for number in range(first, first + count)])
+                for at, name in enumerate(ODD)
+            }
+        )
+
+    for number, key in enumerate(("a.b", "ü😀", "`tick`", "k=v")):
+        merged = made(tmp_path / f"t{number}", rows(0, 3), keys=(key, "a b"), ordering="UPPER")
+        merged.append(rows(2, 2), rows(0, 1).select([key, "a b", "UPPER"]))
+        assert merged.view().sort_by("a b").to_pylist() == rows(1, 3).to_pylist()
+
+
+# Partitions
+
+
+SPECIAL = [
+    *("x", "a b", "a/b", "a=b", "ü😀", "100%", "%41", "..", ".", "'", '"', "a\\b", "\t", "#?&+"),
+    *("é" * 60, "null", "__HIVE_DEFAULT_PARTITION__"),
+]
+
+
+def test_special_characters_in_partition_values_are_kept(tmp_path: Path) -> None:
+    rows = pa.table({"id": ids(range(len(SPECIAL))), "p": SPECIAL})
+    base = pa.table({"id": ids([0, 900]), "p": ["x", "y"]})
+    merged = made(tmp_path / "t", base, keys=("id", "p"), partition_by=["p"])
+    merged.append(rows)
+    assert merged.log.snapshot().partition_columns == ("p",)
+    expected = sorted([*enumerate(SPECIAL), (900, "y")])
+    assert sorted(tuple(row.values()) for row in merged.view().to_pylist()) == expected
+    merged.append(None, rows.slice(1))
+    assert sorted(tuple(row.values()) for row in merged.view().to_pylist()) == [
+        (0, "x"),
+        (900, "y"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "kind", [kind for kind in KEYS if kind.name not in ("text", "bytes")], ids=name_of
+)
+def test_partition_keys_of_every_type_find_their_rows(tmp_path: Path, kind: Kind) -> None:
+    values = [value for value in distinct(kind) if not beyond_a_path(kind, value)]
+    every = pa.table({"id": ids(range(len(values))), "key": kind.array(values)})
+    merged = made(tmp_path / "t", every.slice(0, 1), keys=("id", "key"), partition_by=["key"])
+    merged.append(every)
+    found = by_id(merged.view())
+    assert bits(found["key"]) == bits(every["key"])
+    merged.append(None, every.slice(1))
+    assert merged.view()["id"].to_pylist() == [0]
+
+
+def beyond_a_path(kind: Kind, value: Any) -> bool:
+    """Moments beyond the year 9999 have no text that all engines read."""
+    return bool(pa.types.is_timestamp(kind.arrow) and value > 253_402_300_799_999_999)
+
+
+@pytest.mark.parametrize(
+    ("type_", "value"), [(pa.string(), ""), (pa.binary(), b""), (pa.binary(), b"\xff")]
+)
+def test_a_key_that_a_partition_column_cannot_hold_is_refused(
+    tmp_path: Path, type_: pa.DataType, value: Any
+) -> None:
+    base = pa.table({"id": ids([0]), "p": pa.array([b"x"]).cast(type_)})
+    merged = made(tmp_path / "t", base, keys=("id", "p"), partition_by=["p"])
+    row = pa.table({"id": ids([0]), "p": pa.array([value], type_)})
+    for rows, deletes in ((row, None), (None, row)):
+        with pytest.raises(InvalidSpec, match="partition column cannot hold a key"):
+            merged.append(rows, deletes)
+    assert merged.log.log.latest_version() == 0
+
+
+def test_an_empty_text_is_a_key_like_any_other_without_partitions(tmp_path: Path) -> None:
+    base = pa.table({"id": ["", "a"], "v": ["1", "2"]})
+    merged = made(tmp_path / "t", base, keys=("id",))
+    merged.append(pa.table({"id": [""], "v": [""]}), pa.table({"id": ["a"]}))
+    assert merged.rows() == [("", "")]
+
+
+def test_a_base_partitioned_by_another_column_has_one_group_of_blocks(tmp_path: Path) -> None:
+    base = pa.table({"id": ids([1, 2, 3]), "p": ["x", "y", None]})
+    merged = made(tmp_path / "t", base, keys=("id",), partition_by=["p"])
+    assert merged.log.snapshot().partition_columns == ()
+    merged.append(pa.table({"id": ids([1, 4]), "p": ["y", ""]}), pa.table({"id": ids([3])}))
+    assert merged.rows() == [(1, "y"), (2, "y"), (4, "")]
+
+
+def test_rows_of_the_base_without_a_key_are_shown(tmp_path: Path) -> None:
+    base = pa.table({"id": ids([1, None, None]), "v": ["a", "b", "b"]})
+    merged = made(tmp_path / "t", base, keys=("id",))
+    merged.append(pa.table({"id": ids([1]), "v": ["A"]}))
+    assert merged.rows() == [(1, "A"), (None, "b"), (None, "b")]
+
+
+# Columns
+
+
+def test_a_scan_of_some_columns_needs_no_keys_among_them(tmp_path: Path) -> None:
+    base = pa.table({"id": ids([1, 2]), "v": ["a", "b"], "p": ["x", "x"]})
+    merged = made(tmp_path / "t", base, keys=("id",), ordering="v")
+    merged.append(pa.table({"id": ids([2, 3]), "v": ["c", "d"]}))
+    view = merged.open()
+    assert sorted(view.scan(["p"]).read_all()["p"].to_pylist(), key=repr) == sorted(
+        ["x", None, None], key=repr
+    )
+    found = view.scan(["P", "ID"]).read_all()
+    assert found.column_names == ["p", "id"]
+    assert sorted(found["id"].to_pylist()) == [1, 2, 3]
+    with pytest.raises(InvalidSpec, match="no such column"):
+        view.scan(["nothing"])
+
+
+def test_a_row_filter_sees_merged_rows_only(tmp_path: Path) -> None:
+    base = pa.table({"id": ids(range(10)), "v": ["a"] * 10})
+    merged = made(tmp_path / "t", base, keys=("id",))
+    merged.append(pa.table({"id": ids([3]), "v": ["b"]}), pa.table({"id": ids([4])}))
+    seen: list[tuple[int, str]] = []
+
+    def only_b(batch: pa.RecordBatch) -> pa.RecordBatch:
+        seen.extend(tuple(row.values()) for row in batch.to_pylist())
+        return batch.filter(pc.equal(batch.column("v"), "b"))
+
+    found = merged.open().scan(row_filter=only_b).read_all()
+    assert found.to_pylist() == [{"id": 3, "v": "b"}]
+    assert sorted(seen) == sorted([(at, "a") for at in range(10) if at not in (3, 4)] + [(3, "b")])
+
+
+def test_a_table_with_other_deletion_vectors_and_many_files_is_merged(tmp_path: Path) -> None:
+    base = pa.table({"id": ids(range(100)), "v": ["a"] * 100})
+    path = tmp_path / "t"
+    merged = made(path, base.slice(0, 40), keys=("id",))
+    for start in range(40, 100, 20):
+        write_deltalake(str(path), base.slice(start, 20), mode="append")
+    DeltaTable(str(path)).delete("id % 10 = 3")
+    merged.append(pa.table({"id": ids(range(0, 100, 5)), "v": ["b"] * 20}))
+    found = Merged(open_store(path.as_uri()), ("id",)).rows()
+    expected = [(at, "b" if at % 5 == 0 else "a") for at in range(100) if at % 10 != 3]
+    assert found == sorted(expected, key=repr)

@@ -1,0 +1,132 @@
+"""Resources of a merge-on-read table: `mergeOnRead` makes the log, statements wait for a merge."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+from typer.testing import CliRunner, Result
+
+from support.jobs.quick_jobs import QuickJobs
+from tandem import mergelog
+from tandem.cli.main import app
+from tandem.mergelog.state.log_table import settings_of
+from tandem.operations import runner
+from tandem.operations.ports import Ports
+
+TABLE = """
+apiVersion: tandem.dev/v1alpha1
+kind: LakeTable
+metadata: {{name: orders}}
+spec: {{location: "{location}"{spec}}}
+"""
+UPDATE = """---
+apiVersion: tandem.dev/v1alpha1
+kind: TableUpdate
+metadata: {name: fix}
+spec: {tableRef: {name: orders}, update: {where: "id = 2", set: {value: "'fixed'"}}}
+"""
+MERGE = """---
+apiVersion: tandem.dev/v1alpha1
+kind: TableCompaction
+metadata: {name: merge}
+spec: {tableRef: {name: orders}, type: LogMerge}
+"""
+BY_ID = ", mergeOnRead: {keys: [ID], orderingColumn: at, deletesKept: 24h}"
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "local_ports", lambda: Ports(jobs=QuickJobs()))
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    rows = pa.table({"id": [1, 2], "at": [1, 1], "value": ["a", "b"], "share": [0.5, 0.5]})
+    vectors = {"delta.enableDeletionVectors": "true"}
+    write_deltalake(str(tmp_path / "orders"), rows, configuration=vectors)
+    return tmp_path / "orders"
+
+
+def run(table: Path, spec: str, more: str = "", command: str = "run") -> Result:
+    file = table.parent / "resources.yaml"
+    file.write_text(TABLE.format(location=table.as_uri(), spec=spec) + more)
+    return CliRunner().invoke(app, [command, "-f", str(file), "-o", "json"], catch_exceptions=False)
+
+
+def test_merge_on_read_makes_a_log_once(table: Path) -> None:
+    log = mergelog.open_log(str(table))
+    planned = run(table, BY_ID, command="plan")
+    assert planned.exit_code == 0, planned.output
+    assert "would make the log" in planned.stdout
+    assert not log.exists()
+    for _ in range(2):
+        assert run(table, BY_ID).exit_code == 0
+    found = settings_of(log.snapshot())
+    # In the spelling of the table: names are case-insensitive.
+    assert (found.keys, found.ordering_column) == (("id",), "at")
+    assert log.snapshot().version == 0
+    assert log.base.snapshot().version == 0
+
+
+def test_the_keys_of_a_log_cannot_be_changed(table: Path) -> None:
+    assert run(table, BY_ID).exit_code == 0
+    changed = run(table, ", mergeOnRead: {keys: [value], orderingColumn: at}")
+    assert changed.exit_code == 1
+    assert "cannot be changed" in changed.stdout
+    assert run(table, "").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("keys: [nope]", "keys"),
+        ("keys: [share]", "no float"),
+        ("keys: [id], orderingColumn: nope", "orderingColumn"),
+        ("keys: [id], orderingColumn: id", "which is a key"),
+        ("keys: [id, ID]", "twice"),
+        ("keys: []", "keys"),
+        ("keys: [id], deletesKept: 1h", "deletesKept only goes with orderingColumn"),
+    ],
+)
+def test_a_log_that_cannot_be_is_refused_and_nothing_is_written(
+    table: Path, spec: str, message: str
+) -> None:
+    refused = run(table, f", mergeOnRead: {{{spec}}}")
+    assert refused.exit_code != 0
+    assert message in refused.output
+    assert not mergelog.open_log(str(table)).exists()
+
+
+def test_a_table_without_deletion_vectors_is_refused_unless_they_are_enabled(
+    tmp_path: Path,
+) -> None:
+    write_deltalake(str(tmp_path / "orders"), pa.table({"id": [1], "at": [1]}))
+    table = tmp_path / "orders"
+    refused = run(table, BY_ID)
+    assert refused.exit_code == 1
+    assert "merge-on-read needs deletion vectors" in refused.stdout
+    assert run(table, BY_ID + ", enableDeletionVectors: true").exit_code == 0
+    assert mergelog.open_log(str(table)).exists()
+
+
+def test_statements_are_refused_until_the_log_is_merged(table: Path) -> None:
+    assert run(table, BY_ID).exit_code == 0
+    log = mergelog.open_log(str(table))
+    with mergelog.LogWriter(log, "shop") as writer:
+        writer.append(pa.table({"id": [2], "at": [2], "value": ["new"]}), batch=0)
+    refused = run(table, BY_ID, UPDATE)
+    assert "UnmergedRecords" in refused.stdout
+    assert run(table, BY_ID, MERGE).exit_code == 0
+    again = CliRunner().invoke(
+        app,
+        ["run", "-f", str(table.parent / "resources.yaml"), "-o", "json"],
+        catch_exceptions=False,
+    )
+    assert json.loads(again.stdout)[1]["status"]["result"]["version"] == 1
+    assert run(table, BY_ID, UPDATE.replace("fix}", "fix-it}")).exit_code == 0
+    rows = mergelog.scan(str(table)).read_all().sort_by("id")
+    assert rows["value"].to_pylist() == ["a", "fixed"]

@@ -1,0 +1,14 @@
+"""Random histories of appends, log compactions, merges and statements of others agree with the
+serial model (L0-L5, I-37 for each version of the base table)."""
+
+from __future__ import annotations
+
+import pytest
+
+from mergelog.search import History
+
+
+@pytest.mark.parametrize("first", range(0, 240, 40))
+def test_I37_random_histories_agree_with_the_serial_model(first: int) -> None:
+    for seed in range(first, first + 40):
+        History(seed).run()
