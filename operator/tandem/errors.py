@@ -50,6 +50,11 @@ class Reason(StrEnum):
     ACCESS_DENIED = "AccessDenied"
     STORAGE_FULL = "StorageFull"
     STORAGE_ERROR = "StorageError"
+    # The log of a merge-on-read table.
+    NOT_MERGE_ON_READ = "NotMergeOnRead"
+    UNMERGED_RECORDS = "UnmergedRecords"
+    BASE_REPLACED = "BaseReplaced"
+    BASE_HISTORY_GAP = "BaseHistoryGap"
     # Services that are needed and do not answer.
     LOCKS_UNAVAILABLE = "LocksUnavailable"
     CLUSTER_UNAVAILABLE = "ClusterUnavailable"
@@ -223,6 +228,30 @@ class LogGap(VersionNotFound):
     def __init__(self, message: str, *, first_available: int, **details: object) -> None:
         super().__init__(message, **details)  # type: ignore[arg-type]
         self.first_available = first_available
+
+
+class NotMergeOnRead(TandemError):
+    """The table has no log of blocks."""
+
+    reason = Reason.NOT_MERGE_ON_READ
+
+
+class UnmergedRecords(TandemError):
+    """The log has records that the base table lacks, and that a statement must see."""
+
+    reason = Reason.UNMERGED_RECORDS
+
+
+class BaseReplaced(TandemError):
+    """What another writer did to the base table of a log is not certain."""
+
+    reason = Reason.BASE_REPLACED
+
+
+class BaseHistoryGap(TandemError):
+    """Commits of the base table are gone that decide which records of its log are valid."""
+
+    reason = Reason.BASE_HISTORY_GAP
 
 
 class StoreUnsuitable(TandemError):

@@ -53,7 +53,7 @@ BAD_FILES = {
     ),
     "two of one name": (
         LAKE + "---\n" + TIDY + "---\n" + TIDY,
-        ["TableCompaction/tidy.metadata.name", "two of this name", "Rename or remove"],
+        ["TableCompaction/tidy.metadata.name", "two resources have this name", "Rename or remove"],
     ),
     "a circle": (
         LAKE
@@ -63,7 +63,7 @@ BAD_FILES = {
         + HEAD
         + "kind: TableUpdate\nmetadata: {name: more}\nspec:\n  tableRef: {name: lake}\n"
         "  delete: {where: 'k = 1'}\n  dependsOn: [{kind: TableCompaction, name: tidy}]\n",
-        ["spec.dependsOn", "wait for each other", "→", "no circle", "Remove one"],
+        ["spec.dependsOn", "wait for each other", "→", "no cycle", "Remove one"],
     ),
     "a reference to nothing": (
         TIDY,
@@ -71,7 +71,7 @@ BAD_FILES = {
     ),
     "contradictory: a block of another type": (
         LAKE + "---\n" + TIDY.replace("type: Minor", "type: Major, minor: {thresholds: [4, 3]}"),
-        ["TableCompaction/tidy.spec", "minor only goes with type Minor", "Say type: Minor"],
+        ["TableCompaction/tidy.spec", "minor only goes with type Minor", "Set type: Minor"],
     ),
     "contradictory: update and delete": (
         LAKE + "---\n" + HEAD + "kind: TableUpdate\nmetadata: {name: more}\nspec:\n"

@@ -118,13 +118,13 @@ def test_a_row_on_which_the_statement_fails(what: str, lake: BadLake) -> None:
 
 
 SOURCES = {
-    "absent": (None, ["nowhere.csv", "the source is not there", "Correct the location"]),
+    "absent": (None, ["nowhere.csv", "the source does not exist", "Correct the location"]),
     "a column too many": ("id,k,v,w\n1,2,3,4\n", ["found: w", "expected: id, k, v"]),
     "a value that does not fit": (
         "id,k,v\n1,two,3\n",
         ["source.csv, line 2, column k", "found: two", "expected: bigint"],
     ),
-    "no file that it says to be": (b"PAR1\0\0\0", ["load", "source.csv", "damaged, cut off"]),
+    "no file that it says to be": (b"PAR1\0\0\0", ["load", "source.csv", "damaged, truncated"]),
 }
 
 

@@ -185,7 +185,7 @@ def test_interrupted_by_the_user(lake: BadLake) -> None:
     condition = end.condition("TableUpdate")
     assert condition["reason"] == "Interrupted"
     assert_mentions(condition["message"], "nothing was committed")
-    assert "what has committed stays" in end.said
+    assert "committed changes stay" in end.said
     assert not alive(driver)
     assert lake.shown() == lake.shown(3)
     assert lake.unreachable() == set()

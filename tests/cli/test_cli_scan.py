@@ -18,6 +18,11 @@ from hypothesis import strategies as st
 from cli.invoke import Tandem
 from tandem.cli.commands.scan import first_rows
 from tandem.cli.output import json_value
+from tandem.delta.log.delta_log import DeltaLog
+from tandem.mergelog.create import ensure_log
+from tandem.mergelog.state.log_table import LogSettings, MergeLog
+from tandem.mergelog.writer import LogWriter
+from tandem.storage import open_store
 
 
 def rows_of(table: Path, version: int | None = None) -> list[dict[str, object]]:
@@ -172,3 +177,27 @@ def test_a_preview_distinguishes_nulls_from_empty_strings(tandem: Tandem, tmp_pa
     head, _rule, *cells = tandem("scan", tmp_path / "t").stdout.strip().splitlines()
     assert head.split() == ["id", "name", "none"]
     assert [line.split() for line in cells] == [["1"], ["2", "null"]]
+
+
+def test_the_merged_view_of_a_merge_on_read_table(tandem: Tandem, tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    rows = pa.table({"id": [1, 2, 3], "v": ["a", "b", "c"]})
+    write_deltalake(str(path), rows, configuration={"delta.enableDeletionVectors": "true"})
+    log = MergeLog(DeltaLog(open_store(str(path))))
+    ensure_log(log, LogSettings(("id",)), now_ms=0, nonce="made once")
+    with LogWriter(log, "orders") as writer:
+        upserts = pa.table({"id": [2, 4], "v": ["B", "D"]})
+        writer.append(upserts, pa.table({"id": [1]}), batch=0)
+    merged = lines(tandem("scan", path, "-o", "json").stdout)
+    assert sorted((row["id"], row["v"]) for row in merged) == [(2, "B"), (3, "c"), (4, "D")]
+    base = lines(tandem("scan", path, "--base", "-o", "json").stdout)
+    assert [row["v"] for row in base] == ["a", "b", "c"]
+    # In a process of its own: Spark ends with it.
+    filtered = subprocess.run(
+        scan(path, "--where", "v = 'B'", "-o", "json"),
+        capture_output=True,
+        timeout=120,
+        check=True,
+        text=True,
+    )
+    assert lines(filtered.stdout) == [{"id": 2, "v": "B"}]

@@ -149,8 +149,8 @@ def test_clean_removes_what_is_past_the_retention_and_says_why(
     nothing = tandem("clean", table)
     assert (nothing.stdout, nothing.stderr) == (
         "",
-        "Nothing to remove. Files that older versions name stay until 7 days after a commit "
-        "removed them.\n",
+        "Nothing to remove. Files that older versions refer to are kept until 7 days after a "
+        "commit removed them.\n",
     )
 
 

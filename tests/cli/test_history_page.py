@@ -40,7 +40,7 @@ LOOK = """(() => {
     sheet: [sheet.width, sheet.height],
     texts: texts.map(e => e.textContent),
     invisible: texts.filter(e => e.getBoundingClientRect().width === 0).length,
-    arrows: svg.querySelectorAll(".arrow").length, rivers: svg.querySelectorAll(".river").length,
+    arrows: svg.querySelectorAll(".arrow").length, bands: svg.querySelectorAll(".river").length,
     bars: svg.querySelectorAll(".bar").length,
     wide: document.documentElement.scrollWidth - document.documentElement.clientWidth,
     paper: getComputedStyle(document.body).backgroundColor,
@@ -178,14 +178,14 @@ def test_segments_are_linked_to_the_segments_that_replaced_them() -> None:
     drawn = scene(entries(commits), segment_lifetimes(commits))
     into = {
         name: [child for it in river.into for child in it.names]
-        for river in drawn.rivers
+        for river in drawn.bands
         for name in river.names
     }
     assert {into[str(number)][0] for number in range(4)} == {"0.1"}
     assert {into[name][0] for name in ("0.1", "4", "5")} == {"0.2"}
     assert into["0.2"] == []
     # The child goes on where its largest parent was, the first of them.
-    row = {name: river.row for river in drawn.rivers for name in river.names}
+    row = {name: river.row for river in drawn.bands for name in river.names}
     assert row["0"] == row["0.1"] == row["0.2"]
     assert len({row[str(number)] for number in range(4)}) == 4
 
@@ -218,7 +218,7 @@ def test_many_foreign_commits_hide_no_operation_in_the_picture() -> None:
         log.commit("UPDATE", histories.SPARK, adds=[add], removes=[name])
     commits = log.commits()
     drawn = scene(entries(commits), segment_lifetimes(commits))
-    [first] = [river for river in drawn.rivers if foreign_name("theirs.parquet") in river.names]
+    [first] = [river for river in drawn.bands if foreign_name("theirs.parquet") in river.names]
     assert [kid.names for kid in first.into] == [[foreign_name("again-98.parquet")]]
 
 

@@ -223,7 +223,7 @@ def test_long_lists_of_a_plan_are_shortened_with_their_number() -> None:
     assert "version 3: 364 files, 2.0 KiB" in text
     assert "meets     nothing" in text
     late = PlanRequest("TableCompaction", "n", "m", outcome=body("TableCompaction", "m"))
-    assert "no operator has seen it in time" in shown(blocks([late]))
+    assert "no operator has seen it within the timeout" in shown(blocks([late]))
 
 
 def test_a_plan_says_what_the_spec_asks_for() -> None:

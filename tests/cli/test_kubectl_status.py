@@ -100,7 +100,7 @@ def test_the_operators_health_in_a_line() -> None:
 
     assert summary([], "in any namespace") == {
         "ok": False,
-        "summary": "no pod of it is seen in any namespace",
+        "summary": "none of its pods is visible in any namespace",
     }
     two = summary([pod("a", leads=True), pod("b", leads=False, ready=False, restarts=1)], "")
     assert two == {

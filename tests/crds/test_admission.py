@@ -230,6 +230,7 @@ def test_a_table_keeps_its_location_and_nothing_else(
         "time": {"column": "day"},
         "create": {"schema": [{"name": "a", "type": "long"}]},
         "compaction": {"minor": {}},
+        "mergeOnRead": {"keys": ["a"]},
     }
     assert {"location", *others} == set(fields_of("LakeTable"))
     (answer, *rest) = sender.dry_run(

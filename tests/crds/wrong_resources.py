@@ -146,6 +146,8 @@ WRONG = [
     create("not in schema", partitionBy=["c"]),
     create("partitionBy names a column twice", partitionBy=["a", "A"]),
     create("at least one column must not be in partitionBy", partitionBy=["a", "b"]),
+    table("keys names a column twice", mergeOnRead={"keys": ["a", "A"]}),
+    table("only goes with orderingColumn", mergeOnRead={"keys": ["a"], "deletesKept": "1h"}),
     # Compactions
     compaction("minor only goes with type Minor, but type is Major", minor={}),
     compaction("semiMajor only goes with type SemiMajor, but type is Major", semiMajor={}),
@@ -168,8 +170,8 @@ WRONG = [
     compaction("strategy Sort needs columns", layout={"strategy": "Sort"}),
     compaction("strategy ZOrder needs columns", layout={"strategy": "ZOrder", "columns": []}),
     # Segment rewrites
-    rewrite("must ask for at least one of purgeDeleted, recompress, sortBy"),
-    rewrite("must ask for at least one of purgeDeleted", purgeDeleted=False, sortBy=[]),
+    rewrite("must set at least one of purgeDeleted, recompress, sortBy"),
+    rewrite("must set at least one of purgeDeleted", purgeDeleted=False, sortBy=[]),
     rewrite("level only goes with zstd, gzip and lz4", recompress={"codec": "snappy", "level": 1}),
     rewrite("level only goes with", recompress={"codec": "uncompressed", "level": 1}),
     rewrite("the levels of gzip are 1 to 9", recompress={"codec": "gzip", "level": 10}),
@@ -225,7 +227,7 @@ ONLY_THE_VALIDATOR = [
     create("must be one of string, long", schema=[{"name": "a", "type": "decimal(9,10)"}]),
     create("must have type struct, array or map", schema=[{"name": "a", "type": {"type": "set"}}]),
     # Calendars.
-    schedule("must be a time that comes", cron="61 3 * * *"),
+    schedule("must be a time that occurs", cron="61 3 * * *"),
     schedule("must be an IANA time zone", timeZone="Europe/Atlantis"),
     window("must be an IANA time zone", timeZone="Europe/Atlantis"),
 ]

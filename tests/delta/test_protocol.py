@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from features_page import features_table
 from tandem.delta.actions import Metadata, Protocol
 from tandem.delta.protocol import (
     FEATURES,
@@ -20,7 +21,6 @@ from tandem.delta.protocol import (
     for_new_table,
     refusals,
     supports_deletion_vectors,
-    to_markdown,
     writer_features,
     writes_deletion_vectors,
 )
@@ -35,8 +35,9 @@ R, N, C, U, D, M = (
     OperationKind.DELETE,
     OperationKind.MERGE,
 )
+L = OperationKind.LOG_COMPACTION
 WRITES = {N, C, U, D, M}
-ALL = WRITES | {R}
+ALL = WRITES | {R, L}
 
 
 def _metadata(
@@ -124,6 +125,7 @@ IN_USE: dict[str, tuple[dict[str, Any], set[OperationKind]]] = {
         WRITES,
     ),
     "catalogManaged": ({}, ALL),
+    "tandem.mergeLog": ({}, WRITES),
     "catalogOwned-preview": ({}, ALL),
     "redirectReaderWriter-preview": (
         {"configuration": {"delta.redirectReaderWriter-preview": "{}"}},
@@ -164,7 +166,7 @@ def test_row_tracking_ends_only_with_suspension() -> None:
 
 def test_unknown_features_are_refused_by_name() -> None:
     writer_only = Protocol(1, 7, frozenset(), frozenset({"fromTheFuture"}))
-    assert _refused(writer_only, _metadata()) == WRITES
+    assert _refused(writer_only, _metadata()) == WRITES | {L}
     assert _refused(_named("fromTheFuture"), _metadata()) == ALL
     with pytest.raises(UnsupportedFeature, match="fromTheFuture"):
         check(writer_only, _metadata(), C)
@@ -172,7 +174,7 @@ def test_unknown_features_are_refused_by_name() -> None:
 
 def test_newer_protocol_versions_are_refused() -> None:
     assert _refused(Protocol(4, 8), _metadata()) == ALL
-    assert _refused(Protocol(3, 8), _metadata()) == WRITES
+    assert _refused(Protocol(3, 8), _metadata()) == WRITES | {L}
 
 
 @pytest.mark.parametrize(
@@ -275,4 +277,4 @@ def test_protocol_of_a_new_table_is_the_lowest_sufficient() -> None:
 
 def test_the_page_on_features_is_printed_from_the_table() -> None:
     page = Path(__file__).parents[2] / "docs" / "features.md"
-    assert page.read_text().endswith(to_markdown())
+    assert page.read_text().endswith(features_table())

@@ -24,7 +24,7 @@ from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.scan import scan
 from tandem.delta.schema import parse
 from tandem.errors import SourceUnreadable, StorageError
-from tandem.spark.runtime.listing import broken
+from tandem.spark.runtime.listing import decoding_error
 from tandem.storage import open_store
 
 UTC = pa.timestamp("us", tz="UTC")
@@ -180,7 +180,7 @@ def test_a_source_is_read_exactly_or_refused(old: bool, nested: bool, tmp_path: 
     assert rows("whole", found.slice(0, 2), exact=True) == 2
     with pytest.raises(StorageError) as caught:
         rows("cut", found, exact=True)
-    error = broken(caught.value)
+    error = decoding_error(caught.value)
     assert isinstance(error, SourceUnreadable)
     assert error.resource == "cut"
     assert error.field == ("x.element" if nested else "x")

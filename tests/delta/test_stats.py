@@ -18,7 +18,7 @@ from tandem.delta.datafiles.float_bounds import FloatBounds
 from tandem.delta.datafiles.stats import from_footer
 from tandem.delta.log import files
 from tandem.delta.schema import Field, PrimitiveType, StructType, parse, to_arrow
-from tandem.delta.stats import loosen, num_records
+from tandem.delta.stats import mark_bounds_wide, num_records
 from tandem.pruning.bounds import ColumnBounds
 from tandem.pruning.files import bounds_of
 from tandem.statements.types import Schema
@@ -93,12 +93,12 @@ def _bounds(text: str, type_: str) -> ColumnBounds:
 
 def test_loosened_statistics_keep_every_digit() -> None:
     text = '{"numRecords":3,"minValues":{"d":12345678901234567890.123456789012345678}}'
-    loose = loosen(text, 4)
+    loose = mark_bounds_wide(text, 4)
     assert "12345678901234567890.123456789012345678" in loose
     body = json.loads(loose)
     assert (body["numRecords"], body["tightBounds"]) == (4, False)
-    assert json.loads(loosen(None, 7)) == {"numRecords": 7, "tightBounds": False}
-    assert json.loads(loosen("[", 7)) == {"numRecords": 7, "tightBounds": False}
+    assert json.loads(mark_bounds_wide(None, 7)) == {"numRecords": 7, "tightBounds": False}
+    assert json.loads(mark_bounds_wide("[", 7)) == {"numRecords": 7, "tightBounds": False}
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from tandem.kube.client.kinds import (
     TABLE_KIND,
     generation_of,
     path,
-    retry_asked,
+    retry_requested,
     uid_of,
 )
 from tandem.kube.controllers.operation.reporting import Reporter
@@ -131,7 +131,7 @@ class Actor:
             started_ms=now,
             now_ms=now,
         )
-        retry = retry_asked(self.body)
+        retry = retry_requested(self.body)
         reporter = self._reporter()
         await self._written(reporter, reporter.as_of_now(status, retry))
 

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from support.jobs.inline_runner import DriverDied, InlineRunner
 from support.jobs.quick_jobs import Hook, QuickJobs, unwatched
-from tandem.jobs.formats import JobResult
+from tandem.jobs.results import JobResult
 from tandem.jobs.runner import JobPhase, JobRequest, JobStatus
 from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import Event

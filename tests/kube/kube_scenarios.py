@@ -41,7 +41,7 @@ from support.lake.lake import Lake
 from tandem.jobs.runner import JobRunner
 from tandem.kube.dev.controller import DevSettings, run_dev
 from tandem.kube.operator import run_operator
-from tandem.operations.session.performer import Interceptor, passthrough
+from tandem.operations.session.options import Interceptor, passthrough
 from tandem.spec.common import OPERATIONS, plural
 from tandem.spec.resources import Operation
 from tandem.spec.status import OperationStatus

@@ -154,7 +154,7 @@ def bare(cluster: Cluster, tmp_path: Path) -> Stage:
 
 def test_A1_new_compactible_segments_are_compacted_automatically(stage: Stage) -> None:
     table, lake = stage.lake(3, minor={"thresholds": [4, 3]})
-    said = stage.await_next(table, why="it takes 4 of level 0 or 3 of level 1")
+    said = stage.await_next(table, why="It needs 4 of level 0 or 3 of level 1")
     assert "what" not in said or said["what"] == ""
     assert stage.children(table) == []
 
@@ -182,7 +182,7 @@ def test_A1_new_compactible_segments_are_compacted_automatically(stage: Stage) -
         lake.append(batch(number))
     stage.await_children(table, 2)
     lake.assert_rows(loads(range(8)))
-    stage.await_next(table, why="None of 2 segments make a minor compaction")
+    stage.await_next(table, why="None of 2 segments qualify for a minor compaction")
 
 
 def test_A2_semi_major_comes_by_its_schedule_while_appends_are_compacted_beside_it(

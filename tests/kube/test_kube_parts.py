@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from tandem.errors import Reason
-from tandem.kube.client.kinds import PLAN, is_active, retry_asked
+from tandem.kube.client.kinds import PLAN, is_active, retry_requested
 from tandem.kube.client.resource_cache import ResourceCache, summarize
 from tandem.kube.runtime.job_slots import JobSlots
 from tandem.kube.tables.status import compose, held_lock, not_ready, ready
@@ -109,7 +109,7 @@ def test_operations_that_are_active() -> None:
     assert is_active(body(status={"phase": "Failed"}, metadata=asked))
     answered = body(status={"phase": "Failed", "observedRetry": "7"}, metadata=asked)
     assert not is_active(answered)
-    assert retry_asked(answered) == ""
+    assert retry_requested(answered) == ""
     assert not is_active(body(status={"phase": "Succeeded"}, metadata=asked))
 
 

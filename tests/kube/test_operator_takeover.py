@@ -28,7 +28,7 @@ from tandem.locks.etcd.store import EtcdLocks, EtcdSettings
 from tandem.locks.model import WHOLE_TABLE, LockRequest, Mode
 from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import Event
-from tandem.operations.session.performer import passthrough
+from tandem.operations.session.options import passthrough
 
 if TYPE_CHECKING:
     from support.cluster.api_server import Cluster

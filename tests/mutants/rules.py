@@ -132,7 +132,7 @@ RULES = (
         "statement-leaves-changed-rows",
         "statements: a row that S did not know is evaluated",
         "reconcile/statement.py",
-        "rows = concerned(at, carried.unknown) if carried.unknown else {}",
+        "rows = concerned(at, traced.unknown) if traced.unknown else {}",
         "rows: Mapping[str, BitMap64] = {}",
         _ROWS,
     ),
@@ -181,7 +181,7 @@ RULES = (
         "merges: a row that matched and stays keeps its source row from being inserted",
         "reconcile/merge_sources.py",
         "for f in matches.values() if f.sources is not None",
-        "for f in acting(matches).values() if f.sources is not None",
+        "for f in without_unchanged_rows(matches).values() if f.sources is not None",
         _RULES,
     ),
     Mutant(

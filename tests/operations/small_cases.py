@@ -30,7 +30,7 @@ from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import Event
 from tandem.operations.model import Work
 from tandem.operations.rounds.arrow import ArrowRounds
-from tandem.operations.rounds.port import SmallAnswer
+from tandem.operations.rounds.port import SmallRoundResult
 from tandem.reconcile.merge_sources import Sources
 from tandem.spec.resources import Operation
 from tandem.spec.status import OperationStatus
@@ -116,13 +116,13 @@ class Sometimes(ArrowRounds):
     def __post_init__(self) -> None:
         super().__init__()
 
-    def rows(self, work: Work, inputs: Sequence[InputFile]) -> SmallAnswer | None:
-        return self._told(super().rows(work, inputs))
+    def rows(self, work: Work, inputs: Sequence[InputFile]) -> SmallRoundResult | None:
+        return self._counted(super().rows(work, inputs))
 
-    def inserts(self, work: Work, matched: Sources) -> SmallAnswer | None:
-        return self._told(super().inserts(work, matched))
+    def inserts(self, work: Work, matched: Sources) -> SmallRoundResult | None:
+        return self._counted(super().inserts(work, matched))
 
-    def _told(self, answer: SmallAnswer | None) -> SmallAnswer | None:
+    def _counted(self, answer: SmallRoundResult | None) -> SmallRoundResult | None:
         # After its files were written: what is dropped leaves them behind.
         if answer is None or self.chance.random() < self.share:
             return None

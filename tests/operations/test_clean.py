@@ -246,16 +246,16 @@ def test_a_dry_run_changes_nothing_and_reports_the_same() -> None:
 def test_a_limited_round_leaves_the_rest_to_the_next() -> None:
     single = Single("compaction")
     assert single.run() is not None
-    first = swept(single, limit=3, thorough=False)
+    first = swept(single, limit=3, whole_log=False)
     assert len(first.garbage) == 3
     assert first.more
-    second = swept(single, days=0, thorough=False)
+    second = swept(single, days=0, whole_log=False)
     assert not second.more
     assert whys(first)[RemovalReason.REMOVED] + whys(second)[RemovalReason.REMOVED] == 6
     rewritten(single)
-    third = swept(single, thorough=False)
+    third = swept(single, whole_log=False)
     assert whys(third)[RemovalReason.REMOVED] > 0
-    stopped = swept(single, days=400, go_on=lambda: False)
+    stopped = swept(single, days=400, may_continue=lambda: False)
     assert stopped.garbage == ()
     assert stopped.more
 

@@ -70,7 +70,7 @@ class Daily:
 
         means = CleaningDependencies(clock=Clock())
         return len(
-            clean(self.table, self.rules(), means, CleaningOptions(thorough=thorough)).garbage
+            clean(self.table, self.rules(), means, CleaningOptions(whole_log=thorough)).garbage
         )
 
 

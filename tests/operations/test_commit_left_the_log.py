@@ -17,7 +17,7 @@ from tandem.delta.log.names import commit_path
 from tandem.delta.protocol import FORGETFUL
 from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import Event
-from tandem.operations.session.performer import Interceptor
+from tandem.operations.session.options import Interceptor
 from tandem.spec.resources import Operation
 from tandem.spec.status import Phase
 

@@ -76,7 +76,7 @@ def met(
             False,
             [
                 "1 commit since version 41",
-                "deleted rows of 1 input brought back by version 45 by `delta-rs:py-1.6.6` "
+                "deleted rows of 1 input restored by version 45 by `delta-rs:py-1.6.6` "
                 "(RESTORE) → 7 rows masked",
             ],
         ),

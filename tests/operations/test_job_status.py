@@ -10,7 +10,7 @@ import pytest
 from support.lake.memory_store import MemoryStore
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.errors import Reason
-from tandem.jobs.formats import JobFailure
+from tandem.jobs.results import JobFailure
 from tandem.jobs.runner import JobPhase, JobRequest, JobStatus
 from tandem.operations.attempt import paths
 from tandem.operations.machine.events import JobLost, JobRunning

@@ -43,7 +43,7 @@ def test_a_rewrite_of_segments_rewritten_meanwhile_is_superseded(tmp_path: Path)
         rewrite, interceptor=just_before(Point.START_JOB, lambda: _rewritten_by_others(lake))
     )
     assert status.phase is Phase.SUPERSEDED, status
-    assert "others rewrote" in status.conditions[0].message
+    assert "other operations rewrote" in status.conditions[0].message
     lake.assert_rows(without(loads(range(3)), k_is(1)))
     assert lake.run(rewrite).phase is Phase.SUPERSEDED
 

@@ -6,7 +6,7 @@ import pytest
 
 from simulator.single import SERIALIZABLE, Single
 from tandem.errors import Reason
-from tandem.jobs.formats import JobFailure, JobProgress
+from tandem.jobs.results import JobFailure, JobProgress
 from tandem.jobs.runner import JobPhase, JobStatus
 from tandem.operations.attempt import paths
 from tandem.operations.machine.effects import Point

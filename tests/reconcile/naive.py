@@ -82,9 +82,9 @@ def no_validation_since_read(
         return statement.StatementConflict("")
 
 
-def _with_walk(naive: Any) -> Any:
+def _with_trace_rows(naive: Any) -> Any:
     def decide(*args: Any, **more: Any) -> statement.Outcome:
-        with mock.patch.object(row_tracing, "walk", naive):
+        with mock.patch.object(row_tracing, "trace_rows", naive):
             return statement.decide(*args, **more)
 
     return decide
@@ -92,36 +92,36 @@ def _with_walk(naive: Any) -> Any:
 
 def _changed_files_only(
     path: str, positions: BitMap64, at_s: FileView, row_maps: RowMaps
-) -> tuple[list[row_tracing.Trail], BitMap64]:
+) -> tuple[list[row_tracing.TracedRows], BitMap64]:
     """Run the statement again on files that were added; files that were there are done."""
     state = at_s.get(path)
     if state is not None:
-        return [row_tracing.Trail(path, positions - state.dead)], BitMap64()
-    return _real_walk(path, positions, at_s, row_maps)
+        return [row_tracing.TracedRows(path, positions - state.dead)], BitMap64()
+    return _real_trace_rows(path, positions, at_s, row_maps)
 
 
 def _except_mapped_files(
     path: str, positions: BitMap64, at_s: FileView, row_maps: RowMaps
-) -> tuple[list[row_tracing.Trail], BitMap64]:
+) -> tuple[list[row_tracing.TracedRows], BitMap64]:
     """Evaluate added files, except those of mapped rewrites."""
-    trails, unknown = _real_walk(path, positions, at_s, row_maps)
-    return trails, BitMap64() if path in row_maps else unknown
+    traced, unknown = _real_trace_rows(path, positions, at_s, row_maps)
+    return traced, BitMap64() if path in row_maps else unknown
 
 
 def _evaluate_mapped_files(
     path: str, positions: BitMap64, at_s: FileView, row_maps: RowMaps
-) -> tuple[list[row_tracing.Trail], BitMap64]:
+) -> tuple[list[row_tracing.TracedRows], BitMap64]:
     """A file with any row that S did not know is evaluated as a whole, and the results of S
     for its other rows are kept as well."""
-    trails, unknown = _real_walk(path, positions, at_s, row_maps)
-    return trails, positions if unknown else unknown
+    traced, unknown = _real_trace_rows(path, positions, at_s, row_maps)
+    return traced, positions if unknown else unknown
 
 
-_real_walk = row_tracing.walk
+_real_trace_rows = row_tracing.trace_rows
 
-changed_files_only = _with_walk(_changed_files_only)
-except_mapped_files = _with_walk(_except_mapped_files)
-evaluate_mixed_files_whole = _with_walk(_evaluate_mapped_files)
+changed_files_only = _with_trace_rows(_changed_files_only)
+except_mapped_files = _with_trace_rows(_except_mapped_files)
+evaluate_mixed_files_whole = _with_trace_rows(_evaluate_mapped_files)
 
 
 def ignore_gaps(

@@ -87,7 +87,7 @@ class ObviousMap:
                 found.setdefault(place.output, BitMap64()).add(place.output_position)
         return found
 
-    def landed(self, input_: str) -> dict[str, BitMap64]:
+    def forward_all(self, input_: str) -> dict[str, BitMap64]:
         return self.forward(input_, BitMap64(range(self.input(input_).rows)))
 
     def locate(self, input_: str, positions: Positions) -> tuple[Indexes, Positions]:

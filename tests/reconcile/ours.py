@@ -102,7 +102,7 @@ def _permuted(builder: RowMapBuilder, inputs: Sequence[str], places: Sequence[Pl
             _array([inputs.index(place.input) for place in places]),
             _array([place.position for place in places]),
         ),
-        landed=(
+        destinations=(
             _array([outputs.index(place.output) for place in places]),
             _array([place.output_position for place in places]),
         ),

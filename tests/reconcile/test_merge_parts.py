@@ -15,7 +15,7 @@ from pyroaring import BitMap64
 from tandem.errors import CountMismatch
 from tandem.reconcile.attempts import SMALL_ROUNDS, Attempts
 from tandem.reconcile.matches import KEPT, FileMatches, InsertFile, RoundResult, round_result
-from tandem.reconcile.merge_sources import matched_sources, unmatched
+from tandem.reconcile.merge_sources import matched_sources, unmatched_sources
 from tandem.reconcile.model import ChangeKind, CommitSummary, FileState, FileView
 from tandem.reconcile.statement import (
     Evaluate,
@@ -104,8 +104,8 @@ def test_a_source_row_whose_last_match_has_gone_must_be_inserted(gone: list[int]
     outcome = ask(start(3, WHOLE), {3: BEFORE, 4: {"a": (4, gone)}}, "a")
     assert isinstance(outcome, Reexecute)
     assert (outcome.at, outcome.attempts) == (4, Attempts(1, 1))
-    assert "commit 4: not the same rows of the source match" in outcome.why
-    assert outcome.course[-1].whole
+    assert "commit 4: other rows of the source than before match" in outcome.why
+    assert outcome.round_history[-1].whole
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_a_round_finds_whether_the_same_source_rows_match(
         assert isinstance(outcome, ReadyToCommit if commits else Reexecute)
         assert outcome.at == max(versions)
         if isinstance(outcome, Reexecute):
-            assert (outcome.attempts.lasting, outcome.course[-1].whole) == (1, True)
+            assert (outcome.attempts.lasting, outcome.round_history[-1].whole) == (1, True)
 
 
 def test_a_round_without_a_record_may_have_matched_anything() -> None:
@@ -264,4 +264,4 @@ def test_unmatched_source_rows_are_those_without_a_match(
 ) -> None:
     rows, found = (np.array(each, np.int64).reshape(-1, 2) for each in (source, matches))
     expected = [n for n, row in enumerate(source) if row not in matches]
-    assert unmatched(rows, found).tolist() == expected
+    assert unmatched_sources(rows, found).tolist() == expected

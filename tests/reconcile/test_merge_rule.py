@@ -121,7 +121,7 @@ def test_a_table_change_means_executing_again_at_the_latest_version(commit: Comm
     outcome = decide(start(3, MIXED), [commit, later], view=history, row_maps={}, policy=MERGE)
     assert isinstance(outcome, Reexecute)
     assert (outcome.at, outcome.attempts) == (5, Attempts(1, 1))
-    assert "and recorded no matches, is never evaluated in part" in outcome.why
+    assert "and recorded no matches is never evaluated in part" in outcome.why
     # A caller that omits it from the policy does not get half a merge either.
     forgotten = decide(start(3, MIXED), [commit], view=history, row_maps={}, policy=Policy())
     assert isinstance(forgotten, Reexecute)
@@ -205,7 +205,7 @@ def test_a_merge_that_lost_a_row_is_not_published() -> None:
     """The rule never drops a merged row; if a view lies, the counts notice."""
     history = views(v3=View(a=(4, [2])), v4=View(a=(4, [0, 2])))
     lies = change(4, "a", kind=ChangeKind.MAPPED_REWRITE)
-    with pytest.raises(CountMismatch, match="vanished"):
+    with pytest.raises(CountMismatch, match="Matched rows are gone"):
         decide(start(3, MIXED), [lies], view=history, row_maps={}, policy=MERGE)
 
 

@@ -58,14 +58,14 @@ def test_superset_is_remapped() -> None:
 @pytest.mark.parametrize("now", [set(), {1}, {1, 2, 3}])
 def test_fewer_or_other_rows_deleted_the_file_lives_on(now: set[int]) -> None:
     decision = rewrite(INPUTS, View(a=now, b={0}), TOGETHER)
-    assert (decision.removes, decision.lives_on) == (("b",), ("a",))
+    assert (decision.removes, decision.still_live) == (("b",), ("a",))
     assert decision.masks == {"out0": BitMap64([0, 1, 2])}
     assert (decision.counts.deletes_remapped, decision.counts.rows_masked) == (0, 3)
 
 
 def test_gone_is_masked_and_not_removed_again() -> None:
     decision = rewrite(INPUTS, View(b={0}), TOGETHER)
-    assert (decision.removes, decision.lives_on) == (("b",), ())
+    assert (decision.removes, decision.still_live) == (("b",), ())
     assert decision.masks == {"out0": BitMap64([0, 1, 2])}
 
 

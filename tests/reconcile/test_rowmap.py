@@ -81,7 +81,7 @@ def test_both_directions_equal_a_walk_over_the_rows(
         found = row_map.forward(file.path, BitMap64(sorted(asked)))
         assert {path: set(rows) for path, rows in found.items()} == expected
         everything = row_map.forward(file.path, BitMap64(range(file.rows)))
-        assert everything == row_map.landed(file.path)
+        assert everything == row_map.forward_all(file.path)
     back = {there: here for here, there in plain.items()}
     for written in row_map.outputs:
         asked = {p for p in range(written.rows) if rng.random() < rng.choice((0.2, 0.9))}
@@ -180,7 +180,7 @@ def test_every_cut_and_every_flipped_byte_is_noticed() -> None:
         broken[place] ^= 0x41
         with pytest.raises(RowMapInvalid):
             from_bytes(bytes(broken))
-    with pytest.raises(RowMapInvalid, match="tail"):
+    with pytest.raises(RowMapInvalid, match="trailing bytes"):
         from_bytes(data + b"\0")
 
 

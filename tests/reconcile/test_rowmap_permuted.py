@@ -80,7 +80,7 @@ def shuffled(draw: st.DrawFn) -> Shuffled:
                 inputs,
                 [MapOutput(f"o{bin_}.{o}", size) for o, size in enumerate(sizes)],
                 origins=arrays([origin for origin, _ in pairs]),
-                landed=arrays([there for _, there in pairs]),
+                destinations=arrays([there for _, there in pairs]),
             )
     return Shuffled(builder.build(), plain)
 
@@ -107,7 +107,7 @@ def test_every_direction_equals_a_walk_over_the_rows(case: Shuffled, rng: random
         rng.shuffle(asked)
         found = row_map.forward(file.path, BitMap64(sorted(asked)))
         assert sets(found) == by_file([mine[p] for p in asked if p in mine])
-        assert sets(row_map.landed(file.path)) == by_file(list(mine.values()))
+        assert sets(row_map.forward_all(file.path)) == by_file(list(mine.values()))
         outputs, places = row_map.locate(file.path, np.array(asked, dtype=np.int64))
         pairs = zip(outputs.tolist(), places.tolist(), strict=True)
         assert [(row_map.outputs[o].path, p) if o >= 0 else None for o, p in pairs] == [
@@ -278,7 +278,7 @@ def test_rows_that_a_job_reports_wrongly_are_refused(
         builder = RowMapBuilder(IDENTITY)
         for file in INPUTS:
             builder.add_input(file.path, file.rows, file.dead)
-        builder.add_sorted(["i", "j"], OUTPUTS, origins=arrays(here), landed=arrays(there))
+        builder.add_sorted(["i", "j"], OUTPUTS, origins=arrays(here), destinations=arrays(there))
         return builder.build()
 
     assert build().forward("i", BitMap64([0, 2])) == {"p": BitMap64([1]), "o": BitMap64([0])}
@@ -425,7 +425,7 @@ def test_a_large_sorted_map_is_followed_fast() -> None:
         [f"i{index}" for index in range(files)],
         [MapOutput(f"o{index}", 50_000) for index in range(10)],
         origins=(order // rows, order % rows),
-        landed=(place // 50_000, place % 50_000),
+        destinations=(place // 50_000, place % 50_000),
     )
     row_map = builder.build()
     deletes = to_bitmap(np.sort(rng.choice(rows, 500, replace=False)))

@@ -86,7 +86,7 @@ def test_row_maps_agree_with_the_rows() -> None:
             some = BitMap64(p for p in range(files[path][0]) if rng.random() < 0.5)
             assert job.row_map.input(path) == obvious.input(path)
             assert job.row_map.forward(path, some) == obvious.forward(path, some)
-            assert job.row_map.landed(path) == obvious.landed(path)
+            assert job.row_map.forward_all(path) == obvious.forward_all(path)
             assert _named(job.row_map, path, some) == _named(obvious, path, some)
         for file in obvious.outputs:
             some = BitMap64(p for p in range(file.rows) if rng.random() < 0.5)

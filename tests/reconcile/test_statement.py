@@ -20,7 +20,7 @@ from tandem.reconcile.classify import classify
 from tandem.reconcile.matches import FileMatches, InsertFile, RoundResult, round_result
 from tandem.reconcile.model import Author, ChangeKind, CommitSummary, FileState, FileView
 from tandem.reconcile.round_history import ConflictRound, RoundHistory, with_round
-from tandem.reconcile.row_tracing import carry
+from tandem.reconcile.row_tracing import trace_matches
 from tandem.reconcile.statement import (
     Evaluate,
     Outcome,
@@ -102,7 +102,7 @@ def test_only_rows_that_came_back_are_evaluated() -> None:
     outcome = decide(progress, [change(4, "a")], view=both, row_maps={}, policy=Policy())
     assert isinstance(outcome, Evaluate)
     assert (outcome.at, outcome.rows) == (4, {"a": BitMap64([1])})
-    with pytest.raises(CountMismatch, match="not asked about"):
+    with pytest.raises(CountMismatch, match="not requested"):
         absorb(outcome, RoundResult(deletes(a=[2])))
     done = absorb(outcome, RoundResult(deletes(a=[1])))
     final = decide(done, [], view=both, row_maps={}, policy=Policy())
@@ -205,13 +205,13 @@ def test_the_report_names_the_commits_that_the_statement_follows() -> None:
     both = views(v3=View(a={0, 1}), v4=View(a={0, 3}))
     outcome = decide(progress, [change(4, "a")], view=both, row_maps={}, policy=Policy())
     assert isinstance(outcome, Evaluate)
-    assert outcome.progress.course == (ConflictRound(4, Author(4), rows=1, lost=1),)
+    assert outcome.progress.round_history == (ConflictRound(4, Author(4), rows=1, lost=1),)
     # A round without effect is not reported, and of many rounds only the last few are kept.
     assert with_round((), 5, change(5)) == ()
-    course: RoundHistory = ()
+    round_history: RoundHistory = ()
     for version in range(20):
-        course = with_round(course, version, change(version), rows=1)
-    assert [turn.at for turn in course] == list(range(12, 20))
+        round_history = with_round(round_history, version, change(version), rows=1)
+    assert [turn.at for turn in round_history] == list(range(12, 20))
 
 
 def test_non_deterministic_statements_are_executed_again_as_a_whole() -> None:
@@ -268,7 +268,7 @@ def test_a_row_that_would_be_in_two_files_is_refused() -> None:
         ({"input": [0, 0], "position": [1, 2], "output": [0, 0], "place": [1, 1]}, "share"),
         ({"input": [0], "position": [1], "output": [1], "place": [0]}, "not there"),
         ({"input": [0], "position": [1], "output": [0], "place": [2]}, "beyond"),
-        ({"input": [1], "position": [1], "output": [0], "place": [0]}, "not asked about"),
+        ({"input": [1], "position": [1], "output": [0], "place": [0]}, "not part of the round"),
         ({"input": [0, 0], "position": [1, 2], "output": [0, None], "place": [0, 0]}, "not there"),
     ],
 )
@@ -364,7 +364,7 @@ def test_work_grows_with_the_insert_files_not_with_their_square() -> None:
 
 def test_the_result_of_a_file_that_nothing_changed_is_not_copied() -> None:
     matches = deletes(a=[0], b=[1, 2])
-    carried = carry(matches, {"b"}, View(a=set(), b=set()), View(a=set(), b={1}), {})
-    assert carried.matches["a"] is matches["a"]
-    assert carried.matches["b"].positions.tolist() == [2]
-    assert carried.lost == 1
+    traced = trace_matches(matches, {"b"}, View(a=set(), b=set()), View(a=set(), b={1}), {})
+    assert traced.matches["a"] is matches["a"]
+    assert traced.matches["b"].positions.tolist() == [2]
+    assert traced.lost == 1

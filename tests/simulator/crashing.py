@@ -20,7 +20,7 @@ from tandem.errors import OutcomeUnknown, Reason
 from tandem.locks.model import WHOLE_TABLE, LockRequest, Mode
 from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import Ending, Event
-from tandem.operations.session.performer import Interceptor, passthrough
+from tandem.operations.session.options import Interceptor, passthrough
 from tandem.spec.status import Phase
 
 ALL_KINDS = (*PLAIN, *OTHERS, SERIALIZABLE)

@@ -13,7 +13,8 @@ from pyroaring import BitMap64
 
 from simulator import rows
 from tandem.delta import dv
-from tandem.jobs.formats import InputFile, RewriteJob, SidecarRef
+from tandem.jobs.formats import InputFile, RewriteJob
+from tandem.jobs.results import SidecarRef
 from tandem.rowmap.rowmap import MapOutput, RowMapBuilder
 
 FILE_ROWS = 8
@@ -64,7 +65,7 @@ def map_bin(
                 np.array([number for number, _, _ in found], dtype=np.int64),
                 np.array([position for _, position, _ in found], dtype=np.int64),
             ),
-            landed=(numbers // size, numbers % size),
+            destinations=(numbers // size, numbers % size),
         )
         return
     for (number, output), group in groupby(

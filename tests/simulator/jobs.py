@@ -32,17 +32,17 @@ from tandem.errors import AlreadyExists, ObjectNotFound
 from tandem.jobs.formats import (
     IngestJob,
     InputFile,
-    JobFailure,
-    JobResult,
     JobSpec,
+    LogMergeJob,
     MergeJob,
-    OutputFile,
     RewriteJob,
     RoundRequest,
     StatementJob,
+    StitchJob,
 )
+from tandem.jobs.results import JobFailure, JobResult, OutputFile
 from tandem.jobs.runner import JobPhase, JobRequest, JobStatus
-from tandem.operations.rounds.port import SmallAnswer
+from tandem.operations.rounds.port import SmallRoundResult
 from tandem.rowmap import binary_format
 from tandem.rowmap.rowmap import RowMapBuilder, RowMapIdentity
 from tandem.spark.runtime.row_files import MATCHES
@@ -149,6 +149,8 @@ class SimulatedJobs:
                 yield from self._rewrite(spec, job)
             elif isinstance(job, IngestJob):
                 yield from self._ingest(spec, job)
+            elif isinstance(job, StitchJob | LogMergeJob):
+                raise NotImplementedError("the simulator has no log yet")
             else:
                 yield from self._rounds(spec, job)
         except ObjectNotFound as error:
@@ -334,7 +336,7 @@ class SimulatedJobs:
 
     # Small rounds: what the engine evaluates by itself, at once
 
-    def small_rows(self, spec: JobSpec, inputs: Sequence[InputFile]) -> SmallAnswer | None:
+    def small_rows(self, spec: JobSpec, inputs: Sequence[InputFile]) -> SmallRoundResult | None:
         """What a round comes to; None where the job is to be asked."""
         job = spec.job
         found = Found()
@@ -348,15 +350,15 @@ class SimulatedJobs:
         for _ in steps:
             pass
         with pa.ipc.open_file(pa.BufferReader(matches_file(found.columns))) as reader:
-            return SmallAnswer(reader.read_all(), tuple(found.outputs))
+            return SmallRoundResult(reader.read_all(), tuple(found.outputs))
 
-    def small_inserts(self, spec: JobSpec, matched: set[int]) -> SmallAnswer:
+    def small_inserts(self, spec: JobSpec, matched: set[int]) -> SmallRoundResult:
         """What a merge inserts for the keys that match no row."""
         assert isinstance(spec.job, MergeJob)
         merge = self.merges[spec.job.source_location]
         fresh = self._outputs(spec, merge.missing_but(matched))
         outputs = tuple(file.model_copy(update={"fresh": True}) for file in fresh)
-        return SmallAnswer(MATCHES.empty_table(), outputs)
+        return SmallRoundResult(MATCHES.empty_table(), outputs)
 
     # Small things
 

@@ -19,7 +19,7 @@ from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import Ending
 from tandem.operations.model import Table
 from tandem.operations.rounds.port import NoSmallRounds
-from tandem.operations.session.performer import Interceptor, passthrough
+from tandem.operations.session.options import Interceptor, passthrough
 from tandem.operations.session.session import Session
 from tandem.spec.common import Mode
 from tandem.spec.identity import spec_hash

@@ -9,7 +9,7 @@ from simulator.evaluate import Evaluator
 from simulator.jobs import SimulatedJobs
 from tandem.jobs.formats import InputFile, StatementJob
 from tandem.operations.model import Work
-from tandem.operations.rounds.port import SmallAnswer
+from tandem.operations.rounds.port import SmallRoundResult
 from tandem.reconcile.merge_sources import Sources
 
 
@@ -20,19 +20,19 @@ class SimulatedRounds:
     jobs: SimulatedJobs
     share: float = 0.3
 
-    def understands(self, work: Work) -> bool:
+    def can_evaluate(self, work: Work) -> bool:
         _, spec = work.frozen
         job = spec.job
         return not (
             isinstance(job, StatementJob) and Evaluator(job.where, job.set, self.jobs.rng).is_random
         )
 
-    def rows(self, work: Work, inputs: Sequence[InputFile]) -> SmallAnswer | None:
+    def rows(self, work: Work, inputs: Sequence[InputFile]) -> SmallRoundResult | None:
         if self.jobs.rng.random() < self.share:
             return None
         return self.jobs.small_rows(work.frozen[1], inputs)
 
-    def inserts(self, work: Work, matched: Sources) -> SmallAnswer | None:
+    def inserts(self, work: Work, matched: Sources) -> SmallRoundResult | None:
         if self.jobs.rng.random() < self.share:
             return None
         keys = {int(first) - 1 for first, _ in matched}

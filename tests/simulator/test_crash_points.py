@@ -16,7 +16,7 @@ from support.lake.faults import Call, Fault, StrikeOnce
 from tandem.errors import Reason
 from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import Event
-from tandem.operations.session.performer import Interceptor, passthrough
+from tandem.operations.session.options import Interceptor, passthrough
 from tandem.spec.status import Phase
 
 INTERFERENCE = ("", "append", "delete_with_vectors", "update_by_rewrite")

@@ -58,14 +58,14 @@ def test_sizes() -> None:
     for (_, driver, _), input_bytes in zip(rows, edges, strict=True):
         pod = sizes(input_bytes).driver
         cores, heap, beside = map(int, re.findall(r"\d+", driver)[:3])
-        assert (cores, heap * GIB, beside * GIB) == (pod.cores, pod.heap, pod.beside)
+        assert (cores, heap * GIB, beside * GIB) == (pod.cores, pod.heap, pod.overhead)
     executor = sizes(GIB).executor
     said = re.search(r"An executor has (\d) cores, (\d) GiB heap and (\d) GiB", PAGE.read_text())
     assert said is not None
     assert [int(n) for n in said.groups()] == [
         executor.cores,
         executor.heap // GIB,
-        executor.beside // GIB,
+        executor.overhead // GIB,
     ]
     assert BYTES_PER_SLOT * EXECUTOR_CORES == GIB  # "one per GiB"
     assert f"at most {ApplicationSettings().max_executors} " in rows[1][2]

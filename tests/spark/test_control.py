@@ -17,7 +17,8 @@ from tandem.errors import (
     OutputMissing,
     StatementFailed,
 )
-from tandem.jobs.formats import JobResult, RoundRequest, StatementJob
+from tandem.jobs.formats import RoundRequest, StatementJob
+from tandem.jobs.results import JobResult
 from tandem.spark.runtime.control import Control, encode, main, open_job, translate
 
 
@@ -157,8 +158,8 @@ def test_no_message_suggests_a_setting_that_jobs_pin() -> None:
             "Invalid value for Year",
         ),
         (
-            "PythonException: tandem.errors.DataFileMissing: a data file that the log lists is "
-            "not there: x.parquet\n",
+            "PythonException: tandem.errors.DataFileMissing: a data file listed in the log "
+            "does not exist: x.parquet\n",
             DataFileMissing,
             "x.parquet",
         ),

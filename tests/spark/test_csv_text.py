@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from support.lake.memory_store import MemoryStore
 from tandem.spark.sources.text import lines
-from tandem.spark.sources.text.csv import CsvParser, CsvProblem, Dialect, Row, survey
+from tandem.spark.sources.text.csv import CsvParser, part_effect
+from tandem.spark.sources.text.csv_dialect import CsvProblem, Dialect, Row
 from tandem.spark.sources.text.lines import PartStart, TextFile, read_text
 
 RFC = Dialect()
@@ -61,8 +62,8 @@ def test_a_text_with_one_meaning_is_read(text: str, dialect: Dialect, expected: 
         ('1,"b" \n', Dialect(), 1, "b", "follows a closing quote"),
         ('1,"a\\"b"\n', Dialect(), 1, "b", "follows a closing quote"),
         ('1,"a""b"\n', BACKSLASH, 1, "b", "follows a closing quote"),
-        ('"x\ny",b\n1\n', Dialect(), 3, "b", "another number of values"),
-        ("1,b,c\n", Dialect(), 1, "3", "another number of values"),
+        ('"x\ny",b\n1\n', Dialect(), 3, "b", "one value for each column"),
+        ("1,b,c\n", Dialect(), 1, "3", "one value for each column"),
         ("1,bcd\n", Dialect(max_chars=2), 1, "b", "maxCharsPerColumn"),
         ('1,"bcd"\n', Dialect(max_chars=2), 1, "b", "maxCharsPerColumn"),
         ("1,b\n", Dialect(max_columns=1), 1, "2", "maxColumns"),
@@ -133,6 +134,6 @@ def _in_parts(
                     if not parser.pending:
                         break
             parser.close()
-            ends, outside, inside = survey(iter(texts), dialect)
+            ends, outside, inside = part_effect(iter(texts), dialect)
             begin = PartStart(line=begin.line + ends, inside=inside if begin.inside else outside)
     return found

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from support.lake.memory_store import MemoryStore
 from tandem.delta.values import partition_texts
 from tandem.jobs.formats import JobTable
-from tandem.spark.runtime.row_files import INPUT, POSITION, RowFiles, RowsWork, Spelling
+from tandem.spark.runtime.row_files import INPUT, POSITION, LoggedPartitionValue, RowFiles, RowsWork
 
 VALUES: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
     "integer": (pa.int32(), st.integers(-2, 2)),
@@ -54,7 +54,7 @@ def cases(draw: st.DrawFn) -> tuple[pa.RecordBatch, RowsWork]:
         for n, t in zip([*names, "id"], [*types, "long"], strict=True)
     ]
     texts = partition_texts(arrays[0])
-    spelt = [Spelling(input=1, column="p0", ours=texts[0], logged="as logged")]
+    spelt = [LoggedPartitionValue(input=1, column="p0", ours=texts[0], logged="as logged")]
     work = RowsWork(
         table=JobTable(
             location="memory:",

@@ -15,7 +15,8 @@ from deltalake import write_deltalake
 from support.jobs import job_files as jobs
 from support.lake.memory_store import MemoryStore
 from tandem.errors import StorageError
-from tandem.jobs.formats import JobBin, JobProgress, RewriteJob
+from tandem.jobs.formats import JobBin, RewriteJob
+from tandem.jobs.results import JobProgress
 from tandem.spark.jobs import rewrite
 from tandem.spark.runtime import counters
 from tandem.spark.runtime.control import Control

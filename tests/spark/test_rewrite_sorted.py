@@ -19,7 +19,8 @@ from pyroaring import BitMap64
 from pyspark.sql import SparkSession
 
 from support.jobs import job_files as jobs
-from tandem.jobs.formats import JobBin, JobLayout, JobProgress, OutputFile, RewriteJob
+from tandem.jobs.formats import JobBin, JobLayout, RewriteJob
+from tandem.jobs.results import JobProgress, OutputFile
 from tandem.rowmap.binary_format import from_bytes
 from tandem.rowmap.rowmap import RowMap
 from tandem.spark.jobs import rewrite

@@ -24,7 +24,7 @@ from tandem.errors import InvalidSpec, Reason, StatementFailed
 from tandem.jobs.formats import IngestJob
 from tandem.spark.jobs import ingest
 from tandem.spark.runtime.control import Control, answer
-from tandem.spark.runtime.frames import isolated
+from tandem.spark.runtime.frames import isolated_session
 from tandem.spark.sources.schema_alignment import by_name
 from tandem.spark.sources.text_casts import exact_value, require_zoneless
 
@@ -86,7 +86,7 @@ JSON: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("json", [False, True])
 def test_texts_are_values_exactly_or_refused(spark: SparkSession, json: bool) -> None:
     wrong = []
-    with isolated(spark) as own:
+    with isolated_session(spark) as own:
         for name, cases in (JSON if json else TEXTS).items():
             type_ = T.DataType.fromDDL(name)
             rows = own.createDataFrame([(text,) for text in cases], "t string")
@@ -139,7 +139,7 @@ def test_texts_are_values_exactly_or_refused(spark: SparkSession, json: bool) ->
 def test_types_follow_the_rule_of_update(
     spark: SparkSession, found: str, wanted: str, value: str, expected: Any
 ) -> None:
-    with isolated(spark) as own:
+    with isolated_session(spark) as own:
         rows = own.sql(f"SELECT CAST({value} AS {found}) AS c")
         types = T.DataType.fromDDL(found), T.DataType.fromDDL(wanted)
 

@@ -387,7 +387,7 @@ def test_operations_that_wait_for_each_other_are_refused() -> None:
     one = compaction("type: Major, dependsOn: [{kind: TableCompaction, name: b}]", "a")
     two = compaction("type: Major, dependsOn: [{kind: TableCompaction, name: a}]", "b")
     (problem,) = problems(f"{TABLE}---\n{one}---\n{two}")
-    assert "circle" in problem.message
+    assert "cycle" in problem.message
 
 
 @pytest.mark.parametrize(
@@ -472,5 +472,5 @@ def test_every_error_names_what_where_and_expected() -> None:
     (problem,) = problems(f"{TABLE}---\n{compaction('type: Mnior')}")
     assert isinstance(problem, TandemError)
     assert problem.found == "'Mnior'"
-    assert problem.expected == "one of Minor, SemiMajor, Major, Custom"
+    assert problem.expected == "one of Minor, SemiMajor, Major, Custom, LogMerge"
     assert problem.remedy == "Did you mean Minor?"

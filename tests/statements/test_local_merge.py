@@ -190,16 +190,16 @@ def test_clauses_apply_in_order_and_write_whole_rows() -> None:
                    (6, -1, 0.5, "z"))  # fmt: skip
     matches = merge.match(target, source)
     assert matches.target.tolist() == [0, 1, 2]
-    pairs = merge.pairs(target, source, matches)
-    assert merge.applying("Matched", pairs).tolist() == [0, NO_CLAUSE, 1]
+    pairs = merge.matched_rows(target, source, matches)
+    assert merge.clause_numbers("Matched", pairs).tolist() == [0, NO_CLAUSE, 1]
     (update,) = [clause for clause in merge.clauses if clause.number == 1]
     place = np.array([2])
     written = update.written(pairs.take(place), target, matches.target[place])
     assert written.to_pylist() == [{"id": 3, "n": 8, "x": 5.0, "s": "c"}]
 
     alone = matches.unmatched(source.num_rows, "source")
-    rows = merge.alone(source, alone, "NotMatched")
-    assert merge.applying("NotMatched", rows).tolist() == [2, 3]
+    rows = merge.unmatched_rows(source, alone, "NotMatched")
+    assert merge.clause_numbers("NotMatched", rows).tolist() == [2, 3]
     first, second = merge.when("NotMatched")
     assert first.written(rows.take([0]), target, None).to_pylist() == [
         {"id": None, "n": None, "x": None, "s": "y!"}
@@ -209,8 +209,8 @@ def test_clauses_apply_in_order_and_write_whole_rows() -> None:
     ]
 
     left = matches.unmatched(target.num_rows, "target")
-    stale = merge.alone(target, left, "NotMatchedBySource")
-    assert merge.applying("NotMatchedBySource", stale).tolist() == [4]
+    stale = merge.unmatched_rows(target, left, "NotMatchedBySource")
+    assert merge.clause_numbers("NotMatchedBySource", stale).tolist() == [4]
     assert merge.clauses[4].written(stale, target, left).to_pylist() == [
         {"id": 4, "n": 4, "x": None, "s": "d"}
     ]
@@ -226,6 +226,6 @@ def test_values_that_do_not_fit_are_left_to_spark() -> None:
     merge = merge_of("t.id = s.id", Text(action="Update", set={"n": "s.id * 2"}), table=TABLE)
     assert merge is not None
     one = table((2**40, 1, 1.0, "a"))
-    pairs = merge.pairs(one, one, merge.match(one, one))
+    pairs = merge.matched_rows(one, one, merge.match(one, one))
     with pytest.raises(NeedsSpark):
         merge.clauses[0].written(pairs, one, [0])

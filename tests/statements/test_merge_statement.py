@@ -200,9 +200,9 @@ def test_when_several_matches_are_an_error(clauses: tuple[Text, ...], single: bo
         ("t.id = s.list", "on:", "= cannot join BIGINT and ARRAY"),
         ("t.id = s.op.y", "on:", "s.op has no fields"),
         ("t.id + s.id", "on:", "the condition is not BOOLEAN"),
-        ("t.id = s.id AND rand() < 0.5", "on:", "must not depend on chance at line 1, column 17"),
+        ("t.id = s.id AND rand() < 0.5", "on:", "must be deterministic at line 1, column 17"),
         ("t.id = (SELECT 1)", "on:", "sub-queries"),
-        ("t.", "on:", "cannot be understood"),
+        ("t.", "on:", "cannot be parsed"),
         ("", "on:", "empty"),
     ],
 )
@@ -231,7 +231,7 @@ def test_conditions_that_are_refused(on: str, where: str, message: str) -> None:
         ((update(),), "no column, or too many"),
         ((update(st="s.n"),), "columns of this type cannot be set"),
         ((Text(where="s.A"),), "not BOOLEAN"),
-        ((Text(where="uuid() = x"),), "chance"),
+        ((Text(where="uuid() = x"),), "deterministic"),
         (EVERY, "must have every column of the table"),
     ],
 )

@@ -187,7 +187,7 @@ def test_without_deletion_vectors_a_sorted_bin_is_dropped_as_a_whole(lakes: Lake
 
 @pytest.mark.parametrize(
     ("columns", "message"),
-    [(["nope"], "no column nope"), (["k"], "partitions"), (["v", "V"], "named twice")],
+    [(["nope"], "no column nope"), (["k"], "partition column"), (["v", "V"], "named twice")],
 )
 def test_columns_that_cannot_order_rows_are_refused_before_anything_runs(
     lakes: Lakes, columns: list[str], message: str

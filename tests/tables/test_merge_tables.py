@@ -313,7 +313,7 @@ def test_a_source_that_changes_is_an_error_and_its_versions_are_not_mixed(
         lake.assert_rows_so_far(upserted(before))
         return
     assert (failed.phase, reason(failed)) == (Phase.FAILED, "SourceChanged")
-    assert "the source is not what it was" in failed.conditions[0].message
+    assert "the source has changed since" in failed.conditions[0].message
     lake.assert_rows_so_far(before)
 
 

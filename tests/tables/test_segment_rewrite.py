@@ -5,6 +5,7 @@ Most run without Spark (`support.jobs.quick_lake`): a rewrite's tasks need none.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,7 @@ def test_I10_rewriting_one_of_many_changes_nothing_of_the_others(wide: QuickLake
     request = CompactionRequest(CompactionType.MINOR, thresholds=(2, 2))
     planned = plan_compaction(before, request)
 
-    def places(found: tuple[Segment, ...]) -> list[tuple[object, ...]]:
+    def places(found: Sequence[Segment]) -> list[tuple[object, ...]]:
         return [(s.name, s.level, s.sequence, s.parents, s.major, s.interval) for s in found]
 
     wide.do(rewrite(wide, "0.1"))

@@ -56,7 +56,7 @@ def errors_to_exit() -> Iterator[None]:
     try:
         yield
     except TandemError as error:
-        complain(error)
+        print_error(error)
         raise typer.Exit(exit_code(error)) from error
     except KeyboardInterrupt as error:
         say("Interrupted.")
@@ -69,7 +69,7 @@ def errors_to_exit() -> Iterator[None]:
 
 
 @contextmanager
-def about(location: str) -> Iterator[None]:
+def add_table_to_errors(location: str) -> Iterator[None]:
     """Errors raised in the block name the table, also those that name only one of its files."""
     try:
         yield
@@ -79,7 +79,7 @@ def about(location: str) -> Iterator[None]:
         raise
 
 
-def complain(error: TandemError) -> None:
+def print_error(error: TandemError) -> None:
     """Print one error to standard error: what happened, then found, expected and remedy on lines
     of their own."""
     say(f"Error ({error.reason}): {error_text(error)}")

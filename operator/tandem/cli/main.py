@@ -5,8 +5,10 @@ Every command is a few lines that call a module, which is imported when the comm
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,9 +16,12 @@ import tandem
 from tandem.cli.commands.etcd import etcd_user
 from tandem.cli.commands.operator_options import operator
 from tandem.cli.engine import DEFAULT_PARALLEL
-from tandem.cli.errors import about, errors_to_exit
+from tandem.cli.errors import add_table_to_errors, errors_to_exit
 from tandem.cli.output import Output, OutputOption
 from tandem.cli.scan_output import ScanOutput
+
+if TYPE_CHECKING:
+    from tandem.cli.commands.tables import Target
 
 app = typer.Typer(
     name="tandem",
@@ -31,6 +36,12 @@ table_app = typer.Typer(
     help="Inspect a table.", no_args_is_help=True, pretty_exceptions_enable=False
 )
 app.add_typer(table_app, name="table")
+log_app = typer.Typer(
+    help="Inspect the log of a merge-on-read table.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(log_app, name="log")
 
 Filenames = Annotated[
     list[str],
@@ -61,6 +72,19 @@ StoreOptions = Annotated[
 Version = Annotated[
     int | None, typer.Option("--version", min=0, help="Delta version; the latest by default.")
 ]
+
+
+@contextmanager
+def opened(
+    location: str, files: Sequence[str] | None, options: Sequence[str] | None
+) -> Iterator[Target]:
+    """The table of a command; errors end the command, and name the table."""
+    with errors_to_exit():
+        from tandem.cli.commands import tables
+
+        target = tables.target(location, files or [], options or [])
+        with add_table_to_errors(target.location):
+            yield target
 
 
 def _print_version(wanted: bool) -> None:
@@ -94,12 +118,15 @@ def run(
     output: OutputOption = Output.TABLE,
     only: OnlyResources = None,
     parallel: Annotated[
-        int, typer.Option("--parallel", min=0, help="Operations at once; 0: all.")
+        int,
+        typer.Option(
+            "--parallel", min=0, help="Maximum number of concurrent operations; 0: no limit."
+        ),
     ] = DEFAULT_PARALLEL,
     again: Annotated[
         bool, typer.Option("--again", help="Run operations again that have a recorded result.")
     ] = False,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Show no progress.")] = False,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Hide progress.")] = False,
 ) -> None:
     """Run resources here, without a cluster.
 
@@ -138,7 +165,9 @@ def scan(
     ] = None,
     where: Annotated[
         str | None,
-        typer.Option("--where", metavar="EXPR", help="Only rows for which this Spark SQL holds."),
+        typer.Option(
+            "--where", metavar="EXPR", help="Only rows for which this Spark SQL condition is true."
+        ),
     ] = None,
     output: Annotated[
         ScanOutput,
@@ -150,26 +179,29 @@ def scan(
     ] = ScanOutput.TABLE,
     limit: Annotated[
         int | None,
-        typer.Option("--limit", min=0, help="At most so many rows; a preview shows 20."),
+        typer.Option("--limit", min=0, help="Maximum number of rows; 20 in a preview."),
     ] = None,
+    base: Annotated[
+        bool, typer.Option("--base", help="Without the log of a merge-on-read table.")
+    ] = False,
     files: OptionalFilenames = None,
     options: StoreOptions = None,
 ) -> None:
     """Print a table's rows."""
-    with errors_to_exit():
-        from tandem.cli.commands import scan, tables
+    with opened(location, files, options) as target:
+        from tandem.cli.commands import scan
 
-        table = tables.target(location, files or [], options or [])
-        with about(table.location):
-            code = scan.scan(
-                table,
+        raise typer.Exit(
+            scan.scan(
+                target,
                 version=version,
                 columns=None if columns is None else scan.names_in(columns),
                 where=where,
                 output=output,
                 limit=limit,
+                base=base,
             )
-        raise typer.Exit(code)
+        )
 
 
 @table_app.command("segments")
@@ -184,13 +216,10 @@ def table_segments(
     options: StoreOptions = None,
 ) -> None:
     """List segments: level, status, interval, load time, size, deleted rows."""
-    with errors_to_exit():
+    with opened(table, files, options) as target:
         from tandem.cli.commands import tables
 
-        target = tables.target(table, files or [], options or [])
-        with about(target.location):
-            code = tables.segments(target, output=output, version=version, every=every)
-        raise typer.Exit(code)
+        raise typer.Exit(tables.segments(target, output=output, version=version, every=every))
 
 
 @table_app.command("show")
@@ -202,13 +231,41 @@ def table_show(
     options: StoreOptions = None,
 ) -> None:
     """Show a table's version, size, columns and protocol."""
-    with errors_to_exit():
+    with opened(table, files, options) as target:
         from tandem.cli.commands import tables
 
-        target = tables.target(table, files or [], options or [])
-        with about(target.location):
-            code = tables.show(target, output=output, version=version)
-        raise typer.Exit(code)
+        raise typer.Exit(tables.show(target, output=output, version=version))
+
+
+@log_app.command("show")
+def log_show(
+    table: TableArgument,
+    files: OptionalFilenames = None,
+    output: OutputOption = Output.TABLE,
+    options: StoreOptions = None,
+) -> None:
+    """Show the live blocks of a table's log: instants, sizes, deletes, merged or not."""
+    with opened(table, files, options) as target:
+        from tandem.cli.commands import log
+
+        raise typer.Exit(log.show(target, output=output))
+
+
+@log_app.command("resolve")
+def log_resolve(
+    table: TableArgument,
+    keep: Annotated[
+        bool,
+        typer.Option("--keep/--discard", help="Whether the unmerged records are still valid."),
+    ],
+    files: OptionalFilenames = None,
+    options: StoreOptions = None,
+) -> None:
+    """Decide about unmerged records after the base table was replaced."""
+    with opened(table, files, options) as target:
+        from tandem.cli.commands import log
+
+        raise typer.Exit(log.resolve(target, keep=keep))
 
 
 @app.command()
@@ -219,7 +276,7 @@ def history(
     limit: Annotated[
         int | None,
         typer.Option(
-            "--limit", min=1, help="At most so many commits; 20 by default, 2000 of a page."
+            "--limit", min=1, help="Maximum number of commits; 20 by default, 2000 for a page."
         ),
     ] = None,
     html: Annotated[
@@ -236,14 +293,10 @@ def history(
     ◆ changed rows, ■ rewrote files, · no data. A line runs from an operation back to the version
     that it read; ▶ is a commit in between that it reconciled with.
     """
-    with errors_to_exit():
-        from tandem.cli.commands import tables
+    with opened(table, files, options) as target:
         from tandem.cli.history import command
 
-        target = tables.target(table, files or [], options or [])
-        with about(target.location):
-            code = command.history(target, output=output, limit=limit, html=html)
-        raise typer.Exit(code)
+        raise typer.Exit(command.history(target, output=output, limit=limit, html=html))
 
 
 @app.command()
@@ -254,13 +307,10 @@ def locks(
     options: StoreOptions = None,
 ) -> None:
     """List the locks on a table. Without a cluster they exist in the running process only."""
-    with errors_to_exit():
+    with opened(table, files, options) as target:
         from tandem.cli.commands import tables
 
-        target = tables.target(table, files or [], options or [])
-        with about(target.location):
-            code = tables.locks(target, output=output)
-        raise typer.Exit(code)
+        raise typer.Exit(tables.locks(target, output=output))
 
 
 @app.command()
@@ -274,13 +324,10 @@ def clean(
     options: StoreOptions = None,
 ) -> None:
     """Remove files that are no longer needed: docs/cleaning.md says which, and when."""
-    with errors_to_exit():
-        from tandem.cli.commands import clean, tables
+    with opened(table, files, options) as target:
+        from tandem.cli.commands import clean
 
-        target = tables.target(table, files or [], options or [])
-        with about(target.location):
-            code = clean.clean(target, output=output, dry_run=dry_run)
-        raise typer.Exit(code)
+        raise typer.Exit(clean.clean(target, output=output, dry_run=dry_run))
 
 
 app.command("operator")(operator)
@@ -291,14 +338,18 @@ app.command("etcd-user")(etcd_user)
 def dev(
     kubeconfig: Annotated[
         Path | None,
-        typer.Option("--kubeconfig", help="Instead of the pod's account or kubectl's usual file."),
+        typer.Option(
+            "--kubeconfig",
+            help="Kubeconfig; by default the pod's service account or kubectl's file.",
+        ),
     ] = None,
     namespaces: Annotated[
         list[str] | None,
         typer.Option("-n", "--namespace", help="Serve only this namespace; repeatable."),
     ] = None,
     max_jobs: Annotated[
-        int, typer.Option("--max-jobs", min=1, help="Jobs at once; the others wait.")
+        int,
+        typer.Option("--max-jobs", min=1, help="Maximum number of concurrent jobs; others wait."),
     ] = 2,
 ) -> None:
     """Stand in for a Spark operator: run SparkApplications with local Spark.

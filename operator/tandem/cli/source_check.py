@@ -83,8 +83,8 @@ def _look(field: str, source: Mapping[str, Any], table: LakeTable) -> SourceChec
     except UnsupportedFeature as error:
         return SourceCheck("cannot be read", f"{field}.location: {location}: {error.message}")
     except TandemError as error:
-        why = f"{field}.location: {location} could not be looked at: {error.message}"
-        return SourceCheck("could not be looked at", why)
+        why = f"{field}.location: {location} could not be checked: {error.message}"
+        return SourceCheck("could not be checked", why)
 
 
 def _version(location: str, options: Mapping[str, str], wanted: int | None) -> str:
@@ -98,8 +98,8 @@ def _version(location: str, options: Mapping[str, str], wanted: int | None) -> s
 
 
 def _files(location: str, options: Mapping[str, str], field: str) -> str:
-    from tandem.spark.runtime.listing import listed
+    from tandem.spark.runtime.listing import list_source
 
-    files = listed(location, options, field=field).files
+    files = list_source(location, options, field=field).files
     size = human_bytes(sum(file.size for file in files))
     return f"{file_count(len(files))}, {size}"

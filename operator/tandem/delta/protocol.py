@@ -34,6 +34,7 @@ class OperationKind(StrEnum):
     UPDATE = "Update"  # hide rows and add changed ones
     DELETE = "Delete"  # hide rows, never write any
     MERGE = "Merge"  # all of the above
+    LOG_COMPACTION = "LogCompaction"  # stitch blocks of a log of Tandem's
 
 
 _READ = frozenset({OperationKind.READ})
@@ -41,7 +42,7 @@ _STATEMENTS = frozenset({OperationKind.UPDATE, OperationKind.DELETE, OperationKi
 _NEW_VALUES = frozenset({OperationKind.INGEST, OperationKind.UPDATE, OperationKind.MERGE})
 _NEW_FILES = _NEW_VALUES | {OperationKind.COMPACTION}
 _WRITES = _NEW_FILES | _STATEMENTS
-_ALL = _WRITES | _READ
+_ALL = _WRITES | _READ | {OperationKind.LOG_COMPACTION}
 _NOTHING: frozenset[OperationKind] = frozenset()
 
 InUse = Callable[[Metadata, StructType], bool]
@@ -177,6 +178,8 @@ _TABLE = (
             "the catalog, not the log folder, says what is committed", blocks_log=True),
     Feature("catalogOwned-preview", _always, _ALL,
             "the catalog, not the log folder, says what is committed", blocks_log=True),
+    Feature("tandem.mergeLog", _always, _WRITES,
+            "the log of a merge-on-read table is written by log writers and log compactions"),
     Feature("redirectReaderWriter-preview", _property_set("delta.redirectReaderWriter"), _ALL,
             "the table is somewhere else", blocks_log=True),
     Feature("redirectWriterOnly-preview", _property_set("delta.redirectWriterOnly"), _WRITES,
@@ -275,7 +278,7 @@ def refusals(
     if not reads:
         yield from _forgets(metadata)
     schema = parse(metadata.schema_string)
-    if not reads:
+    if not reads and kind is not OperationKind.LOG_COMPACTION:
         for column in filter(is_reserved_column, (field.name for field in schema)):
             yield f"column {column}", f"names that begin with {HIDDEN_PREFIX} are our own"
     if kind in _STATEMENTS:
@@ -415,16 +418,3 @@ def for_new_table(schema: StructType, *, deletion_vectors: bool) -> Protocol:
     if not both:
         return Protocol(1, 2)
     return Protocol(3, 7, frozenset(both), frozenset(both | {"appendOnly", "invariants"}))
-
-
-def to_markdown() -> str:
-    """`FEATURES` as the table in `docs/features.md`."""
-    kinds = list(OperationKind)
-    lines = [
-        "| feature | " + " | ".join(k.value.lower() for k in kinds) + " | why, when in use |",
-        "|---|" + "---|" * (len(kinds) + 1),
-    ]
-    for feature in FEATURES.values():
-        cells = ["no" if kind in feature.refused else "yes" for kind in kinds]
-        lines.append(f"| `{feature.name}` | " + " | ".join(cells) + f" | {feature.why} |")
-    return "\n".join(lines) + "\n"

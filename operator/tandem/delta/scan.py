@@ -39,18 +39,7 @@ def scan(
     """
     check_rows(snapshot)
     table = table_format(snapshot)
-    for name in columns or ():
-        if table.schema.get(name) is None:
-            meant = closest_name(name, table.schema.names)
-            raise InvalidSpec(
-                "the table has no such column",
-                resource=snapshot.location,
-                field="columns",
-                found=name,
-                expected=f"perhaps {meant}" if meant else "a column of the table",
-                remedy="`tandem table show` lists the columns.",
-            )
-    wanted = None if columns is None else tuple(table.schema[name].name for name in columns)
+    wanted = None if columns is None else named_columns(snapshot, columns)
     schema = arrow_schema(table, wanted)
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -63,6 +52,22 @@ def scan(
                     yield row_filter(batch) if row_filter is not None else batch
 
     return pa.RecordBatchReader.from_batches(schema, batches())
+
+
+def named_columns(snapshot: Snapshot, columns: Sequence[str]) -> tuple[str, ...]:
+    """The names as the table spells them. Raises: InvalidSpec."""
+    for name in columns:
+        if snapshot.schema.get(name) is None:
+            meant = closest_name(name, snapshot.schema.names)
+            raise InvalidSpec(
+                "the table has no such column",
+                resource=snapshot.location,
+                field="columns",
+                found=name,
+                expected=f"perhaps {meant}" if meant else "a column of the table",
+                remedy="`tandem table show` lists the columns.",
+            )
+    return tuple(snapshot.schema[name].name for name in columns)
 
 
 def check_rows(snapshot: Snapshot) -> None:

@@ -153,7 +153,7 @@ def parse(schema_string: str, *, resource: str = "metaData") -> StructType:
         ) from error
     if not isinstance(parsed, StructType):
         raise CorruptLog(
-            "the table's schema is no struct",
+            "the table's schema is not a struct",
             resource=resource,
             field="metaData.schemaString",
             found=schema_string[:200],

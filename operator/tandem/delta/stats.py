@@ -154,7 +154,7 @@ def _is_utf8(text: str) -> bool:
     return True
 
 
-def loosen(stats: str | None, num_records: int) -> str:
+def mark_bounds_wide(stats: str | None, num_records: int) -> str:
     """The statistics of a file that gets a deletion vector: the bounds are kept but no longer
     tight, and `num_records` (physical rows) is set. Broken or absent statistics are replaced by
     `num_records` alone."""

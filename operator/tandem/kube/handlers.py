@@ -119,7 +119,7 @@ def register(
             for owner in body["metadata"].get("ownerReferences") or ():
                 summary = context.resource_cache.by_uid(owner["uid"])
                 if summary is not None:
-                    context.resource_cache.nudge(summary.key)
+                    context.resource_cache.wake_watchers(summary.key)
 
         kopf.on.event(*application_resource, registry=registry, id="see")(see_application)
     return registry

@@ -37,7 +37,7 @@ from tandem.locks.memory import InProcessLocks
 from tandem.locks.port import LockStore
 from tandem.operations.model import Table
 from tandem.operations.ports import Clock, SystemClock, SystemNonces
-from tandem.operations.session.performer import Interceptor, passthrough
+from tandem.operations.session.options import Interceptor, passthrough
 from tandem.spark.application.manifest import (
     ApplicationBuilder,
     JobOwner,

@@ -12,15 +12,11 @@ from tandem.operations.attempt import pins
 from tandem.operations.machine.state import Limits, OperationState
 from tandem.operations.model import Identity, Table
 from tandem.operations.ports import Ports
-from tandem.operations.registry import kind_of
+from tandem.operations.registry import kind_of, table_of
 from tandem.operations.report.status import status_of
 from tandem.operations.session.identity import identify
-from tandem.operations.session.performer import (
-    Interceptor,
-    Performer,
-    PerformerOptions,
-    passthrough,
-)
+from tandem.operations.session.options import Interceptor, PerformerOptions, passthrough
+from tandem.operations.session.performer import Performer
 from tandem.operations.session.session import Session
 from tandem.spec.resources import Operation
 from tandem.spec.status import OperationStatus
@@ -62,8 +58,11 @@ def open_session(
     `snapshot`, of any version of the table, saves reading the whole log: only what came after
     it is read.
 
-    Raises: TableNotFound, StorageError.
+    Raises: TableNotFound, NotMergeOnRead, StorageError.
     """
+    opened = table_of(resource, table)
+    if opened is not table:
+        table, snapshot = opened, None
     latest = table.log.snapshot() if snapshot is None else table.log.update(snapshot)
     identity = identify(
         resource, table, latest, again=execution.again, only_failed=execution.only_failed

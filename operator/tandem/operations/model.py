@@ -12,12 +12,13 @@ from typing import Protocol
 
 from pyroaring import BitMap64
 
-from tandem.delta.actions import AddFile, DeletionVector
+from tandem.delta.actions import AddFile, DeletionVector, Txn
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.snapshot import Snapshot
 from tandem.delta.protocol import OperationKind
 from tandem.errors import Reason
-from tandem.jobs.formats import AnyJob, JobResult, JobSpec, RoundRequest
+from tandem.jobs.formats import AnyJob, JobSpec, RoundRequest
+from tandem.jobs.results import JobResult
 from tandem.locks.model import LockResource
 from tandem.operations.attempt.records import PlanRecord
 from tandem.operations.machine.events import Verdict
@@ -109,8 +110,8 @@ class ChangeSet:
     """The content of a commit, before deletion vectors are written.
 
     `marked`: existing files that get a new deletion vector, each with all its deleted positions.
-    `operation` is Delta's standard name. `row_map` is the row map to publish with the commit, ""
-    for none.
+    `operation` is Delta's standard name. `txns` are further ones that the commit records. `row_map`
+    is the row map to publish with the commit, "" for none.
     """
 
     operation: str
@@ -126,6 +127,7 @@ class ChangeSet:
     rows: RowsAffected | None = None
     reconciled: Reconciled = field(default_factory=Reconciled)
     row_map: bytes = b""
+    txns: tuple[Txn, ...] = ()
     details: Mapping[str, object] = field(default_factory=dict)
     summary: tuple[str, ...] = ()
 

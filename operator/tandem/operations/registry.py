@@ -12,11 +12,14 @@ from typing import Any, Final
 
 from tandem.operations.kinds.compaction import CompactionKind
 from tandem.operations.kinds.ingest import IngestKind
+from tandem.operations.kinds.log_compaction import log_of
+from tandem.operations.kinds.log_merge import LogMergeKind
 from tandem.operations.kinds.merge import MergeKind
 from tandem.operations.kinds.segment_rewrite import SegmentRewriteKind
 from tandem.operations.kinds.update import UpdateKind
-from tandem.operations.model import Kind
+from tandem.operations.model import Kind, Table
 from tandem.spec.resources import (
+    CompactionType,
     Operation,
     SegmentRewrite,
     TableCompaction,
@@ -29,9 +32,15 @@ def _row_level(resource: TableUpdate) -> Kind:
     return UpdateKind(resource) if resource.spec.merge is None else MergeKind(resource)
 
 
+def _compaction(resource: TableCompaction) -> Kind:
+    if resource.spec.type is CompactionType.LOG_MERGE:
+        return LogMergeKind(resource)
+    return CompactionKind(resource)
+
+
 PERFORMED_BY: Final[dict[type[Operation], Callable[[Any], Kind]]] = {
     TableIngest: IngestKind,
-    TableCompaction: CompactionKind,
+    TableCompaction: _compaction,
     TableUpdate: _row_level,
     SegmentRewrite: SegmentRewriteKind,
 }
@@ -40,3 +49,9 @@ PERFORMED_BY: Final[dict[type[Operation], Callable[[Any], Kind]]] = {
 def kind_of(resource: Operation) -> Kind:
     """The implementation of a resource's kind."""
     return PERFORMED_BY[type(resource)](resource)
+
+
+def table_of(resource: Operation, table: Table) -> Table:
+    """The table that an operation works on: its own, or that table's log. Raises: NotMergeOnRead,
+    UnsupportedFeature."""
+    return log_of(table) if resource.on_log else table

@@ -261,7 +261,7 @@ def _refuse_circles(needs: Mapping[ResourceKey, tuple[ResourceKey, ...]]) -> Non
                 resource=_named(stuck[0]),
                 field="spec.dependsOn",
                 found=", ".join(map(_named, stuck)),
-                expected="no circle",
+                expected="no cycle",
             )
         done |= ready
 

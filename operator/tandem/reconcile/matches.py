@@ -91,7 +91,7 @@ def round_result(
     outputs = table["output"].fill_null(-1).to_numpy().astype(np.int64)
     places = table["output_position"].fill_null(-1).to_numpy().astype(np.int64)
     if len(which) and (which.min() < 0 or which.max() >= len(inputs)):
-        raise _wrong("A match is in a file that the round was not asked about", int(which.max()))
+        raise _wrong("A match is in a file that is not part of the round", int(which.max()))
     recorded = "source_1" in table.column_names
     sources = None
     if recorded:
@@ -138,7 +138,7 @@ def check_result(result: RoundResult) -> None:
         if result.recorded and found.sources is None:
             raise _wrong("A match has no record of its source row", path)
         if (found.outputs == KEPT).any() and not (result.recorded and result.merged):
-            raise _wrong("Only a merge that records matches tells of rows that stay", path)
+            raise _wrong("Only a merge that records matches reports rows that stay", path)
     outputs, places = _placed(result.matches, mixed=result.merged)
     if len(outputs):
         _check_places(outputs, places, inserts)
@@ -160,7 +160,7 @@ def check_part(result: RoundResult, requested: Mapping[str, BitMap64]) -> None:
     check_result(result)
     for path, found in result.matches.items():
         if not to_bitmap(found.positions).issubset(requested.get(path, BitMap64())):
-            raise _wrong("A round answered rows that it was not asked about", path)
+            raise _wrong("A round returned rows that were not requested", path)
     if result.fresh:
         raise _wrong("A round on some rows inserted what it did not find", result.fresh[0].path)
 

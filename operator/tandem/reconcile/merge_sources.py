@@ -35,7 +35,7 @@ def matched_sources(matches: Matches) -> Sources:
     return distinct
 
 
-def unmatched(identities: Sources, matched: Sources) -> npt.NDArray[np.int64]:
+def unmatched_sources(identities: Sources, matched: Sources) -> npt.NDArray[np.int64]:
     """The indexes of the source rows, in any order and perhaps repeated, that match no row."""
     numbers, _ = number_rows([*np.concatenate([identities, matched]).T])
     known = np.isin(numbers[: len(identities)], numbers[len(identities) :])
@@ -46,7 +46,7 @@ def same_sources(a: Sources, b: Sources) -> bool:
     return bool(np.array_equal(a, b))
 
 
-def acting(matches: Matches) -> Mapping[str, FileMatches]:
+def without_unchanged_rows(matches: Matches) -> Mapping[str, FileMatches]:
     """The matches without rows that matched and stay unchanged."""
     found = {}
     for path, of_file in matches.items():

@@ -114,7 +114,7 @@ class RowMapLike(Protocol):
         have none."""
         ...
 
-    def landed(self, input_: str) -> dict[str, BitMap64]:
+    def forward_all(self, input_: str) -> dict[str, BitMap64]:
         """All rows of an input that were live when read → their positions in the outputs."""
         ...
 

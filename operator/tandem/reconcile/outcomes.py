@@ -51,7 +51,7 @@ class StatementProgress:
     merged: bool = False
     sources: Sources | None = field(default=None, compare=False)
     sources_diverged: CommitSummary | None = None
-    course: RoundHistory = ()  # the rounds that led here, for display
+    round_history: RoundHistory = ()  # the rounds that led here, for display
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ class Reexecute:
     at: int
     why: str
     attempts: Attempts
-    course: RoundHistory = ()
+    round_history: RoundHistory = ()
 
 
 @dataclass(frozen=True, slots=True)

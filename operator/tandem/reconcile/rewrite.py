@@ -45,7 +45,7 @@ class RewriteDecision:
 
     `removes` are inputs to remove, with their deletion vector *in that version*; `outputs` the
     files to add, each with its `masks` as its initial deletion vector; `dropped_outputs` have no
-    live row, or belong to a dropped bin. `lives_on` are inputs that stay live although they were
+    live row, or belong to a dropped bin. `still_live` are inputs that stay live although they were
     rewritten. `superseded`: nothing is left to commit. `replayed` are the deletes since the read
     version by the output that they were moved onto.
     """
@@ -54,7 +54,7 @@ class RewriteDecision:
     outputs: tuple[str, ...]
     masks: Mapping[str, BitMap64]
     dropped_outputs: tuple[str, ...]
-    lives_on: tuple[str, ...]
+    still_live: tuple[str, ...]
     fates: Mapping[str, InputFate]
     counts: RewriteCounts
     superseded: bool
@@ -130,14 +130,14 @@ def rewrite(
             now = view.get(path)
             assert now is not None
             since = now.dead - file.dead_at_read
-            landed = _forward(row_map, path, since, moved if moved is not None else {})
-            _mask(masks, landed, len(since), path)
+            forwarded = _forward(row_map, path, since, moved if moved is not None else {})
+            _mask(masks, forwarded, len(since), path)
             remapped += len(since)
-            for output, positions in landed.items():
+            for output, positions in forwarded.items():
                 replayed[output] = replayed.get(output, 0) + len(positions)
         elif rule.mask is Mask.ALL:
             live = file.rows - len(file.dead_at_read)
-            _mask(masks, row_map.landed(path), live, path)
+            _mask(masks, row_map.forward_all(path), live, path)
             masked += live
     rows = {file.path: file.rows for file in row_map.outputs}
     candidates = [path for _, outputs in bins for path in outputs]
@@ -153,7 +153,7 @@ def rewrite(
         outputs=published,
         masks={path: masks[path] for path in published if path in masks},
         dropped_outputs=tuple(path for path in candidates if path not in published),
-        lives_on=tuple(
+        still_live=tuple(
             path
             for path, found in fates.items()
             if found is not InputFate.GONE and path not in removes
@@ -208,11 +208,11 @@ def _check_map(files: Mapping[str, RewriteInput], row_map: RowMapLike) -> None:
 
 
 def _mask(
-    masks: dict[str, BitMap64], landed: Mapping[str, BitMap64], expected: int, path: str
+    masks: dict[str, BitMap64], forwarded: Mapping[str, BitMap64], expected: int, path: str
 ) -> None:
     """Add rows to the masks; each of `expected` rows must land where no other row did."""
     added = 0
-    for output, positions in landed.items():
+    for output, positions in forwarded.items():
         mask = masks.setdefault(output, BitMap64())
         before = len(mask)
         mask |= positions  # in place: many inputs have rows in the same outputs

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from tandem.reconcile.model import Author, CommitSummary
 
-LONGEST = 8
+MAX_ROUNDS = 8
 """How many of the last rounds are kept."""
 
 
@@ -31,7 +31,7 @@ RoundHistory = tuple[ConflictRound, ...]
 
 
 def with_round(
-    course: RoundHistory,
+    round_history: RoundHistory,
     at: int,
     cause: CommitSummary,
     *,
@@ -41,6 +41,6 @@ def with_round(
 ) -> RoundHistory:
     """The history with one more round. A round without effect is left out."""
     if not (rows or lost or whole):
-        return course
+        return round_history
     turn = ConflictRound(at, cause.author or Author(cause.version), rows, lost, whole)
-    return (*course, turn)[-LONGEST:]
+    return (*round_history, turn)[-MAX_ROUNDS:]

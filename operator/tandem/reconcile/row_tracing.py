@@ -21,7 +21,7 @@ from tandem.rowmap.positions import span
 
 
 @dataclass(frozen=True, slots=True)
-class TracedRewrite:
+class RewriteStep:
     """One rewrite between S and the current version."""
 
     row_map: RowMapLike
@@ -30,7 +30,7 @@ class TracedRewrite:
 
 
 @dataclass(frozen=True, slots=True)
-class Trail:
+class TracedRows:
     """Rows of `source` that were live at S, and the rewrites that carried them to one file.
 
     `steps` are in commit order; none if the rows have not moved.
@@ -38,11 +38,11 @@ class Trail:
 
     source: str
     positions: BitMap64
-    steps: tuple[TracedRewrite, ...] = ()
+    steps: tuple[RewriteStep, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Carried:
+class TracedMatches:
     """The part of the result of S that is still valid at a later version.
 
     `matches` by files of that version; `unknown` are its live rows that were not live at S, by
@@ -57,13 +57,13 @@ class Carried:
     moved_to: dict[str, int] = field(default_factory=dict)
 
 
-def carry(
+def trace_matches(
     matches: Matches,
     changed: Iterable[str],
     at_s: FileView,
     now: FileView,
     row_maps: RowMaps,
-) -> Carried:
+) -> TracedMatches:
     """Carry the result of S over to a later version.
 
     `changed` are the files that any commit in between added, removed or gave another deletion
@@ -76,29 +76,29 @@ def carry(
     paths = sorted(changed)
     for view in (at_s, now):
         prefetch(view, paths)
-    trails: dict[str, list[tuple[str, Trail]]] = {}
+    traced: dict[str, list[tuple[str, TracedRows]]] = {}
     unknown: dict[str, BitMap64] = {}
     for path in paths:
         state = now.get(path)
         if state is None:
             continue
-        found, rest = walk(path, span(0, state.rows) - state.dead, at_s, row_maps)
+        found, rest = trace_rows(path, span(0, state.rows) - state.dead, at_s, row_maps)
         if rest:
             unknown[path] = rest
-        for trail in found:
-            trails.setdefault(trail.source, []).append((path, trail))
-    _check_disjoint(trails, changed, now)
+        for traced_rows in found:
+            traced.setdefault(traced_rows.source, []).append((path, traced_rows))
+    _check_disjoint(traced, changed, now)
     kept: dict[str, list[FileMatches]] = {}
     moved: dict[str, int] = {}
     for source, of_source in matches.items():
         if source not in changed:
             kept.setdefault(source, []).append(of_source)
             continue
-        for path, trail in trails.get(source, ()):
-            part = _follow(of_source, trail)
+        for path, traced_rows in traced.get(source, ()):
+            part = _follow(of_source, traced_rows)
             if len(part):
                 kept.setdefault(path, []).append(part)
-                if trail.steps:
+                if traced_rows.steps:
                     moved[path] = moved.get(path, 0) + len(part)
     # The result of an unchanged file is sorted already, and so is not copied.
     result = {
@@ -106,32 +106,32 @@ def carry(
         for path, parts in kept.items()
     }
     lost = count(matches) - count(result)
-    return Carried(result, unknown, lost, sum(moved.values()), moved)
+    return TracedMatches(result, unknown, lost, sum(moved.values()), moved)
 
 
-def walk(
+def trace_rows(
     path: str, positions: BitMap64, at_s: FileView, row_maps: RowMaps
-) -> tuple[list[Trail], BitMap64]:
-    """Trace these rows back. Returns the trails to rows live at S, and the rows without one."""
+) -> tuple[list[TracedRows], BitMap64]:
+    """Trace these rows back. Returns the rows that were live at S, and those that were not."""
     state = at_s.get(path)
     here = positions - state.dead if state is not None else BitMap64()
     rest = positions - here if here else positions
-    trails = [Trail(path, here)] if here else []
+    traced = [TracedRows(path, here)] if here else []
     if not rest:
-        return trails, rest
+        return traced, rest
     row_map = row_maps.get(path)
     if row_map is None:
-        return trails, rest
+        return traced, rest
     unknown = BitMap64()
     origins = row_map.backward(path, rest)
     prefetch(at_s, list(origins))
     for source, rows in origins.items():
-        below, lost = walk(source, rows, at_s, row_maps)
-        step = TracedRewrite(row_map, source, path)
-        trails += [Trail(t.source, t.positions, (*t.steps, step)) for t in below]
+        below, lost = trace_rows(source, rows, at_s, row_maps)
+        step = RewriteStep(row_map, source, path)
+        traced += [TracedRows(t.source, t.positions, (*t.steps, step)) for t in below]
         if lost:
             unknown |= row_map.forward(source, lost)[path]
-    return trails, unknown
+    return traced, unknown
 
 
 def prefetch(view: FileView, paths: list[str]) -> None:
@@ -140,11 +140,11 @@ def prefetch(view: FileView, paths: list[str]) -> None:
         view.prefetch(paths)
 
 
-def _follow(found: FileMatches, trail: Trail) -> FileMatches:
-    """The matches of a trail, at their positions at its end."""
-    indexes = select(found, trail.positions)
+def _follow(found: FileMatches, traced_rows: TracedRows) -> FileMatches:
+    """The matches among traced rows, at their positions in the later version."""
+    indexes = select(found, traced_rows.positions)
     positions = found.positions[indexes]
-    for step in trail.steps:
+    for step in traced_rows.steps:
         outputs, positions = step.row_map.locate(step.source, positions)
         if not bool((outputs == step.row_map.output_number(step.output)).all()):
             raise CountMismatch(
@@ -157,22 +157,22 @@ def _follow(found: FileMatches, trail: Trail) -> FileMatches:
 
 
 def _check_disjoint(
-    trails: dict[str, list[tuple[str, Trail]]], changed: frozenset[str], now: FileView
+    traced: dict[str, list[tuple[str, TracedRows]]], changed: frozenset[str], now: FileView
 ) -> None:
     """Check that a row of S has at most one position, whatever other writers committed since."""
-    for source, found in trails.items():
+    for source, found in traced.items():
         seen = BitMap64()
         if source not in changed:
             state = now.get(source)
             if state is not None:
                 seen = span(0, state.rows) - state.dead
-        for path, trail in found:
-            if not seen.isdisjoint(trail.positions):
+        for path, traced_rows in found:
+            if not seen.isdisjoint(traced_rows.positions):
                 raise CountMismatch(
                     "A row would be in two files at once",
                     resource=path,
-                    found=f"{len(seen & trail.positions)} rows of {source}",
+                    found=f"{len(seen & traced_rows.positions)} rows of {source}",
                     expected="none",
                     remedy="Nothing was published; look for a writer that adds files twice",
                 )
-            seen |= trail.positions
+            seen |= traced_rows.positions

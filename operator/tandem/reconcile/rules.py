@@ -138,7 +138,7 @@ class TableChange(StrEnum):
     OTHER_TABLE = "another table is at this location"
     OLDER_VERSION = "the log ends before the version that was read"
     PARTITIONING = "it is partitioned by other columns"
-    PROTOCOL_REFUSED = "its protocol does not let us do this any more"
+    PROTOCOL_REFUSED = "its protocol no longer allows this operation"
     VECTORS_OFF = "deletion vectors were switched off"
     MAPPING_MODE = "its column mapping changed"
     COLUMN_ADDED = "a column was added"

@@ -37,7 +37,7 @@ from tandem.reconcile.matches import (
     joined,
     used_inserts,
 )
-from tandem.reconcile.merge_sources import acting, matched_sources, same_sources
+from tandem.reconcile.merge_sources import matched_sources, same_sources, without_unchanged_rows
 from tandem.reconcile.model import ChangeKind, CommitSummary, FileView, RowMaps
 from tandem.reconcile.outcomes import (
     Evaluate,
@@ -51,7 +51,7 @@ from tandem.reconcile.outcomes import (
     StatementProgress,
 )
 from tandem.reconcile.round_history import RoundHistory, with_round
-from tandem.reconcile.row_tracing import carry, prefetch
+from tandem.reconcile.row_tracing import prefetch, trace_matches
 from tandem.reconcile.text import counted, files_in_words
 from tandem.rowmap.positions import span, to_bitmap
 
@@ -81,7 +81,11 @@ _NONE = Attempts()
 
 
 def start(
-    version: int, result: RoundResult, *, attempts: Attempts = _NONE, course: RoundHistory = ()
+    version: int,
+    result: RoundResult,
+    *,
+    attempts: Attempts = _NONE,
+    round_history: RoundHistory = (),
 ) -> StatementProgress:
     """The state after the whole statement was executed at a version. Raises: CountMismatch."""
     check_result(result)
@@ -90,7 +94,7 @@ def start(
         result.matches,
         result.inserts,
         attempts,
-        course=course,
+        round_history=round_history,
         fresh=result.fresh,
         merged=result.merged,
         sources=matched_sources(result.matches) if result.recorded else None,
@@ -198,14 +202,14 @@ def _indivisible(progress: StatementProgress, policy: Policy) -> str:
     if not policy.deterministic:
         return "a non-deterministic statement"
     if progress.merged and policy.inserts and progress.sources is None:
-        return "a merge that inserts what it does not find, and recorded no matches,"
+        return "a merge that inserts unmatched rows and recorded no matches"
     return ""
 
 
 def _diverged(
     progress: StatementProgress, cause: CommitSummary, latest: int, policy: Policy, small: bool
 ) -> Reexecute | Reinsert | StatementConflict:
-    why = f"{cause.who}: not the same rows of the source match rows of the table as before"
+    why = f"{cause.who}: other rows of the source than before match rows of the table"
     if not small or progress.sources is None:
         return _again(progress, latest, why, policy, cause=cause)
     attempts = progress.attempts.after_small_round()
@@ -228,20 +232,20 @@ def _advance(
     if at_s is None or at_l is None:
         return f"version {progress.evaluated_at} can no longer be read, after {newest.who}"
     changed = changed_by(commit for commit in commits if commit.version <= at)
-    carried = carry(progress.matches, changed, at_s, at_l, row_maps)
+    traced = trace_matches(progress.matches, changed, at_s, at_l, row_maps)
     # A row that was live at S keeps its result; every other row of L is evaluated there.
-    rows = concerned(at, carried.unknown) if carried.unknown else {}
+    rows = concerned(at, traced.unknown) if traced.unknown else {}
     kept = replace(
         progress,
         evaluated_at=at,
-        matches=carried.matches,
-        lost=progress.lost + carried.lost,
-        course=with_round(
-            progress.course,
+        matches=traced.matches,
+        lost=progress.lost + traced.lost,
+        round_history=with_round(
+            progress.round_history,
             at,
             newest,
             rows=sum(len(positions) for positions in rows.values()),
-            lost=carried.lost,
+            lost=traced.lost,
         ),
     )
     return Evaluate(at, rows, kept, newest.who, newest)
@@ -264,18 +268,20 @@ def _commit(
     if at_s is None or now is None:
         why = f"version {progress.evaluated_at} can no longer be read"
         return _again(progress, latest, why, policy)
-    carried = carry(acting(progress.matches), changed_by(commits), at_s, now, row_maps)
-    if carried.lost:
+    traced = trace_matches(
+        without_unchanged_rows(progress.matches), changed_by(commits), at_s, now, row_maps
+    )
+    if traced.lost:
         # Only a change can delete a row, and there was none since S (I-17).
         raise CountMismatch(
-            "Matched rows vanished although no commit since may have removed any",
-            found=f"{carried.lost} rows gone since version {progress.evaluated_at}",
+            "Matched rows are gone although no commit since could remove any",
+            found=f"{traced.lost} rows gone since version {progress.evaluated_at}",
             expected="every one of them",
             remedy="Nothing was published; the statement must be executed again",
         )
     deletes: dict[str, FileDeletes] = {}
-    prefetch(now, sorted(carried.matches))
-    for path, found in carried.matches.items():
+    prefetch(now, sorted(traced.matches))
+    for path, found in traced.matches.items():
         state = now.get(path)
         ours = to_bitmap(found.positions)
         if state is None or not ours.isdisjoint(state.dead) or (ours and ours.max() >= state.rows):
@@ -286,7 +292,7 @@ def _commit(
             )
         if ours:
             deletes[path] = FileDeletes(path, state.rows, state.dead | ours, len(ours))
-    used = used_inserts(carried.matches, progress.inserts)
+    used = used_inserts(traced.matches, progress.inserts)
     masks = {
         file.path: span(0, file.rows) - to_bitmap(rows)
         for file, rows in zip(progress.inserts, used, strict=True)
@@ -298,8 +304,8 @@ def _commit(
     inserted = sum(file.rows - len(masks.get(file.path, ())) for file in inserts)
     if progress.merged:
         written = inserted if progress.lost else sum(file.rows for file in progress.inserts)
-        check_merge(carried.matches, matched, inserted, written)
-    elif matched != count(carried.matches) or (progress.inserts and inserted != matched):
+        check_merge(traced.matches, matched, inserted, written)
+    elif matched != count(traced.matches) or (progress.inserts and inserted != matched):
         raise CountMismatch(
             "An update must insert as many rows as it deletes",
             found=f"{inserted} inserted",
@@ -313,9 +319,9 @@ def _commit(
         masks=masks,
         dropped_inserts=tuple(file.path for file in dropped),
         rows_matched=matched,
-        moved=carried.moved,
+        moved=traced.moved,
         progress=progress,
-        moved_to=carried.moved_to,
+        moved_to=traced.moved_to,
         fresh=tuple(file.path for file in progress.fresh),
         rows_updated=inserted,
     )
@@ -349,10 +355,10 @@ def _again(
     attempts = progress.attempts.after_whole()
     if attempts.counted >= policy.max_attempts:
         return _gave_up(attempts, why, cause, cause.files if cause is not None else ())
-    course = progress.course
+    round_history = progress.round_history
     if cause is not None:
-        course = with_round(course, at, cause, whole=True)
-    return Reexecute(at, why, attempts, course)
+        round_history = with_round(round_history, at, cause, whole=True)
+    return Reexecute(at, why, attempts, round_history)
 
 
 def _gave_up(

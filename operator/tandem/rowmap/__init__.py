@@ -1,4 +1,4 @@
-"""Row maps: where every input row of a rewrite landed.
+"""Row maps: where each input row of a rewrite is in its outputs.
 
 Pure: positions and counts only. With a row map, a delete that was committed during a rewrite is
 replayed onto the rewritten files.

@@ -128,15 +128,17 @@ def from_bytes(
         )
 
     if len(data) < _PREFIX.size + _DIGEST_SIZE:
-        raise invalid("The row map is cut off", f"{len(data)} bytes")
+        raise invalid("The row map is truncated", f"{len(data)} bytes")
     magic, version, _, header_size, body_size = _PREFIX.unpack_from(data)
     if magic != MAGIC:
-        raise invalid("This is no row map", magic, repr(MAGIC))
+        raise invalid("This is not a row map", magic, repr(MAGIC))
     if version not in (ORDERED_VERSION, VERSION):
         raise invalid("The row map has another format version", version, f"at most {VERSION}")
     size = _PREFIX.size + header_size + body_size + _DIGEST_SIZE
     if len(data) != size:
-        raise invalid("The row map is cut off or has a tail", f"{len(data)} bytes", f"{size}")
+        raise invalid(
+            "The row map is truncated or has trailing bytes", f"{len(data)} bytes", f"{size}"
+        )
     if hashlib.sha256(data[:-_DIGEST_SIZE]).digest() != data[-_DIGEST_SIZE:]:
         raise invalid("The row map's checksum does not match")
     try:

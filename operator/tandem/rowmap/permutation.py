@@ -91,23 +91,23 @@ class Permutation:
         slot = self._in_slot[index]
         return self.ranks[self._in_start[slot] : self._in_start[slot + 1]]
 
-    def placed(self, ranks: Ranks) -> tuple[Indexes, Positions]:
+    def output_positions(self, ranks: Ranks) -> tuple[Indexes, Positions]:
         """Ranks → (output, position in it), in the order given."""
         slot = np.searchsorted(self._out_start[1:], ranks, side="right")
         return self._outputs[slot], ranks.astype(np.int64) - self._out_start[slot]
 
-    def spread(self, ranks: Ranks) -> list[tuple[int, Positions]]:
+    def split_by_output(self, ranks: Ranks) -> list[tuple[int, Positions]]:
         """A set of ranks → each output that has some of them, with ascending positions."""
         return _split(np.sort(ranks), self._out_start, self.outputs)
 
-    def traced(self, output: int, positions: Positions) -> tuple[Indexes, Positions]:
+    def input_ranks(self, output: int, positions: Positions) -> tuple[Indexes, Positions]:
         """Positions of an output → (input, rank among its live rows), in the order given."""
         slot = self._out_slot[output]
         rows = self.origins[self._out_start[slot] + positions]
         source = np.searchsorted(self._in_start[1:], rows, side="right")
         return self._inputs[source], rows.astype(np.int64) - self._in_start[source]
 
-    def gathered(self, output: int, positions: Positions) -> list[tuple[int, Positions]]:
+    def split_by_input(self, output: int, positions: Positions) -> list[tuple[int, Positions]]:
         """A set of positions of an output → each input that has some of their rows, with
         ascending ranks among its live rows."""
         rows = self.origins[self._out_start[self._out_slot[output]] + positions]
@@ -118,7 +118,7 @@ class Permutation:
         """Output → the inputs that have rows in it, in order."""
         return {
             output: tuple(
-                index for index, _ in self.gathered(output, np.arange(rows, dtype=np.int64))
+                index for index, _ in self.split_by_input(output, np.arange(rows, dtype=np.int64))
             )
             for output, rows in zip(self.outputs, self.rows, strict=True)
         }

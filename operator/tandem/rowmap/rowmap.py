@@ -1,4 +1,4 @@
-"""Row maps: where every input row of a rewrite landed.
+"""Row maps: where each input row of a rewrite is in its outputs.
 
 A rewrite that keeps the row order is described by a few numbers: the rows `[in_start, in_end)` of
 an input, except those that were dead when it was read, lie in order in an output from `out_start`
@@ -121,11 +121,11 @@ class RowMap(RunTable):
         permutation = self._permutation_of_input.get(index)
         if permutation is not None:
             ranks = permutation.of_input(index)[self._live_rank(index, to_array(alive))]
-            return self._by_output(permutation.spread(ranks))
+            return self._by_output(permutation.split_by_output(ranks))
         if 2 * len(alive) <= file.live:
             return self._forward_sparse(index, alive)
         missing = (span(0, file.rows) - file.dead) - alive
-        return _subtract(self.landed(input_), self._forward_sparse(index, missing))
+        return _subtract(self.forward_all(input_), self._forward_sparse(index, missing))
 
     def backward(self, output: str, positions: BitMap64) -> dict[str, BitMap64]:
         """Positions of an output → the positions that its rows came from, by input.
@@ -137,19 +137,19 @@ class RowMap(RunTable):
         check_range(file.path, file.rows, positions)
         permutation = self._permutation_of_output.get(index)
         if permutation is not None:
-            found = permutation.gathered(index, to_array(positions))
+            found = permutation.split_by_input(index, to_array(positions))
             return {self.inputs[i].path: to_bitmap(self._physical(i, r)) for i, r in found}
         if 2 * len(positions) <= file.rows:
             return self._backward_sparse(index, positions)
         missing = span(0, file.rows) - positions
         return _subtract(self.origin(output), self._backward_sparse(index, missing))
 
-    def landed(self, input_: str) -> dict[str, BitMap64]:
+    def forward_all(self, input_: str) -> dict[str, BitMap64]:
         """All rows of an input that were live when read → their positions by output."""
         index = self._input_index[input_]
         permutation = self._permutation_of_input.get(index)
         if permutation is not None:
-            return self._by_output(permutation.spread(permutation.of_input(index)))
+            return self._by_output(permutation.split_by_output(permutation.of_input(index)))
         found: dict[str, BitMap64] = {}
         for run in self._runs_of_input[index].tolist():
             if self._run_live[run]:
@@ -248,13 +248,13 @@ class RowMapBuilder:
         outputs: Sequence[MapOutput],
         *,
         origins: tuple[Positions, Positions],
-        landed: tuple[Positions, Positions],
+        destinations: tuple[Positions, Positions],
     ) -> None:
         """Add a bin whose rows were reordered.
 
-        The row at position `origins[1][k]` of `inputs[origins[0][k]]` is row `landed[1][k]` of
-        `outputs[landed[0][k]]`. The arrays are in any order, and contain every live row of the
-        inputs, which were added before, and every row of the outputs.
+        The row at position `origins[1][k]` of `inputs[origins[0][k]]` is row
+        `destinations[1][k]` of `outputs[destinations[0][k]]`. The arrays are in any order, and
+        contain every live row of the inputs, which were added before, and every row of the outputs.
 
         Raises:
             RowMapInvalid: a row is dead, or beyond its file. `build` detects rows that are missing
@@ -265,7 +265,7 @@ class RowMapBuilder:
         is_live = np.ones(in_start[-1], dtype=bool)
         for slot, file in enumerate(files):
             is_live[in_start[slot] + to_array(file.dead)] = False
-        place = self._flat(*landed, out_start)
+        place = self._flat(*destinations, out_start)
         if len(place) >= MOST_ROWS:
             raise self._not_one_to_one(f"{len(place)} rows", f"less than {MOST_ROWS}")
         # A missing row keeps a place that no row has.

@@ -200,7 +200,7 @@ class RunTable:
         if permutation is not None and file.live:
             # A dead row has the rank of the next live one, if there is one; it is not used.
             ranks = np.minimum(positions - before, file.live - 1)
-            outputs, placed = permutation.placed(permutation.of_input(index)[ranks])
+            outputs, placed = permutation.output_positions(permutation.of_input(index)[ranks])
             outputs[is_dead] = -1
             placed[is_dead] = -1
             return outputs, placed
@@ -226,7 +226,7 @@ class RunTable:
         permutation = self._permutation_of_output.get(index)
         runs = self._runs_of_output[index]
         if permutation is not None:
-            inputs, rank = permutation.traced(index, positions)
+            inputs, rank = permutation.input_ranks(index, positions)
         elif not len(runs):
             return (np.empty(0, np.int32), np.empty(0, np.int64))
         else:

@@ -270,7 +270,7 @@ def _condition(text: str, scope: Scope, resource: str, place: str) -> Expr:
         if call.function in _RANDOM:
             raise ExpressionText(text, resource, place).error(
                 call.at,
-                "a condition of a merge must not depend on chance",
+                "a condition of a merge must be deterministic",
                 found=call.function,
                 expected="the same answer for the same rows",
             )

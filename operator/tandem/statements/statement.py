@@ -283,7 +283,7 @@ def _target(
         return found[0]
     if found:
         raise InvalidStatement(
-            "SET names several columns at once, since case does not matter",
+            "SET names an ambiguous column, since names are not case-sensitive",
             resource=resource,
             field=place,
             found=visible(name),

@@ -33,7 +33,7 @@ import yaml
 from aiohttp import web
 from yarl import URL
 
-from tandem.kube.client.connections import Sockets
+from tandem.kube.client.connections import SocketTracker
 
 LIMIT_S = 60.0
 WRITES = frozenset({"create", "update", "patch", "delete", "deletecollection"})
@@ -164,7 +164,7 @@ class ApiProxy:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
         self._session: aiohttp.ClientSession | None = None
-        self._sockets = Sockets()
+        self._sockets = SocketTracker()
         self._runner: web.ServerRunner | None = None
 
     def __enter__(self) -> ApiProxy:
@@ -258,7 +258,7 @@ class ApiProxy:
 
     async def _start(self) -> None:
         connector = aiohttp.TCPConnector(
-            ssl=self._tls or True, limit=0, socket_factory=self._sockets.make
+            ssl=self._tls or True, limit=0, socket_factory=self._sockets.create
         )
         self._session = aiohttp.ClientSession(
             connector=connector,

@@ -43,7 +43,7 @@ from tandem.kube.runtime.settings import OperatorSettings
 from tandem.locks.etcd.store import EtcdSettings
 from tandem.operations.machine.effects import Effect
 from tandem.operations.machine.events import Event
-from tandem.operations.session.performer import Interceptor
+from tandem.operations.session.options import Interceptor
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 LIMIT_S = 60.0

@@ -28,7 +28,7 @@ from tandem.kube.client.kinds import FINALIZER
 from tandem.kube.operator import run_operator
 from tandem.kube.runtime.settings import OperatorSettings
 from tandem.operations.ports import Clock
-from tandem.operations.session.performer import Interceptor, passthrough
+from tandem.operations.session.options import Interceptor, passthrough
 from tandem.spec.common import plural
 
 if TYPE_CHECKING:

@@ -14,15 +14,8 @@ from tandem.delta.datafiles.reader import DataFileReader
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.snapshot import Snapshot
 from tandem.delta.scan import table_format
-from tandem.jobs.formats import (
-    AnyJob,
-    InputFile,
-    JobFailure,
-    JobResult,
-    JobSpec,
-    JobTable,
-    SidecarRef,
-)
+from tandem.jobs.formats import AnyJob, InputFile, JobSpec, JobTable
+from tandem.jobs.results import JobFailure, JobResult, SidecarRef
 from tandem.spark.runtime.control import Control, encode
 from tandem.storage import Store, open_store
 

@@ -3,7 +3,7 @@ the operator cost."""
 
 from __future__ import annotations
 
-from tandem.jobs.formats import JobResult
+from tandem.jobs.results import JobResult
 from tandem.jobs.runner import JobPhase, JobRequest, JobStatus
 from tandem.spark.runtime import control
 

@@ -27,15 +27,17 @@ from tandem.jobs.formats import (
     IngestJob,
     InputFile,
     JobLayout,
-    JobResult,
+    LogMergeJob,
     MergeJob,
     RewriteJob,
     StatementJob,
+    StitchJob,
 )
+from tandem.jobs.results import JobResult
 from tandem.jobs.runner import JobPhase, JobRequest, JobStatus
 from tandem.rowmap.binary_format import to_bytes
 from tandem.rowmap.rowmap import merge
-from tandem.spark.jobs import rewrite
+from tandem.spark.jobs import log_merge, rewrite, stitch
 from tandem.spark.runtime import control
 from tandem.spark.runtime.control import Control, output_file
 from tandem.spark.runtime.frames import dead_rows
@@ -107,6 +109,18 @@ class QuickJobs:
             self.rewrite(opened, job)
         elif isinstance(job, IngestJob):
             self.ingest(opened, job)
+        elif isinstance(job, StitchJob):
+            runs = [stitch.stitch_run(opened.store, opened.spec, n) for n in range(len(job.runs))]
+            self.hook("written")
+            stitch.publish(opened, runs)
+        elif isinstance(job, LogMergeJob):
+            won = log_merge.log_winners(opened.store, opened.spec)
+            matches = [
+                (n, log_merge.match_file(opened.store, opened.spec, n, won.overlay))
+                for n in range(len(job.inputs))
+            ]
+            self.hook("written")
+            log_merge.publish(opened, won, matches)
         else:
             self.round(opened, job, job.inputs, 0)
 

@@ -23,7 +23,7 @@ from tandem.locks.memory import InProcessLocks
 from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import Event
 from tandem.operations.ports import Ports
-from tandem.operations.session.performer import Interceptor
+from tandem.operations.session.options import Interceptor
 from tandem.storage import open_store
 
 

@@ -17,7 +17,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tandem.errors import StatementFailed
-from tandem.jobs.formats import SOURCE_IDS, SOURCE_IS_WHOLE, SOURCE_SCHEMA, MergeJob, SidecarRef
+from tandem.jobs.formats import SOURCE_IDS, SOURCE_IS_WHOLE, SOURCE_SCHEMA, MergeJob
+from tandem.jobs.results import SidecarRef
 from tandem.reconcile.matches import KEPT
 from tandem.spark.runtime.control import Control
 from tandem.spark.runtime.ipc import to_file

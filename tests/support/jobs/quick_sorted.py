@@ -56,7 +56,7 @@ def rewrite_sorted(
                 _integers([slot[n] for n in ordered["__input"].to_pylist()]),
                 _integers(ordered["__position"].to_pylist()),
             ),
-            landed=(
+            destinations=(
                 _integers([n for n, file in enumerate(writer.files) for _ in range(file.rows)]),
                 _integers([n for file in writer.files for n in range(file.rows)]),
             ),

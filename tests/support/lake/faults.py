@@ -13,7 +13,7 @@ from enum import StrEnum
 from tandem.errors import OutcomeUnknown
 from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import Event
-from tandem.operations.session.performer import Interceptor
+from tandem.operations.session.options import Interceptor
 
 Call = Callable[[], Event]
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import Event
-from tandem.operations.session.performer import Interceptor
+from tandem.operations.session.options import Interceptor
 from tandem.spec.status import OperationStatus
 
 LIMIT_S = 100.0

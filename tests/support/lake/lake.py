@@ -38,12 +38,12 @@ from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.scan import scan
 from tandem.locks.memory import InProcessLocks
 from tandem.operations.execute import ExecutionOptions, finish, open_session
-from tandem.operations.kinds.time_column import time_column
+from tandem.operations.kinds.table.time_column import time_column
 from tandem.operations.machine.effects import Point
 from tandem.operations.model import Table
 from tandem.operations.ports import Ports, ProcessId, SystemClock, SystemProcesses
 from tandem.operations.rounds.port import NoSmallRounds
-from tandem.operations.session.performer import Interceptor, passthrough
+from tandem.operations.session.options import Interceptor, passthrough
 from tandem.spec.resources import LakeTable, Operation
 from tandem.spec.status import OperationResult, OperationStatus, Phase, Reconciled
 from tandem.storage import Store, open_store
@@ -277,7 +277,7 @@ class Lake:
         assert difference(self.by_tandem(), wanted[-1]) == "", "tandem"
 
     @property
-    def live(self) -> tuple[Segment, ...]:
+    def live(self) -> Sequence[Segment]:
         snapshot = self.log.snapshot()
         return segments(snapshot.files, time_column(self.table().spec, snapshot))
 

@@ -9,14 +9,14 @@ from tandem.delta.actions import AddFile, DeletionVector
 from tandem.delta.log import files
 from tandem.timeline.chunks import TimeColumn
 from tandem.timeline.segment_files import SegmentFiles
-from tandem.timeline.segments import Segment, output_tags
+from tandem.timeline.segments import Segment, Segments, output_tags
 from tandem.timeline.segments import segments as segments_of
 
 KIB = 1 << 10
 MIB = 1 << 20
 
 
-def segments(adds: Iterable[AddFile], time: TimeColumn | None = None) -> tuple[Segment, ...]:
+def segments(adds: Iterable[AddFile], time: TimeColumn | None = None) -> Segments:
     """The segments of these files."""
     return segments_of(files.from_adds(list(adds)), time)
 
@@ -71,7 +71,7 @@ def loads(
     time: TimeColumn | None = None,
     times: Mapping[str, tuple[str, str]] | None = None,
     layout: str = "",
-) -> tuple[Segment, ...]:
+) -> Segments:
     """Segments of one file each, in the order of `names`."""
     marked = set(major)
     return segments(

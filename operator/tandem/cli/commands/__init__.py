@@ -5,6 +5,7 @@ Modules:
     run               `run` and `plan`
     scan              `scan`
     clean             `clean`
+    log               `log`
     dev               `dev`
     etcd              `etcd`
     operator          `operator`

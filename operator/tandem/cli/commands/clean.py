@@ -59,7 +59,7 @@ def clean(target: Target, *, output: Output, dry_run: bool) -> Exit:
 def _show(cleaned: CleaningResult, rules: CleaningRules, *, dry_run: bool) -> None:
     if not cleaned.garbage:
         kept = f"{_spoken(rules.files_ms)} after a commit removed them" if rules.files_ms else ""
-        why = f" Files that older versions name stay until {kept}." if kept else ""
+        why = f" Files that older versions refer to are kept until {kept}." if kept else ""
         say(f"Nothing to remove.{why}")
         return
     cells = [[each.file.path, each.why.value, ByteSize(each.file.size)] for each in cleaned.garbage]

@@ -27,7 +27,7 @@ async def _serve(settings: DevSettings) -> None:
 
     async def greet() -> None:
         await ready.wait()
-        say(f"Runs the SparkApplications of Tandem in {where}. Ctrl-C ends it and its jobs.")
+        say(f"Running Tandem's SparkApplications in {where}. Ctrl-C stops it and its jobs.")
 
     greeting = asyncio.create_task(greet())
     try:

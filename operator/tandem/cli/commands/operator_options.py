@@ -40,11 +40,15 @@ def operator(
     ] = None,
     kubeconfig: Annotated[
         Path | None,
-        option("--kubeconfig", "Instead of the pod's account or kubectl's usual file.", **FILE),
+        option(
+            "--kubeconfig",
+            "Kubeconfig; by default the pod's service account or kubectl's file.",
+            **FILE,
+        ),
     ] = None,
     locks: Annotated[
         Locks,
-        option("--locks", "Where locks are. in-process: safe with one operator only."),
+        option("--locks", "Where locks are kept. in-process is safe with one operator only."),
     ] = Locks.ETCD,
     etcd_endpoints: Annotated[
         list[str] | None,
@@ -77,7 +81,7 @@ def operator(
         str, option("--image", "Image of Spark drivers and executors.")
     ] = f"tandem:{__version__}",
     image_pull_policy: Annotated[
-        PullPolicy, option("--image-pull-policy", "When nodes pull that image.")
+        PullPolicy, option("--image-pull-policy", "Pull policy of that image.")
     ] = PullPolicy.IF_NOT_PRESENT,
     spark_version: Annotated[
         str, option("--spark-version", "Spark's version in that image.")
@@ -90,7 +94,7 @@ def operator(
         option("--service-account", "Service account of Spark drivers, in each namespace."),
     ] = "tandem-spark",
     max_executors: Annotated[
-        int, option("--max-executors", "Most executors of one job.", min=1)
+        int, option("--max-executors", "Maximum number of executors of a job.", min=1)
     ] = 8,
     spark_template: Annotated[
         Path | None,
@@ -132,7 +136,9 @@ def operator(
             "(spec.batchScheduler) that sparkTemplate may set in addition; repeatable.",
         ),
     ] = None,
-    max_jobs: Annotated[int, option("--max-jobs", "Jobs at once; 0: no limit.", min=0)] = 16,
+    max_jobs: Annotated[
+        int, option("--max-jobs", "Maximum number of concurrent jobs; 0: no limit.", min=0)
+    ] = 16,
     workers: Annotated[int, option("--workers", "Threads for work on tables.", min=1)] = 16,
     table_poll: Annotated[
         float,
@@ -170,7 +176,7 @@ def operator(
     log_format: Annotated[LogFormat, option("--log-format", "Format of log lines.")] = (
         LogFormat.JSON
     ),
-    verbose: Annotated[bool, option("--verbose", "Log every event, too.")] = False,
+    verbose: Annotated[bool, option("--verbose", "Also log every event.")] = False,
 ) -> None:
     """Run the operator in a cluster.
 

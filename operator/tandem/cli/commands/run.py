@@ -91,7 +91,7 @@ def _interruptible() -> Iterator[threading.Event]:
     def interrupt(number: int, _frame: FrameType | None) -> None:
         cancel.set()
         signal.signal(number, before[number])
-        say("Stopping: what has committed stays. Press again to stop at once.")
+        say("Stopping; committed changes stay. Press again to stop immediately.")
 
     for number in (signal.SIGINT, signal.SIGTERM):
         before[number] = signal.signal(number, interrupt)

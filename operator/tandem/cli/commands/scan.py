@@ -28,11 +28,13 @@ def scan(
     where: str | None,
     output: ScanOutput,
     limit: int | None,
+    base: bool = False,
 ) -> Exit:
-    """Print rows. Memory is bounded by a batch, not by the table."""
+    """Print rows: of a merge-on-read table the merged view, unless `base` is set. Memory is bounded
+    by a batch and by the keys of the log, not by the table."""
     if output is ScanOutput.ARROW and sys.stdout.isatty():
         raise InvalidSpec(
-            "an Arrow stream is not for a terminal",
+            "an Arrow stream cannot be written to a terminal",
             resource="-o",
             found="arrow",
             expected="standard output to be a file or a pipe",
@@ -42,7 +44,7 @@ def scan(
         limit = PREVIEW_ROWS
     from tandem.delta.calendar import python_values
 
-    schema, batches = _read(table, version=version, columns=columns, where=where)
+    schema, batches = _read(table, version=version, columns=columns, where=where, base=base)
     if limit is not None:
         batches = first_rows(batches, limit + (output is ScanOutput.TABLE))
     if output is ScanOutput.ARROW:
@@ -80,17 +82,29 @@ def first_rows(batches: Iterable[pa.RecordBatch], count: int) -> Iterator[pa.Rec
 
 
 def _read(
-    table: Target, *, version: int | None, columns: Sequence[str] | None, where: str | None
+    table: Target,
+    *,
+    version: int | None,
+    columns: Sequence[str] | None,
+    where: str | None,
+    base: bool,
 ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     """Schema and rows. Only Spark evaluates a condition, since conditions have Spark's semantics;
     so this takes seconds to start."""
     from tandem.delta import scan as delta_scan
+    from tandem.mergelog.state.log_table import MergeLog
+    from tandem.mergelog.view import MergedView
 
     log = table.log()
-    snapshot = log.snapshot(version)
+    merge_log = MergeLog(log)
+    view = None if base or not merge_log.exists() else MergedView.open(merge_log, version)
+    snapshot = log.snapshot(version) if view is None else view.base
 
     def read(names: Sequence[str] | None) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
-        scanned = delta_scan.scan(snapshot, log.store, names)
+        if view is not None:
+            scanned = view.scan(names)
+        else:
+            scanned = delta_scan.scan(snapshot, log.store, names)
         return scanned.schema, scanned
 
     if where is not None:

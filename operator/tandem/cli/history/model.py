@@ -51,7 +51,7 @@ class CommitEffect(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Meeting:
+class ConcurrentCommit:
     """An operation and a commit made between its read version and its own. `rows` is the number of
     rows concerned, None if all were (`AGAIN`); `onto` names a segment."""
 
@@ -82,7 +82,7 @@ class HistoryEntry:
     rows_deleted: int
     read_version: int | None = None
     segments: tuple[str, ...] = ()
-    meetings: tuple[Meeting, ...] = ()
+    meetings: tuple[ConcurrentCommit, ...] = ()
     result: OperationResult = field(default_factory=OperationResult)
 
     @property
@@ -208,22 +208,22 @@ def _kind(commit: Commit, change: _Change) -> EntryKind:
 
 def _meetings(
     version: int, read: int | None, changes: Mapping[int, _Change], result: OperationResult
-) -> tuple[Meeting, ...]:
+) -> tuple[ConcurrentCommit, ...]:
     """The commits that an operation met, from the log and from the operation's own result."""
     if read is None:
         return ()
     mine = changes[version]
-    found: dict[tuple[int, CommitEffect], Meeting] = {}
+    found: dict[tuple[int, CommitEffect], ConcurrentCommit] = {}
 
     def meet(other: int, effect: CommitEffect, rows: int | None, onto: str = "") -> None:
         if rows and 0 < rows < _MOST and read < other < version:
-            known = found.get((other, effect), Meeting(other, effect, 0))
+            known = found.get((other, effect), ConcurrentCommit(other, effect, 0))
             found[other, effect] = replace(known, rows=known.rows + rows, onto=onto or known.onto)
 
     mets = (result.reconciled.met if result.reconciled else None) or ()
     again = [met.version for met in mets if met.executed_again and read < met.version < version]
     for other in again:
-        found[other, CommitEffect.AGAIN] = Meeting(other, CommitEffect.AGAIN, 0)
+        found[other, CommitEffect.AGAIN] = ConcurrentCommit(other, CommitEffect.AGAIN, 0)
     segments = {mine.names[path] for path in mine.added}
     made = "".join(segments) if len(segments) == 1 else f"{len(segments)} segments"
     # Commits before the last complete execution were read by it.

@@ -11,7 +11,13 @@ from collections.abc import Sequence
 
 import tandem
 from tandem.cli.history import phrases
-from tandem.cli.history.model import CommitEffect, HistoryEntry, Meeting, entries, segment_lifetimes
+from tandem.cli.history.model import (
+    CommitEffect,
+    ConcurrentCommit,
+    HistoryEntry,
+    entries,
+    segment_lifetimes,
+)
 from tandem.cli.history.scene import Scene, is_work, scene
 from tandem.cli.history.svg import STYLE, esc, svg
 from tandem.cli.output import people_time
@@ -134,7 +140,7 @@ def _tiles(found: Sequence[HistoryEntry]) -> str:
     return f'<ul class="tiles">{tiles}</ul>'
 
 
-def _rows(mets: Sequence[Meeting], effect: CommitEffect) -> int:
+def _rows(mets: Sequence[ConcurrentCommit], effect: CommitEffect) -> int:
     return sum(met.rows for met in mets if met.effect is effect)
 
 
@@ -155,10 +161,10 @@ def _legend() -> str:
         ),
         piece(
             '<path class="arrow" d="M8 0V11"/><path class="head" d="M4 9L8 15L12 9Z"/>',
-            "what it met on the way, and did about it",
+            "a concurrent commit, and how the operation reconciled with it",
         ),
         piece('<path class="river s1" stroke-width="6" d="M3 8H30"/>',
-              "a segment: where it came from, and what it became", 34),
+              "a segment, from its parents to its successors", 34),
         piece('<path class="cut" d="M8 2v11"/>', "rows deleted in it"),
     ]  # fmt: skip
     return f'<p class="legend">{"".join(pieces)}</p>'
@@ -167,7 +173,7 @@ def _legend() -> str:
 def _left_out(drawn: Scene) -> str:
     notes = []
     if drawn.hidden_spans:
-        notes.append(f"{counted(drawn.hidden_spans, 'operation')} for which there was no room")
+        notes.append(f"{counted(drawn.hidden_spans, 'operation')} that did not fit")
     if drawn.hidden_segments:
         notes.append(f"{counted(drawn.hidden_segments, 'segment')} more")
     return f'<p class="lead">Not drawn: {"; ".join(notes)}.</p>' if notes else ""
@@ -188,7 +194,8 @@ def _stories(found: Sequence[HistoryEntry]) -> str:
         return ""
     more = len(eventful) - len(items)
     note = f'<p class="lead">and {more:,} earlier ones</p>' if more > 0 else ""
-    return f'<h2>What operations met</h2><ul class="stories">{"".join(items)}</ul>{note}'
+    heading = "How operations reconciled with other commits"
+    return f'<h2>{heading}</h2><ul class="stories">{"".join(items)}</ul>{note}'
 
 
 def _versions(found: Sequence[HistoryEntry]) -> str:

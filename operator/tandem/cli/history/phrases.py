@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tandem.cli.history.model import CommitEffect, HistoryEntry, Meeting
+from tandem.cli.history.model import CommitEffect, ConcurrentCommit, HistoryEntry
 
 _EFFECTS = {
     CommitEffect.REPLAYED: "{rows} deleted by {version} replayed{onto}",
@@ -38,7 +38,7 @@ def rows(entry: HistoryEntry) -> str:
     return " ".join(parts)
 
 
-def meeting(met: Meeting) -> str:
+def meeting(met: ConcurrentCommit) -> str:
     """`2,113 deleted by 43 replayed onto 0.1`"""
     onto = ""
     if met.onto:

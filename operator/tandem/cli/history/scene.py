@@ -22,7 +22,7 @@ MOST_ENGINES = 3
 MOST_LANES = 6
 MOST_ROWS = 28
 MOST_TOGETHER = 8
-"""The segments of a commit that creates more than these are drawn as one river; `tandem table
+"""The segments of a commit that creates more than these are drawn as one band; `tandem table
 segments` has their names."""
 MOST_QUIET = 6
 """The most rows for segments that did not change."""
@@ -85,7 +85,7 @@ class OperationSpan:
 @dataclass(slots=True)
 class SegmentBand:
     """Segments that were created, removed and rewritten together: from column to column (None:
-    from before, to the end), and the rivers that they flow into."""
+    from before, to the end), and the bands that they flow into."""
 
     names: list[str]
     foreign: bool
@@ -104,7 +104,7 @@ class Scene:
     columns: tuple[VersionColumn, ...]
     engines: tuple[str, ...]
     spans: tuple[OperationSpan, ...]
-    rivers: tuple[SegmentBand, ...]
+    bands: tuple[SegmentBand, ...]
     hidden_spans: int
     hidden_segments: int
     column_of: dict[int, int]
@@ -115,7 +115,7 @@ class Scene:
 
     @property
     def rows(self) -> int:
-        return 1 + max((river.row for river in self.rivers), default=-1)
+        return 1 + max((band.row for band in self.bands), default=-1)
 
     def engine_lane(self, entry: HistoryEntry) -> int:
         name = entry.engine or NO_ENGINE
@@ -127,12 +127,12 @@ def scene(entries: Sequence[HistoryEntry], lives: Sequence[SegmentLifetime]) -> 
     columns = _columns(entries)
     column_of = {e.version: at for at, column in enumerate(columns) for e in column.entries}
     spans, hidden_spans = _spans(entries, columns, column_of)
-    rivers, hidden_segments = _rivers(lives, column_of, columns)
+    bands, hidden_segments = _bands(lives, column_of, columns)
     return Scene(
         tuple(columns),
         _engines(entries),
         tuple(spans),
-        tuple(rivers),
+        tuple(bands),
         hidden_spans,
         hidden_segments,
         column_of,
@@ -224,7 +224,7 @@ def pitch_of(columns: int) -> float:
     return max(NARROWEST, min(WIDEST, (FULL - LEFT - RIGHT) / max(1, columns)))
 
 
-def _rivers(
+def _bands(
     lives: Sequence[SegmentLifetime], column_of: dict[int, int], columns: Sequence[VersionColumn]
 ) -> tuple[list[SegmentBand], int]:
     """Segments with the same history are joined; those that changed are shown first."""
@@ -249,16 +249,16 @@ def _rivers(
         becomes = tuple(dict.fromkeys(branch[kid] for kid in children.get(life.name, ())))
         key = (start, end, becomes, life.foreign, "" if old else branch.get(life.name, ""))
         _, _, level = life.name.partition(".")
-        river = groups.setdefault(
+        band = groups.setdefault(
             key, SegmentBand([], life.foreign, int(level) if level.isdigit() else 0, start, end)
         )
-        river.names.append(life.name)
-        river.rows += life.rows or 0
-        river.eventful |= bool(life.parents) and not old
-        river.eventful |= any(not columns[column_of[v]].earlier for v in life.deletes)
+        band.names.append(life.name)
+        band.rows += life.rows or 0
+        band.eventful |= bool(life.parents) and not old
+        band.eventful |= any(not columns[column_of[v]].earlier for v in life.deletes)
         for version, rows in life.deletes.items():
-            river.deletes[column_of[version]] += rows
-        of[life.name] = river
+            band.deletes[column_of[version]] += rows
+        of[life.name] = band
     for name, kids in children.items():
         if name in of:
             of[name].into = list({id(of[k]): of[k] for k in kids if k in of}.values())
@@ -287,31 +287,31 @@ def _seen_parents(
     return found
 
 
-def _rows(rivers: list[SegmentBand]) -> tuple[list[SegmentBand], int]:
-    """Assign a row to each river while there are rows: a child gets the row of its largest parent.
+def _rows(bands: list[SegmentBand]) -> tuple[list[SegmentBand], int]:
+    """Assign a row to each band while there are rows: a child gets the row of its largest parent.
     Rivers that changed come first, above the others."""
     free: list[float] = []  # by row: from which column on it is
-    rivers.sort(key=lambda r: (not r.eventful, -1 if r.start is None else r.start))
+    bands.sort(key=lambda r: (not r.eventful, -1 if r.start is None else r.start))
     quiet = 0
     heir: dict[int, tuple[int, int]] = {}  # by child: rows of its largest parent, and its row
     shown: list[SegmentBand] = []
-    for river in rivers:
-        start = -1.0 if river.start is None else float(river.start)
-        row = heir.get(id(river), (0, -1))[1]
+    for band in bands:
+        start = -1.0 if band.start is None else float(band.start)
+        row = heir.get(id(band), (0, -1))[1]
         if row < 0 or free[row] > start:
             row = next((at for at, since in enumerate(free) if since < start), len(free))
-        quiet += not river.eventful
+        quiet += not band.eventful
         if row == MOST_ROWS or quiet > MOST_QUIET:
             continue
         if row == len(free):
             free.append(0.0)
-        free[row] = float("inf") if river.end is None else float(river.end)
-        river.row = row
-        shown.append(river)
-        for child in river.into:
-            if river.rows > heir.get(id(child), (-1, 0))[0]:
-                heir[id(child)] = (river.rows, row)
-    hidden = sum(len(river.names) for river in rivers if river.row < 0)
-    for river in shown:
-        river.into = [child for child in river.into if child.row >= 0]
+        free[row] = float("inf") if band.end is None else float(band.end)
+        band.row = row
+        shown.append(band)
+        for child in band.into:
+            if band.rows > heir.get(id(child), (-1, 0))[0]:
+                heir[id(child)] = (band.rows, row)
+    hidden = sum(len(band.names) for band in bands if band.row < 0)
+    for band in shown:
+        band.into = [child for child in band.into if child.row >= 0]
     return shown, hidden

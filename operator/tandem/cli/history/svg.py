@@ -1,4 +1,4 @@
-"""The picture of a history as SVG: marks, spans, arrows and rivers.
+"""The picture of a history as SVG: marks, spans, arrows and bands.
 
 All text from the log is escaped by `esc`. Colours are CSS variables, so that the same drawing
 supports light and dark mode; shapes differ, too, for colour-blind readers.
@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from html import escape
 
 from tandem.cli.history import phrases
-from tandem.cli.history.model import CommitEffect, EntryKind, HistoryEntry, Meeting
+from tandem.cli.history.model import CommitEffect, ConcurrentCommit, EntryKind, HistoryEntry
 from tandem.cli.history.scene import (
     GLYPH,
     LEFT,
@@ -83,8 +83,8 @@ class Drawing:
         self.width = int(LEFT + count * self.pitch + RIGHT)
         self.engines_y = TOP + 26
         self.lanes_y = self.engines_y + ENGINE_PITCH * len(scene.engines) + 26
-        self.rivers_y = self.lanes_y + 34 + LANE_PITCH * scene.lanes + 14
-        self.height = self.rivers_y + ROW_PITCH * scene.rows + 12
+        self.bands_y = self.lanes_y + 34 + LANE_PITCH * scene.lanes + 14
+        self.height = self.bands_y + ROW_PITCH * scene.rows + 12
         self.parts: list[str] = []
 
     def x(self, column: int) -> float:
@@ -98,7 +98,7 @@ class Drawing:
         return self.lanes_y + (34 + lane * LANE_PITCH if lane >= 0 else 0)
 
     def row_y(self, row: int) -> float:
-        return self.rivers_y + row * ROW_PITCH + 14
+        return self.bands_y + row * ROW_PITCH + 14
 
     # Pieces
 
@@ -210,7 +210,7 @@ class Drawing:
     def arrows(self) -> None:
         """Draw arrows from commits to the operations that reconciled with them."""
         for span in self.scene.spans:
-            by_column: dict[int, list[Meeting]] = {}
+            by_column: dict[int, list[ConcurrentCommit]] = {}
             for met in span.entry.meetings:
                 at = self.scene.column_of.get(met.version)
                 if at is not None:
@@ -229,7 +229,7 @@ class Drawing:
                 self.text(left if below else self.x(at), self.lane_y(span.lane) + 21 + 12 * line,
                           label, "count small halo", "start" if below else "middle")  # fmt: skip
 
-    def arrow(self, span: OperationSpan, at: int, mets: list[Meeting]) -> None:
+    def arrow(self, span: OperationSpan, at: int, mets: list[ConcurrentCommit]) -> None:
         x, y = self.x(at), self.lane_y(span.lane)
         top = self.source_y(mets[0].version) + 8
         title = "\n".join(phrases.meeting(met) for met in mets)
@@ -253,34 +253,34 @@ class Drawing:
                 return self.engine_y(self.scene.engine_lane(entry))
         return self.lane_y(-1)
 
-    def rivers(self) -> None:
+    def bands(self) -> None:
         scene = self.scene
-        if scene.rivers:
+        if scene.bands:
             self.text(LEFT - 12, self.row_y(0) + 4, "segments", "bold", "end")
-        for river in scene.rivers:
-            self.flow(river)
+        for band in scene.bands:
+            self.flow(band)
         for span in scene.spans:
-            made = [r for r in scene.rivers if set(r.names) & set(span.entry.segments)]
+            made = [r for r in scene.bands if set(r.names) & set(span.entry.segments)]
             rows = [r.row for r in made if r.start == span.end]
             if rows:
                 x = self.x(span.end)
                 self.add(f'<path class="birth" d="M{x:.1f} {self.lane_y(span.lane) + 10:.1f}'
                          f'V{self.row_y(max(rows)) - 5:.1f}"/>')  # fmt: skip
-        for river in scene.rivers:
-            self.name(river)
+        for band in scene.bands:
+            self.name(band)
 
-    def bounds(self, river: SegmentBand) -> tuple[float, float]:
-        start = LEFT - 4 if river.start is None else self.x(river.start)
-        end = self.width - RIGHT / 2 if river.end is None else self.x(river.end)
+    def bounds(self, band: SegmentBand) -> tuple[float, float]:
+        start = LEFT - 4 if band.start is None else self.x(band.start)
+        end = self.width - RIGHT / 2 if band.end is None else self.x(band.end)
         return start, end
 
-    def flow(self, river: SegmentBand) -> None:
-        y, (start, end) = self.row_y(river.row), self.bounds(river)
-        style = "f" if river.foreign else f"s{min(3, river.level)}"
-        wide = 3.0 + min(9.0, 1.4 * max(0, len(str(river.rows)) - 1))
+    def flow(self, band: SegmentBand) -> None:
+        y, (start, end) = self.row_y(band.row), self.bounds(band)
+        style = "f" if band.foreign else f"s{min(3, band.level)}"
+        wide = 3.0 + min(9.0, 1.4 * max(0, len(str(band.rows)) - 1))
         bend = min(self.pitch * 0.7, max(4.0, end - start))
         paths = []
-        for child in river.into:
+        for child in band.into:
             to = self.row_y(child.row)
             paths.append(f"M{start:.1f} {y:.1f}H{end - bend:.1f}"
                          f"C{end - bend / 3:.1f} {y:.1f} {end - bend / 1.5:.1f} {to:.1f} "
@@ -290,31 +290,31 @@ class Drawing:
         drawn = "".join(
             f'<path class="river {style}" stroke-width="{wide:.1f}" d="{d}"/>' for d in paths
         )
-        self.add(f"<g><title>{esc(_river_title(river))}</title>{drawn}</g>")
-        if river.end is not None and not river.into:
+        self.add(f"<g><title>{esc(_band_title(band))}</title>{drawn}</g>")
+        if band.end is not None and not band.into:
             self.add(f'<path class="cut" d="M{end - 3:.1f} {y - 4:.1f}l6 8m0 -8l-6 8"/>')
 
-    def name(self, river: SegmentBand) -> None:
-        y, (start, end) = self.row_y(river.row), self.bounds(river)
-        many = len(river.names)
-        what = "files" if river.foreign else "segments"
-        name = river.names[0] if many == 1 else f"{many:,} {what}"
+    def name(self, band: SegmentBand) -> None:
+        y, (start, end) = self.row_y(band.row), self.bounds(band)
+        many = len(band.names)
+        what = "files" if band.foreign else "segments"
+        name = band.names[0] if many == 1 else f"{many:,} {what}"
         room = int((end - start - 12) / GLYPH)
         label = clean(name, max(4, room)) if room >= min(len(name), 6) else ""
         if label:
             self.text(start + 7, y - 5, label, "small halo", "start")
-        for column, rows in sorted(river.deletes.items()):
+        for column, rows in sorted(band.deletes.items()):
             if rows > 0:
                 x = self.x(column)
                 after = x + 4
-                if column == river.start:
+                if column == band.start:
                     x += 6
                     after = start + 7 + (len(label) + 1) * GLYPH
                 self.add(f'<path class="cut" d="M{x:.1f} {y - 5:.1f}v10"/>')
                 self.text(after, y - 6, f"−{short(rows)}", "count small halo", "start")
 
     def draw(self) -> str:
-        for layer in (self.axis, self.rivers, self.arrows, self.others, self.ours):
+        for layer in (self.axis, self.bands, self.arrows, self.others, self.ours):
             layer()
         return "".join(self.parts)
 
@@ -353,7 +353,7 @@ def _rows(entry: HistoryEntry) -> str:
     return ""
 
 
-def _effect_text(met: Meeting) -> str:
+def _effect_text(met: ConcurrentCommit) -> str:
     """`2,113 replayed`"""
     return f"{short(met.rows)} {_VERBS[met.effect]}" if met.rows else _VERBS[met.effect]
 
@@ -366,7 +366,7 @@ def _title(entries: list[HistoryEntry]) -> str:
     return "\n".join(filter(None, [label, phrases.rows(entry), phrases.files(entry)]))
 
 
-def _river_title(river: SegmentBand) -> str:
-    names = ", ".join(river.names[:12]) + (", …" if len(river.names) > 12 else "")
-    into = ", ".join(name for child in river.into[:4] for name in child.names[:4])
-    return names + (f" → {into}" if into else "") + (f"\n{river.rows:,} rows" if river.rows else "")
+def _band_title(band: SegmentBand) -> str:
+    names = ", ".join(band.names[:12]) + (", …" if len(band.names) > 12 else "")
+    into = ", ".join(name for child in band.into[:4] for name in child.names[:4])
+    return names + (f" → {into}" if into else "") + (f"\n{band.rows:,} rows" if band.rows else "")

@@ -81,7 +81,7 @@ def login_of(flags: Flags, environ: Mapping[str, str] | None = None) -> LogIn:
 def headers_of(flags: Flags) -> dict[str, str]:
     """The headers of impersonation. Raises: InvalidSpec."""
     if len(flags.as_groups) > 1:
-        raise InvalidSpec("one group only can be impersonated", resource="--as-group")
+        raise InvalidSpec("only one group can be impersonated", resource="--as-group")
     user = {"Impersonate-User": flags.as_user} if flags.as_user else {}
     return user | ({"Impersonate-Group": flags.as_groups[0]} if flags.as_groups else {})
 
@@ -185,7 +185,7 @@ def in_words(
             resource=path.name,
             found=error.message,
             expected=f"a role with verb {verb} on {what}",
-            remedy=f"Ask the cluster's administrator; `{can_i}` tells when it is there",
+            remedy=f"Ask the cluster's administrator; `{can_i}` shows when it is granted",
         )
     if isinstance(error, NotFound) and path.group == GROUP and (not path.name or not _named(error)):
         return ReferenceNotFound(

@@ -62,5 +62,5 @@ def _flags(typed: typer.Context) -> Flags:
         given = {k: v for k, v in level.items() if k in known and v is not None}
         if "as_groups" in given:
             given["as_groups"] = tuple(given["as_groups"])
-        flags = flags.over(Flags(**given))
-    return flags.over(Flags(request_timeout=_PATIENCE))
+        flags = flags.with_defaults(Flags(**given))
+    return flags.with_defaults(Flags(request_timeout=_PATIENCE))

@@ -36,7 +36,7 @@ class Flags:
     as_groups: tuple[str, ...] = ()
     request_timeout: str = ""
 
-    def over(self, below: Flags) -> Flags:
+    def with_defaults(self, below: Flags) -> Flags:
         """These flags, completed by those that only `below` has."""
         missing = {
             field.name: getattr(below, field.name)
@@ -68,7 +68,7 @@ _EVERYWHERE = ("all_namespaces", bool, False, ["-A", "--all-namespaces"],
 _OTHERS = (
     ("context", str | None, None, ["--context"], "Context of the kubeconfig.", False),
     ("kubeconfig", Path | None, None, ["--kubeconfig"],
-     "Instead of KUBECONFIG and ~/.kube/config.", False),
+     "Kubeconfig; by default KUBECONFIG or ~/.kube/config.", False),
     ("cluster", str | None, None, ["--cluster"], "Cluster of the kubeconfig.", True),
     ("user", str | None, None, ["--user"], "User of the kubeconfig.", True),
     ("server", str | None, None, ["-s", "--server"], "Address of the API server.", True),
@@ -76,7 +76,7 @@ _OTHERS = (
     ("as_user", str | None, None, ["--as"], "User to impersonate.", True),
     ("as_groups", list[str] | None, None, ["--as-group"], "Group to impersonate; repeatable.",
      True),
-    ("request_timeout", str, "", ["--request-timeout"], "Most time for one call: 10s, 1m.", True),
+    ("request_timeout", str, "", ["--request-timeout"], "Timeout of one call: 10s, 1m.", True),
 )  # fmt: skip
 
 _CONTEXT = "typed"
@@ -102,7 +102,7 @@ def connected(*, everywhere: bool = False, root: bool = False) -> Callable[[_F],
             if root:
                 typed.obj = flags
             elif below is not None:
-                flags = flags.over(below)
+                flags = flags.with_defaults(below)
             return function(*args, flags=flags, **values)
 
         parameters = [

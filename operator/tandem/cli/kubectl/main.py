@@ -20,7 +20,7 @@ and on events is enough; a note says what you may not see. Kinds may be shortene
 \b
 Begin with
   kubectl tandem status            all tables of the namespace, problems first
-  kubectl tandem status TABLE -w   one of them, as it goes on
+  kubectl tandem status TABLE -w   one table, updated continuously
   kubectl tandem plan -f FILE      what an operation would do
   kubectl tandem report > it.tgz   a bundle for a bug report, without secrets
 """
@@ -48,7 +48,7 @@ OperationName = Annotated[
     ),
 ]
 Timeout = Annotated[
-    str | None, typer.Option("--timeout", metavar="DURATION", help="Longest wait: 30s, 10m.")
+    str | None, typer.Option("--timeout", metavar="DURATION", help="Timeout: 30s, 10m.")
 ]
 
 
@@ -97,7 +97,7 @@ def plan(
         list[str] | None,
         typer.Argument(
             metavar="KIND/NAME",
-            help="What is there already; a LakeTable too.",
+            help="An existing resource; also a LakeTable.",
             autocompletion=completion.operations,
         ),
     ] = None,
@@ -111,7 +111,7 @@ def plan(
     ] = None,
     output: OutputOption = Output.TABLE,
     wait: Annotated[
-        str, typer.Option("--wait", metavar="DURATION", help="Longest wait for the plan.")
+        str, typer.Option("--wait", metavar="DURATION", help="Timeout for the plan.")
     ] = "60s",
 ) -> None:
     """Show what operations would do; change nothing.
@@ -156,7 +156,7 @@ def history(
         typer.Argument(metavar="TABLE", help="A LakeTable.", autocompletion=completion.tables),
     ],
     output: OutputOption = Output.TABLE,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="At most so many lines.")] = 30,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="Maximum number of lines.")] = 30,
 ) -> None:
     """Show what happened on a table, newest first.
 
@@ -177,14 +177,14 @@ def report(
     name: TableName = None,
     file: Annotated[
         Path | None,
-        typer.Option("-f", "--filename", help="Write here instead of to standard output."),
+        typer.Option("-f", "--filename", help="Output file, instead of standard output."),
     ] = None,
     redact_statements: Annotated[
         bool,
         typer.Option("--redact-statements", help="Remove statements and conditions, too."),
     ] = False,
     log_lines: Annotated[
-        int, typer.Option("--log-lines", min=0, help="Last lines of each log; 0: no logs.")
+        int, typer.Option("--log-lines", min=0, help="Lines from the end of each log; 0: no logs.")
     ] = 500,
 ) -> None:
     """Write a bundle for a bug report.

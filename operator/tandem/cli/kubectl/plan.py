@@ -58,7 +58,9 @@ def plan(
     time."""
     if not files and not resources:
         raise InvalidSpec(
-            "nothing to plan", resource="plan", expected="-f FILE, or KIND/NAME of what is there"
+            "nothing to plan",
+            resource="plan",
+            expected="-f FILE, or KIND/NAME of an existing resource",
         )
     loaded = load(files, references=False) if files else []
     named = [names.resource(text) for text in resources]
@@ -67,7 +69,7 @@ def plan(
         wishes = []
         for resource in loaded:
             if isinstance(resource, LakeTable):
-                say(f"{resource.id}: passed over; what is planned needs a table that is there")
+                say(f"{resource.id}: skipped; planning needs an existing table")
                 continue
             given = "namespace" in resource.metadata.model_fields_set
             namespace = resource.metadata.namespace if given else access.namespace
@@ -182,7 +184,7 @@ def _headline(wish: PlanRequest) -> str:
         return "what automatic compaction does next"
     if status.get("phase") not in ENDED:
         if status.get("observedGeneration", -1) == -1:
-            return "no operator has seen it in time"
+            return "no operator has seen it within the timeout"
         return f"not planned in time: {reason_of(wish.outcome)}, {condition_message(wish.outcome)}"
     if status["phase"] == Phase.FAILED:
         return f"would fail: {reason_of(wish.outcome)}"
@@ -251,6 +253,6 @@ def _meets(conflict: Mapping[str, Any]) -> str:
     where = f"on {_some(conflict['segments'])}"
     since = ago(conflict.get("since"), now_ms())
     if conflict["means"] == "rows":
-        return f"{conflict['operation']} {where}: both go on, changes of the same row conflict"
+        return f"{conflict['operation']} {where}: both continue; changes of the same row conflict"
     how = "waits too" if conflict.get("state") == "Waiting" else "holds it"
     return f"{conflict['operation']} {where}: would wait for it ({how}, {since})"

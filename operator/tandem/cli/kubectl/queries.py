@@ -147,7 +147,7 @@ def _member(pod: Mapping[str, Any], facts: Mapping[str, Any]) -> Json:
 def summary(members: Sequence[Mapping[str, Any]], where: str) -> Json:
     """`ok`, and a line of text. Pure."""
     if not members:
-        return {"ok": False, "summary": f"no pod of it is seen {where}"}
+        return {"ok": False, "summary": f"none of its pods is visible {where}"}
     ready = sum(bool(m["ready"]) for m in members)
     versions = sorted({str(m["version"]) for m in members if m.get("version")})
     leaders = [m for m in members if m.get("leads")]

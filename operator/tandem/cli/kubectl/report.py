@@ -51,7 +51,7 @@ _NEVER = (
     "Values of the Helm release: Helm keeps them in a Secret. The operator's settings are the "
     "arguments in operator/pods.yaml.",
     "Environment variables, Spark settings, options, annotations and labels of unknown names: "
-    "values that are no number, size or time are taken out.",
+    "values other than numbers, sizes and times are removed.",
     "Data of tables, and their logs below the location: never read.",
 )
 
@@ -109,7 +109,7 @@ def report(
     """Write a bundle. Raises: InvalidSpec if it would be written to a terminal."""
     if file is None and sys.stdout.isatty():
         raise InvalidSpec(
-            "a bundle is not text for a terminal",
+            "a bundle cannot be written to a terminal",
             resource="report",
             remedy="Redirect it (kubectl tandem report > bundle.tar.gz), or name a file with -f",
         )

@@ -64,6 +64,7 @@ class DataFileReader:
         partition_values: as logged; keys are physical names under column mapping.
         dictionaries: return dictionary-encoded strings as dictionaries if that is faster.
         exact: refuse timestamps with digits beyond microseconds, which are otherwise rounded down.
+        verify: verify the checksums of pages that have one.
     Raises: DataFileMissing; StorageError if it is not a Parquet file, or a column's type does not
         fit.
     """
@@ -78,8 +79,10 @@ class DataFileReader:
         columns: Sequence[str] | None = None,
         dictionaries: bool = False,
         exact: bool = False,
+        verify: bool = False,
     ) -> None:
         self.path = path
+        self._verify = verify
         self._exact = exact
         self._dictionaries = dictionaries
         self._by_id = table.mapping == "id"
@@ -131,6 +134,7 @@ class DataFileReader:
             whole_micros=self._exact,
             pre_buffer=True,
             buffer_size=0,
+            page_checksum_verification=self._verify,
         )
         if self._dictionaries:
             compact = dictionary_columns(parquet.metadata, parquet.schema)

@@ -101,6 +101,7 @@ class ParquetDataWriter:
         dictionary: Parquet paths to encode with a dictionary; None lets the encoder try each.
         codec: a Parquet codec (`_CODECS`) instead of the table's; "" for the table's.
         codec_level: the codec's level; its own default otherwise.
+        checksums: write a checksum of each page, which readers may verify.
 
     Use as a context manager: an exception discards the unfinished file.
     """
@@ -117,8 +118,10 @@ class ParquetDataWriter:
         dictionary: Sequence[str] | None = None,
         codec: str = "",
         codec_level: int | None = None,
+        checksums: bool = False,
     ) -> None:
         self._store = store
+        self._checksums = checksums
         self._prefix = prefix.rstrip("/")
         self._table = table
         # All optional, as Spark writes them: callers check before what must not be null.
@@ -206,7 +209,12 @@ class ParquetDataWriter:
         if self._file is None:
             name = f"{self._prefix}/part-{self._task:05d}-{uuid.uuid4()}.parquet"
             self._file = _OpenFile(
-                self._store, name.lstrip("/"), table.schema, self._codec, self._dictionary
+                self._store,
+                name.lstrip("/"),
+                table.schema,
+                self._codec,
+                self._dictionary,
+                self._checksums,
             )
         self._file.write(table)
         if self._target and self._file.size >= self._target:
@@ -264,6 +272,7 @@ class _OpenFile:
         schema: pa.Schema,
         compression: _Compression,
         dictionary: Sequence[str] | None,
+        checksums: bool,
     ) -> None:
         self.path = path
         self.floats = FloatBounds()
@@ -286,6 +295,7 @@ class _OpenFile:
             # As Spark writes them: up to 18 digits in 4 or 8 bytes, whose bounds and dictionaries
             # are cheaper than those of byte arrays (a tenth of encoding lineitem).
             store_decimal_as_integer=True,
+            write_page_checksum=checksums,
             metadata_collector=self._metadata,
         )
 

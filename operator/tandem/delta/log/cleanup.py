@@ -15,7 +15,7 @@ from tandem.delta.log import checkpoint_read, names
 from tandem.delta.log.listing import Checkpoint, Listing, read_log
 from tandem.delta.log.names import LogFileKind
 from tandem.delta.log.snapshot import Snapshot
-from tandem.delta.log.timetravel import monotone
+from tandem.delta.log.timetravel import monotonic_timestamps
 from tandem.delta.properties import cleans_log, log_retention_ms
 from tandem.errors import CorruptLog
 from tandem.storage.store import ObjectInfo, Store
@@ -78,7 +78,7 @@ def _cutoff_checkpoint(
 ) -> Checkpoint | None:
     """The newest checkpoint not newer than the newest commit not newer than the cut-off."""
     versions = sorted(listing.commits)
-    times = monotone([listing.commits[v].modified_ms for v in versions])
+    times = monotonic_timestamps([listing.commits[v].modified_ms for v in versions])
     old = [v for v, time in zip(versions, times, strict=True) if time <= cutoff_ms]
     if not old:
         return None

@@ -67,7 +67,7 @@ class DeltaLog:
         """
         if timestamp_ms is not None:
             if version is not None:
-                raise ValueError("a version and a timestamp exclude each other")
+                raise ValueError("a version and a timestamp cannot be combined")
             version = self._version_at(timestamp_ms)
         try:
             loaded = self._load(version)

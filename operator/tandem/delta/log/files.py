@@ -120,18 +120,18 @@ def have_paths(table: pa.Table, paths: Iterable[str]) -> pa.ChunkedArray:
     return pc.is_in(table["path"], value_set=pa.array(list(paths), pa.string()))
 
 
-def hide(table: pa.Table, keys: Iterable[FileKey]) -> pa.Table:
+def without_keys(table: pa.Table, keys: Iterable[FileKey]) -> pa.Table:
     """The rows whose key is not among `keys`: an anti-join that leaves chunks without such rows
     as they are, and compares vectors only for rows whose path occurs in `keys`."""
     hidden = set(keys)
     if not hidden or not table.num_rows:
         return table
     paths = pa.array({path for path, _ in hidden}, pa.string())
-    batches = [_hide_in(batch, hidden, paths) for batch in table.to_batches()]
+    batches = [_without_keys(batch, hidden, paths) for batch in table.to_batches()]
     return pa.Table.from_batches(batches, schema=table.schema)
 
 
-def _hide_in(batch: pa.RecordBatch, hidden: set[FileKey], paths: pa.Array) -> pa.RecordBatch:
+def _without_keys(batch: pa.RecordBatch, hidden: set[FileKey], paths: pa.Array) -> pa.RecordBatch:
     suspects = pc.indices_nonzero(pc.is_in(batch.column("path"), value_set=paths))
     if not len(suspects):
         return batch

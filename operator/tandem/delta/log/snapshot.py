@@ -152,7 +152,7 @@ class Snapshot:
         state = fold(self.replay(), later)
         assert state.metadata is not None
         assert state.protocol is not None
-        kept = files_.hide(self.files, state.files)
+        kept = files_.without_keys(self.files, state.files)
         added = files_.from_adds(list(state.live.values()))
         last = later[-1]
         return Snapshot(

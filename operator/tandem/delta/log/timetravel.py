@@ -40,7 +40,7 @@ def version_at(listing: Listing, latest: Snapshot, timestamp_ms: int, read: Read
             if later and (len(later) == len(versions) or since_ms == 0):
                 raise _too_early(latest, timestamp_ms, later[0])
         versions = [v for v in versions if v < since]
-    times = monotone([listing.commits[v].modified_ms for v in versions])
+    times = monotonic_timestamps([listing.commits[v].modified_ms for v in versions])
     found = None
     for version, time in zip(versions, times, strict=True):
         if time <= timestamp_ms:
@@ -50,7 +50,7 @@ def version_at(listing: Listing, latest: Snapshot, timestamp_ms: int, read: Read
     return found
 
 
-def monotone(times_ms: Sequence[int]) -> list[int]:
+def monotonic_timestamps(times_ms: Sequence[int]) -> list[int]:
     """The modification times of successive versions, each at least 1 ms after the one before."""
     result: list[int] = []
     for time in times_ms:

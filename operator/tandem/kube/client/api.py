@@ -19,7 +19,7 @@ import aiohttp
 from kubernetes.aio.config import ConfigException
 
 from tandem.kube.client import json_depth
-from tandem.kube.client.connections import Connections, Sockets
+from tandem.kube.client.connections import Connections, SocketTracker
 from tandem.kube.client.credentials import Credentials, LogIn, Login
 from tandem.kube.client.json_depth import Json
 
@@ -133,7 +133,7 @@ class Api:
         self._was_heard = False
         self._lock = asyncio.Lock()
         self._old: list[Connections] = []
-        self._sockets = Sockets()
+        self._sockets = SocketTracker()
 
     @classmethod
     def from_kubeconfig(cls, path: Path | None, **options: Any) -> Api:

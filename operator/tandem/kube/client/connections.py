@@ -19,7 +19,7 @@ from tandem.kube.client.credentials import AUTHORIZATION, Login
 _WITHIN: Final = aiohttp.ClientTimeout(total=None, sock_connect=5)
 
 
-class Sockets:
+class SocketTracker:
     """The sockets of a connector, so that a caller can wait until they are closed.
 
     TLS sends a close notification if a connection is closed in the middle of a response; a
@@ -29,7 +29,7 @@ class Sockets:
     def __init__(self) -> None:
         self._made: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 
-    def make(self, address: Sequence[Any]) -> socket.socket:
+    def create(self, address: Sequence[Any]) -> socket.socket:
         """The connector's `socket_factory`."""
         made = socket.socket(*address[:3])
         self._made.add(made)
@@ -59,9 +59,9 @@ class Connections:
         self._client.default_headers.update(headers)
         self._connector: aiohttp.TCPConnector | None = None
 
-    def open(self, sockets: Sockets) -> Connections:
+    def open(self, sockets: SocketTracker) -> Connections:
         self._connector = aiohttp.TCPConnector(
-            limit=64, ssl=self._client.rest_client.ssl_context, socket_factory=sockets.make
+            limit=64, ssl=self._client.rest_client.ssl_context, socket_factory=sockets.create
         )
         # As in kopf: no proxy from the environment, no login from .netrc. And the default buffer
         # of 64 KiB per watch instead of 2 MiB, since our watch joins lines itself.

@@ -51,7 +51,7 @@ def spec_of(body: Body) -> Mapping[str, Any]:
     return found if isinstance(found, Mapping) else {}
 
 
-def retry_asked(body: Body) -> str:
+def retry_requested(body: Body) -> str:
     """The value of the annotation that has not been answered yet, or ""."""
     asked = (body["metadata"].get("annotations") or {}).get(RETRY, "")
     return asked if asked and asked != status_of(body).get("observedRetry") else ""
@@ -76,7 +76,7 @@ def is_active(body: Body) -> bool:
     """Whether an operation needs work: it has not ended, or it has failed and a retry is
     requested."""
     phase = status_of(body).get("phase")
-    if phase == Phase.FAILED and retry_asked(body):
+    if phase == Phase.FAILED and retry_requested(body):
         return True
     return phase not in ENDED
 

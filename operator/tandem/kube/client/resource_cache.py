@@ -199,7 +199,7 @@ class ResourceCache:
 
         return end
 
-    def nudge(self, key: ResourceKey) -> None:
+    def wake_watchers(self, key: ResourceKey) -> None:
         """Wake the watchers of a resource although it did not change itself."""
         for wake in list(self._watchers.get(key, ())):
             wake()
@@ -222,4 +222,4 @@ class ResourceCache:
         if summary.kind != TABLE_KIND:
             keys.append((TABLE_KIND, summary.namespace, summary.table))
         for key in keys:
-            self.nudge(key)
+            self.wake_watchers(key)

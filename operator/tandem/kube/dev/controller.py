@@ -105,7 +105,7 @@ async def _check(api: Api, path: ResourcePath) -> None:
         await api.request("GET", path.url(), query={"limit": "1"})
     except NotFound as error:
         raise SparkMissing(
-            "the cluster knows no SparkApplications",
+            "the cluster has no SparkApplication resource",
             found=error.message,
             expected="the CRDs of Kubeflow's Spark operator",
             remedy="Install its CRDs (crds/ of its Helm chart)",

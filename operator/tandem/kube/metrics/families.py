@@ -135,7 +135,7 @@ _WAIT = (0.1, 1.0, 10.0, 60.0, 300.0, 1800.0, 7200.0, 43200.0)
 BUILD = Family(
     "tandem_build_info",
     "gauge",
-    "1; which version of Tandem and of Python this is.",
+    "Always 1; the labels are the versions of Tandem and Python.",
     (_label("version", ("the version",)), _label("python", ("its version",))),
 )
 LEADER = _gauge("leader", "1 while this process leads, 0 while it waits to.")
@@ -145,7 +145,7 @@ LOOP_LAG = _histogram(
     (0.005, 0.02, 0.1, 0.5, 1.0, 5.0),
 )
 WORKERS_LIMIT = _gauge("workers_limit", "Threads for work on tables (--workers).")
-WORKERS_BUSY = _gauge("workers_busy", "How many of these are working now.")
+WORKERS_BUSY = _gauge("workers_busy", "Threads that are working now.")
 WORKERS_WAITING = _gauge("workers_waiting", "Calls that wait for a thread.")
 WORKER_WAIT = _histogram("worker_wait_seconds", "How long a call waited for a thread.", _QUICK)
 INTERNAL_ERRORS = _counter(
@@ -153,10 +153,10 @@ INTERNAL_ERRORS = _counter(
 )
 
 # Operations.
-OPERATIONS = _gauge("operations", "Operations that exist, by phase.", KIND, PHASE)
+OPERATIONS = _gauge("operations", "Existing operations, by phase.", KIND, PHASE)
 HINDERED = _gauge(
     "operations_hindered",
-    "Operations that have not ended and wait for something, by the reason.",
+    "Unfinished operations that wait, by reason.",
     REASON,
 )
 UNCHANGED = _gauge(

@@ -22,7 +22,7 @@ from tandem.kube.tables.location_policy import LocationPolicy
 from tandem.locks.port import LockStore
 from tandem.operations.model import Table
 from tandem.operations.ports import Clock, Nonces, Processes
-from tandem.operations.session.performer import Interceptor, passthrough
+from tandem.operations.session.options import Interceptor, passthrough
 from tandem.spec.common import ResourceKey
 from tandem.spec.resources import Operation
 
@@ -67,7 +67,9 @@ class OperatorContext:
     tables: dict[tuple[str, str], TableContext] = field(default_factory=dict)
     active_operations: set[str] = field(default_factory=set)
     cancelled: set[str] = field(default_factory=set)
-    _turns: dict[ResourceKey, tuple[asyncio.Lock, list[None]]] = field(default_factory=dict)
+    _resource_locks: dict[ResourceKey, tuple[asyncio.Lock, list[None]]] = field(
+        default_factory=dict
+    )
 
     def threads(self, call: Callable[[], _T]) -> Awaitable[_T]:
         """Run a call in the pool of worker threads."""
@@ -88,17 +90,17 @@ class OperatorContext:
 
     def table_changed(self, namespace: str, name: str) -> None:
         """A table has become ready, or is no longer ready: wake those that wait for it."""
-        self.resource_cache.nudge((TABLE_KIND, namespace, name))
+        self.resource_cache.wake_watchers((TABLE_KIND, namespace, name))
 
     @contextmanager
-    def turn(self, key: ResourceKey) -> Iterator[asyncio.Lock]:
+    def resource_lock(self, key: ResourceKey) -> Iterator[asyncio.Lock]:
         """The lock by which a resource that was deleted and created again waits for the clean-up
         of its predecessor. It exists only while it is used."""
-        lock, users = self._turns.setdefault(key, (asyncio.Lock(), []))
+        lock, users = self._resource_locks.setdefault(key, (asyncio.Lock(), []))
         users.append(None)
         try:
             yield lock
         finally:
             users.pop()
             if not users:
-                del self._turns[key]
+                del self._resource_locks[key]

@@ -101,7 +101,7 @@ class Leadership:
         ceases to lead."""
         if self._won and self._loop.time() - self._seen > self._grace_s:
             self._won = False
-            _log.error("leads no more: the lock store did not answer for too long")
+            _log.error("no longer the leader: the lock store did not answer for too long")
         return self._won
 
     async def win(self) -> None:
@@ -128,10 +128,12 @@ class Leadership:
                     return
                 if not logged:
                     logged = True
-                    _log.info("waits to lead", instance=me.host, leader=answer.blockers[0][0])
+                    _log.info(
+                        "waits to become the leader", instance=me.host, leader=answer.blockers[0][0]
+                    )
                 await self._wait(me.host)
             except LocksUnavailable as error:
-                _log.warning("cannot stand for election", problem=str(error))
+                _log.warning("cannot take part in the election", problem=str(error))
                 await asyncio.sleep(_PAUSE_S)
 
     async def hold(self) -> None:
@@ -149,7 +151,7 @@ class Leadership:
             asked = self._loop.time()
             try:
                 if not await self._call(look):
-                    _log.error("leads no more: another operator took over")
+                    _log.error("no longer the leader: another operator took over")
                     break
                 if self.leads:
                     self._seen = asked

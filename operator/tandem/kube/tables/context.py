@@ -187,7 +187,7 @@ class TableContext:
         assert self._opened is not None
         return self._opened
 
-    def look_soon(self) -> None:
+    def refresh_soon(self) -> None:
         """There is a new version: refresh now."""
         self.due = True
         self.wake()
@@ -304,7 +304,7 @@ class TableContext:
         )
         self.snapshot = snapshot
 
-    async def look_at_locks(self) -> None:
+    async def refresh_locks(self) -> None:
         """Read the locks; the last known ones are kept while the lock store is unavailable."""
         table = self.table
         if table is None:

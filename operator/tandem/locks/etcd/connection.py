@@ -272,7 +272,7 @@ def error_of(error: Any, endpoint: Endpoint) -> Exception:
     else:
         remedy = "Nothing is lost; the operation continues when etcd answers"
     return LocksUnavailable(
-        "etcd does not do its part",
+        "etcd cannot be used",
         resource=endpoint.address,
         found=f"{code.name}: {details}"[:300],
         remedy=remedy,

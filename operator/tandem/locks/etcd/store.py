@@ -255,9 +255,9 @@ class EtcdLocks:
             await asyncio.sleep(_TEND_EVERY_S)
             now = time.monotonic()
             for table in self._tables.values():
-                table.look_again(doubt=now >= look_at)
+                table.refresh_for_waiters(doubt=now >= look_at)
                 if table.idle(now - _WATCH_STAYS_S):
-                    table.rest()
+                    table.stop_watching()
             if now >= look_at:
                 look_at = now + _LOOK_AGAIN_S
             try:

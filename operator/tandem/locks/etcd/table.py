@@ -162,11 +162,11 @@ class TableLocks:
         """Whether it is unused since this time (`time.monotonic()`), and no request waits."""
         return self.used_at <= since and not self._working and not self._watchers
 
-    def rest(self) -> None:
+    def stop_watching(self) -> None:
         """No request has waited for a while: stop watching."""
-        self._watchers.rest()
+        self._watchers.stop_watching()
 
-    def look_again(self, *, doubt: bool) -> None:
+    def refresh_for_waiters(self, *, doubt: bool) -> None:
         """Read the table for its waiters if that has failed before or, with `doubt`, in case the
         watch has missed a change."""
         waiting = self._watchers and self.mirror.watched and not self._working

@@ -59,7 +59,7 @@ class Watchers:
         self._watchers.pop(number, None)
         self._blockers.pop(number, None)
 
-    def rest(self) -> None:
+    def stop_watching(self) -> None:
         """Stop watching the table if no request waits."""
         if self.following is not None and not self._watchers:
             self.following.cancel()

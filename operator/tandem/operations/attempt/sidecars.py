@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 
 from tandem.errors import ManifestInvalid, ObjectNotFound
-from tandem.jobs.formats import SidecarRef
+from tandem.jobs.results import SidecarRef
 from tandem.storage.store import Store
 
 

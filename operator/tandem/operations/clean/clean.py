@@ -53,14 +53,14 @@ class MarkerRecord(Format):
 
 @dataclass(frozen=True, slots=True)
 class CleaningOptions:
-    """`limit`: the most files to delete, None for all. `thorough`: read the whole log, not only
-    what is new since the last round. `go_on` is called before each step that changes anything;
-    False ends the round."""
+    """`limit`: the most files to delete, None for all. `whole_log`: read the whole log, not only
+    what is new since the last round. `may_continue` is called before each step that changes
+    anything; False ends the round."""
 
     dry_run: bool = False
     limit: int | None = None
-    thorough: bool = True
-    go_on: Callable[[], bool] = lambda: True
+    whole_log: bool = True
+    may_continue: Callable[[], bool] = lambda: True
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,9 @@ class _Round:
         gone = attempts_to_abandon(unfinished, now_ms, self._rules)
         if gone and not self._options.dry_run:
             now_ms = self._earlier(now_ms, marker)
-            gone = self._declare_dead(first, attempts_to_abandon(unfinished, now_ms, self._rules))
+            gone = self._abandon_unowned(
+                first, attempts_to_abandon(unfinished, now_ms, self._rules)
+            )
         # The log now shows the dead attempts, and new ones may have begun since the listing.
         latest = self._table.log.update(first)
         newer = [paths.found(m) for m in self._store.list(paths.operations())]
@@ -179,7 +181,7 @@ class _Round:
             removed = self._remove(garbage, found)
             more = more or removed < len(garbage)
             garbage = garbage[:removed]
-            if not (more or self._options.thorough) or garbage:
+            if not (more or self._options.whole_log) or garbage:
                 self._note(marker, decision, more=more)
         return CleaningResult(garbage, tuple(sorted(gone.items())), more, decision.next_ms)
 
@@ -210,7 +212,7 @@ class _Round:
         """The time from which on removals must be known; None for all that the log holds."""
         if self._rules.files_ms is None:
             return now_ms  # no file that a version referred to is deleted: recent commits suffice
-        if self._options.thorough or marker.handled_ms < 0:
+        if self._options.whole_log or marker.handled_ms < 0:
             return None
         return min(marker.handled_ms, now_ms - self._rules.files_ms)
 
@@ -221,10 +223,10 @@ class _Round:
 
     # Changing
 
-    def _declare_dead(self, first: Snapshot, gone: Mapping[str, int]) -> dict[str, int]:
+    def _abandon_unowned(self, first: Snapshot, gone: Mapping[str, int]) -> dict[str, int]:
         declared: dict[str, int] = {}
         for operation_id, attempt in gone.items():
-            if not self._options.go_on():
+            if not self._options.may_continue():
                 break
             record = records.load(self._store, paths.identity(operation_id), OperationRecord)
             identity = Identity(operation_id, "", "", "", "", {})
@@ -236,16 +238,16 @@ class _Round:
             committer = Committer(
                 self._table, operation_id, self._dependencies.clock, self._dependencies.nonces
             )
-            why = "idle for longer than the retention: abandoned by a cleaning"
-            if committer.declare_dead(work, attempt, why, self._dependencies.nonces.nonce()):
+            why = "idle for longer than the retention: abandoned while cleaning"
+            if committer.abandon_unowned(work, attempt, why, self._dependencies.nonces.nonce()):
                 declared[operation_id] = attempt
         return declared
 
     def _remove(self, garbage: Sequence[Garbage], found: Sequence[ListedFile]) -> int:
-        """How many were deleted: all, unless `go_on` ended the round."""
+        """How many were deleted: all, unless `may_continue` ended the round."""
         removed = 0
         for begin in range(0, len(garbage), _AT_ONCE):
-            if not self._options.go_on():
+            if not self._options.may_continue():
                 return removed
             batch = garbage[begin : begin + _AT_ONCE]
             self._store.delete([each.file.path for each in batch])

@@ -96,7 +96,7 @@ class FactsReader:
         touched: dict[tuple[str, int], int] = {}
         for file in found:
             known = operations.get(file.operation_id)
-            if not file.attempt or known is None or known.over(file.attempt):
+            if not file.attempt or known is None or known.has_ended(file.attempt):
                 continue
             if file.attempt == known.ended_before_start:
                 continue  # its claim is its only file, and stays
@@ -150,7 +150,7 @@ class FactsReader:
                 version=version,
                 committed_ms=when,
             )
-            if ended.recorded and not all(ended.over(n) for n in attempts[operation_id] if n):
+            if ended.recorded and not all(ended.has_ended(n) for n in attempts[operation_id] if n):
                 ended = self._as_recorded(operation_id, ended)
             known[operation_id] = ended
         return known
@@ -180,7 +180,7 @@ class FactsReader:
                 if f.part is FileCategory.ATTEMPT and f.path.endswith("/plan.json")
             }
         ):
-            if operations[operation_id].over(attempt):
+            if operations[operation_id].has_ended(attempt):
                 continue
             plan = records.load(self._store, path, PlanRecord)
             if plan is None:
@@ -188,5 +188,7 @@ class FactsReader:
             reads.add(plan.read_version)
             pin = Pin(operation_id, attempt, plan.kind, plan.read_version)
             for logged_path in pins.inputs(self._store, pin):
-                inputs.update(log_history.kept(unquote(logged_path), self._table.location))
+                inputs.update(
+                    log_history.protected_paths(unquote(logged_path), self._table.location)
+                )
         return tuple(sorted(reads)), frozenset(inputs)

@@ -111,7 +111,7 @@ def _tombstones(
     vector = gone.deletion_vector
     file = "" if vector is None or vector.storage != "u" else dv.file_path(vector)
     # A file outside of the table is not ours to delete; its deletion vector may be.
-    for path in path_spellings(unquote(gone.logged_path), location) or ("",):
+    for path in listed_paths(unquote(gone.logged_path), location) or ("",):
         yield Tombstone(path, file, removed_ms, version)
 
 
@@ -121,9 +121,9 @@ def live_files(snapshot: Snapshot) -> frozenset[str]:
     location = snapshot.location
     for chunk in snapshot.files["path"].chunks:
         for path in chunk.to_pylist():
-            found.update(kept(unquote(path), location))
+            found.update(protected_paths(unquote(path), location))
     for path in _vectors(snapshot.files["deletion_vector"]):
-        found.update(kept(path, location))
+        found.update(protected_paths(path, location))
     return frozenset(found)
 
 
@@ -136,18 +136,18 @@ def _vectors(column: pa.ChunkedArray) -> Iterator[str]:
                 yield dv.file_path(DeletionVector(storage, text, 0, 0))
 
 
-def kept(path: str, location: str) -> tuple[str, ...]:
+def protected_paths(path: str, location: str) -> tuple[str, ...]:
     """The paths under which a listing may show a file that must stay. A file that seems to lie
     outside of the table may lie inside (links, another name of the bucket): then every suffix of
     its path is kept."""
-    found = path_spellings(path, location)
+    found = listed_paths(path, location)
     if found:
         return found
     parts = path.split("/")
     return tuple("/".join(parts[first:]) for first in range(1, len(parts)))
 
 
-def path_spellings(path: str, location: str) -> tuple[str, ...]:
+def listed_paths(path: str, location: str) -> tuple[str, ...]:
     """The paths under which a listing may show a file: as logged, and normalized."""
     if is_absolute(path):
         try:

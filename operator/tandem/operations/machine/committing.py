@@ -65,7 +65,9 @@ def commit_put(state: OperationState, event: CommitPut) -> Transition:
 def commit_lost(state: OperationState) -> Transition:
     """Another writer has the version: reconcile with it."""
     if state.attempt.unknown_puts > state.request.limits.effect_retries:
-        return fail(state, Reason.STORAGE_ERROR, "no put of the commit succeeded", fresh=True)
+        return fail(
+            state, Reason.STORAGE_ERROR, "every attempt to write the commit failed", fresh=True
+        )
     return do(state, Point.READ_TABLE)
 
 

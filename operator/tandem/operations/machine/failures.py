@@ -38,7 +38,7 @@ def failed(state: OperationState, event: EffectFailed) -> Transition:
         waiting_reason = pending.waiting_reason
         if patient:
             delay = min(delay, LONGEST_PATIENCE_MS)
-            waiting_reason = (event.reason, f"waits, nothing is lost: {event.message}")
+            waiting_reason = (event.reason, f"waiting, nothing is lost: {event.message}")
         effect = replace(event.effect, delay_ms=delay)
         pending = PendingEffect(effect, pending.retries + 1, waiting_reason)
         return replace(state, pending=pending), (effect,)

@@ -24,12 +24,12 @@ from tandem.operations.machine.stop_requests import stop
 from tandem.operations.machine.transitions import (
     GIVE_UP,
     Transition,
+    attempts_exhausted,
     close,
     do,
     end,
     perform,
     succeed,
-    too_many,
 )
 from tandem.spec.status import Phase
 
@@ -54,7 +54,7 @@ def table_read(state: OperationState, event: TableRead) -> Transition:
     state, attempt = replace(state, log=log), state.attempt
     if not attempt.number:
         if event.abandoned > MOST_ATTEMPTS and not (event.succeeded or event.closed):
-            return too_many(state, event.abandoned)
+            return attempts_exhausted(state, event.abandoned)
         return do(state, Point.CHECK_EARLIER_OUTCOME)
     if event.succeeded > attempt.number <= event.abandoned:
         # A later attempt succeeded, and cleaned before we wrote (the rest of) our files.

@@ -73,11 +73,11 @@ def claim(state: OperationState) -> Transition:
     """Claim the attempt with the next free number."""
     attempt = max(state.attempt.last_claimed, state.log.abandoned) + 1
     if attempt > MOST_ATTEMPTS:
-        return too_many(state, attempt - 1)
+        return attempts_exhausted(state, attempt - 1)
     return perform(state, Effect(Point.CLAIM_ATTEMPT, attempt))
 
 
-def too_many(state: OperationState, attempts: int) -> Transition:
+def attempts_exhausted(state: OperationState, attempts: int) -> Transition:
     """The number of attempts is implausibly high: stop without further effects."""
     message = f"the log or `_tandem` say that there were {attempts} attempts; no more than "
     message += f"{MOST_ATTEMPTS} are made"

@@ -64,7 +64,7 @@ class Explainer:
                 update={
                     "files_masked": _files(change, payload.moved_to) or None,
                     "rows_lost": payload.progress.lost or None,
-                    "met": _followed(payload.progress.course) or None,
+                    "met": _followed(payload.progress.round_history) or None,
                 }
             )
         if found.commits_seen:
@@ -139,7 +139,7 @@ def _live(file: InputFile) -> int:
     return file.rows - (len(dv.from_base64(file.dv)) if file.dv else 0)
 
 
-def _followed(course: RoundHistory) -> tuple[ReconciledCommit, ...]:
+def _followed(round_history: RoundHistory) -> tuple[ReconciledCommit, ...]:
     return tuple(
         _met(
             turn.author,
@@ -147,7 +147,7 @@ def _followed(course: RoundHistory) -> tuple[ReconciledCommit, ...]:
             rows_lost=turn.lost,
             executed_again=turn.whole,
         )
-        for turn in course[-MOST_MET:]
+        for turn in round_history[-MOST_MET:]
     )
 
 

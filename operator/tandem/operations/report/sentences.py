@@ -80,7 +80,7 @@ def of_met(met: ReconciledCommit) -> list[str]:
         lines.append(f"{counted(met.inputs_gone, 'input')} gone to {who}{masked}")
         masked = ""
     if met.inputs_restored:
-        lines.append(f"deleted rows of {counted(met.inputs_restored, 'input')} brought back by "
+        lines.append(f"deleted rows of {counted(met.inputs_restored, 'input')} restored by "
                      f"{who}{masked}")  # fmt: skip
     if met.executed_again:
         lines.append(f"the whole statement executed again after {who}")

@@ -20,11 +20,12 @@ from tandem.delta.datafiles.conform import all_nullable
 from tandem.delta.datafiles.reader import TableFormat, arrow_schema
 from tandem.delta.dv import from_base64
 from tandem.errors import StatementFailed
-from tandem.jobs.formats import InputFile, JobSpec, MergeJob, OutputFile, StatementJob
-from tandem.operations.rounds.port import SmallAnswer
-from tandem.operations.rounds.source_copy import NOT_OURS, SourceCopy, copied
+from tandem.jobs.formats import InputFile, JobSpec, MergeJob, StatementJob
+from tandem.jobs.results import OutputFile
+from tandem.operations.rounds.port import SmallRoundResult
+from tandem.operations.rounds.source_copy import NOT_OURS, SourceCopy, newest_copy
 from tandem.reconcile.matches import KEPT
-from tandem.reconcile.merge_sources import Sources, unmatched
+from tandem.reconcile.merge_sources import Sources, unmatched_sources
 from tandem.spark.runtime.control import job_table_format, output_file
 from tandem.spark.runtime.row_files import (
     HIDDEN,
@@ -32,8 +33,8 @@ from tandem.spark.runtime.row_files import (
     MATCHES,
     POSITION,
     RowFiles,
+    logged_partition_values,
     open_input,
-    partition_spellings,
     require_texts,
 )
 from tandem.spark.runtime.row_files import RowsWork as WriteWork
@@ -75,10 +76,10 @@ class ArrowRounds:
         self._of: tuple[str, int, str] | None = None
         self._evaluator: _Statement | _Merge | None = None
 
-    def understands(self, work: Work) -> bool:
+    def can_evaluate(self, work: Work) -> bool:
         return self._current(work) is not None
 
-    def rows(self, work: Work, inputs: Sequence[InputFile]) -> SmallAnswer | None:
+    def rows(self, work: Work, inputs: Sequence[InputFile]) -> SmallRoundResult | None:
         evaluator = self._current(work)
         parts = _parts(inputs)
         if evaluator is None or parts is None:
@@ -88,7 +89,7 @@ class ArrowRounds:
         except _NOT_HERE:
             return None
 
-    def inserts(self, work: Work, matched: Sources) -> SmallAnswer | None:
+    def inserts(self, work: Work, matched: Sources) -> SmallRoundResult | None:
         evaluator = self._current(work)
         if not isinstance(evaluator, _Merge):
             return None
@@ -99,7 +100,7 @@ class ArrowRounds:
 
     def _current(self, work: Work) -> _Statement | _Merge | None:
         _, spec = work.frozen
-        copy = copied(work) if isinstance(spec.job, MergeJob) else None
+        copy = newest_copy(work) if isinstance(spec.job, MergeJob) else None
         which = (spec.operation_id, spec.attempt, "" if copy is None else str(id(copy)))
         if which != self._of:
             self._of, self._evaluator = which, _evaluator(work, spec, copy)
@@ -124,7 +125,7 @@ def _parts(inputs: Sequence[InputFile]) -> list[tuple[int, Sequence[InputFile]]]
     return [*parts, (first, inputs[first:])]
 
 
-def _joined(answers: Sequence[tuple[int, SmallAnswer]]) -> SmallAnswer:
+def _joined(answers: Sequence[tuple[int, SmallRoundResult]]) -> SmallRoundResult:
     """Merge answers on parts of the inputs into one on all. In each, `input` and `output` number
     its own files; there are no fresh ones."""
     if len(answers) == 1:
@@ -139,7 +140,7 @@ def _joined(answers: Sequence[tuple[int, SmallAnswer]]) -> SmallAnswer:
         moved = pc.if_else(has_output, shifted, found["output"])
         tables.append(found.set_column(0, "input", which).set_column(2, "output", moved))
         outputs += answer.outputs
-    return SmallAnswer(pa.concat_tables(tables), tuple(outputs))
+    return SmallRoundResult(pa.concat_tables(tables), tuple(outputs))
 
 
 def _evaluator(work: Work, spec: JobSpec, copy: SourceCopy | None) -> _Statement | _Merge | None:
@@ -220,7 +221,7 @@ class _Files:
             table=self.spec.table,
             data_prefix=self.spec.data_prefix,
             target_file_size=job.target_file_size,
-            spellings=partition_spellings(
+            spellings=logged_partition_values(
                 self.spec.table,
                 inputs,
                 [name.lower() for name in new],
@@ -241,19 +242,19 @@ class _Statement:
     statement: Statement
     local: LocalStatement
 
-    def rows(self, inputs: Sequence[InputFile]) -> SmallAnswer:
+    def rows(self, inputs: Sequence[InputFile]) -> SmallRoundResult:
         """Raises: NeedsSpark, StatementFailed; DataFileMissing, StorageError."""
         table = self.files.read(inputs, self._columns)
         data = table.drop_columns(list(HIDDEN))
         found = self.local.evaluate(data)
         places = table.select(list(HIDDEN)).take(found.matched)
         if found.written is None:
-            return SmallAnswer(_sorted(_deleted(places)))
+            return SmallRoundResult(_sorted(_deleted(places)))
         rows = found.written
         for name in HIDDEN:
             rows = rows.append_column(name, places[name])
         outputs, matches = self.files.write(rows, inputs)
-        return SmallAnswer(_sorted(matches), tuple(outputs))
+        return SmallRoundResult(_sorted(matches), tuple(outputs))
 
     @cached_property
     def _columns(self) -> list[str]:
@@ -272,7 +273,7 @@ class _Merge:
     copy: SourceCopy
     local: LocalMerge
 
-    def rows(self, inputs: Sequence[InputFile]) -> SmallAnswer:
+    def rows(self, inputs: Sequence[InputFile]) -> SmallRoundResult:
         """Raises: NeedsSpark, StatementFailed; DataFileMissing, StorageError."""
         if self.copy.statement.records_matches and not self.copy.identified:
             raise NeedsSpark("source rows have no identity")
@@ -286,11 +287,11 @@ class _Merge:
         sources = np.full(table.num_rows, -1, dtype=np.int64)
         sources[found.target] = found.source
         clauses = np.full(table.num_rows, -1, dtype=np.int64)
-        pairs = self.local.pairs(target, self.copy.rows, found)
-        clauses[found.target] = self.local.applying("Matched", pairs)
+        pairs = self.local.matched_rows(target, self.copy.rows, found)
+        clauses[found.target] = self.local.clause_numbers("Matched", pairs)
         alone = np.flatnonzero(sources < 0)
-        left = self.local.alone(target, alone, "NotMatchedBySource")
-        clauses[alone] = self.local.applying("NotMatchedBySource", left)
+        left = self.local.unmatched_rows(target, alone, "NotMatchedBySource")
+        clauses[alone] = self.local.clause_numbers("NotMatchedBySource", left)
         updated, deleted = [], []
         for clause in self.local.clauses:
             places = np.flatnonzero(clauses == clause.number)
@@ -301,9 +302,12 @@ class _Merge:
                 continue
             if clause.when == "Matched":
                 chosen = found.take(np.flatnonzero(clauses[found.target] == clause.number))
-                rows, places = self.local.pairs(target, self.copy.rows, chosen), chosen.target
+                rows, places = (
+                    self.local.matched_rows(target, self.copy.rows, chosen),
+                    chosen.target,
+                )
             else:
-                rows = self.local.alone(target, places, clause.when)
+                rows = self.local.unmatched_rows(target, places, clause.when)
             written = _written(clause, rows, target, places)
             for name in HIDDEN:
                 written = written.append_column(name, table[name].take(pa.array(places)))
@@ -319,7 +323,7 @@ class _Merge:
         answer = _sorted(pa.concat_tables(parts))
         if self.copy.statement.records_matches:
             answer = self._recorded(answer, hidden, sources)
-        return SmallAnswer(answer, tuple(outputs))
+        return SmallRoundResult(answer, tuple(outputs))
 
     def _recorded(self, answer: pa.Table, hidden: pa.Table, sources: Any) -> pa.Table:
         """Add the identity of the source row that each row matched, null for none."""
@@ -333,22 +337,22 @@ class _Merge:
             answer = answer.append_column(field, pa.array(values, mask=matched < 0))
         return answer
 
-    def inserts(self, matched: Sources) -> SmallAnswer:
+    def inserts(self, matched: Sources) -> SmallRoundResult:
         """Raises: NeedsSpark, StatementFailed; StorageError."""
         if not (self.copy.statement.records_matches and self.copy.identified):
             raise NeedsSpark("source rows have no identity")
-        missing = unmatched(self.copy.identities, matched)
-        rows = self.local.alone(self.copy.rows, missing, "NotMatched")
-        clauses = self.local.applying("NotMatched", rows)
+        missing = unmatched_sources(self.copy.identities, matched)
+        rows = self.local.unmatched_rows(self.copy.rows, missing, "NotMatched")
+        clauses = self.local.clause_numbers("NotMatched", rows)
         empty = arrow_schema(self.files.format).empty_table()
         written = []
         for clause in self.local.when("NotMatched"):
             chosen = missing[clauses == clause.number]
             if len(chosen):
-                alone = self.local.alone(self.copy.rows, chosen, "NotMatched")
+                alone = self.local.unmatched_rows(self.copy.rows, chosen, "NotMatched")
                 written.append(_written(clause, alone, empty, chosen))
         outputs = self.files.write(pa.concat_tables(written), fresh=True)[0] if written else []
-        return SmallAnswer(MATCHES.empty_table(), tuple(outputs))
+        return SmallRoundResult(MATCHES.empty_table(), tuple(outputs))
 
 
 def _written(clause: LocalClause, rows: LocalRows, table: pa.Table, places: Any) -> pa.Table:

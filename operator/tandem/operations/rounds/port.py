@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
-from tandem.jobs.formats import InputFile, OutputFile
+from tandem.jobs.formats import InputFile
+from tandem.jobs.results import OutputFile
 from tandem.reconcile.merge_sources import Sources
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class SmallAnswer:
+class SmallRoundResult:
     """The result of a round in the form of `JobResult`: `matches` by number of the input, and the
     files that were written, the `fresh` ones last."""
 
@@ -35,16 +36,16 @@ class SmallRounds(Protocol):
     too many, or the meaning of the statement on them is not proven. Files are written to the data
     folder of the attempt."""
 
-    def understands(self, work: Work) -> bool:
+    def can_evaluate(self, work: Work) -> bool:
         """Whether the statement can be evaluated here at all."""
         ...
 
-    def rows(self, work: Work, inputs: Sequence[InputFile]) -> SmallAnswer | None:
+    def rows(self, work: Work, inputs: Sequence[InputFile]) -> SmallRoundResult | None:
         """The result of the statement on the live rows of these files, a part of the table's.
         Raises: DataFileMissing, StorageError."""
         ...
 
-    def inserts(self, work: Work, matched: Sources) -> SmallAnswer | None:
+    def inserts(self, work: Work, matched: Sources) -> SmallRoundResult | None:
         """The rows that a merge inserts for its source rows, except for those `matched`."""
         ...
 
@@ -52,11 +53,11 @@ class SmallRounds(Protocol):
 class NoSmallRounds:
     """Leaves every round to the job."""
 
-    def understands(self, work: Work) -> bool:  # noqa: ARG002
+    def can_evaluate(self, work: Work) -> bool:  # noqa: ARG002
         return False
 
-    def rows(self, work: Work, inputs: Sequence[InputFile]) -> SmallAnswer | None:  # noqa: ARG002
+    def rows(self, work: Work, inputs: Sequence[InputFile]) -> SmallRoundResult | None:  # noqa: ARG002
         return None
 
-    def inserts(self, work: Work, matched: Sources) -> SmallAnswer | None:  # noqa: ARG002
+    def inserts(self, work: Work, matched: Sources) -> SmallRoundResult | None:  # noqa: ARG002
         return None

@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tandem.errors import ManifestInvalid
-from tandem.jobs.formats import SOURCE_IDS, SOURCE_IS_WHOLE, SOURCE_SCHEMA, MergeJob, SidecarRef
+from tandem.jobs.formats import SOURCE_IDS, SOURCE_IS_WHOLE, SOURCE_SCHEMA, MergeJob
+from tandem.jobs.results import SidecarRef
 from tandem.operations.attempt.sidecars import read_sidecar
-from tandem.pruning.keys import Keys
+from tandem.pruning.keys import KEY_TYPES, Keys, keys_of
 from tandem.reconcile.merge_sources import Sources
 from tandem.statements import tree
 from tandem.statements.merge import SOURCE, TABLE, MergeStatement, parse_merge
@@ -27,22 +27,6 @@ from tandem.statements.types import Schema
 
 if TYPE_CHECKING:
     from tandem.operations.model import Work
-
-_KEY_TYPES = frozenset(
-    {
-        "byte",
-        "short",
-        "integer",
-        "long",
-        "string",
-        "date",
-        "timestamp",
-        "timestamp_ntz",
-        "decimal",
-    }
-)
-"""Types whose values Python orders as Spark does. Not float: NaN lies within no bounds."""
-
 
 COLLATED = "__COLLATIONS"
 """Metadata of a text column whose collation decides which values are equal, not their bytes."""
@@ -83,13 +67,14 @@ class SourceCopy:
             return ()
         found = []
         for column, source_column in equal_columns(self.statement.on):
-            values = _values(self.rows[source_column.parts[1]], source_column.type.name)
-            if values is not None:
-                found.append(Keys(column.parts[1], column.type, values, complete=self.whole))
+            values = self.rows[source_column.parts[1]]
+            keys = keys_of(column.parts[1], column.type, values, complete=self.whole)
+            if keys is not None:
+                found.append(keys)
         return tuple(found)
 
 
-def copied(work: Work, before: int | None = None) -> SourceCopy | None:
+def newest_copy(work: Work, before: int | None = None) -> SourceCopy | None:
     """The copy of the newest result that has one; if `before` is given, of the rounds before it.
     Raises: ManifestInvalid."""
     for round_ in sorted(work.results, reverse=True):
@@ -141,15 +126,5 @@ def equal_columns(on: tree.Expr) -> Iterator[tuple[tree.ColumnRef, tree.ColumnRe
         }
         if sides.keys() == {TABLE, SOURCE}:
             column, source_column = sides[TABLE], sides[SOURCE]
-            if column.type == source_column.type and column.type.name in _KEY_TYPES:
+            if column.type == source_column.type and column.type.name in KEY_TYPES:
                 yield column, source_column
-
-
-def _values(column: Any, type_: str) -> tuple[Any, ...] | None:
-    """Distinct values except NULL, which equals nothing, ascending; None if Python lacks such
-    values (years beyond 9999)."""
-    try:
-        found = pc.unique(column.drop_null()).to_pylist()
-    except (ValueError, OverflowError):
-        return None
-    return tuple(sorted(value.encode() for value in found) if type_ == "string" else sorted(found))

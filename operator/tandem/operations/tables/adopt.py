@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import UUID
 
 import pyarrow.compute as pc
@@ -21,7 +21,9 @@ from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.snapshot import Snapshot
 from tandem.delta.schema import parse, to_delta_json
 from tandem.errors import AlreadyExists, OutcomeUnknown, Reason, TableNotFound
-from tandem.operations.kinds.time_column import time_column
+from tandem.mergelog.create import ensure_log
+from tandem.mergelog.state.log_table import LogSettings, MergeLog, check_base, check_settings
+from tandem.operations.kinds.table.time_column import time_column
 from tandem.operations.model import Table
 from tandem.operations.ports import Clock, Nonces
 from tandem.operations.report.status import rfc3339
@@ -80,12 +82,29 @@ def adopt(table: Table, clock: Clock, nonces: Nonces, *, probe: bool = True) -> 
     if snapshot is None:
         assert resource.spec.create is not None
         if _create(table, resource.spec.create, clock, nonces):
-            return AdoptedTable(table.log.snapshot(), Reason.CREATED, "created the table")
+            created = AdoptedTable(table.log.snapshot(), Reason.CREATED, "created the table")
+            return _with_log(table, created, clock, nonces)
         snapshot = table.log.snapshot()
     _check(table, snapshot)
+    adopted = AdoptedTable(snapshot, Reason.ADOPTED)
     if resource.spec.enable_deletion_vectors:
-        return _enable_deletion_vectors(table, snapshot, clock, nonces)
-    return AdoptedTable(snapshot, Reason.ADOPTED)
+        adopted = _enable_deletion_vectors(table, snapshot, clock, nonces)
+    return _with_log(table, adopted, clock, nonces)
+
+
+def _with_log(table: Table, adopted: AdoptedTable, clock: Clock, nonces: Nonces) -> AdoptedTable:
+    """Make the log of a merge-on-read table, if it is missing. Raises: InvalidSpec,
+    UnsupportedFeature."""
+    assert table.spec is not None
+    wanted = table.spec.spec.merge_on_read
+    if wanted is None:
+        return adopted
+    settings = LogSettings(wanted.keys, wanted.ordering_column or "")
+    log = MergeLog(table.log)
+    if not ensure_log(log, settings, now_ms=clock.now_ms(), nonce=nonces.nonce()):
+        return adopted
+    changed = ", ".join(filter(None, (adopted.changed, "made the log of upserts and deletes")))
+    return replace(adopted, changed=changed)
 
 
 def preview(table: Table) -> AdoptedTable:
@@ -101,12 +120,16 @@ def preview(table: Table) -> AdoptedTable:
             raise _no_table(table)
         return AdoptedTable(None, Reason.CREATED, "would create the table")
     _check(table, snapshot)
-    upgrade = resource.spec.enable_deletion_vectors and not protocol.writes_deletion_vectors(
-        snapshot.protocol, snapshot.metadata
-    )
-    return AdoptedTable(
-        snapshot, Reason.ADOPTED, "would enable deletion vectors" if upgrade else ""
-    )
+    enabled = protocol.writes_deletion_vectors(snapshot.protocol, snapshot.metadata)
+    upgrade = resource.spec.enable_deletion_vectors and not enabled
+    changes = ["would enable deletion vectors"] if upgrade else []
+    wanted = resource.spec.merge_on_read
+    if wanted is not None and not MergeLog(table.log).exists():
+        check_settings(snapshot, LogSettings(wanted.keys, wanted.ordering_column or ""))
+        if not upgrade:
+            check_base(snapshot)
+        changes.append("would make the log of upserts and deletes")
+    return AdoptedTable(snapshot, Reason.ADOPTED, ", ".join(changes))
 
 
 def _no_table(table: Table) -> TableNotFound:

@@ -4,7 +4,7 @@ its result as fields of the status."""
 from __future__ import annotations
 
 from tandem.delta.log.snapshot import Snapshot
-from tandem.operations.kinds.time_column import time_column
+from tandem.operations.kinds.table.time_column import time_column
 from tandem.planning.auto.child_compactions import TableId
 from tandem.planning.auto.decide import decide
 from tandem.planning.auto.model import AutoCompactionDecision, TableFacts

@@ -38,7 +38,7 @@ SETTINGS: Final[dict[str, tuple[str, ...]]] = {
         "spark.kubernetes.executor.request.cores",
         "spark.kubernetes.executor.limit.cores",
     ),
-    "how much work at once": (
+    "concurrency": (
         "spark.default.parallelism",
         "spark.task.cpus",
         "spark.task.maxFailures",
@@ -58,7 +58,7 @@ SETTINGS: Final[dict[str, tuple[str, ...]]] = {
         "spark.storage.decommission.rddBlocks.enabled",
         "spark.storage.decommission.shuffleBlocks.enabled",
     ),
-    "how a query is planned": (
+    "query planning": (
         "spark.sql.shuffle.partitions",
         "spark.sql.adaptive.*",
         "spark.sql.autoBroadcastJoinThreshold",
@@ -166,7 +166,7 @@ SETTINGS: Final[dict[str, tuple[str, ...]]] = {
         "spark.kubernetes.driver.requestTimeout",
         "spark.kubernetes.driver.connectionTimeout",
     ),
-    "how executors are made and followed": (
+    "creation and monitoring of executors": (
         "spark.kubernetes.allocation.batch.*",
         "spark.kubernetes.allocation.driver.readinessTimeout",
         "spark.kubernetes.allocation.executor.timeout",
@@ -314,20 +314,20 @@ FIELDS: Final[dict[str, tuple[str, ...]]] = {
 its name may still be refused for its value: `tandem.spark.application.policy`."""
 
 REFUSED: Final[dict[str, str]] = {
-    "spec.proxyUser": "it has the Spark operator submit as another user",
+    "spec.proxyUser": "it makes the Spark operator submit as another user",
     "spec.sparkConfigMap": "it brings settings that the policy does not see",
     "spec.hadoopConfigMap": "it brings settings that the policy does not see",
-    "spec.monitoring": "it has the Spark operator make a ConfigMap and an agent of every driver",
-    "spec.batchScheduler": "it has the Spark operator make objects of another scheduler",
-    "spec.batchSchedulerOptions": "it has the Spark operator make objects of another scheduler",
-    "spec.sparkUIOptions": "it has the Spark operator make Services and Ingresses",
-    "spec.driverIngressOptions": "it has the Spark operator make Services and Ingresses",
-    "spec.driverPodDisruptionBudget": "it has the Spark operator make a PodDisruptionBudget",
+    "spec.monitoring": "it makes the Spark operator create a ConfigMap and add an agent to drivers",
+    "spec.batchScheduler": "it makes the Spark operator create objects of another scheduler",
+    "spec.batchSchedulerOptions": "it makes the Spark operator create objects of another scheduler",
+    "spec.sparkUIOptions": "it makes the Spark operator create Services and Ingresses",
+    "spec.driverIngressOptions": "it makes the Spark operator create Services and Ingresses",
+    "spec.driverPodDisruptionBudget": "it makes the Spark operator create a PodDisruptionBudget",
     "spec.deps.packages": "the Spark operator would load them, with its own rights",
     "spec.deps.excludePackages": "the Spark operator would load packages, with its own rights",
-    "spec.deps.repositories": "the Spark operator would ask them, with its own rights",
-    "spec.driver.serviceAnnotations": "it has the Spark operator annotate a Service",
-    "spec.driver.template.spec.nodeName": "it goes round the scheduler, and with it round taints",
-    "spec.executor.template.spec.nodeName": "it goes round the scheduler, and with it round taints",
+    "spec.deps.repositories": "the Spark operator would contact them, with its own rights",
+    "spec.driver.serviceAnnotations": "it makes the Spark operator annotate a Service",
+    "spec.driver.template.spec.nodeName": "it bypasses the scheduler, and so taints",
+    "spec.executor.template.spec.nodeName": "it bypasses the scheduler, and so taints",
 }
 """Reasons for settings that a reader may look for; that of others is `not on the list`."""

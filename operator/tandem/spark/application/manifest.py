@@ -344,7 +344,7 @@ def _pod(pod: PodSize) -> Json:
     return {
         "cores": pod.cores,
         "memory": f"{pod.heap // MIB}m",
-        "memoryOverhead": f"{pod.beside // MIB}m",
+        "memoryOverhead": f"{pod.overhead // MIB}m",
     }
 
 

@@ -86,7 +86,7 @@ def require_restricted(
         f"{first.why}, which this operator's template policy refuses",
         resource=resource,
         field=f"{field}.{first.where}" if field else first.where,
-        expected="what keeps to Pod Security restricted and to the job's account",
+        expected="a template within Pod Security restricted and the job's account",
         remedy=(f"Remove it (and {more} more: {found[1].where}, …). " if more else "Remove it. ")
         + "The operator's administrator can give it to all jobs by --spark-template "
         "(the chart's jobs.sparkTemplate)",
@@ -218,13 +218,13 @@ def _container(where: str, container: JsonMapping, shared: JsonMapping) -> Itera
         yield wrong(f"{at}.seccompProfile", "it is not RuntimeDefault")
     for port in _items(container.get("ports")):
         if _mapping(port).get("hostPort"):
-            yield wrong(f"{where}.ports", "it takes a port of the host")
+            yield wrong(f"{where}.ports", "it uses a port of the host")
     handlers = [_mapping(container.get(name)) for name in _HANDLERS]
     handlers += [_mapping(each) for each in _mapping(container.get("lifecycle")).values()]
     for handler in handlers:
         for kind in ("httpGet", "tcpSocket"):
             if _mapping(handler.get(kind)).get("host"):
-                yield wrong(f"{where}.{kind}.host", "it has the node talk to another host")
+                yield wrong(f"{where}.{kind}.host", "it makes the node connect to another host")
 
 
 def _forbidden(where: str, context: JsonMapping) -> Iterator[Violation]:

@@ -33,7 +33,7 @@ class PodSize:
 
     cores: int
     heap: int
-    beside: int
+    overhead: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ STATES: Final[Mapping[str, tuple[JobPhase, str]]] = {
     NEW: (JobPhase.STARTING, "the Spark operator has not seen it yet"),
     SUBMITTED: (JobPhase.STARTING, "submitted; its driver has not started"),
     RUNNING: (JobPhase.RUNNING, ""),
-    SUCCEEDING: (JobPhase.RUNNING, "its driver has ended well"),
+    SUCCEEDING: (JobPhase.RUNNING, "its driver has succeeded"),
     COMPLETED: (JobPhase.ENDED, ""),
     FAILING: (JobPhase.RUNNING, "its driver has failed; the Spark operator is concluding"),
     FAILED: (JobPhase.FAILED, ""),
@@ -54,7 +54,7 @@ STATES: Final[Mapping[str, tuple[JobPhase, str]]] = {
     SUSPENDING: (JobPhase.STARTING, "it was suspended"),
     SUSPENDED: (JobPhase.STARTING, "it was suspended"),
     RESUMING: (JobPhase.STARTING, "it was resumed"),
-    UNKNOWN: (JobPhase.RUNNING, "the Spark operator has lost sight of its driver"),
+    UNKNOWN: (JobPhase.RUNNING, "the Spark operator has lost track of its driver"),
 }
 """All states of v2.5.1: the phase for the engine, and the message. A state that is not listed is
 waited for, like UNKNOWN."""
@@ -153,7 +153,7 @@ def _failed(
     ended = _terminated(pod)
     phase = _get(pod, "status", "phase")
     if phase == "Succeeded" or (ended is not None and ended.get("exitCode") == 0):
-        return JobStatus(JobPhase.ENDED, f"{state}, but its driver ended well", log)
+        return JobStatus(JobPhase.ENDED, f"{state}, but its driver succeeded", log)
     if ended is None and phase == "Running":
         return JobStatus(JobPhase.RUNNING, f"{state} ({cause}), but its driver runs", log)
     if ended is None and phase == "Pending":

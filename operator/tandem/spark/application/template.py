@@ -130,7 +130,7 @@ def check(template: Mapping[str, Any] | None, *, resource: str = "", field: str 
         )
     for wrong in wrong_texts(template):
         raise InvalidSpec(
-            "would not reach Spark as it is written",
+            "would not reach Spark unchanged",
             resource=resource,
             field=_join(field, wrong.path),
             found=wrong.found,

@@ -30,17 +30,8 @@ from tandem.errors import (
     Reason,
     TandemError,
 )
-from tandem.jobs.formats import (
-    Format,
-    JobFailure,
-    JobProgress,
-    JobResult,
-    JobSpec,
-    JobTable,
-    OutputFile,
-    RoundRequest,
-    SidecarRef,
-)
+from tandem.jobs.formats import Format, JobSpec, JobTable, RoundRequest
+from tandem.jobs.results import JobFailure, JobProgress, JobResult, OutputFile, SidecarRef
 from tandem.spark.runtime.parent_watch import watch_parent
 from tandem.storage import Store, open_store
 from tandem.storage.allowed_locations import require as require_allowed
@@ -204,7 +195,7 @@ def _require_as_started(
                 field=name,
                 found=str(found)[:300],
                 expected=str(expected)[:300],
-                remedy="Find out who else writes to the table's _tandem folder",
+                remedy="Find out what else writes to the table's _tandem folder",
             )
 
 

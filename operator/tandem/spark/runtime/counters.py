@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 
 from tandem.errors import TandemError
-from tandem.jobs.formats import JobProgress
+from tandem.jobs.results import JobProgress
 from tandem.spark.runtime.control import Control
 from tandem.storage import Store
 

@@ -32,12 +32,13 @@ from tandem.delta.datafiles.conform import all_nullable
 from tandem.delta.datafiles.writer import WrittenFile
 from tandem.delta.dv import from_base64
 from tandem.errors import ManifestInvalid, StorageError
-from tandem.jobs.formats import Format, InputFile, OutputFile
+from tandem.jobs.formats import Format, InputFile
+from tandem.jobs.results import OutputFile
 from tandem.spark.runtime.control import Control, encode, job_table_format, output_file
 from tandem.spark.runtime.counters import Counter
 from tandem.spark.runtime.input_splits import InputSplit, TaskSplits, task_splits
 from tandem.spark.runtime.ipc import to_file, to_stream
-from tandem.spark.runtime.listing import broken
+from tandem.spark.runtime.listing import decoding_error
 from tandem.spark.runtime.row_files import (
     HIDDEN,
     INPUT,
@@ -114,7 +115,7 @@ def get_work(options: Mapping[str, str]) -> tuple[Store, bytes]:
         raise ManifestInvalid(
             "a control file of the job is not what its driver wrote",
             resource=options["work"],
-            remedy="Find out who else writes to the table's _tandem folder",
+            remedy="Find out what else writes to the table's _tandem folder",
         )
     return store, data
 
@@ -144,7 +145,7 @@ class RowsReader(DataSourceReader):
             try:
                 yield from self._read_split(store, split)
             except StorageError as error:
-                raise (broken(error) if self._work.source else None) or error from error
+                raise (decoding_error(error) if self._work.source else None) or error from error
             if self._work.counters:
                 counter.add()
         counter.show()

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from tandem.spark.runtime.datasource import WriteResult
-    from tandem.spark.runtime.row_files import Spelling
+    from tandem.spark.runtime.row_files import LoggedPartitionValue
 
 
 @contextmanager
-def isolated(spark: SparkSession) -> Iterator[SparkSession]:
+def isolated_session(spark: SparkSession) -> Iterator[SparkSession]:
     """A separate session on the same context, with the pinned settings and our data source.
 
     Settings that a cluster or a test made in its own session do not change the meaning of a
@@ -110,7 +110,7 @@ def write_rows(
     rows: DataFrame,
     target_file_size: int,
     round_: int,
-    spellings: tuple[Spelling, ...] = (),
+    spellings: tuple[LoggedPartitionValue, ...] = (),
     *,
     new_columns: Sequence[str],
 ) -> WriteResult:

@@ -25,7 +25,7 @@ class ListedSource:
     files: tuple[ObjectInfo, ...]
 
 
-def listed(location: str, options: Mapping[str, str], *, field: str) -> ListedSource:
+def list_source(location: str, options: Mapping[str, str], *, field: str) -> ListedSource:
     """List the files at a location, which is a file or a folder. Names that begin with `_` or `.`
     are left out, as in Spark.
 
@@ -54,7 +54,7 @@ def listed(location: str, options: Mapping[str, str], *, field: str) -> ListedSo
     for meta in shown:
         if not meta.size and meta.path.endswith(_NEVER_EMPTY):
             raise SourceUnreadable(
-                "a file of the source is empty, which no file of its kind is",
+                "a file of the source is empty, which is not valid in its format",
                 resource=meta.path,
                 found="0 bytes",
                 expected="a whole file",
@@ -64,15 +64,15 @@ def listed(location: str, options: Mapping[str, str], *, field: str) -> ListedSo
     partitioned = next((m.path for m in files if "=" in m.path.rpartition("/")[0]), "")
     if partitioned:
         raise InvalidSpec(
-            "a source's folders must not hold values",
+            "the folders of a source must not be partitions",
             field=field,
             found=f"{partitioned} in {location}",
-            expected="files that hold all of their columns",
+            expected="files that hold all columns",
             remedy="Ingest each folder separately, or make the source a Delta table",
         )
     if not files:
         raise InvalidSpec(
-            "the source is not there, or is empty",
+            "the source does not exist or is empty",
             field=field,
             found=f"no files at {location}",
             expected="a file, or a folder of files",
@@ -81,7 +81,7 @@ def listed(location: str, options: Mapping[str, str], *, field: str) -> ListedSo
     return ListedSource(store, options, files)
 
 
-def check_spelling(names: Sequence[str], location: str) -> None:
+def check_unique_names(names: Sequence[str], location: str) -> None:
     """Check that no two columns differ only in case. Raises: InvalidSpec."""
     lowered = [name.lower() for name in names]
     twice = sorted({name for name in lowered if lowered.count(name) > 1})
@@ -94,7 +94,7 @@ def check_spelling(names: Sequence[str], location: str) -> None:
         )
 
 
-def broken(error: StorageError) -> SourceUnreadable | None:
+def decoding_error(error: StorageError) -> SourceUnreadable | None:
     """The error for a source's file that cannot be decoded; None if the store failed, where a
     retry may succeed."""
     if isinstance(error.__cause__, SchemaMismatch):
@@ -109,7 +109,7 @@ def broken(error: StorageError) -> SourceUnreadable | None:
     if not isinstance(error.__cause__, pa.ArrowInvalid | pa.ArrowNotImplementedError | OSError):
         return None
     return SourceUnreadable(
-        "a file of the source is damaged, cut off, or no Parquet file",
+        "a file of the source is damaged, truncated, or not a Parquet file",
         resource=error.resource,
         found=" ".join(error.found.split()),
         expected="a whole Parquet file",

@@ -40,7 +40,7 @@ MATCHES = pa.schema(
 )
 
 
-class Spelling(Format):
+class LoggedPartitionValue(Format):
     """A partition value of an input whose text in the log differs from ours: `logged` instead of
     `ours`. Rows that keep the value keep its text."""
 
@@ -62,7 +62,7 @@ class RowsWork(Format):
     round: int = 0
     counters: str = ""
     """The prefix of the readers' progress counters in the control store, "" for none."""
-    spellings: tuple[Spelling, ...] = ()
+    spellings: tuple[LoggedPartitionValue, ...] = ()
     """For a write of rows that are in the table."""
     new_columns: tuple[str, ...] = ()
     """Columns of a write with new values: their texts must be UTF-8. Others are carried over
@@ -93,7 +93,7 @@ def open_input(
         found = reader.num_rows
         reader.close()
         raise CountMismatch(
-            "a data file has another number of rows than the log says",
+            "the number of rows in a data file differs from the log",
             resource=input_.logged_path,
             found=found,
             expected=str(input_.rows),
@@ -101,9 +101,9 @@ def open_input(
     return reader
 
 
-def partition_spellings(
+def logged_partition_values(
     table: JobTable, inputs: Sequence[InputFile], changed: Sequence[str] = ()
-) -> tuple[Spelling, ...]:
+) -> tuple[LoggedPartitionValue, ...]:
     """The texts of the inputs' partition values that differ from ours.
 
     Args:
@@ -124,7 +124,9 @@ def partition_spellings(
                 [ours[key]] = partition_texts(pa.array([value], value.type))
             if ours[key] != logged:
                 found.append(
-                    Spelling(input=number, column=column.name, ours=ours[key], logged=logged)
+                    LoggedPartitionValue(
+                        input=number, column=column.name, ours=ours[key], logged=logged
+                    )
                 )
     return tuple(found)
 
@@ -240,7 +242,7 @@ class RowFiles:
             encoded = _encoded(batch.column(name))
         except UnicodeDecodeError as error:
             raise StatementFailed(
-                "a partition value has no text that stands for it",
+                "a partition value cannot be written as text",
                 field=name,
                 found=f"X'{bytes(error.object).hex()}'",
                 expected="bytes that are UTF-8: the log keeps partition values as texts",

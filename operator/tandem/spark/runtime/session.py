@@ -89,7 +89,7 @@ def java_version(java: Path) -> str:
         raise _missing(f"{java} does not run", str(error)) from error
     match = re.search(r'version "([^"]+)"', answer.stderr)
     if match is None:
-        raise _missing(f"{java} does not say its version", answer.stderr.strip())
+        raise _missing(f"{java} does not report its version", answer.stderr.strip())
     return match[1].removeprefix("1.")
 
 
@@ -268,7 +268,7 @@ def require_pinned(spark: SparkSession) -> None:
         found = spark.conf.get(key, None)
         if found != value:
             raise InvalidSpec(
-                "has another value than the one under which statements have their meaning",
+                "has a value that changes the meaning of statements",
                 field=f"spec.sparkTemplate.spec.sparkConf.{key}",
                 found=found,
                 expected=value,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 METADATA_KEY = "__CHAR_VARCHAR_TYPE_STRING"
 
 
-def declared(schema_string: str) -> dict[str, DataType]:
+def declared_char_types(schema_string: str) -> dict[str, DataType]:
     """The declared types of columns that contain a CHAR or VARCHAR at some level, by the column's
     name in lower case. `schema_string`: in the form of Delta's metadata."""
     from pyspark.sql.types import DataType
@@ -39,7 +39,7 @@ def _declared(field: Mapping[str, Any]) -> str:
     return text if isinstance(text, str) else ""
 
 
-def fitting(
+def bounded_text(
     column: Column, type_: DataType | None, path: str, where: Column | None = None
 ) -> Column:
     """The column in the form that Spark stores; on a row whose text is too long, Spark raises.

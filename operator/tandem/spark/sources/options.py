@@ -88,7 +88,7 @@ def check_option_names(names: Sequence[str], job: SourceJob) -> None:
     hidden = sorted(filter(is_reserved_column, names))
     if hidden:
         raise InvalidSpec(
-            "the source has a column with a name that jobs keep for themselves",
+            "the source has a column with a name that is reserved for jobs",
             resource=job.source_location,
             field=place(job),
             found=", ".join(hidden),
@@ -124,7 +124,7 @@ def checked(
             raise _bad(
                 place,
                 given,
-                "there is no such option for sources",
+                "unknown option of a source",
                 ", ".join(_ALLOWED[source_format]) or f"no options for {source_format}",
             )
         if name in found:
@@ -145,9 +145,11 @@ def _check_values(place: str, found: dict[str, str]) -> None:
                 )
         elif name in _SIGNS:
             if len(value) > 1 or value in ("\n", "\r"):
-                raise _bad(place, name, "an option is no single character", "one, or none", value)
+                raise _bad(
+                    place, name, "an option is not a single character", "one, or none", value
+                )
         elif name in _COUNTS and not re.fullmatch(_COUNTS[name], value):
-            raise _bad(place, name, "an option is no such number", "an integer", value)
+            raise _bad(place, name, "an option is not a valid number", "an integer", value)
     if "sep" in found:
         found["sep"] = _separator(place, found)
 
@@ -158,7 +160,7 @@ def _separator(place: str, found: Mapping[str, str]) -> str:
     signs = {found.get("quote", '"'), found.get("escape", '"'), "\n", "\r"} - {""}
     if not text or any(sign in text for sign in signs):
         expected = "one or more characters, without the quote, the escape and line ends"
-        raise _bad(place, "sep", "the separator separates nothing", expected, found["sep"])
+        raise _bad(place, "sep", "the separator is not valid", expected, found["sep"])
     return text
 
 
@@ -178,7 +180,7 @@ def _encoding(place: str, text: str) -> str:
         if name == codecs.lookup(known).name:
             return known
     expected = ", ".join(ENCODINGS)
-    raise _bad(place, "encoding", "this encoding is not read", expected, text)
+    raise _bad(place, "encoding", "this encoding is not supported", expected, text)
 
 
 def _bad(place: str, name: str, message: str, expected: str, found: str = "") -> InvalidSpec:

@@ -27,7 +27,12 @@ from tandem.errors import InvalidSpec, SourceUnreadable, StorageError
 from tandem.jobs.formats import InputFile, JobTable
 from tandem.spark.runtime.control import Control
 from tandem.spark.runtime.frames import read_rows
-from tandem.spark.runtime.listing import ListedSource, broken, check_spelling, listed
+from tandem.spark.runtime.listing import (
+    ListedSource,
+    check_unique_names,
+    decoding_error,
+    list_source,
+)
 from tandem.spark.sources.options import (
     SourceJob,
     check_option_names,
@@ -49,7 +54,7 @@ FOOTERS_AT_ONCE = 16
 def open_source(control: Control) -> ListedSource:
     """List the job's source. Raises: as `listed`."""
     table, job = control.spec.table, source_job(control.spec)
-    return listed(
+    return list_source(
         job.source_location,
         storage_options(job.source_location, table.location, table.storage_options),
         field=f"{place(job)}.location",
@@ -114,7 +119,7 @@ def _parquet(
                 return file.schema_arrow, file.metadata.num_rows
         except (pa.ArrowInvalid, OSError) as error:
             raise SourceUnreadable(
-                "a file of the source is damaged, cut off, or no Parquet file",
+                "a file of the source is damaged, truncated, or not a Parquet file",
                 resource=meta.path,
                 found=" ".join(str(error).split())[:300],
                 expected="a whole Parquet file",
@@ -189,7 +194,7 @@ def _delta(
             with DataFileReader(store, add.path, format_, columns=()) as reader:
                 rows = reader.num_rows
         except StorageError as error:
-            raise broken(error) or error from error
+            raise decoding_error(error) or error from error
         inputs.append(
             InputFile(
                 logged_path=add.logged_path,
@@ -205,7 +210,7 @@ def _delta(
 def schema_string(schema: pa.Schema) -> str:
     """A Parquet file's schema as a Delta schema, all nullable. Raises: InvalidSpec for a type
     that Delta lacks."""
-    check_spelling(schema.names, "the source")
+    check_unique_names(schema.names, "the source")
     fields = [_field(field) for field in schema]
     return json.dumps({"type": "struct", "fields": fields})
 

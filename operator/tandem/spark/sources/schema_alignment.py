@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from tandem.delta.protocol import is_reserved_column
 from tandem.errors import InvalidSpec, StatementFailed
 from tandem.spark.runtime.names import quoted_identifier
-from tandem.spark.sources.char_types import fitting
-from tandem.spark.sources.text_casts import or_refuse, with_keys
+from tandem.spark.sources.char_types import bounded_text
+from tandem.spark.sources.text_casts import value_or_error, with_keys
 from tandem.statements.coercion import assignment_loss
 from tandem.statements.types import NULL, STRING, decimal
 from tandem.statements.types import SqlType as StatementType
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
 
-def fitted(
+def align_columns(
     source: DataFrame,
     schema: StructType,
     location: str,
@@ -60,7 +60,7 @@ def fitted(
                 field.name,
                 where,
             )
-            column = fitting(column, bounded.get(field.name.lower()), field.name, where)
+            column = bounded_text(column, bounded.get(field.name.lower()), field.name, where)
         columns.append(column.alias(field.name))
     return source.select(*columns)
 
@@ -189,7 +189,7 @@ def _assigned(
     if isinstance(wanted, T.FloatType):
         infinite = F.abs(value) == F.lit(float("inf"))
         value = F.when(~(infinite & (F.abs(column) != F.lit(float("inf")))), value)
-    return or_refuse(column, value, wanted, path, where)
+    return value_or_error(column, value, wanted, path, where)
 
 
 def _loss(found: DataType, wanted: DataType) -> str:

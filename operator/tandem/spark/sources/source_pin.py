@@ -138,7 +138,7 @@ def _described(name: str, file: SourceFile | None) -> str:
 def _changed(control: Control, found: str, expected: str) -> SourceChanged:
     job = source_job(control.spec)
     return SourceChanged(
-        "the source is not what it was when it was first read",
+        "the source has changed since it was first read",
         resource=job.source_location,
         field=f"{place(job)}.location",
         found=found,

@@ -40,7 +40,7 @@ SHOWN = 60
 """Characters of a value that an error shows."""
 
 
-def typed(
+def cast_texts(
     texts: DataFrame,
     schema: StructType,
     paths: Sequence[str],
@@ -68,7 +68,7 @@ def typed(
     )
 
     def leaf(text: Column, type_: DataType, path: str) -> Column:
-        return exactly(text, type_, path, where, options, json=json)
+        return cast_exactly(text, type_, path, where, options, json=json)
 
     rows = texts.select(
         *(
@@ -88,7 +88,7 @@ def require_zoneless(options: Mapping[str, str]) -> None:
     bare = "".join(format_.split("'")[::2])
     if any(sign in bare for sign in "VzOXxZ"):
         raise InvalidSpec(
-            "the format of times without a zone has a zone",
+            "the format of timestamps without a time zone has a zone",
             field="options.timestampNTZFormat",
             found=format_,
             expected="a format without V, z, O, X, x and Z",
@@ -131,7 +131,7 @@ def each_leaf(
             return leaf(column, type_, path)
 
 
-def exactly(
+def cast_exactly(
     text: Column,
     type_: DataType,
     path: str,
@@ -145,10 +145,10 @@ def exactly(
 
     if isinstance(type_, T.StringType | T.NullType):
         return text
-    return or_refuse(text, exact_value(text, type_, options, json=json), type_, path, where)
+    return value_or_error(text, exact_value(text, type_, options, json=json), type_, path, where)
 
 
-def or_refuse(
+def value_or_error(
     given: Column, value: Column, type_: DataType, path: str, where: Column | None
 ) -> Column:
     """`value`; on a row where it is null and `given` is not, Spark raises."""

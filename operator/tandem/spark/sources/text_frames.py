@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Literal
 from tandem.errors import InvalidSpec, StatementFailed
 from tandem.jobs.formats import MergeJob
 from tandem.spark.runtime.control import Control
-from tandem.spark.runtime.listing import ListedSource, check_spelling
+from tandem.spark.runtime.listing import ListedSource, check_unique_names
 from tandem.spark.sources.options import check_option_names, source_job
 from tandem.spark.sources.options import place as field_of
-from tandem.spark.sources.text.csv import CsvParser, CsvProblem, Dialect, lines_in
+from tandem.spark.sources.text.csv import CsvParser, lines_in
+from tandem.spark.sources.text.csv_dialect import CsvProblem, Dialect
 from tandem.spark.sources.text.json import JsonOptions
 from tandem.spark.sources.text.json_rows import check_fields
 from tandem.spark.sources.text.lines import TextFile, read_text
@@ -23,7 +24,7 @@ from tandem.spark.sources.text.records import (
     place,
     with_begins,
 )
-from tandem.spark.sources.text_casts import typed
+from tandem.spark.sources.text_casts import cast_texts
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -53,7 +54,7 @@ def read_csv(
             names = _header(first, f"{source.store.location}/{meta.path}")
         elif len(first) != len(schema.names):
             raise InvalidSpec(
-                "a CSV source without a header has another number of columns",
+                "a CSV source without a header has a different number of columns",
                 resource=f"{source.store.location}/{meta.path}",
                 field=f"{field_of(job)}.options.header",
                 found=len(first),
@@ -119,7 +120,7 @@ def _header(row: Sequence[str | None], file: str) -> tuple[str, ...]:
             expected="a name for each column",
             remedy="Correct the header, or the separator (option sep)",
         )
-    check_spelling(names, file)
+    check_unique_names(names, file)
     return names
 
 
@@ -168,7 +169,7 @@ def _inferred(
     if any(_repeats(f.dataType) for f in unknown):
         _require_one_of_each(source, files, options)
         raise InvalidSpec(
-            "a field inside an object is spelt in two ways",
+            "a field inside an object is spelled in two ways",
             resource=source_job(control.spec).source_location,
             field=field_of(source_job(control.spec)),
             found=", ".join(f.name for f in unknown if _repeats(f.dataType)),
@@ -181,7 +182,7 @@ def _inferred(
             continue
         if key not in known and key in fields and fields[key].name != found.name:
             raise InvalidSpec(
-                "a field that the table does not have is spelt in two ways",
+                "a field that the table does not have is spelled in two ways",
                 resource=source_job(control.spec).source_location,
                 field=field_of(source_job(control.spec)),
                 found=f"{fields[key].name}, {found.name}",
@@ -253,7 +254,7 @@ def _records(
     )
     reader = spark.read.format(NAME).schema(texts).options(**put_work(control, work, 0))
     paths = [file.path for file in files]
-    return typed(reader.load(), wanted, paths, options, json=form == "Json", places=places)
+    return cast_texts(reader.load(), wanted, paths, options, json=form == "Json", places=places)
 
 
 def _texts(type_: DataType) -> DataType:

@@ -51,7 +51,7 @@ class LocalExpression:
         """
         given = LocalRows.of(rows) if isinstance(rows, pa.Table) else rows
         try:
-            return kernels.spread(self.step(given), given.length)
+            return kernels.broadcast(self.step(given), given.length)
         except pa.ArrowException as error:
             raise NeedsSpark(str(error)) from error
 
@@ -389,7 +389,7 @@ def _in_set(value: Step, items: Sequence[Step], met: SqlType) -> Step:
     def step(rows: LocalRows) -> Value:
         searched = value(rows)
         if isinstance(searched, pa.Scalar):
-            searched = kernels.spread(searched, rows.length)
+            searched = kernels.broadcast(searched, rows.length)
         found = pc.is_in(searched, value_set=listed)
         if has_null:
             return pc.if_else(found, pa.scalar(True), missing)

@@ -192,7 +192,7 @@ def characters(value: Value) -> Value:
     return value
 
 
-def spread(value: Value, length: int) -> Any:
+def broadcast(value: Value, length: int) -> Any:
     """A constant as an array; an array unchanged."""
     if not isinstance(value, pa.Scalar):
         return value

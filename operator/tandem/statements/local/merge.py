@@ -35,7 +35,7 @@ class LocalClause:
         """The rows that an update or insert writes for those to which the clause applies.
 
         Args:
-            rows: these rows, from `LocalMerge.pairs` or `LocalMerge.alone`.
+            rows: these rows, from `LocalMerge.matched_rows` or `LocalMerge.unmatched_rows`.
             table: for an update, the target; for an insert, any table with the target's schema.
             places: for an update, the indexes of the rows in `table`. Ignored by an insert.
         Returns: a table with the columns of `table`, in the order of `rows`.
@@ -96,12 +96,12 @@ class LocalMerge:
                 found.source if source_passing is None else source_passing[found.source],
             )
         for condition in self.rest:
-            pairs = self.pairs(target, source, found)
+            pairs = self.matched_rows(target, source, found)
             found = found.take(condition.where(pairs))
         return found
 
     @staticmethod
-    def pairs(target: pa.Table, source: pa.Table, matches: RowPairs) -> LocalRows:
+    def matched_rows(target: pa.Table, source: pa.Table, matches: RowPairs) -> LocalRows:
         """The joined rows of matches, for `Matched` clauses."""
         sides = {
             TABLE: (target, pa.array(matches.target, pa.int64())),
@@ -110,14 +110,14 @@ class LocalMerge:
         return LocalRows(sides, len(matches))
 
     @staticmethod
-    def alone(table: pa.Table, places: Any, when: When) -> LocalRows:
+    def unmatched_rows(table: pa.Table, places: Any, when: When) -> LocalRows:
         """Rows of one side without a match: of the source for `NotMatched` clauses, of the target
         for `NotMatchedBySource` ones."""
         chosen = pa.array(places, pa.int64())
         relation = SOURCE if when == "NotMatched" else TABLE
         return LocalRows({relation: (table, chosen)}, len(chosen))
 
-    def applying(self, when: When, rows: LocalRows) -> Places:
+    def clause_numbers(self, when: When, rows: LocalRows) -> Places:
         """The number of the clause that applies to each row: the first of this `when` whose
         condition is true, `NO_CLAUSE` if there is none.
 

@@ -77,7 +77,7 @@ class Cursor:
             self.fail(token.at, "window functions are not accepted", found=token.shown())
         self.fail(
             token.at,
-            "the expression cannot be understood",
+            "the expression cannot be parsed",
             found=token.shown(),
             expected=expected.removeprefix("expected "),
         )
@@ -96,9 +96,9 @@ class Cursor:
     def fail_types(self, parts: list[Expr], at: int, what: str) -> NoReturn:
         self.fail(
             at,
-            f"{what} have types that do not go together",
+            f"{what} have incompatible types",
             found=", ".join(dict.fromkeys(str(part.type) for part in parts)),
-            expected="types with one that holds them all",
+            expected="types with a common type",
             remedy="Convert them with CAST(… AS …).",
         )
 

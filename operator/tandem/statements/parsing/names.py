@@ -83,7 +83,7 @@ class Names(Cursor):
         if len(found) > 1:
             self.fail(
                 token.at,
-                "the name means several columns, since case does not matter",
+                "the name is ambiguous, since column names are not case-sensitive",
                 found=token.shown(),
                 expected="one of " + ", ".join(column.name for column in found),
                 remedy="Rename one of the columns.",
@@ -125,7 +125,7 @@ class Names(Cursor):
                 "the name means columns of " + " and ".join(r.about for r in known),
                 found=token.shown(),
                 expected=" or ".join(names),
-                remedy="Say which one is meant.",
+                remedy="Qualify the column.",
             )
         unread = [r for r in scope.relations if r.schema is None]
         if not known and not unread:

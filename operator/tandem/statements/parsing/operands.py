@@ -187,7 +187,7 @@ class Operands(Names, ABC):
                 self.fail(
                     condition.at,
                     "WHEN needs a condition",
-                    found="a NULL of no type",
+                    found="an untyped NULL",
                     expected="BOOLEAN",
                     remedy="Write CAST(NULL AS BOOLEAN) if that is meant.",
                 )
@@ -298,7 +298,7 @@ class Operands(Names, ABC):
             )
             self.fail(
                 token.at,
-                f"{function.name} takes another number of arguments",
+                f"{function.name} takes a different number of arguments",
                 found=str(len(args)),
                 expected=span,
             )
@@ -307,7 +307,7 @@ class Operands(Names, ABC):
             if not kind.accepts(arg):
                 self.fail(
                     arg.at,
-                    f"argument {position + 1} of {function.name} is not what it takes",
+                    f"argument {position + 1} of {function.name} has the wrong type",
                     found=str(arg.type),
                     expected=kind.about,
                 )

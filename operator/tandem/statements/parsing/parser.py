@@ -155,7 +155,7 @@ class _Parser(Operands):
                 token.at,
                 f"{op} cannot join {left.type} and {right.type}",
                 found=token.shown(),
-                expected="types that go together",
+                expected="compatible types",
                 remedy="Convert one side with CAST(… AS …).",
             )
         return self.note(tree.Binary(op=op, left=left, right=right, type=data_type, at=left.at))
@@ -196,7 +196,7 @@ class _Parser(Operands):
         if coercion.common_of_all([value, *items]) is None:
             for item in items:
                 self.need_comparable(value, item, token, "IN")
-            self.fail(token.at, "the values of the IN list do not go together")
+            self.fail(token.at, "the values of the IN list have incompatible types")
         return self.note(
             tree.InList(value=value, items=tuple(items), negated=negated, type=BOOLEAN, at=value.at)
         )

@@ -18,7 +18,7 @@ from tandem.kube.client.kinds import (
     condition,
     is_active,
     is_plan_copy,
-    retry_asked,
+    retry_requested,
     spec_of,
     status_of,
 )
@@ -189,7 +189,7 @@ def _of_operation(operation: Body, all_: Sequence[Body], now_ms: int) -> Json | 
     if status.get("observedGeneration", -1) == -1:
         return _unseen(operation, now_ms)
     if phase == Phase.FAILED:
-        if retry_asked(operation) or _is_made_good(operation, all_):
+        if retry_requested(operation) or _is_made_good(operation, all_):
             return None
         return _problem(operation, str(status.get("completionTime", "")))
     if phase in ENDED or phase == Phase.SUSPENDED or reason_of(operation) in _NO_PROBLEM:

@@ -23,7 +23,7 @@ from tandem.kube.client.kinds import (
     Body,
     has_finalizer,
     key_of,
-    retry_asked,
+    retry_requested,
     spec_of,
     status_of,
     uid_of,
@@ -102,12 +102,12 @@ class OperationController:
         context.active_operations.add(self._uid)
         minding = asyncio.create_task(self._await_stop(stopped), name="mind the stop")
         try:
-            with context.turn(self._key) as turn:
-                if await self._take_turn(turn):
+            with context.resource_lock(self._key) as lock:
+                if await self._acquire(lock):
                     try:
                         await self._live()
                     finally:
-                        turn.release()
+                        lock.release()
         finally:
             minding.cancel()
             await self._reporter.close()
@@ -120,8 +120,11 @@ class OperationController:
         self._inherited = True
         self._context.active_operations.add(self._uid)
         try:
-            with bound_log_context(self._log_context), self._context.turn(self._key) as turn:
-                async with turn:
+            with (
+                bound_log_context(self._log_context),
+                self._context.resource_lock(self._key) as lock,
+            ):
+                async with lock:
                     await self._live()
         finally:
             await self._reporter.close()
@@ -181,8 +184,8 @@ class OperationController:
                 await self._signals.wake.wait()
         self._signals.wake.clear()
 
-    async def _take_turn(self, turn: asyncio.Lock) -> bool:
-        taking = asyncio.ensure_future(turn.acquire())
+    async def _acquire(self, lock: asyncio.Lock) -> bool:
+        taking = asyncio.ensure_future(lock.acquire())
         while not taking.done() and not self._over:
             waking = asyncio.ensure_future(self._signals.wake.wait())
             await asyncio.wait({taking, waking}, return_when=asyncio.FIRST_COMPLETED)
@@ -194,7 +197,7 @@ class OperationController:
         taking.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             if await taking:
-                turn.release()
+                lock.release()
         return False
 
     @property
@@ -295,7 +298,7 @@ class OperationController:
     ) -> OperationStatus | None:
         context = self._context
         self._table = table
-        retry = retry_asked(self._body)
+        retry = retry_requested(self._body)
         ports = Ports(
             jobs=context.runner_factory(resource, self._body, table),
             locks=context.locks,
@@ -396,4 +399,4 @@ class OperationController:
             self._context.cancelled.add(self._uid)
         context = self._context.tables.get((self._key[1], self._table_name))
         if context is not None:
-            context.look_soon()
+            context.refresh_soon()

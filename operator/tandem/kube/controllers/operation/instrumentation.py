@@ -26,7 +26,7 @@ from tandem.operations.machine.events import (
     LocksWaiting,
     RoundDone,
 )
-from tandem.operations.session.performer import Interceptor
+from tandem.operations.session.options import Interceptor
 
 _log = structlog.get_logger("tandem.kube.operation")
 

@@ -20,7 +20,7 @@ from tandem.kube.client.kinds import (
     generation_of,
     key_of,
     path,
-    retry_asked,
+    retry_requested,
     status_of,
     uid_of,
 )
@@ -165,7 +165,7 @@ class Reporter:
         now = self._context.clock.now_ms()
         generation = generation_of(self.body)
         ended = phase in ENDED
-        retry = retry_asked(self.body) if ended else ""
+        retry = retry_requested(self.body) if ended else ""
         return self.last.model_copy(
             update={
                 "observed_generation": generation,

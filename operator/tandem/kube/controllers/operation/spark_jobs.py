@@ -266,7 +266,7 @@ class ApplicationRunner:
             # An earlier one that is on its way out.
             await asyncio.sleep(pause)
         raise ClusterUnavailable(
-            "an earlier SparkApplication of this name is not gone yet",
+            "an earlier SparkApplication of this name still exists",
             resource=f"{self._namespace}/{path.name}",
             expected=f"its deletion within {self._stop_s:g} s",
         )
@@ -376,9 +376,9 @@ def _translated_errors() -> Iterator[None]:
         raise ClusterUnavailable("the Kubernetes API did not answer", found=error) from error
     except Forbidden as error:
         raise JobFailed(
-            "the API server does not allow the job",
+            "the API server rejects the job",
             found=error.message,
-            remedy="Is it the quota, a webhook, or the operator's role?",
+            remedy="Check quotas, admission webhooks and the operator's role",
         ) from error
     except Invalid as error:
         raise InvalidSpec(
@@ -389,7 +389,7 @@ def _translated_errors() -> Iterator[None]:
         ) from error
     except NotFound as error:
         raise SparkMissing(
-            "the cluster knows no SparkApplications here",
+            "the cluster has no SparkApplication resource",
             found=error.message,
             expected="the Spark operator's CRDs, and the namespace",
             remedy="Install Kubeflow's Spark operator, or use `tandem dev` with its CRDs",

@@ -109,8 +109,8 @@ class CleaningController:
         options = CleaningOptions(
             limit=_MOST_FILES,
             # The first round also finds what an earlier operator left.
-            thorough=self._asked is None,
-            go_on=lambda: not self._closed and context.may_write(),
+            whole_log=self._asked is None,
+            may_continue=lambda: not self._closed and context.may_write(),
         )
         dependencies = CleaningDependencies(context.clock, context.processes, context.nonces)
         try:

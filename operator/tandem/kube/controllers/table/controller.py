@@ -168,7 +168,7 @@ class TableController:
             if self._table.problem != problem:
                 self._context.table_changed(*self._key[1:])
             if self._table.locks or any(o.active for o in self._operations()):
-                await self._table.look_at_locks()
+                await self._table.refresh_locks()
             if self._leaving:
                 return
             tended = await self._compact()

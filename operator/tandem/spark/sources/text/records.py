@@ -17,7 +17,8 @@ from tandem.errors import StatementFailed
 from tandem.jobs.formats import Format
 from tandem.spark.runtime.datasource import get_work
 from tandem.spark.runtime.input_splits import InputSplit, TaskSplits
-from tandem.spark.sources.text.csv import CsvParser, CsvProblem, Dialect, lines_in, survey
+from tandem.spark.sources.text.csv import CsvParser, lines_in, part_effect
+from tandem.spark.sources.text.csv_dialect import CsvProblem, Dialect
 from tandem.spark.sources.text.json import JsonOptions
 from tandem.spark.sources.text.json_rows import JsonRows, shape_of
 from tandem.spark.sources.text.lines import PartStart, TextFile, plan, read_text
@@ -163,7 +164,7 @@ def with_begins(
         span = split.of(file.size)
         store = open_store(location, options)
         texts = read_text(store, file.path, encoding, span.start, span.stop)
-        return split.input, split.part, survey(texts, dialect)
+        return split.input, split.part, part_effect(texts, dialect)
 
     splits = [split for parts in cut.values() for split in parts]
     found = spark.sparkContext.parallelize(splits, len(splits)).map(look).collect()

@@ -35,7 +35,7 @@ def require_text(path: str, begin: bytes) -> None:
     for magic, name in _MAGIC.items():
         if begin.startswith(magic):
             raise SourceUnreadable(
-                "a file of the source is not what its name says",
+                "the content of a file of the source does not match its name",
                 resource=path,
                 found=f"the first bytes of {name}",
                 expected="text, or a name that ends in .gz, .bz2 or .zst",
@@ -71,7 +71,7 @@ class Unpacked:
             return self._more(size)
         except (EOFError, zlib.error, OSError, pa.ArrowInvalid) as error:
             raise SourceUnreadable(
-                "a compressed file of the source is damaged or cut off",
+                "a compressed file of the source is damaged or truncated",
                 resource=self._path,
                 found=str(error)[:200] or type(error).__name__,
                 expected="a whole file",

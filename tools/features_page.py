@@ -1,0 +1,19 @@
+"""The table of `docs/features.md`, from `tandem.delta.protocol`."""
+
+from __future__ import annotations
+
+from tandem.delta.protocol import FEATURES, OperationKind
+
+
+def features_table() -> str:
+    """`FEATURES` in Markdown."""
+    # A log compaction works on logs alone, which only Tandem makes.
+    kinds = [kind for kind in OperationKind if kind is not OperationKind.LOG_COMPACTION]
+    lines = [
+        "| feature | " + " | ".join(k.value.lower() for k in kinds) + " | why, when in use |",
+        "|---|" + "---|" * (len(kinds) + 1),
+    ]
+    for feature in FEATURES.values():
+        cells = ["no" if kind in feature.refused else "yes" for kind in kinds]
+        lines.append(f"| `{feature.name}` | " + " | ".join(cells) + f" | {feature.why} |")
+    return "\n".join(lines) + "\n"
