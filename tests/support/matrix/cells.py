@@ -19,7 +19,7 @@ from support.foreign.process import Engine
 from support.jobs.quick_lake import just_before
 from support.lake.lake import Lake, reason
 from support.matrix.foreign import FOREIGN, Foreign, Step
-from support.matrix.ours import NEXT, OURS, Ours
+from support.matrix.ours import LOG_MERGE, NEXT, OURS, Ours
 from support.matrix.rows import Model, Rows, columns_of, difference
 from support.matrix.tables import (
     MADE_BY_SPARK,
@@ -29,6 +29,9 @@ from support.matrix.tables import (
     quickly,
 )
 from tandem.delta.scan import scan
+from tandem.errors import BaseHistoryGap, UnsupportedFeature
+from tandem.mergelog import MergedView
+from tandem.mergelog.state.log_table import MergeLog
 from tandem.operations.machine.effects import Point
 from tandem.operations.ports import Ports
 from tandem.spec.status import OperationStatus, Phase
@@ -115,6 +118,11 @@ class _Play:
             self._open()
             self._perform(step)
         start = self.foreign.prepared(self.stage.tables.start(self.foreign.shape))
+        if self.ours.prepare is not None:
+            try:
+                self.ours.prepare(self.lake)
+            except UnsupportedFeature:
+                return self._unprepared(start)
         self._open()
         if self.cell.order is Order.FOREIGN_FIRST:
             done = self._foreign_first()
@@ -143,6 +151,24 @@ class _Play:
             self._foreign_end(),
             rows,
             self._next_ones(now),
+        )
+
+    def _unprepared(self, start: Rows) -> Outcome:
+        """The table cannot have what our operation needs: only the foreign action takes place."""
+        assert self.foreign.refuses.get(self.cell.ours) == UnsupportedFeature.reason
+        self._open()
+        self._act()
+        rows = self.foreign.model(start)
+        assert difference(self._found(), rows) == "", f"{self.cell}: the foreign action alone"
+        return Outcome(
+            self.cell.ours,
+            self.cell.foreign,
+            self.cell.order.value,
+            "after",
+            f"refused: {UnsupportedFeature.reason}",
+            self._foreign_end(),
+            "foreign alone",
+            self._next_ones(rows),
         )
 
     # The two orders
@@ -247,6 +273,8 @@ class _Play:
             if not difference(found, model(start)):
                 rows = model(start)
                 self._all_readers(rows)
+                if self.ours.prepare is not None and done.phase is not Phase.FAILED:
+                    assert self._view_differs(rows) == "", f"{self.cell}: the merged view"
                 return name, rows
         name, model = next(iter(allowed.items()))
         raise AssertionError(
@@ -269,6 +297,8 @@ class _Play:
         if not self.done_by_foreign:
             return {"ours alone": ours}
         if self.cell.order is Order.FOREIGN_FIRST:
+            if self.foreign.boundary and self.cell.ours == LOG_MERGE:
+                return {"foreign alone": theirs}  # the records of the log are void
             orders: dict[str, Model] = {"foreign, ours": lambda of: ours(theirs(of))}
             if self.foreign.blind:
                 orders["ours, foreign"] = lambda of: theirs(ours(of))
@@ -283,6 +313,14 @@ class _Play:
         """By Tandem."""
         found: Rows = scan(self.lake.log.snapshot(), self.lake.store).read_all().to_pylist()
         return found
+
+    def _view_differs(self, rows: Rows) -> str:
+        """How the merged view differs from some rows."""
+        try:
+            found = MergedView.open(MergeLog(self.lake.log)).scan().read_all().to_pylist()
+        except BaseHistoryGap as gap:
+            return "" if self.foreign.loses_history else str(gap)
+        return difference(found, rows)
 
     def _all_readers(self, rows: Rows) -> None:
         """deltalake and Spark + Delta: the same."""
@@ -318,7 +356,8 @@ class _Play:
         ends = []
         for name, ours in NEXT.items():
             done = self.lake.run(ours.make(self.lake), ports=self._ports(ours))
-            if name in self.foreign.next_refused:
+            gap = self.foreign.loses_history and self.ours.prepare is not None
+            if name in self.foreign.next_refused or (gap and reason(done) == "BaseHistoryGap"):
                 assert reason(done) in _NAMED, f"{self.cell}: next {name}: {done}"
                 ends.append(f"{name} refused: {reason(done)}")
                 continue
@@ -334,7 +373,9 @@ class _Play:
         return "; ".join(ends) or "ok"
 
 
-_NAMED = frozenset({"UnsupportedFeature", "DeletionVectorsDisabled", "InvalidStatement"})
+_NAMED = frozenset(
+    {"UnsupportedFeature", "DeletionVectorsDisabled", "InvalidStatement", "BaseHistoryGap"}
+)
 
 
 def _same(of: Rows) -> Rows:

@@ -50,7 +50,9 @@ class Foreign:
     `next_refused`: which of the operations that follow are. `stale_defect`: deltalake, if it had
     begun before a rewrite that committed, does not see it: against all rules the rewritten rows
     stay, besides what it means to leave. `removes_files`: a vacuum without retention, which takes
-    the files of versions that it has not seen."""
+    the files of versions that it has not seen. `boundary`: it replaces the table, so that unmerged
+    records of a log are void. `loses_history`: it removes commits, which a log of blocks may not
+    have seen."""
 
     steps: tuple[Step, ...]
     model: Model
@@ -63,6 +65,8 @@ class Foreign:
     stale_defect: bool = False
     removes_files: bool = False
     deltalake_reads: bool = True
+    boundary: bool = False
+    loses_history: bool = False
 
     @property
     def engine(self) -> EngineName:
@@ -104,9 +108,12 @@ _LOW = deleted(id_in(range(15)))
 _UPDATED = updated(_MIDDLE, k=_moved, v=_more)
 _MERGED = after(deleted(id_in(MERGED)), appended(SOURCE))
 _VALUES = ", ".join(f"({r['id']}L, {r['k']}L, {r['v']}L)" for r in SOURCE)
-_STATEMENTS = ("update", "merge")
+_STATEMENTS = ("update", "merge", "log merge")
 _CONSTRAINED = dict.fromkeys(_STATEMENTS, "UnsupportedFeature")
-_ALL_OURS = ("bin-pack", "sort", "z-order", "segment rewrite", "update", "delete", "merge")
+_ALL_OURS = (
+    "bin-pack", "sort", "z-order", "segment rewrite", "update", "delete", "merge", "log merge",
+)  # fmt: skip
+_ROW_LEVEL = ("update", "delete", "merge", "log merge")
 _NEVER = "some value that no row has"
 
 
@@ -136,7 +143,9 @@ FOREIGN: dict[str, Foreign] = {
         blind=True,
     ),
     "W2-deltalake-delete": Foreign(_lake("delete", where="id < 15"), _LOW),
-    "W2-deltalake-delete-all": Foreign(_lake("delete"), deleted(lambda _: True), stale_defect=True),
+    "W2-deltalake-delete-all": Foreign(
+        _lake("delete"), deleted(lambda _: True), stale_defect=True, boundary=True
+    ),
     "W2-deltalake-update": Foreign(
         _lake("update", where="id >= 5 AND id < 25", set_={"k": "(k + 1) % 5", "v": "v + 1000"}),
         _UPDATED,
@@ -150,7 +159,7 @@ FOREIGN: dict[str, Foreign] = {
     "W3-deltalake-compact": Foreign(_lake("compact"), same, stale_defect=True),
     "W3-deltalake-z-order": Foreign(_lake("z_order", columns=["k", "v"]), same, stale_defect=True),
     "W4-deltalake-overwrite": Foreign(
-        _lake("overwrite", rows=ONE), lambda _: ONE, stale_defect=True
+        _lake("overwrite", rows=ONE), lambda _: ONE, stale_defect=True, boundary=True
     ),
     "W4-deltalake-replace-where": Foreign(
         _lake("overwrite", rows=FOURS, where="k = 4"),
@@ -161,6 +170,7 @@ FOREIGN: dict[str, Foreign] = {
         lambda of: _first(of),
         prepare=_lake("delete", where="id >= 35"),
         prepared=deleted(id_in(range(35, 40))),
+        boundary=True,
     ),
     "W5-deltalake-vacuum-with-retention": Foreign(_lake("vacuum", hours=168, full=True), same),
     "W5-deltalake-vacuum-without-retention": Foreign(
@@ -186,6 +196,7 @@ FOREIGN: dict[str, Foreign] = {
         ),
         appended(NEW),
         blind=True,
+        loses_history=True,
     ),
     "W6-spark-delete": Foreign(_spark("DELETE FROM {table} WHERE id < 15 AND {gate}"), _LOW),
     "W6-spark-update": Foreign(
@@ -224,7 +235,7 @@ FOREIGN: dict[str, Foreign] = {
     "W8-spark-vectors-off": Foreign(
         _spark("ALTER TABLE {table} SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'false')"),
         same,
-        refuses=dict.fromkeys(("update", "delete", "merge"), "DeletionVectorsDisabled"),
+        refuses=dict.fromkeys(_ROW_LEVEL, "DeletionVectorsDisabled"),
         next_refused=frozenset({"update"}),
     ),
     "W8-spark-add-column": Foreign(
@@ -268,7 +279,7 @@ FOREIGN: dict[str, Foreign] = {
         appended(NEW),
         shape="append-only",
         blind=True,
-        refuses=dict.fromkeys(("update", "delete", "merge"), "UnsupportedFeature"),
+        refuses=dict.fromkeys(_ROW_LEVEL, "UnsupportedFeature"),
         next_refused=frozenset({"update"}),
     ),
     "W10-change-data-feed-append": Foreign(
@@ -276,14 +287,14 @@ FOREIGN: dict[str, Foreign] = {
         appended(NEW),
         shape="change data feed",
         blind=True,
-        refuses=dict.fromkeys(("update", "delete", "merge"), "UnsupportedFeature"),
+        refuses=dict.fromkeys(_ROW_LEVEL, "UnsupportedFeature"),
         next_refused=frozenset({"update"}),
     ),
     "W10-change-data-feed-delete": Foreign(
         _spark("DELETE FROM {table} WHERE id < 15"),
         _LOW,
         shape="change data feed",
-        refuses=dict.fromkeys(("update", "delete", "merge"), "UnsupportedFeature"),
+        refuses=dict.fromkeys(_ROW_LEVEL, "UnsupportedFeature"),
         next_refused=frozenset({"update"}),
     ),
     "W10-generated-column": Foreign(

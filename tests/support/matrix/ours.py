@@ -10,18 +10,21 @@ import pyarrow.parquet as pq
 
 from support.lake.lake import Lake
 from support.matrix.rows import Model, Rows, Test, deleted, same, updated
+from tandem.mergelog import LogSettings, LogWriter, ensure_log
+from tandem.mergelog.state.log_table import MergeLog
 from tandem.spec.resources import Operation
 
 
 @dataclass(frozen=True)
 class Ours:
     """`touches`: which rows it writes to new files without changing them; None if it is no
-    rewrite. `spark`: its job needs Spark."""
+    rewrite. `spark`: its job needs Spark. `prepare`: what it needs of a table; may refuse it."""
 
     make: Callable[[Lake], Operation]
     model: Model = same
     touches: Test | None = lambda _: True
     spark: bool = False
+    prepare: Callable[[Lake], None] | None = None
 
 
 def _laid_out(lake: Lake, strategy: str, *columns: str) -> Operation:
@@ -64,6 +67,27 @@ def _merged(of: Rows) -> Rows:
     return [*updated_, *(row for row in _SOURCE if row["id"] not in there)]
 
 
+_UPSERTED = [{"id": n, "k": n % 5, "v": -20 * n} for n in (5, 17, 22, 103, 201, 301)]
+_DELETED = (6, 18, 104, 302)
+"""What the log has: keys that are there, keys that foreign writers may bring, new ones."""
+
+
+def _with_log(lake: Lake) -> None:
+    """Raises: UnsupportedFeature."""
+    log = MergeLog(lake.log)
+    ensure_log(log, LogSettings(("id",), ""), now_ms=0, nonce=lake.location)
+    with LogWriter(log, "matrix") as writer:
+        writer.append(pa.Table.from_pylist(_UPSERTED[:4]), batch=0)
+        deletes = pa.Table.from_pylist([{"id": n} for n in _DELETED])
+        writer.append(pa.Table.from_pylist(_UPSERTED[4:]), deletes, batch=1)
+
+
+def _log_merged(of: Rows) -> Rows:
+    gone = {*_DELETED, *(row["id"] for row in _UPSERTED)}
+    return [*(row for row in of if row["id"] not in gone), *_UPSERTED]
+
+
+LOG_MERGE = "log merge"
 OURS: dict[str, Ours] = {
     "bin-pack": Ours(lambda lake: lake.compaction("SemiMajor")),
     "sort": Ours(lambda lake: _laid_out(lake, "Sort", "k")),
@@ -88,6 +112,9 @@ OURS: dict[str, Ours] = {
         lambda lake: lake.delete("k = 3 OR id = 2"),
         deleted(lambda row: row["k"] == 3 or row["id"] == 2),
         touches=None,
+    ),
+    LOG_MERGE: Ours(
+        lambda lake: lake.compaction("LogMerge"), _log_merged, touches=None, prepare=_with_log
     ),
 }
 
