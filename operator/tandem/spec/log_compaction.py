@@ -11,7 +11,6 @@ from pydantic import Field
 from tandem.spec.common import Mode, Operation, OperationSpec
 from tandem.spec.fields import Bytes, StrictInt
 
-
 DEFAULT_MIN_BLOCKS = 5
 
 
