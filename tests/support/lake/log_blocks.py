@@ -52,7 +52,9 @@ class LogBlocks:
         live = mergelog.MergedView.open(self._log).state.live
         return [(block.first, block.last) for block in in_order(live.values())]
 
-    def view(self) -> Rows:
-        found = mergelog.MergedView.open(self._log).scan(["id", "k", "v"]).read_all()
+    def view(self, version: int | None = None) -> Rows:
+        """The merged view, of a version of the base table or the newest."""
+        view = mergelog.MergedView.open(self._log, version)
+        found = view.scan(["id", "k", "v"]).read_all()
         columns = [column.to_pylist() for column in found.columns]
         return tuple(sorted(zip(*columns, strict=True)))
