@@ -8,11 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from support.cases import OTHERS, PLAIN
 from support.crash.killed import MOST, ProcessStarters, Tables
-from support.crash.zombies import Stop, Takeover, at, resumes, stops
+from support.crash.zombies import KINDS, Stop, Takeover, at, resumes, stops
 
-ALL_KINDS = (*PLAIN, *OTHERS)
 TAKEOVERS = tuple(Takeover)
 CLEANED = tuple(takeover for takeover in Takeover if takeover is not Takeover.REPLACED)
 
@@ -20,7 +18,7 @@ CLEANED = tuple(takeover for takeover in Takeover if takeover is not Takeover.RE
 def cases() -> Iterator[tuple[str, Stop, Takeover]]:
     """Each stop of each kind with a successor alone, and with one of the cleanings: each point
     meets them all, by another kind or on another side."""
-    for number, kind in enumerate(ALL_KINDS):
+    for number, kind in enumerate(KINDS):
         for nth, stop in enumerate(stops(kind)):
             yield kind, stop, Takeover.REPLACED
             yield kind, stop, CLEANED[(number + nth) % len(CLEANED)]
@@ -34,7 +32,7 @@ def test_Z1_Z6_Z14_a_zombie_of_every_point(
 
 
 @pytest.mark.parametrize("takeover", TAKEOVERS)
-@pytest.mark.parametrize("kind", ALL_KINDS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_Z1_Z14_a_zombie_of_every_change_of_the_file_system(
     starters: ProcessStarters, tables: Tables, kind: str, takeover: Takeover
 ) -> None:

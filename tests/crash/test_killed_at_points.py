@@ -68,7 +68,11 @@ def test_killed_in_the_second_round_of_the_commit_loop(
 
 def of_two(points: Sequence[Point]) -> list[tuple[Point, str, str]]:
     """Of the other kinds two for each point, one on each side of it, in turn."""
-    return [(point, OTHERS[n % 4], OTHERS[(n + 2) % 4]) for n, point in enumerate(points)]
+    count = len(OTHERS)
+    return [
+        (point, OTHERS[n % count], OTHERS[(n + count // 2) % count])
+        for n, point in enumerate(points)
+    ]
 
 
 @pytest.mark.parametrize(

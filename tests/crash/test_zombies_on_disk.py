@@ -5,20 +5,19 @@ from __future__ import annotations
 
 import pytest
 
-from support.cases import OTHERS, PLAIN
+from support.cases import PLAIN
 from support.crash.killed import ProcessStarters, Tables
-from support.crash.zombies import FEW, Stop, Takeover, resumes
+from support.crash.zombies import FEW, KINDS, Stop, Takeover, resumes
 
 CLEANED = (Takeover.CLEANED, Takeover.CLEANED_REPLACED, Takeover.REPLACED_CLEANED)
 
 
 def sample() -> list[tuple[str, Stop, Takeover]]:
     """Of each kind two stops, with what the others do in turn; all stops of `FEW` are there."""
-    kinds = (*PLAIN, *OTHERS)
     found = []
-    for number in range(2 * len(kinds) + 2):
+    for number in range(2 * len(KINDS) + 2):
         stop, takeover = FEW[number % len(FEW)], CLEANED[(number + number // 9) % len(CLEANED)]
-        found.append((kinds[number % len(kinds)], stop, takeover))
+        found.append((KINDS[number % len(KINDS)], stop, takeover))
     return found
 
 

@@ -52,6 +52,13 @@ class Update:
 
 
 @dataclass(frozen=True)
+class Become:
+    """Any statement of others, by the rows that the base table has after it."""
+
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True)
 class Rearranged:
     """Compaction, vacuum, table properties: no row changes."""
 
@@ -71,7 +78,7 @@ class Restore:
     version: int
 
 
-Change = Insert | Update | Rearranged | Merge | Overwrite | Restore
+Change = Insert | Update | Become | Rearranged | Merge | Overwrite | Restore
 
 
 @dataclass
@@ -93,13 +100,14 @@ def replay(
     state = State()
     saved: list[State] = []
     for version in range(last + 1):
-        state = _after(state, changes[version], saved, ordered=ordered)
+        state = after(state, changes[version], saved, ordered=ordered)
         state.pending += [append for append in appends if append.base == version]
         saved.append(state.copy())
     return state
 
 
-def _after(state: State, change: Change, saved: Sequence[State], *, ordered: bool) -> State:
+def after(state: State, change: Change, saved: Sequence[State], *, ordered: bool) -> State:
+    """The state after the next base version. `saved` are those after earlier ones."""
     match change:
         case Insert(rows):
             return State([*state.rows, *rows], state.pending, state.deleted)
@@ -111,6 +119,8 @@ def _after(state: State, change: Change, saved: Sequence[State], *, ordered: boo
                 if row.key in keys and value is not None
             ]
             return State(kept + changed, state.pending, state.deleted)
+        case Become(rows):
+            return State(list(rows), state.pending, state.deleted)
         case Rearranged():
             return state
         case Overwrite(rows):

@@ -14,22 +14,27 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
 
+from mergelog import oracle
 from reconcile.world import Entry, Serial, allowed_states
 from simulator import rows
 from simulator.foreign import Intent, Model, unchanged
 from simulator.invariants import Invariants, Seen, Violation, mode_of
+from simulator.merge_log import SimulatedLog
 from simulator.rows import Row
 from simulator.statements import DELETES, RANDOM, UPDATES, Merge, Statement, drawing
 from simulator.world import World
 from tandem.delta import dv
 from tandem.delta.actions import Commit, DeletionVector
+from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.names import commit_path
 from tandem.errors import ObjectNotFound
+from tandem.mergelog.state.log_table import LOG_FOLDER
 from tandem.reconcile.model import ChangeKind
 from tandem.spec.common import Mode
 
 __all__ = ["Checker", "Violation"]
 
+LOG = f"{LOG_FOLDER}/"
 SMALL = 14
 """Histories of at most so many commits are compared with every serial order as well."""
 
@@ -61,6 +66,7 @@ class Checker:
     commits: dict[str, Commit] = field(default_factory=dict)
     named: set[str] = field(default_factory=set)
     ever: set[int] = field(default_factory=set)
+    log_version: int = -1
 
     def __post_init__(self) -> None:
         self.invariants.vectors = self.world.deletion_vectors
@@ -70,28 +76,67 @@ class Checker:
         return len(self.models) - 1
 
     def catch_up(self) -> None:
-        """Check all versions that are new."""
-        while True:
-            path = commit_path(self.version + 1)
-            if path not in self.world.store.paths():
-                return
-            self._check(self.version + 1, self.world.store.get(path))
+        """Check all versions that are new, of the table and of its log of blocks."""
+        store = self.world.store
+        while (path := commit_path(self.version + 1)) in store.paths():
+            self._check(self.version + 1, _actions(store.get(path)))
+        log = self.world.merge_log
+        if log is None:
+            return
+        while (path := f"{LOG}{commit_path(self.log_version + 1)}") in store.paths():
+            self.log_version += 1
+            actions = _actions(store.get(path))
+            self._check_txns(self.log_version, actions, log.log.log)
+            self.named |= {LOG + unquote(a["add"]["path"]) for a in actions if "add" in a}
+        log.check()
+        self.invariants.checked["I-37"] += 1
 
-    def _check(self, version: int, data: bytes) -> None:
-        actions = [json.loads(line) for line in data.splitlines() if line.strip()]
+    def _check(self, version: int, actions: list[dict[str, Any]]) -> None:
         info = next(a["commitInfo"] for a in actions if "commitInfo" in a)
         before = self.models[-1] if self.models else {}
         seen = Seen(version, actions, dict(self.files))
         touched = self._replay(actions)
-        self._check_txns(version, actions)
+        self._check_txns(version, actions, self.world.log)
         found = self._read()
-        candidates = self._expected(version, info, before, touched, found)
+        log = self.world.merge_log
+        merged = None if log is None else log.merged_up_to(actions)
+        if log is None or merged is None:
+            candidates = self._expected(version, info, before, touched, found)
+        else:
+            candidates = [self._merged(version, log, merged, before)]
         if found not in [Counter(c.values()) for c in candidates]:
             raise Violation(self._difference(version, info, candidates[0], found))
         self.invariants.check(seen, Counter(before.values()), found)
         actual = {row.rid: row for row in found}
         self.models.append(actual)
         self.ever |= actual.keys()
+        if log is not None:
+            log.changes.append(self._change(version, info, log, merged, found))
+
+    def _merged(self, version: int, log: SimulatedLog, upto: int, before: Model) -> Model:
+        """What a log merge makes of the rows before it."""
+        self.changes.add(version)
+        state = log.state()
+        return self._serial("log merge", before, lambda rows_: log.merged(state, upto, rows_))
+
+    def _change(
+        self,
+        version: int,
+        info: dict[str, Any],
+        log: SimulatedLog,
+        merged: int | None,
+        found: Counter[Row],
+    ) -> oracle.Change:
+        """The version in the model of the log."""
+        if merged is not None:
+            return oracle.Merge(merged)
+        intent = self.intents.get(version)
+        if intent is not None and intent.restored is not None:
+            return oracle.Restore(intent.restored)
+        parameters = info.get("operationParameters") or {}
+        replaces = parameters.get("mode") == "Overwrite" and "predicate" not in parameters
+        rows_ = tuple(log.model_row(row) for row in found.elements())
+        return oracle.Overwrite(rows_) if replaces else oracle.Become(rows_)
 
     # What the version shows
 
@@ -132,7 +177,7 @@ class Checker:
             found.update(row for i, row in enumerate(content) if i not in dead)
         return found
 
-    def _check_txns(self, version: int, actions: list[dict[str, Any]]) -> None:
+    def _check_txns(self, version: int, actions: list[dict[str, Any]], log: DeltaLog) -> None:
         """Exactly once, as the log itself must show it."""
         for action in actions:
             app = action.get("txn", {}).get("appId", "")
@@ -153,7 +198,7 @@ class Checker:
                 raise Violation(f"I-22, version {version}: abandoned attempt {attempt} of {app}")
             else:
                 self.succeeded[operation] = version
-                committed = self.world.log.commit(version)
+                committed = log.commit(version)
                 assert committed is not None
                 self.commits[operation] = committed
 
@@ -328,6 +373,10 @@ class Checker:
         for rid in wrong[:5]:
             lines.append(f"    {rid}: expected {expected[rid]}, found {seen[rid]}")
         return "\n".join(lines)
+
+
+def _actions(data: bytes) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in data.splitlines() if line.strip()]
 
 
 def _applied(statement: Statement, before: Model, to: Set[int]) -> Model:

@@ -119,9 +119,10 @@ class Crowd:
 
     def _foreign(self, name: str) -> None:
         """Until it has changed a row: some statements match none."""
-        before = self.single.checker.models[-1]
-        while self.single.checker.models[-1] == before:
-            self.single.foreign(name)
+        checker = self.single.checker
+        before = checker.models[-1], checker.log_version
+        while (checker.models[-1], checker.log_version) == before:
+            self.single.beside(name)
 
 
 @cache
@@ -205,11 +206,11 @@ def nothing_is_left(single: Single) -> None:
 
 def happens_no_more(single: Single, ending: Ending) -> None:
     """Run again, it reports the same result, starts no job and commits nothing."""
-    version, jobs = single.checker.version, len(single.world.jobs.drivers)
+    version, jobs = single.version, len(single.world.jobs.drivers)
     again = single.run()
     assert again is not None
     assert (again.phase, again.result) == (ending.phase, ending.result)
-    assert (single.checker.version, len(single.world.jobs.drivers)) == (version, jobs)
+    assert (single.version, len(single.world.jobs.drivers)) == (version, jobs)
 
 
 def sample(kinds: tuple[str, ...]) -> Iterator[tuple[str, Beside, Passage, Fault]]:

@@ -177,7 +177,7 @@ def _commit(
     if isinstance(statement, Merge):
         written = written + statement.missing(live_rows(world).values())
     actions = [*actions, *new_files(world, written)]
-    version = world.commit(actions, statement.operation, engine)
+    version = world.commit(actions, statement.operation, engine, predicate=statement.where)
     is_change = bool(actions) or isinstance(statement, Merge)
     return version, Intent(statement.effect, is_change=is_change)
 

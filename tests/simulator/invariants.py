@@ -17,6 +17,7 @@ from urllib.parse import unquote
 from simulator.rows import Row
 from tandem.locks.conflicts import conflict
 from tandem.locks.model import EntryState, LockEntry
+from tandem.mergelog.state.model import MERGED
 from tandem.spec.common import OPERATIONS, Mode
 from tandem.timeline.names import HIGH_WATER_APP, foreign_name, parse_name
 from tandem.timeline.segments import TAG_SEQUENCE
@@ -63,7 +64,12 @@ class Seen:
     @property
     def mode(self) -> Mode | None:
         """What our own operation promises to do; None for others' commits."""
-        return mode_of(self.kind)
+        return Mode.UPDATE if self.merges_log else mode_of(self.kind)
+
+    @property
+    def merges_log(self) -> bool:
+        """Whether it is a log merge: a compaction that deletes and inserts rows."""
+        return any(txn["appId"].startswith(MERGED) for txn in self.all("txn"))
 
     @property
     def adds(self) -> dict[str, Json]:

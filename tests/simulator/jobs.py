@@ -26,6 +26,7 @@ from simulator.job_rows import (
     recorded,
     sidecar,
 )
+from simulator.log_jobs import log_job
 from simulator.statements import Merge
 from support.lake.memory_store import MemoryStore
 from tandem.errors import AlreadyExists, ObjectNotFound
@@ -42,10 +43,14 @@ from tandem.jobs.formats import (
 )
 from tandem.jobs.results import JobFailure, JobResult, OutputFile
 from tandem.jobs.runner import JobPhase, JobRequest, JobStatus
+from tandem.mergelog.state.log_table import LOG_FOLDER
 from tandem.operations.rounds.port import SmallRoundResult
 from tandem.rowmap import binary_format
 from tandem.rowmap.rowmap import RowMapBuilder, RowMapIdentity
+from tandem.spark.runtime.control import Control
 from tandem.spark.runtime.row_files import MATCHES
+from tandem.storage.store import Store
+from tandem.storage.subfolder import Subfolder
 
 INGEST_ROWS = 6
 
@@ -86,7 +91,7 @@ class SimulatedJobs:
     drawn: dict[str, list[dict[int, int]]] = field(default_factory=dict)
     files: int = 0
     on_start: Callable[[JobRequest], None] = lambda _: None
-    _paths: dict[str, str] = field(default_factory=dict)
+    _specs: dict[str, tuple[Store, str]] = field(default_factory=dict)
 
     # The port
 
@@ -94,7 +99,11 @@ class SimulatedJobs:
         if request.name not in self.drivers:
             self.drivers[request.name] = []
             self.on_start(request)
-            self._launch(request.name, request.spec_path)
+            store: Store = self.store
+            if request.location != self.store.location:
+                store = Subfolder(self.store, LOG_FOLDER)
+            self._specs[request.name] = store, request.spec_path
+            self._launch(request.name)
 
     def status(self, name: str) -> JobStatus:
         drivers = self.drivers.get(name)
@@ -125,23 +134,23 @@ class SimulatedJobs:
 
     def duplicate(self, name: str) -> None:
         """The same application is started a second time (Z6)."""
-        self._launch(name, self._paths[name])
+        self._launch(name)
 
-    def _launch(self, name: str, spec_path: str) -> None:
-        self._paths[name] = spec_path
+    def _launch(self, name: str) -> None:
+        store, spec_path = self._specs[name]
         try:
-            spec = JobSpec.model_validate_json(self.store.get(spec_path))
+            spec = JobSpec.model_validate_json(store.get(spec_path))
         except ObjectNotFound:
             # Of an attempt that ended long ago, and was cleaned.
             self.say(f"    job {name} finds nothing to do")
             self.drivers[name].append(Driver(name, iter(()), alive=False, failed=True))
             return
         speed = self.rng.choice((1.0, 10.0, 10.0, 40.0))
-        self.drivers[name].append(Driver(name, self._run(spec), speed=speed))
+        self.drivers[name].append(Driver(name, self._run(spec, store), speed=speed))
 
     # The work
 
-    def _run(self, spec: JobSpec) -> Iterator[None]:
+    def _run(self, spec: JobSpec, store: Store) -> Iterator[None]:
         yield
         job = spec.job
         try:
@@ -150,7 +159,7 @@ class SimulatedJobs:
             elif isinstance(job, IngestJob):
                 yield from self._ingest(spec, job)
             elif isinstance(job, StitchJob | LogMergeJob):
-                raise NotImplementedError("the simulator has no log yet")
+                yield from log_job(Control(spec, store))
             else:
                 yield from self._rounds(spec, job)
         except ObjectNotFound as error:

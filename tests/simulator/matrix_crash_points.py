@@ -18,7 +18,7 @@ from simulator.crashing import (
     restart_passages,
 )
 from simulator.two_drivers import Pair, steps_of
-from simulator.zombies import Takeover, job_resumes, job_steps, operator_resumes
+from simulator.zombies import KINDS, Takeover, job_resumes, job_steps, operator_resumes
 from support.lake.faults import Fault
 from tandem.operations.machine.effects import Point
 
@@ -82,7 +82,7 @@ def test_a_restart_reaches_every_point_that_only_restarts_have(kind: str) -> Non
 
 
 @pytest.mark.parametrize("takeover", Takeover)
-@pytest.mark.parametrize("kind", ALL_KINDS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_Z1_Z14_an_operator_resumes_after_it_was_taken_for_dead(
     kind: str, takeover: Takeover
 ) -> None:
@@ -91,7 +91,7 @@ def test_Z1_Z14_an_operator_resumes_after_it_was_taken_for_dead(
 
 
 @pytest.mark.parametrize("cleaned", [False, True])
-@pytest.mark.parametrize("kind", ALL_KINDS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_Z1_Z6_a_job_resumes_after_its_attempt_was_abandoned(kind: str, cleaned: bool) -> None:
     for begun in range(job_steps(kind)):
         job_resumes(kind, begun, cleaned=cleaned)

@@ -7,17 +7,20 @@ from dataclasses import replace
 from typing import Any, Final
 
 from simulator.actor import operation
-from simulator.checker import Checker
+from simulator.checker import LOG, Checker
 from simulator.foreign_mix import BY_NAME
 from simulator.jobs import INGEST_ROWS
+from simulator.merge_log import Appender
 from simulator.statements import MERGES
 from simulator.world import World
+from support.cases import ON_LOG
 from support.lake.faults import ProcessDied
 from tandem.operations.attempt import paths
 from tandem.operations.execute import ExecutionOptions, open_session
 from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import Ending
 from tandem.operations.model import Table
+from tandem.operations.registry import table_of
 from tandem.operations.rounds.port import NoSmallRounds
 from tandem.operations.session.options import Interceptor, passthrough
 from tandem.operations.session.session import Session
@@ -37,13 +40,17 @@ class Single:
     """Six loads, and one operation of a kind. Foreign commits may be made in between."""
 
     def __init__(self, kind: str, *, seed: int = 7) -> None:
-        self.world = World(seed)
+        self.world = World(seed, merge_on_read=kind in ON_LOG)
         self.checker = Checker(self.world)
         self.merge = MERGES[0]
-        self.table = Table(self.world.store, self.world.log, "LakeTable/simulated")
+        self.base = Table(self.world.store, self.world.log, "LakeTable/simulated")
         for _ in range(6):
             self.foreign("append")
+        for _ in range(3 if self.world.merge_log is not None else 0):
+            self.append_to_log()
         self.resource = MAKERS[kind](self)
+        self.table = table_of(self.resource, self.base)
+        """What the operation works on: the table, or its log."""
         self.operation_id = paths.operation_id(
             self.resource.namespace,
             self.resource.kind_name,
@@ -64,6 +71,24 @@ class Single:
             self.checker.intents[committed[0]] = committed[1]
         self.checker.catch_up()
 
+    def append_to_log(self) -> None:
+        """A writer appends a block."""
+        assert self.world.merge_log is not None
+        Appender.random(self.world.merge_log).run()
+        self.checker.catch_up()
+
+    def beside(self, name: str) -> None:
+        """Another writer commits to what the operation works on."""
+        if self.resource.on_log:
+            self.append_to_log()
+        else:
+            self.foreign(name)
+
+    @property
+    def version(self) -> int:
+        """The newest one of what the operation works on."""
+        return self.checker.log_version if self.resource.on_log else self.checker.version
+
     def session(
         self,
         interceptor: Interceptor = passthrough,
@@ -75,7 +100,7 @@ class Single:
         drive = ExecutionOptions(poll_ms=1, lock_wait_s=0, interceptor=interceptor, again=again)
         # Every round is the job's, so that operations reach all points.
         ports = replace(self.world.ports(), small_rounds=NoSmallRounds)
-        return open_session(self.resource, self.table, ports, drive, started_ms=started_ms)
+        return open_session(self.resource, self.base, ports, drive, started_ms=started_ms)
 
     def run(
         self,
@@ -127,7 +152,8 @@ class Single:
 
     def files_left(self) -> list[str]:
         """Files of its attempts that no version ever named."""
-        own = [p for p in self.world.store.paths() if p.startswith(f"{self.operation_id}-")]
+        root = LOG if self.resource.on_log else ""
+        own = [p for p in self.world.store.paths() if p.startswith(f"{root}{self.operation_id}-")]
         return [p for p in own if p not in self.checker.named]
 
     def batch(self) -> str:
@@ -177,6 +203,8 @@ MAKERS: Final[dict[str, Callable[[Single], Operation]]] = {
     "compaction": lambda _: _compaction("compact"),
     "sort": lambda _: _compaction("sort", {"strategy": "Sort", "columns": ["v"]}),
     "z-order": lambda _: _compaction("z-order", {"strategy": "ZOrder", "columns": ["v", "rid"]}),
+    "log merge": lambda _: operation("TableCompaction", "log-merge", {"type": "LogMerge"}),
+    "log compaction": lambda _: operation("LogCompaction", "stitch", {"strategy": "AllBlocks"}),
     "segment rewrite": _segment_rewrite,
     "ingest": _ingest,
     "merge": _merge,

@@ -47,7 +47,7 @@ def interfering(single: Single, what: str, interceptor: Interceptor) -> Intercep
     def act(effect: Effect, call):  # type: ignore[no-untyped-def]
         event = interceptor(effect, call)
         if effect.point is Point.START_JOB and left:
-            single.foreign(left.pop())
+            single.beside(left.pop())
         return event
 
     return act
@@ -152,10 +152,10 @@ def test_a_round_that_was_asked_for_is_waited_for_after_a_restart() -> None:
 def test_a_second_run_reports_the_first_result_and_changes_nothing(kind: str) -> None:
     single = Single(kind)
     first = single.run()
-    version = single.checker.version
+    version = single.version
     second = single.run()
     assert first == second
-    assert single.checker.version == version
+    assert single.version == version
 
 
 @pytest.mark.parametrize("kind", ["update", "ingest"])

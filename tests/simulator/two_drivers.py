@@ -37,7 +37,7 @@ class Pair:
         while session.advance():
             self.single.checker.catch_up()
             if session.state.attempt.persisted and self._others:
-                self.single.foreign(self._others.pop())
+                self.single.beside(self._others.pop())
             for driver in self.single.world.jobs.running():
                 self.single.world.jobs.advance(driver)
             yield

@@ -13,6 +13,7 @@ from typing import Any
 
 from simulator import rows
 from simulator.jobs import SimulatedJobs
+from simulator.merge_log import SimulatedLog
 from simulator.small_rounds import SimulatedRounds
 from support.lake.memory_store import MemoryStore
 from tandem.delta import dv
@@ -71,6 +72,7 @@ class World:
     seed: int
     deletion_vectors: bool = True
     partitioned: bool = False  # by k
+    merge_on_read: bool = False
     rng: random.Random = field(init=False)
     clock: VirtualClock = field(default_factory=VirtualClock)
     store: MemoryStore = field(init=False)
@@ -84,13 +86,17 @@ class World:
     next_rid: int = 0
     next_pid: int = 1
     next_file: int = 0
+    merge_log: SimulatedLog | None = None
 
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)
-        self.store = MemoryStore(LOCATION, clock=self.clock.now_ms)
+        store = rows.ParquetStore if self.merge_on_read else MemoryStore
+        self.store = store(LOCATION, clock=self.clock.now_ms)
         self.log = DeltaLog(self.store, parallel_reads=1)
         self.jobs = SimulatedJobs(self.store, random.Random(self.seed + 1), self.say)
         self._create()
+        if self.merge_on_read:
+            self.merge_log = SimulatedLog(self, ordered=self.rng.random() < 0.5)
 
     def say(self, line: str) -> None:
         if not self.trace or self.trace[-1] != line:

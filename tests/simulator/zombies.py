@@ -10,7 +10,7 @@ from __future__ import annotations
 from enum import StrEnum
 from functools import cache
 
-from simulator.crashing import Beside, Crowd, happens_no_more, nothing_is_left
+from simulator.crashing import ALL_KINDS, Beside, Crowd, happens_no_more, nothing_is_left
 from simulator.jobs import Driver
 from simulator.single import MOST_STEPS, SERIALIZABLE, Single
 from simulator.two_drivers import Pair
@@ -20,6 +20,8 @@ from tandem.operations.clean.facts import CleaningDependencies
 from tandem.operations.machine.events import Ending
 from tandem.planning.cleaning import CleaningRules
 
+KINDS = tuple(kind for kind in ALL_KINDS if kind != "log compaction")
+"""Those whose table a cleaning cleans; not yet that of a log."""
 MOST_JOB_STEPS = 60
 """No job here takes as many, except one that waits for another round."""
 SHORT_MS = 500
@@ -42,7 +44,7 @@ def clean_as_if_dead(single: Single) -> tuple[tuple[str, int], ...]:
     single.world.clock.now += 10 * SHORT_MS
     ports = single.world.ports()
     cleaned = clean(
-        single.table, RULES, CleaningDependencies(ports.clock, ports.processes, ports.nonces)
+        single.base, RULES, CleaningDependencies(ports.clock, ports.processes, ports.nonces)
     )
     single.checker.catch_up()
     return cleaned.abandoned
@@ -62,13 +64,13 @@ def operator_resumes(kind: str, begun: int, takeover: Takeover) -> None:
         assert second.ending.reason is Reason.COMMITTED, second.ending
     if takeover is Takeover.REPLACED_CLEANED:
         clean_as_if_dead(single)
-    version = single.checker.version
+    version = single.version
     pair.run(pair.first)
     ending = pair.first.ending
     assert ending is not None
     if takeover is not Takeover.CLEANED:
         assert ending.reason is Reason.COMMITTED or ending.elsewhere, ending
-        assert single.checker.version == version, "it put something after the takeover"
+        assert single.version == version, "it put something after the takeover"
     _settled(single, ending)
 
 
@@ -144,11 +146,11 @@ def job_resumes(kind: str, begun: int, *, cleaned: bool) -> None:
     assert driver is not None
     if cleaned:
         clean_as_if_dead(single)
-    version = single.checker.version
+    version = single.version
     driver.alive = True
     for _ in range(MOST_JOB_STEPS):
         if driver.alive:
             single.world.jobs.advance(driver)
     single.checker.catch_up()
-    assert single.checker.version == version
+    assert single.version == version
     _settled(single, ending)

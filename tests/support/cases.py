@@ -10,10 +10,11 @@ from typing import Final
 from tandem.spec.common import OPERATIONS, Mode
 
 CASES: Final[Mapping[str, Sequence[str]]] = {
-    "TableCompaction": ("compaction", "sort", "z-order"),
+    "TableCompaction": ("compaction", "sort", "z-order", "log merge"),
     "SegmentRewrite": ("segment rewrite",),
     "TableUpdate": ("update", "delete", "merge"),
     "TableIngest": ("ingest",),
+    "LogCompaction": ("log compaction",),
 }
 assert CASES.keys() == OPERATIONS.keys(), "a kind without a case, or a case without a kind"
 
@@ -23,4 +24,6 @@ OTHERS: Final = tuple(case for cases in CASES.values() for case in cases if case
 REWRITES: Final = tuple(
     case for kind, cases in CASES.items() for case in cases if OPERATIONS[kind].mode is Mode.REWRITE
 )
-"""Those that change no row."""
+"""Those that change no row, of the merged view if there is a log."""
+ON_LOG: Final = ("log compaction", "log merge")
+"""Those that need a table with a log."""

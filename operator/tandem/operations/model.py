@@ -33,7 +33,7 @@ from tandem.timeline.names import SegmentNumbers
 @dataclass(frozen=True)
 class Table:
     """An opened table. `storage_options` contain no secrets; `display` is the name for messages
-    (`LakeTable/flights`)."""
+    (`LakeTable/flights`). `base` is the base table of a log of blocks."""
 
     store: Store
     log: DeltaLog
@@ -41,6 +41,7 @@ class Table:
     spec: LakeTable | None = None
     storage_options: Mapping[str, str] = field(default_factory=dict)
     allowed_prefixes: tuple[str, ...] = ()
+    base: Table | None = None
 
     @property
     def location(self) -> str:
@@ -111,7 +112,8 @@ class ChangeSet:
 
     `marked`: existing files that get a new deletion vector, each with all its deleted positions.
     `operation` is Delta's standard name. `txns` are further ones that the commit records. `row_map`
-    is the row map to publish with the commit, "" for none.
+    is the row map to publish with the commit, "" for none. `instants` are the intervals of a log
+    whose blocks the commit replaces, `1-3`.
     """
 
     operation: str
@@ -123,6 +125,7 @@ class ChangeSet:
     blind_append: bool = False
     isolation: str = "WriteSerializable"
     segments: tuple[str, ...] = ()
+    instants: tuple[str, ...] = ()
     numbers: SegmentNumbers | None = None
     rows: RowsAffected | None = None
     reconciled: Reconciled = field(default_factory=Reconciled)

@@ -14,9 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable, write_deltalake
 
-from support.cases import REWRITES
+from support.cases import ON_LOG, REWRITES
 from support.crash.processes import Order
 from support.lake import rows as model
+from support.lake.log_blocks import LogBlocks
 from support.lake.rows import Rows, k_is, plus, rows, without
 from tandem.delta import dv
 from tandem.delta.actions import Txn
@@ -34,6 +35,9 @@ MERGED: Rows = (
     *((n, n % 5, 3) for n in (70, 102)),
 )
 """What the merge reads: rows to change, one to delete, two to insert unless they are there."""
+OTHERWISE = "id >= 30"
+"""Rows that a base table has otherwise than its log, which is what readers see."""
+LOG = "_tandem/log/"
 STAGED = "#"
 """In the names of files that the local store is still writing."""
 _OURS = re.compile(r"[0-9a-f]{16}(r\d+)?-\d+/|_tandem/dv/|_tandem/rowmaps/")
@@ -135,6 +139,8 @@ class CrashTable:
                 {"type": "Major", "layout": {"strategy": "ZOrder", "columns": ["k", "v"]}},
             ),
             "merge": ("TableUpdate", {"merge": self._merge(), "isolation": "Serializable"}),
+            "log compaction": ("LogCompaction", {"strategy": "AllBlocks"}),
+            "log merge": ("TableCompaction", {"type": "LogMerge"}),
             "segment rewrite": (
                 "SegmentRewrite",
                 {"segments": self._segments(), "rewrite": {"recompress": {"codec": "gzip"}}},
@@ -167,24 +173,57 @@ class CrashTable:
         return [segment_name(add) for load in loads if load is not None for add in load.adds]
 
     def order(self, kind: str, **more: Any) -> Order:
+        """What a process is to do; a kind that needs a log finds one."""
+        if kind in ON_LOG and not self._log_path.exists():
+            self._make_log()
+        if kind == "log compaction" and more.get("meanwhile"):
+            # Commits of the base table do not concern it.
+            more["meanwhile"] = f"{more['meanwhile']} by the log"
         answer = str(self.folder / f"answer-{more.pop('answer', 'only')}.json")
         return Order(self.path.as_uri(), self.resource(kind), answer, **more)
 
+    @property
+    def _log_path(self) -> Path:
+        return self.path / LOG
+
+    def _make_log(self) -> None:
+        """A base table of which the log changes rows, brings back deleted ones, and deletes one."""
+        table = DeltaTable(str(self.path))
+        table.update(predicate=OTHERWISE, updates={"v": "-7"})
+        table.delete("id = 39")
+        write_deltalake(str(self.path), model.table(((200, 0, 0),)), mode="append")
+        log = LogBlocks(str(self.path), "shop", made=True)
+        log.upsert(tuple((i, k, -8) for i, k, _ in FIRST[32:]))
+        log.upsert(FIRST[30:])
+        log.delete(200)
+
     # Looking
+
+    @property
+    def _begins(self) -> int:
+        """The version with which the story begins."""
+        return 3 if not self._log_path.exists() else 6
+
+    def _logs(self) -> Mapping[str, DeltaLog]:
+        """The log of the table, and that of its log of blocks, by the folder of what they name."""
+        folders = ("", LOG) if self._log_path.exists() else ("",)
+        return {folder: DeltaLog(open_store(str(self.path / folder))) for folder in folders}
 
     @property
     def version(self) -> int:
         return int(DeltaTable(str(self.path)).version())
 
     def shown(self, version: int | None = None) -> Rows:
-        """By deltalake."""
+        """By deltalake; by our reader where a log comes over it."""
+        if self._log_path.exists():
+            return LogBlocks(str(self.path), "").view(version)
         table = pa.table(DeltaTable(str(self.path), version=version).scan())
         columns = [table.column(name).to_pylist() for name in ("id", "k", "v")]
         return tuple(sorted(zip(*columns, strict=True)))
 
     def history(self) -> list[Rows]:
-        """What each version shows, from the fourth load on."""
-        return [self.shown(version) for version in range(3, self.version + 1)]
+        """What each version shows, from where the story begins."""
+        return [self.shown(version) for version in range(self._begins, self.version + 1)]
 
     def files(self) -> dict[str, int]:
         """Every file below the table's root and its size, staged ones included."""
@@ -193,21 +232,21 @@ class CrashTable:
 
     def named(self) -> set[str]:
         """Every file of ours that any version of the log names."""
-        log = DeltaLog(open_store(str(self.path)))
         found: set[str] = set()
-        for commit in log.commits(0, log.latest_version()):
-            for add in commit.adds:
-                found.add(add.path)
-                found.add(add.tags.get(TAG_ROW_MAP, ""))
-                if add.deletion_vector is not None and add.deletion_vector.storage == "u":
-                    found.add(dv.file_path(add.deletion_vector))
+        for folder, log in self._logs().items():
+            for commit in log.commits(0, log.latest_version()):
+                for add in commit.adds:
+                    found.add(folder + add.path)
+                    found.add(add.tags.get(TAG_ROW_MAP, ""))
+                    if add.deletion_vector is not None and add.deletion_vector.storage == "u":
+                        found.add(dv.file_path(add.deletion_vector))
         return found
 
     def successes(self) -> int:
         """How many commits say that an operation of ours succeeded by them."""
-        log = DeltaLog(open_store(str(self.path)))
         return sum(
             bool(_SUCCESS.fullmatch(action.app_id))
+            for log in self._logs().values()
             for commit in log.commits(0, log.latest_version())
             for action in commit.actions
             if isinstance(action, Txn)
@@ -215,11 +254,12 @@ class CrashTable:
 
     def unreachable(self) -> set[str]:
         """Data, deletion vectors and row maps that no version names."""
-        return {path for path in self.files() if _OURS.match(path)} - self.named()
+        files = self.files()
+        return {path for path in files if _OURS.match(path.removeprefix(LOG))} - self.named()
 
     def move_claims_to_another_host(self) -> None:
         """As if the processes that claimed attempts ran elsewhere, where we cannot see whether
         they live."""
-        for path in self.path.glob("_tandem/operations/*/attempts/*/attempt.json"):
+        for path in self.path.glob("_tandem/**/operations/*/attempts/*/attempt.json"):
             claim = json.loads(path.read_text())
             path.write_text(json.dumps({**claim, "host": "another-host"}))

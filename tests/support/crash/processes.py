@@ -33,6 +33,7 @@ from tandem.delta.log.delta_log import DeltaLog
 from tandem.errors import OutcomeUnknown
 from tandem.locks.memory import InProcessLocks
 from tandem.locks.model import WHOLE_TABLE, LockRequest, Mode
+from tandem.mergelog.state.log_table import LOG_FOLDER
 from tandem.operations.clean.clean import clean
 from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import Event
@@ -255,8 +256,9 @@ def _operate(order: Order, foreign: _Foreign | None) -> dict[str, Any]:
     resource = spec.parse(order.resource)
     assert isinstance(resource, Operation)
     locks = InProcessLocks()
+    location = f"{store.location}/{LOG_FOLDER}" if resource.on_log else store.location
     if order.blocked:
-        everything = LockRequest(store.location, OTHER, Mode.EXCLUSIVE, (WHOLE_TABLE,), OTHER)
+        everything = LockRequest(location, OTHER, Mode.EXCLUSIVE, (WHOLE_TABLE,), OTHER)
         locks.acquire(everything)
     points: list[str] = []
 
@@ -268,7 +270,7 @@ def _operate(order: Order, foreign: _Foreign | None) -> dict[str, Any]:
         event = call()
         striker.at(effect.point, after=True)
         if effect.point is Point.AWAIT_LOCKS:
-            locks.release(store.location, OTHER, OTHER)
+            locks.release(location, OTHER, OTHER)
         if effect.point in order.lost_answers and points.count(effect.point) == 1:
             raise OutcomeUnknown("the answer was lost on its way", resource=order.location)
         return event

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from support.cases import OTHERS, PLAIN
 from support.crash.crash_table import FIRST, CrashTable, after_foreign, expected
 from support.crash.killed import COMMIT_LOOP, ProcessStarters, circumstances, cleaning
 from support.crash.processes import ProcessStarter, Strike
@@ -23,6 +24,8 @@ from tandem.operations.machine.effects import Point
 
 ROUNDS = ("update", "delete", "merge")
 """Kinds whose statements an append makes evaluate another round, as they are serializable."""
+KINDS = tuple(kind for kind in (*PLAIN, *OTHERS) if kind != "log compaction")
+"""Those whose table a cleaning cleans; not yet that of a log."""
 ENDS_WHEN_PLANNED_AGAIN = {
     "compaction": "NothingToDo",  # too few segments of like age are left
     "sort": "NothingToDo",

@@ -113,6 +113,7 @@ class QuickJobs:
             runs = [stitch.stitch_run(opened.store, opened.spec, n) for n in range(len(job.runs))]
             self.hook("written")
             stitch.publish(opened, runs)
+            self.hook("published")
         elif isinstance(job, LogMergeJob):
             won = log_merge.log_winners(opened.store, opened.spec)
             matches = [
@@ -121,6 +122,7 @@ class QuickJobs:
             ]
             self.hook("written")
             log_merge.publish(opened, won, matches)
+            self.hook("published")
         else:
             self.round(opened, job, job.inputs, 0)
 

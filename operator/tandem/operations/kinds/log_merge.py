@@ -279,12 +279,14 @@ class LogMergeKind:
             if len(beaten) < file.rows:
                 add = output_add(file, tags, data_change=True)
                 outputs.append(OutputFileChange(add, file.rows, beaten or None))
+        touched = tuple(_touched(view, found.hidden))
         log_id = self._log_at_plan(work).snapshot.metadata.id
         return ChangeSet(
             operation="MERGE",
             parameters={"predicate": "[]", "matchedPredicates": "[]", "notMatchedPredicates": "[]"},
             outputs=tuple(outputs),
-            marked=tuple(_marked(view, found.hidden)),
+            removes=tuple(file.add for file in touched if _is_emptied(file)),
+            marked=tuple(file for file in touched if not _is_emptied(file)),
             data_change=True,
             isolation="Serializable",
             segments=(created.name,) if outputs else (),
@@ -327,7 +329,13 @@ def _input(cache: VectorCache, add: AddFile) -> InputFile:
     )
 
 
-def _marked(view: SnapshotView, hidden: Mapping[str, BitMap64]) -> Iterable[OutputFileChange]:
+def _is_emptied(file: OutputFileChange) -> bool:
+    """A file without a live row is removed."""
+    return file.dead is not None and len(file.dead) == file.rows
+
+
+def _touched(view: SnapshotView, hidden: Mapping[str, BitMap64]) -> Iterable[OutputFileChange]:
+    """The files with hidden rows, each with all of its deleted rows."""
     for path, positions in hidden.items():
         add, state = view.add(path), view.get(path)
         assert add is not None
