@@ -20,6 +20,7 @@ RIGHT: dict[str, dict[str, Any]] = {
     "TableCompaction": {**TABLE_REF, "type": "Major"},
     "TableUpdate": {**TABLE_REF, "delete": {"where": "a = 1"}},
     "SegmentRewrite": {**TABLE_REF, "segments": ["7"], "rewrite": {"purgeDeleted": True}},
+    "LogCompaction": {**TABLE_REF},
 }
 """The least that each kind needs."""
 

@@ -62,6 +62,7 @@ _SPECS: dict[str, Json] = {
     "TableUpdate": {"update": {"where": "k = 1", "set": {"v": "0"}}},
     "TableIngest": {"source": {"format": "Parquet", "location": "s3://lake/new"}},
     "SegmentRewrite": {"segments": ["0.1"], "rewrite": {"purgeDeleted": True}},
+    "LogCompaction": {},
 }
 _LIMIT_S = 20.0
 

@@ -7,10 +7,6 @@ from pathlib import Path
 import pytest
 
 from mergelog.orders import Orders, make
-from tandem.operations.kinds.log_compaction import LogCompactionKind
-from tandem.operations.registry import PERFORMED_BY
-from tandem.spec.common import Operation
-from tandem.spec.log_compaction import LogCompaction
 
 
 @pytest.fixture(scope="session", params=["", "at"], ids=["by instant", "by ordering column"])
@@ -21,8 +17,6 @@ def orders_template(
 
 
 @pytest.fixture
-def orders(orders_template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Orders:
-    """A copy of its own. `LogCompaction` is registered by tests only."""
-    model: type[Operation] = LogCompaction
-    monkeypatch.setitem(PERFORMED_BY, model, LogCompactionKind)
+def orders(orders_template: Path, tmp_path: Path) -> Orders:
+    """A copy of its own."""
     return Orders.copy(orders_template, tmp_path / "orders")

@@ -1,7 +1,4 @@
-"""The log by the command line: appends, a log compaction and a merge, with real Spark.
-
-`LogCompaction` is registered by tests only.
-"""
+"""The log by the command line: appends, a log compaction and a merge, with real Spark."""
 
 from __future__ import annotations
 
@@ -19,12 +16,7 @@ from tandem.cli.main import app
 from tandem.delta.scan import scan
 from tandem.mergelog.state.log_table import state_of
 from tandem.operations import runner
-from tandem.operations.kinds.log_compaction import LogCompactionKind
 from tandem.operations.ports import Ports
-from tandem.operations.registry import PERFORMED_BY
-from tandem.spec.common import OPERATIONS, Operation
-from tandem.spec.loading import loader
-from tandem.spec.log_compaction import LogCompaction
 
 RESOURCES = """
 apiVersion: tandem.dev/v1alpha1
@@ -37,14 +29,6 @@ kind: {kind}
 metadata: {{name: {name}}}
 spec: {{tableRef: {{name: orders}}, {spec}}}
 """
-
-
-@pytest.fixture(autouse=True)
-def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    model: type[Operation] = LogCompaction
-    monkeypatch.setitem(OPERATIONS, model.kind_name, model)
-    monkeypatch.setitem(PERFORMED_BY, model, LogCompactionKind)
-    monkeypatch.setattr(loader, "LATER_KINDS", ())
 
 
 @pytest.fixture
@@ -99,7 +83,7 @@ def test_blocks_are_stitched_and_merged_and_no_view_changes(
     run = _run(tmp_path, "run", "all", "AllBlocks", "-o", "json")
     assert run.exit_code == 0, run.output
     status = json.loads(run.stdout)[1]["status"]
-    assert (status["phase"], status["result"]["segments"]) == ("Succeeded", ["1-3"])
+    assert (status["phase"], status["result"]["instants"]) == ("Succeeded", ["1-3"])
     (block,) = state_of(log.snapshot()).live.values()
     assert (block.first, block.last, block.deletes) == (1, 3, 2)
     assert _view(log) == before

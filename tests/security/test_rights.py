@@ -26,6 +26,8 @@ from support.cluster.operator_thread import (
 )
 from support.jobs import quick_lake
 from tandem.kube.client.kinds import FINALIZER
+from tandem.spec.common import plural
+from tandem.spec.resources import KINDS
 
 if TYPE_CHECKING:
     from support.cluster.api_server import Cluster
@@ -33,7 +35,8 @@ if TYPE_CHECKING:
 Right = tuple[str, str, str]
 """API group, resource, verb."""
 KIND = "TableCompaction"
-OURS = ("laketables", "tableingests", "tablecompactions", "tableupdates", "segmentrewrites")
+OURS = tuple(map(plural, KINDS))
+NOT_APPLIED = ("segmentrewrites", "logcompactions")
 
 UNUSED: Mapping[Right, str] = {
     **{
@@ -52,11 +55,8 @@ UNUSED: Mapping[Right, str] = {
     },
     **{
         ("tandem.dev", right, verb): "the kind is served, and refused by its status"
-        for right, verb in (
-            ("segmentrewrites", "patch"),
-            ("segmentrewrites/status", "patch"),
-            ("segmentrewrites", "delete"),
-        )
+        for kind in NOT_APPLIED
+        for right, verb in ((kind, "patch"), (f"{kind}/status", "patch"), (kind, "delete"))
     },
 }
 """Not used in this run, and why it is given all the same."""

@@ -10,10 +10,11 @@ from typing import Final
 from tandem.spec.common import OPERATIONS, Mode
 
 CASES: Final[Mapping[str, Sequence[str]]] = {
-    "TableCompaction": ("compaction", "sort", "z-order"),
+    "TableCompaction": ("compaction", "sort", "z-order", "log merge"),
     "SegmentRewrite": ("segment rewrite",),
     "TableUpdate": ("update", "delete", "merge"),
     "TableIngest": ("ingest",),
+    "LogCompaction": ("log compaction",),
 }
 assert CASES.keys() == OPERATIONS.keys(), "a kind without a case, or a case without a kind"
 

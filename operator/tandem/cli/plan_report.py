@@ -79,6 +79,7 @@ def _lines(outcome: ResourceOutcome, sources: SourceSummaries) -> list[tuple[str
         ("reads", f"version {plan.read_version}: {file_count(plan.inputs)}, "
                   f"{human_bytes(plan.input_bytes)}"),
         ("segments", segments),
+        ("instants", shortened_names(plan.instants or ())),
         ("steps", "\n".join(_some([_shortened_step(step) for step in steps]))),
         ("writes", output),
         ("cost", "" if plan.cost_bytes is None

@@ -139,9 +139,10 @@ def _rows(status: ResourceStatus) -> str:
 def _segments(status: ResourceStatus) -> str:
     if isinstance(status, TableStatus):
         return "" if status.segments is None else f"{status.segments} live"
-    if status.result is None or not status.result.segments:
-        return ""
-    return shortened_names(status.result.segments)
+    result = status.result
+    if result is not None and result.instants:
+        return f"instants {shortened_names(result.instants)}"
+    return shortened_names(result.segments) if result is not None and result.segments else ""
 
 
 def shortened_names(names: Sequence[str], limit: int = 8) -> str:

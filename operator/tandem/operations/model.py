@@ -111,7 +111,8 @@ class ChangeSet:
 
     `marked`: existing files that get a new deletion vector, each with all its deleted positions.
     `operation` is Delta's standard name. `txns` are further ones that the commit records. `row_map`
-    is the row map to publish with the commit, "" for none.
+    is the row map to publish with the commit, "" for none. `instants` are the intervals of a log
+    whose blocks the commit replaces, `1-3`.
     """
 
     operation: str
@@ -123,6 +124,7 @@ class ChangeSet:
     blind_append: bool = False
     isolation: str = "WriteSerializable"
     segments: tuple[str, ...] = ()
+    instants: tuple[str, ...] = ()
     numbers: SegmentNumbers | None = None
     rows: RowsAffected | None = None
     reconciled: Reconciled = field(default_factory=Reconciled)

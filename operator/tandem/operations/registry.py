@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from tandem.operations.kinds.compaction import CompactionKind
 from tandem.operations.kinds.ingest import IngestKind
-from tandem.operations.kinds.log_compaction import log_of
+from tandem.operations.kinds.log_compaction import LogCompactionKind, log_of
 from tandem.operations.kinds.log_merge import LogMergeKind
 from tandem.operations.kinds.merge import MergeKind
 from tandem.operations.kinds.segment_rewrite import SegmentRewriteKind
@@ -20,6 +20,7 @@ from tandem.operations.kinds.update import UpdateKind
 from tandem.operations.model import Kind, Table
 from tandem.spec.resources import (
     CompactionType,
+    LogCompaction,
     Operation,
     SegmentRewrite,
     TableCompaction,
@@ -43,6 +44,7 @@ PERFORMED_BY: Final[dict[type[Operation], Callable[[Any], Kind]]] = {
     TableCompaction: _compaction,
     TableUpdate: _row_level,
     SegmentRewrite: SegmentRewriteKind,
+    LogCompaction: LogCompactionKind,
 }
 
 

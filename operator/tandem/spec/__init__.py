@@ -7,7 +7,7 @@ One pydantic model is the source for the command line, the custom resource defin
     compaction       `TableCompaction`
     update           `TableUpdate` and `TableIngest`
     segment_rewrite  `SegmentRewrite`
-    log_compaction   `LogCompaction`, which is not one of the kinds yet
+    log_compaction   `LogCompaction`
     common           metadata, and the fields that operations share
     fields           field types
     units            sizes and durations
@@ -28,6 +28,7 @@ from tandem.spec.resources import (
     KINDS,
     AnyResource,
     LakeTable,
+    LogCompaction,
     Operation,
     ResourceOutcome,
     SegmentRewrite,
@@ -44,6 +45,7 @@ __all__ = [
     "KINDS",
     "AnyResource",
     "LakeTable",
+    "LogCompaction",
     "Operation",
     "OperationStatus",
     "ResourceOutcome",

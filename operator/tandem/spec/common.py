@@ -170,6 +170,8 @@ class Operation(Resource):
     """Whether it works on the log of a merge-on-read table, not on the table."""
     columns: ClassVar[Mapping[str, str]] = {}
     """What `kubectl get` prints of it after the table: name and JSON path."""
+    result_columns: ClassVar[Mapping[str, str]] = {}
+    """The same after the phase."""
 
     spec: OperationSpec
 

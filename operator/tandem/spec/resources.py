@@ -23,6 +23,7 @@ from tandem.spec.compaction import (
     TableCompaction,
     TableCompactionSpec,
 )
+from tandem.spec.log_compaction import LogCompaction, LogCompactionSpec
 from tandem.spec.problems import InvalidSpecs
 from tandem.spec.segment_rewrite import Codec, SegmentRewrite, SegmentRewriteSpec
 from tandem.spec.status import ResourceStatus
@@ -50,6 +51,8 @@ __all__ = [
     "Layout",
     "LayoutStrategy",
     "LockMode",
+    "LogCompaction",
+    "LogCompactionSpec",
     "Operation",
     "OperationSpec",
     "Resource",
@@ -73,7 +76,7 @@ StatusObserver = Callable[[AnyResource, ResourceStatus], None]
 
 OPERATIONS.update(
     (model.kind_name, model)
-    for model in (TableIngest, TableCompaction, TableUpdate, SegmentRewrite)
+    for model in (TableIngest, TableCompaction, TableUpdate, SegmentRewrite, LogCompaction)
 )
 
 KINDS: Final[Mapping[str, type[AnyResource]]] = ChainMap[str, type[Any]](
@@ -81,7 +84,7 @@ KINDS: Final[Mapping[str, type[AnyResource]]] = ChainMap[str, type[Any]](
 )
 """All kinds by name, `LakeTable` first."""
 
-LATER_KINDS: Final = ("TableReplace", "LogCompaction", "IndexServer")
+LATER_KINDS: Final = ("TableReplace", "IndexServer")
 """Kinds whose shape is not fixed yet."""
 
 

@@ -123,6 +123,8 @@ class Plan(StatusModel):
     """About how much it expects to write."""
     cost_bytes: int | None = None
     """About how much it expects to read and write, together."""
+    instants: tuple[str, ...] | None = None
+    """The intervals of instants whose blocks it replaces, one for each run: `1-3`."""
     steps: tuple[str, ...] | None = None
     """How the runs were found, level by level."""
     locks: tuple[str, ...] | None = None
@@ -178,6 +180,8 @@ class Reconciled(StatusModel):
     """Rows that a statement was evaluated on again."""
     bins_dropped: int = 0
     """Bins left out because an input had changed (tables without deletion vectors)."""
+    runs_dropped: int | None = None
+    """Runs of blocks left out because a block of theirs was gone."""
     rounds: int = 0
     """How often the latest version was read and reconciled with."""
     by_segment: dict[str, int] | None = None
@@ -207,6 +211,16 @@ class OperationResult(StatusModel):
     """What a statement or an ingest did to rows."""
     segments: tuple[str, ...] | None = None
     """Names of the segments it made."""
+    blocks_in: int | None = None
+    """Blocks of a log that a log compaction replaced."""
+    blocks_out: int | None = None
+    """Blocks that it made of them."""
+    bytes_in: int | None = None
+    """Size of the replaced blocks."""
+    bytes_out: int | None = None
+    """Size of the new blocks."""
+    instants: tuple[str, ...] | None = None
+    """The intervals of instants of the replaced blocks, one for each run: `1-3`."""
     reconciled: Reconciled | None = None
     """What others had committed meanwhile, and what became of it."""
     summary: tuple[str, ...] | None = None

@@ -222,6 +222,7 @@ def _lines(wish: PlanRequest) -> list[tuple[str, str]]:
         ("reads", f"version {found.get('readVersion')}: {_files(found.get('inputs', 0))}, "
                   f"{human_bytes(found.get('inputBytes', 0))}"),
         ("segments", segments),
+        ("instants", _some(found.get("instants") or ())),
         ("writes", output),
         ("cost", "" if cost is None else f"about {human_bytes(cost)} to read and write"),
         ("meets", "\n".join(_meets(conflict) for conflict in wish.conflicts) or "nothing"),

@@ -7,7 +7,7 @@ Makes plans, jobs and change sets; never performs an effect and never commits.
     update           `TableUpdate`: update and delete
     merge            `TableUpdate`: merge
     ingest           `TableIngest`
-    log_compaction   `LogCompaction`, which is not listed in the registry yet
+    log_compaction   `LogCompaction`
     log_merge        `TableCompaction` of type `LogMerge`
     rewrite          what rewrites share
     row_level        what updates, deletes and merges share

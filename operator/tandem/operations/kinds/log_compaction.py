@@ -59,8 +59,9 @@ class LogCompactionKind:
             read_version=snapshot.version,
             inputs=len(blocks),
             input_bytes=size,
-            segments=names,
+            instants=names or None,
             output_files=len(runs),
+            output_bytes=size,
             cost_bytes=2 * size,
             locks=tuple(f"Rewrite instants {name}" for name in names),
         )
@@ -154,12 +155,12 @@ class LogCompactionKind:
             outputs=tuple(outputs),
             removes=tuple(removes[path] for path in gone),
             data_change=False,
-            segments=tuple(
+            instants=tuple(
                 f"{job.runs[at].first[0]}-{job.runs[at].last[-1]}" for at in sorted(applicable)
             ),
             reconciled=Reconciled(
                 commits_seen=max(0, work.snapshot.version - plan.read_version),
-                bins_dropped=len(job.runs) - len(applicable),
+                runs_dropped=len(job.runs) - len(applicable) or None,
                 rounds=work.rounds,
             ),
         )

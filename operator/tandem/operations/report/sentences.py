@@ -36,6 +36,9 @@ def sentences(
     if found.bins_dropped:
         bins = counted(found.bins_dropped, "bin")
         lines.append(f"{bins} left out: inputs had changed, and there are no deletion vectors")
+    if found.runs_dropped:
+        runs = counted(found.runs_dropped, "run")
+        lines.append(f"{runs} of blocks left out: a block was gone")
     if found.rows_lost and not any(met.rows_lost for met in found.met or ()):
         lines.append(f"{counted(found.rows_lost, 'matched row')} lost to others")
     if len(lines) > MOST_SENTENCES:

@@ -129,7 +129,7 @@ def result_of(work: Work, version: int) -> OperationResult:
     """The result for the status if the change set is committed as `version`."""
     change = work.change
     assert change is not None
-    return OperationResult(
+    result = OperationResult(
         version=version,
         files_added=len(change.outputs),
         files_removed=len(change.removes),
@@ -140,6 +140,16 @@ def result_of(work: Work, version: int) -> OperationResult:
         reconciled=change.reconciled,
         summary=change.summary or None,
     )
+    if not change.instants:
+        return result
+    blocks = {
+        "blocks_in": result.files_removed,
+        "blocks_out": result.files_added,
+        "bytes_in": result.bytes_removed,
+        "bytes_out": result.bytes_added,
+        "instants": change.instants,
+    }
+    return result.model_copy(update=blocks)
 
 
 @dataclass(frozen=True, slots=True)

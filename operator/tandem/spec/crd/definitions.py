@@ -204,6 +204,7 @@ def _columns(kind: str) -> list[dict[str, Any]]:
         column("Table", ".spec.tableRef.name"),
         *(column(name, path) for name, path in OPERATIONS[kind].columns.items()),
         column("Phase", ".status.phase"),
+        *(column(name, path) for name, path in OPERATIONS[kind].result_columns.items()),
         column("Progress", ".status.progress.summary"),
         column("Reason", f"{_SUCCEEDED}.reason"),
         column("Attempt", ".status.attempt", "integer", wide=True),

@@ -19,7 +19,8 @@ def result_line(operation: Mapping[str, Any]) -> str | None:
     parts = []
     removed, added = result.get("filesRemoved") or 0, result.get("filesAdded") or 0
     if removed or added:
-        files = f"{removed} files ({human_bytes(result.get('bytesRemoved') or 0)})"
+        what = "files" if result.get("blocksIn") is None else "blocks"
+        files = f"{removed} {what} ({human_bytes(result.get('bytesRemoved') or 0)})"
         parts.append(f"{files} → {added} ({human_bytes(result.get('bytesAdded') or 0)})")
     rows = result.get("rowsAffected") or {}
     parts += [f"{rows[what]:,} rows {what}" for what in ("updated", "deleted", "inserted")
@@ -31,7 +32,7 @@ def result_line(operation: Mapping[str, Any]) -> str | None:
         parts += [str(sentence) for sentence in met[1:]]
     elif reconciled.get("deletesRemapped"):  # of an operator before there were sentences
         parts.append(f"{reconciled['deletesRemapped']:,} deletes replayed")
-    segments = result.get("segments") or ()
-    if segments:
-        parts.append("segments " + ", ".join(str(name) for name in segments[:6]))
+    for what in ("segments", "instants"):
+        if names := result.get(what):
+            parts.append(f"{what} " + ", ".join(str(name) for name in names[:6]))
     return ", ".join(parts) or condition_message(operation) or None
