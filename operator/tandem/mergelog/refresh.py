@@ -13,8 +13,8 @@ from tandem.delta.log.commit import commit_info
 from tandem.mergelog.create import put
 from tandem.mergelog.state.base_history import BaseHistory, require_same_table
 from tandem.mergelog.state.commits import transition
+from tandem.mergelog.state.instants import LogFacts
 from tandem.mergelog.state.log_table import MergeLog
-from tandem.mergelog.usage import LogFacts
 
 BASE_VERSIONS = 100
 """So many versions of the base table, at most, are not recorded while anything is unmerged."""

@@ -7,39 +7,17 @@ Does not decide anything (`tandem.planning.auto.log`), and writes nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+from tandem.delta.log.names import commit_path
 from tandem.delta.log.snapshot import Snapshot
-from tandem.errors import LogGap
+from tandem.errors import LogGap, ObjectNotFound, TableNotFound
 from tandem.mergelog.state.base_history import BaseHistory, require_same_table
-from tandem.mergelog.state.instants import InstantCounts, LogVersion, count_instants, log_version
+from tandem.mergelog.state.instants import LogFacts, LogVersion, count_instants, log_version
 from tandem.mergelog.state.log_table import MergeLog, state_of
 from tandem.mergelog.state.model import LogState
 
 KEPT = 1_000
 """So many of the newest versions are counted: a count of as many means at least that."""
-
-
-@dataclass(frozen=True, slots=True)
-class LogFacts:
-    """A log as of a version of its base table.
-
-    Attributes:
-        log_id: the id of the log.
-        newest: its newest version.
-        state: what it says as of the base version `state.base`.
-        recorded: the base version that it has recorded itself.
-        moved_ms: when the base table moved on from there, Unix milliseconds; None if it has not.
-        oldest_ms: when the oldest unmerged instant was committed; None if nothing is unmerged.
-    """
-
-    log_id: str
-    newest: int
-    state: LogState
-    counts: InstantCounts
-    recorded: int
-    moved_ms: int | None = None
-    oldest_ms: int | None = None
 
 
 class LogReader:
@@ -54,18 +32,35 @@ class LogReader:
         self._facts: LogFacts | None = None
         self._times: dict[tuple[bool, int], int | None] = {}
 
-    def update(self) -> bool:
+    def update(self, *, thoroughly: bool = True) -> bool:
         """Read the newest version of the log, before the base table is read. False if the table
-        has no log. Raises: UnsupportedFeature, CorruptLog, StorageError."""
-        before = self._snapshot
+        has no log.
+
+        Args:
+            thoroughly: list the log, which may have been made again, and not only look for the
+                next commit.
+        Raises: UnsupportedFeature, CorruptLog, StorageError.
+        """
+        before = found = self._snapshot
         if before is None:
             if not self._log.exists():
                 return False
-            self._snapshot = self._log.snapshot()
-        else:
-            self._snapshot = self._log.update(before)
-        if self._snapshot is not before:
-            self._history = BaseHistory(self._log, self._snapshot)
+            found = self._log.snapshot()
+        elif thoroughly or self._has(before.version + 1):
+            try:
+                found = self._log.update(before)
+            except TableNotFound:
+                self._snapshot = self._facts = None
+                return False
+        if found is not None and found is not before:
+            self._snapshot, self._history = found, BaseHistory(self._log, found)
+        return True
+
+    def _has(self, version: int) -> bool:
+        try:
+            self._log.store.head(commit_path(version))
+        except ObjectNotFound:
+            return False
         return True
 
     def facts(self, base: Snapshot) -> LogFacts:
@@ -136,10 +131,3 @@ class LogReader:
 
 def _appended(versions: Iterable[LogVersion], first: int) -> LogVersion | None:
     return next((each for each in versions if each.version >= first and each.appends), None)
-
-
-def read_facts(log: MergeLog) -> LogFacts | None:
-    """The facts of the log of a table as it is now; None if it has none. Raises: as
-    `LogReader`."""
-    reader = LogReader(log)
-    return reader.facts(log.base.snapshot()) if reader.update() else None

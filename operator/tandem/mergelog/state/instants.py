@@ -1,4 +1,5 @@
-"""Which versions of a log are instants, and how many there are since a merge or a log compaction.
+"""The facts of a log that its automatic log compactions and merges go by: which of its versions are
+instants, and how many there are since a merge or a log compaction.
 
 Pure. Not every version of a log adds records: log compactions, and commits that only record the
 base version, do not count.
@@ -10,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tandem.delta.actions import Commit
-from tandem.mergelog.state.model import LAST
+from tandem.mergelog.state.model import LAST, LogState
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,28 @@ class InstantCounts:
         """The smaller count: what decides whether a log compaction is due (Hudi, pull request
         18306)."""
         return min(self.since_merge, self.since_compaction)
+
+
+@dataclass(frozen=True, slots=True)
+class LogFacts:
+    """A log as of a version of its base table.
+
+    Attributes:
+        log_id: the id of the log.
+        newest: its newest version.
+        state: what it says as of the base version `state.base`.
+        recorded: the base version that it has recorded itself.
+        moved_ms: when the base table moved on from there, Unix milliseconds; None if it has not.
+        oldest_ms: when the oldest unmerged instant was committed; None if nothing is unmerged.
+    """
+
+    log_id: str
+    newest: int
+    state: LogState
+    counts: InstantCounts
+    recorded: int
+    moved_ms: int | None = None
+    oldest_ms: int | None = None
 
 
 def log_version(commit: Commit) -> LogVersion:

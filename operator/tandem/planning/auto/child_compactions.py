@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tandem.spec.compaction import CompactionType, TableCompaction
+from tandem.spec.log_compaction import AutomaticLogCompaction
 from tandem.spec.table import AutomaticCompaction, AutomaticMinor, Schedule
 
 MINOR_LINE = "minor"
@@ -139,6 +140,17 @@ def scheduled_name(table: TableId, type_: CompactionType, line: str, run_ms: int
     """`flights-semi-major-5d1c09ab-29395380`: the schedule, and the minute (since 1970) at which
     it was due, as CronJobs name their jobs."""
     return _name(table.name, f"{_WORDS[type_]}-{line}-{run_ms // 60_000}")
+
+
+def log_compaction_spec(table: TableId, policy: AutomaticLogCompaction) -> dict[str, Any]:
+    fields = policy.model_dump(
+        mode="json", by_alias=True, exclude_defaults=True, exclude={"min_interval"}
+    )
+    return {"tableRef": {"name": table.name}, **fields}
+
+
+def log_merge_spec(table: TableId) -> dict[str, Any]:
+    return {"tableRef": {"name": table.name}, "type": CompactionType.LOG_MERGE.value}
 
 
 def log_name(table: TableId, line: str, log_id: str, since: int, number: int) -> str:

@@ -1,6 +1,5 @@
-"""The existing children of automatic compaction: what is unfinished, how a line ended, when the next
-attempt is due, and which ones are deleted.
-"""
+"""The existing children of automatic compaction: which are unfinished, how a line ended, when its
+next attempt is due, and which ones are deleted."""
 
 from __future__ import annotations
 
@@ -33,7 +32,9 @@ def backoff_ms(failures: int) -> int:
     return min(BACKOFF_MS << min(failures - 1, 30), BACKOFF_MAX_MS) if failures else 0
 
 
-def after_failure(last: ChildState | None, failures: int, unchanged: str) -> tuple[int, str]:
+def after_failure(
+    last: ChildState | None, failures: int, unchanged: str = "its segments"
+) -> tuple[int, str]:
     """From when on the next attempt may start, and why not earlier.
 
     Args:
