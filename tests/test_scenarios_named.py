@@ -34,6 +34,7 @@ ON_TABLES = (*BOTH_WAYS, *PLANS, *FAILURES, *VERSIONS)
 IN_A_CLUSTER = (
     *("C1a", "C1b", "C2", "C3", "C10", "C14", "D11", "D12", "D15", "D16", "D17", "D18"),
     *("Z1", "Z6", "Z7", "Z12", "A1", "A2", "A3", "A4", "A5"),
+    *("L1", "L2", "L4", "L9", "L10", "L12"),
 )
 """Asked for through API server, etcd and Spark."""
 

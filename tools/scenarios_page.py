@@ -20,6 +20,7 @@ FAMILIES = {
     "Z": "Failures known from other systems",
     "W": "Foreign writers",
     "A": "When compaction is started",
+    "L": "Log blocks (from RFC-48)",
     "S": "Segments and locks (from Druid's segment locking)",
     "I": "Invariants that a test names",
 }

@@ -513,8 +513,8 @@ class World:
 def unfinished(lake: Lake) -> list[str]:
     """Attempts that neither committed nor were closed, as the files under the table say."""
     found = []
-    root = lake.path / "_tandem" / "operations"
-    for claim in sorted(root.glob("*/attempts/*/attempt.json")):
+    # Those of the log of a merge-on-read table lie below the log.
+    for claim in sorted(lake.path.glob("_tandem/**/operations/*/attempts/*/attempt.json")):
         folder = claim.parent
         operation = folder.parent.parent
         said = operation / "result.json"

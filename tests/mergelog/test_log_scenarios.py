@@ -98,6 +98,25 @@ def test_L7_an_append_after_the_plan_is_neither_taken_nor_lost(orders: Orders) -
     assert [(block.first, block.last) for block in blocks(orders)] == [(1, 4), (5, 5)]
 
 
+def test_L9_blocks_that_a_merge_reads_are_left_alone_and_newer_ones_are_not(
+    orders: Orders,
+) -> None:
+    expected = orders.view()
+
+    def beside() -> None:
+        for batch, key in enumerate((40, 41)):
+            orders.append(rows(range(key, key + 1), "later", 9), batch=batch)
+        plan = orders.run(STITCH, name="beside").plan
+        assert plan is not None
+        assert plan.instants == ("5-6",)
+
+    before = Before(Point.START_JOB, beside)
+    assert orders.run(MERGE, before).phase is Phase.SUCCEEDED
+    assert before.done
+    assert orders.view() == [*expected, (40, 9, "later"), (41, 9, "later")]
+    assert orders.base() == expected
+
+
 def test_L10_a_second_log_compaction_leaves_planned_blocks_alone(orders: Orders) -> None:
     expected = orders.view()
     second = []

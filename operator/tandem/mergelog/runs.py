@@ -36,6 +36,15 @@ class Run:
         return sum(block.size for block in self.blocks)
 
 
+@dataclass(frozen=True, slots=True)
+class RunsLeft:
+    """Which runs of a plan can still be replaced, by index, and the paths of planned blocks that
+    are gone."""
+
+    applicable: frozenset[int]
+    gone: frozenset[str] = frozenset()
+
+
 def all_blocks(state: LogState, taken: Collection[str] = ()) -> tuple[Run, ...]:
     """Strategy `AllBlocks`: all consecutive blocks that are not `taken` (paths), by group."""
     return tuple(Run(run) for run in _stretches(state, taken) if len(run) > 1)

@@ -33,7 +33,7 @@ from tandem.timeline.names import SegmentNumbers
 @dataclass(frozen=True)
 class Table:
     """An opened table. `storage_options` contain no secrets; `display` is the name for messages
-    (`LakeTable/flights`)."""
+    (`LakeTable/flights`). `base` is the base table of a log of blocks."""
 
     store: Store
     log: DeltaLog
@@ -41,6 +41,7 @@ class Table:
     spec: LakeTable | None = None
     storage_options: Mapping[str, str] = field(default_factory=dict)
     allowed_prefixes: tuple[str, ...] = ()
+    base: Table | None = None
 
     @property
     def location(self) -> str:

@@ -61,18 +61,23 @@ def make(folder: Path, loads: int = 4, *, schema: pa.Schema = model.SCHEMA,
     DeltaTable.create(
         location, schema, configuration=dict(properties), partition_by=list(partition_by) or None
     )
-    lake = QuickLake(location, None, folder / "sources", open_store(location))  # type: ignore[arg-type]
+    lake = at(location, folder / "sources")
     for number in range(loads):
         lake.append(batch(number))
     lake.first_version = lake.version
     return lake
 
 
+def at(location: str, sources: Path = Path()) -> QuickLake:
+    """The table at a location; files that operations read go below `sources`."""
+    return QuickLake(location, None, sources, open_store(location))  # type: ignore[arg-type]
+
+
 def copy(lake: QuickLake, folder: Path) -> QuickLake:
     """The same table elsewhere, whose scenario begins with its last version."""
     shutil.copytree(lake.path, folder / "lake")
     location = (folder / "lake").as_uri()
-    made = QuickLake(location, None, folder / "sources", open_store(location))  # type: ignore[arg-type]
+    made = at(location, folder / "sources")
     made.first_version, made.count = lake.version, lake.count
     return made
 

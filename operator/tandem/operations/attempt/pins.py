@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
-from tandem.jobs.formats import JobSpec
+from tandem.jobs.formats import JobSpec, LogMergeJob
 from tandem.operations.attempt import paths, records
 from tandem.operations.attempt.records import PlanRecord
 from tandem.storage.store import Store
@@ -50,6 +50,15 @@ def unfinished(store: Store) -> tuple[Pin, ...]:
             if plan is not None:
                 pins.append(Pin(operation_id, attempt, plan.kind, plan.read_version))
     return tuple(pins)
+
+
+def blocks(store: Store, pin: Pin) -> frozenset[str]:
+    """The logged paths of the blocks that a pinned attempt reads from the log of its table; none,
+    unless it is a log merge. Raises: ManifestInvalid, StorageError."""
+    job = records.load(store, paths.job(pin.operation_id, pin.attempt), JobSpec)
+    if job is None or not isinstance(job.job, LogMergeJob):
+        return frozenset()
+    return frozenset(block.logged_path for block in job.job.blocks)
 
 
 def inputs(store: Store, pin: Pin) -> frozenset[str]:

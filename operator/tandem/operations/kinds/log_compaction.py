@@ -13,7 +13,7 @@ from tandem.delta import protocol
 from tandem.delta.actions import AddFile
 from tandem.errors import VersionNotFound
 from tandem.jobs.formats import InputFile, StitchJob, StitchRun
-from tandem.mergelog.runs import Run, all_blocks, small_runs
+from tandem.mergelog.runs import Run, RunsLeft, all_blocks, small_runs
 from tandem.mergelog.state.log_table import MergeLog, settings_of, state_of
 from tandem.mergelog.state.model import Block, LogState, tags_of
 from tandem.operations.attempt import pins
@@ -37,7 +37,8 @@ def log_of(table: Table) -> Table:
     """
     found = MergeLog(table.log)
     found.snapshot()
-    return replace(table, store=found.store, log=found.log, display=f"{table.display} (log)")
+    display = f"{table.display} (log)"
+    return replace(table, store=found.store, log=found.log, display=display, base=table)
 
 
 class LogCompactionKind:
@@ -91,16 +92,26 @@ class LogCompactionKind:
         return Planned(summary, job, locks)
 
     def _runs(self, work: Work, state: LogState) -> tuple[Run, ...]:
-        taken: set[str] = set()
-        for pin in pins.unfinished(work.table.store):
-            if pin.operation_id != work.identity.operation_id:
-                taken |= pins.inputs(work.table.store, pin)
+        taken = self._taken(work)
         spec = self._resource.spec
         if spec.strategy is Strategy.ALL_BLOCKS:
             return all_blocks(state, taken)
         return small_runs(
             state, min_blocks=spec.min_blocks, max_bytes=spec.max_block_bytes, taken=taken
         )
+
+    @staticmethod
+    def _taken(work: Work) -> set[str]:
+        """The blocks that other unfinished log compactions replace, or log merges read."""
+        log, base = work.table, work.table.base
+        taken: set[str] = set()
+        for pin in pins.unfinished(log.store):
+            if pin.operation_id != work.identity.operation_id:
+                taken |= pins.inputs(log.store, pin)
+        if base is not None:
+            for pin in pins.unfinished(base.store):
+                taken |= pins.blocks(base.store, pin)
+        return taken
 
     @staticmethod
     def _input(block: Block) -> InputFile:
@@ -123,23 +134,26 @@ class LogCompactionKind:
             return refusal
         _, job = work.frozen
         assert isinstance(job.job, StitchJob)
-        live = state_of(work.snapshot).live
+        gone = {file.logged_path for file in job.job.inputs} - state_of(work.snapshot).live.keys()
         applicable = frozenset(
             at
             for at, run in enumerate(job.job.runs)
-            if all(job.job.inputs[place].logged_path in live for place in run.inputs)
+            if not any(job.job.inputs[place].logged_path in gone for place in run.inputs)
         )
+        left = RunsLeft(applicable, frozenset(gone))
         if not applicable:
-            return Decision(Verdict.SUPERSEDED, "no run has all of its blocks left")
-        return Decision(Verdict.COMMIT, payload=applicable)
+            why = "no run has all of its blocks left"
+            return Decision(Verdict.SUPERSEDED, why, payload=left)
+        return Decision(Verdict.COMMIT, payload=left)
 
     def change(self, work: Work) -> ChangeSet:
         plan, spec = work.frozen
         job = spec.job
         assert isinstance(job, StitchJob)
         assert work.decision is not None
-        applicable = work.decision.payload
-        assert isinstance(applicable, frozenset)
+        left = work.decision.payload
+        assert isinstance(left, RunsLeft)
+        applicable = sorted(left.applicable)
         outputs = []
         for file in work.results[0].outputs:
             if file.run in applicable:
@@ -155,9 +169,7 @@ class LogCompactionKind:
             outputs=tuple(outputs),
             removes=tuple(removes[path] for path in gone),
             data_change=False,
-            instants=tuple(
-                f"{job.runs[at].first[0]}-{job.runs[at].last[-1]}" for at in sorted(applicable)
-            ),
+            instants=tuple(f"{job.runs[at].first[0]}-{job.runs[at].last[-1]}" for at in applicable),
             reconciled=Reconciled(
                 commits_seen=max(0, work.snapshot.version - plan.read_version),
                 runs_dropped=len(job.runs) - len(applicable) or None,

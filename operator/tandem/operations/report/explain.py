@@ -16,6 +16,7 @@ from tandem.delta.actions import AddFile, Commit, Metadata, Protocol
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.errors import LogGap, VersionNotFound
 from tandem.jobs.formats import InputFile, RewriteJob
+from tandem.mergelog.runs import RunsLeft
 from tandem.operations.machine.events import Verdict
 from tandem.operations.model import ChangeSet, Decision, Work
 from tandem.operations.report.sentences import gone_to, sentences
@@ -50,7 +51,7 @@ class Explainer:
         found, onto = change.reconciled, dict[str, int]()
         if isinstance(payload, RewriteDecision):
             onto = _by_segment(change, payload.replayed)
-            mets = self._takers(work, payload)
+            mets = self._takers_of(work, payload)
             found = found.model_copy(
                 update={
                     "by_segment": onto or None,
@@ -58,6 +59,9 @@ class Explainer:
                     "met": mets or None,
                 }
             )
+        elif isinstance(payload, RunsLeft):
+            mets = self._takers(work, dict.fromkeys(payload.gone, InputFate.GONE), {})
+            found = found.model_copy(update={"met": mets or None})
         elif isinstance(payload, rule.ReadyToCommit):
             onto = _by_segment(change, payload.moved_to)
             found = found.model_copy(
@@ -76,8 +80,13 @@ class Explainer:
     def decision(self, work: Work, decision: Decision) -> Decision:
         """A decision not to commit, with the commit that caused it in the message."""
         payload = decision.payload
-        if isinstance(payload, RewriteDecision) and decision.verdict is Verdict.SUPERSEDED:
-            who = gone_to(self._takers(work, payload))
+        if decision.verdict is Verdict.SUPERSEDED:
+            mets: tuple[ReconciledCommit, ...] = ()
+            if isinstance(payload, RewriteDecision):
+                mets = self._takers_of(work, payload)
+            elif isinstance(payload, RunsLeft):
+                mets = self._takers(work, dict.fromkeys(payload.gone, InputFate.GONE), {})
+            who = gone_to(mets)
             return replace(decision, why=f"{decision.why}: {who}") if who else decision
         of_table = decision.verdict in (Verdict.CONFLICT, Verdict.REPLAN)
         if of_table and not isinstance(payload, rule.StatementConflict):
@@ -99,18 +108,25 @@ class Explainer:
             self._commits |= {commit.version: commit for commit in read}
         return [self._commits[v] for v in range(last, first - 1, -1) if v in self._commits]
 
-    def _takers(self, work: Work, decision: RewriteDecision) -> tuple[ReconciledCommit, ...]:
-        """The commits that removed inputs or restored them."""
-        taken = {
+    def _takers_of(self, work: Work, decision: RewriteDecision) -> tuple[ReconciledCommit, ...]:
+        """The commits that removed inputs of a rewrite or restored them."""
+        taken: dict[str, InputFate] = {
             path: fate
             for path, fate in decision.fates.items()
             if fate in (InputFate.GONE, InputFate.OTHER)
         }
-        if not taken:
-            return ()
         job = work.frozen[1].job
         assert isinstance(job, RewriteJob)
-        inputs = {file.logged_path: file for file in job.inputs if file.logged_path in taken}
+        rows = {f.logged_path: _live(f) for f in job.inputs if f.logged_path in taken}
+        return self._takers(work, taken, rows)
+
+    def _takers(
+        self, work: Work, taken: dict[str, InputFate], rows: Mapping[str, int]
+    ) -> tuple[ReconciledCommit, ...]:
+        """The commits that removed or restored files. `rows` by path: those that are masked for
+        it."""
+        if not taken:
+            return ()
         found: list[ReconciledCommit] = []
         for commit in self._since(work):
             removed = {gone.logged_path for gone in commit.removes}
@@ -127,7 +143,7 @@ class Explainer:
                         author_of(commit),
                         inputs_gone=gone,
                         inputs_restored=len(mine) - gone,
-                        rows_masked=sum(_live(inputs[path]) for path in mine),
+                        rows_masked=sum(rows.get(path, 0) for path in mine),
                     )
                 )
                 for path in mine:

@@ -67,6 +67,12 @@ class Session:
         return self.state.outcome.ended
 
     @property
+    def location(self) -> str:
+        """Where the table lies that it works on, under which its locks are: for a log compaction
+        the log."""
+        return self._performer.work.table.location
+
+    @property
     def next_effect(self) -> Effect | None:
         """The effect that `advance` performs next unless a stop request comes first."""
         return self._effects[0] if self._effects else None

@@ -349,7 +349,6 @@ class OperationController:
             deadline = resource.spec.active_deadline_seconds
             session_loop = SessionLoop(
                 session,
-                table.location,
                 context.locks,
                 context.slots,
                 context.pool,

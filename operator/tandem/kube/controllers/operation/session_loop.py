@@ -59,7 +59,6 @@ class SessionLoop:
     def __init__(
         self,
         session: Session,
-        table: str,
         locks: LockStore,
         slots: JobSlots,
         pool: Executor,
@@ -69,7 +68,6 @@ class SessionLoop:
         deadline_s: float | None = None,
     ) -> None:
         self._session = session
-        self._table = table
         self._locks = locks
         self._slots = slots
         self._pool = pool
@@ -142,13 +140,13 @@ class SessionLoop:
         wake.clear()
         if self._session.stop_requested:
             return
-        operation = self._session.identity.operation_id
+        location, operation = self._session.location, self._session.identity.operation_id
 
         def tell() -> None:
             self._call_soon(wake.set)
 
         try:
-            end = await self._in_thread(lambda: self._locks.watch(self._table, operation, tell))
+            end = await self._in_thread(lambda: self._locks.watch(location, operation, tell))
         except LocksUnavailable:
             await self._sleep(_LOCK_PAUSE_S)
             return

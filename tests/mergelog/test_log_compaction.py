@@ -1,0 +1,45 @@
+"""What a LogCompaction reports: its plan, its result, and who took its blocks away."""
+
+from __future__ import annotations
+
+from deltalake import write_deltalake
+
+from mergelog.orders import STITCH, Orders, rows
+from mergelog.test_beside import Before
+from tandem.mergelog.state.log_table import state_of
+from tandem.operations.machine.effects import Point
+from tandem.spec.status import Phase
+
+
+def sizes(orders: Orders) -> list[int]:
+    return [block.size for block in state_of(orders.log.snapshot()).live.values()]
+
+
+def test_its_plan_and_its_result_say_which_blocks_go_in_and_come_out(orders: Orders) -> None:
+    before, version = sizes(orders), orders.log.snapshot().version
+    dry = orders.run({**STITCH, "dryRun": True}, name="dry")
+    assert (orders.log.snapshot().version, dry.result) == (version, None)
+    done = orders.run(STITCH)
+    for plan in (dry.plan, done.plan):
+        assert plan is not None
+        assert (plan.inputs, plan.input_bytes, plan.output_files) == (4, sum(before), 1)
+        assert (plan.instants, plan.segments) == (("1-4",), ())
+    result = done.result
+    assert result is not None
+    assert (result.blocks_in, result.bytes_in) == (4, sum(before))
+    assert (result.blocks_out, result.bytes_out) == (1, sum(sizes(orders)))
+    assert (result.instants, result.segments, result.version) == (("1-4",), None, version + 1)
+    assert result.summary == (f"no other commit since version {version}",)
+
+
+def test_a_superseded_one_names_the_commit_that_took_its_blocks(orders: Orders) -> None:
+    def overwrite() -> None:
+        write_deltalake(orders.location, rows(range(1), "new", 1), mode="overwrite")
+        orders.append(rows(range(2), "later", 2))
+
+    version = orders.log.snapshot().version
+    status = orders.run(STITCH, Before(Point.RECONCILE, overwrite))
+    assert (status.phase, status.result) == (Phase.SUPERSEDED, None)
+    message = status.conditions[0].message
+    assert "no run has all of its blocks left: 4 inputs gone to" in message
+    assert f"version {version + 1} by `tandem/" in message
