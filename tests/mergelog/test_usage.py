@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from mergelog.lake import Merged, keys, made, table
 from mergelog.orders import MERGE, STITCH, Orders
-from tandem.delta.log.maintenance import maintain
+from tandem.delta.log.checkpoint_write import write_checkpoint
 from tandem.delta.log.names import commit_path
 from tandem.mergelog import open_log, refresh, usage
+from tandem.mergelog.create import put
 from tandem.mergelog.refresh import BASE_AGE_MS, BASE_VERSIONS, due_ms, record_base
 from tandem.mergelog.state.instants import InstantCounts, LogFacts
 from tandem.mergelog.state.log_table import state_of
@@ -116,7 +118,7 @@ def test_the_age_of_the_log_survives_a_clean_up_of_its_commits(lake: Merged) -> 
     for key in range(3):
         lake.append(table((key, "x", None)))
     snapshot = lake.log.snapshot()
-    maintain(lake.log.log, snapshot, now_ms=0)
+    write_checkpoint(lake.log.log, snapshot, now_ms=0)
     folder = Path(lake.log.store.location.removeprefix("file://"))
     for version in (0, 1):
         os.remove(folder / commit_path(version))
@@ -164,12 +166,11 @@ def test_of_two_that_record_the_base_version_one_commits(
 ) -> None:
     lake.append(table((3, "c", None)))
     write_deltalake(str(tmp_path / "t"), table((8, "n", None)), mode="append")
-    put = refresh.put
 
-    def slower(*arguments: object) -> bool:
+    def slower(*arguments: Any) -> bool:
         monkeypatch.setattr(refresh, "put", put)
         assert record_base(lake.log, 6)
-        return put(*arguments)  # type: ignore[arg-type]
+        return put(*arguments)
 
     monkeypatch.setattr(refresh, "put", slower)
     assert not record_base(lake.log, 7)

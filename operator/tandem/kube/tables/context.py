@@ -36,6 +36,7 @@ from tandem.kube.tables.renewable_store import RenewableStore
 from tandem.kube.tables.table_log import TableLog
 from tandem.locks.model import LockEntry
 from tandem.locks.port import LockStore
+from tandem.mergelog.state.instants import LogFacts
 from tandem.operations.model import Table
 from tandem.operations.ports import Clock, Nonces
 from tandem.operations.tables import adopt as tables
@@ -123,6 +124,11 @@ class TableContext:
     @property
     def is_ready(self) -> bool:
         return self.table is not None
+
+    @property
+    def log_facts(self) -> LogFacts | None:
+        """The facts of its log; None if it has none, or it cannot be read."""
+        return self.log.facts if self.log is not None else None
 
     @property
     def problem(self) -> tuple[Reason, str] | None:

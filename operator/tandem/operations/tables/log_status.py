@@ -34,7 +34,7 @@ def log_status(log: LogFacts, policy: MergeOnRead | None, table: TableStatus) ->
         blocks=len(blocks),
         unmerged_blocks=len(log.state.unmerged),
         small_blocks=sum(block.size < limit for block in blocks),
-        bytes=sum(block.size for block in blocks),
+        bytes=log.state.size,
         oldest_unmerged=rfc3339(log.oldest_ms) if log.oldest_ms is not None else None,
         dead_percent=_dead_percent(table),
     )

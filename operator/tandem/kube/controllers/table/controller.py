@@ -34,7 +34,6 @@ from tandem.kube.controllers.table.clean_rounds import CleaningController
 from tandem.kube.runtime.context import OperatorContext
 from tandem.kube.runtime.log_context import LogContext, bound_log_context
 from tandem.kube.tables.status import compose, remembered_since
-from tandem.mergelog.state.instants import LogFacts
 from tandem.spec.loading.loader import parse
 from tandem.spec.status import TableStatus
 from tandem.spec.table import LakeTable
@@ -160,12 +159,12 @@ class TableController:
             if resource is not None:
                 due = self._table.due or generation_of(self._body) != generation
                 if due or now >= next_look:
-                    before, log_before = self._table.snapshot, self._log_facts
+                    before, log_before = self._table.snapshot, self._table.log_facts
                     self._table.due = False
                     await self._table.refresh(resource)
                     # The spec may have changed meanwhile: then that one is due at once.
                     generation = resource.metadata.generation
-                    same = self._table.snapshot is before and self._log_facts is log_before
+                    same = self._table.snapshot is before and self._table.log_facts is log_before
                     self._pace(due or not same)
                     next_look = loop.time() + self._interval_s
             if self._table.problem != problem:
@@ -201,10 +200,6 @@ class TableController:
             return None
         assert isinstance(resource, LakeTable)
         return resource
-
-    @property
-    def _log_facts(self) -> LogFacts | None:
-        return self._table.log.facts if self._table.log is not None else None
 
     async def _compact(self) -> tuple[dict[str, Any] | None, float]:
         """Automatic compaction: what to add to the status, None if it was not called; and in how
