@@ -158,6 +158,18 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (
             Panel("Deleted rows", "The ten tables with the most.",
                   [("topk(10, max by (table_namespace, table) (tandem_table_deleted_rows{$s}))",
                     "{{table_namespace}}/{{table}}")]),
+            Panel("Unmerged for", "The ten tables whose logs have the oldest unmerged records.",
+                  [("topk(10, time() - min by (table_namespace, table) "
+                    "(tandem_table_log_oldest_unmerged_timestamp_seconds{$s}))",
+                    "{{table_namespace}}/{{table}}"),
+                   ("time() - min(tandem_tables_log_oldest_unmerged_timestamp_seconds{$s})",
+                    "all tables")], "s"),
+            Panel("Blocks of logs", "The ten tables with the most.",
+                  [("topk(10, max by (table_namespace, table) (tandem_table_log_blocks{$s}))",
+                    "{{table_namespace}}/{{table}}"),
+                   ("max(tandem_tables_log_blocks{$s})", "all tables")]),
+            Panel("Size of logs", "Live blocks of all tables.",
+                  [("max(tandem_tables_log_bytes{$s})", "bytes")], "bytes"),
             Panel("Since the last compaction", "The ten tables with the longest time.",
                   [("topk(10, time() - max by (table_namespace, table) "
                     "(tandem_table_last_compaction_timestamp_seconds{$s}))",

@@ -7,16 +7,16 @@ wanted.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from kube.clocks import ShiftedClock
 from support.cluster.operator_thread import (
     HeldJobs,
     Resources,
@@ -36,25 +36,6 @@ if TYPE_CHECKING:
 KIND = "TableCompaction"
 DAY_MS = 24 * 3600 * 1000
 Json = dict[str, Any]
-
-
-class ShiftedClock:
-    """The machine's clock, `ahead_ms` ahead: at first enough that no hour ends during a test."""
-
-    def __init__(self) -> None:
-        self._system = SystemClock()
-        minute = self._system.now_ms() // 60_000 % 60
-        self.ahead_ms = (60 - minute) * 60_000 if minute >= 50 else 0
-
-    def now_ms(self) -> int:
-        return self._system.now_ms() + self.ahead_ms
-
-    def sleep(self, ms: int, wake: threading.Event) -> None:
-        self._system.sleep(ms, wake)
-
-    @property
-    def now(self) -> datetime:
-        return datetime.fromtimestamp(self.now_ms() / 1000, UTC)
 
 
 @dataclass
@@ -121,7 +102,7 @@ class Stage:
         return {"cron": f"0 {self.next_hour.hour} * * *", "template": {"type": type_}}
 
     def pass_an_hour(self) -> None:
-        self.clock.ahead_ms += 3600 * 1000
+        self.clock.pass_an_hour()
 
     def reason(self, status: Json) -> str:
         return next(str(c["reason"]) for c in status["conditions"] if c["type"] == "Succeeded")

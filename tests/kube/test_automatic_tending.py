@@ -19,12 +19,8 @@ from tandem.errors import TandemError
 from tandem.kube.client.api import Api, ApiError, Conflict, Forbidden, NotFound, ResourcePath
 from tandem.kube.client.resource_cache import ResourceCache, summarize
 from tandem.kube.controllers.table import auto_compaction
-from tandem.kube.controllers.table.auto_compaction import (
-    AutoCompactionController,
-    child_fact,
-    child_manifest,
-    remembered,
-)
+from tandem.kube.controllers.table.auto_compaction import AutoCompactionController, remembered
+from tandem.kube.controllers.table.children import child_fact, child_manifest
 from tandem.kube.runtime.context import OperatorContext
 from tandem.kube.tables.context import TableContext
 from tandem.planning.auto.child_compactions import ChildCompaction

@@ -29,7 +29,8 @@ from planning.automatic import (
 )
 from support.lake.segments import add_file, loads, segments
 from tandem.planning.auto.child_compactions import MINOR_LINE, TableId
-from tandem.planning.auto.decide import backoff_ms, decide
+from tandem.planning.auto.child_history import backoff_ms
+from tandem.planning.auto.decide import decide
 from tandem.planning.auto.model import ChildState, TableFacts
 from tandem.spec.compaction import TableCompaction
 from tandem.spec.table import Granularity

@@ -34,9 +34,9 @@ compares. */}}
   - {{ . }}/finalizers
   {{- end }}
   verbs: [update]
-# Automatic compaction: the operator creates a table's compactions.
+# Automatic compaction: the operator creates compactions of a table and of its log.
 - apiGroups: [tandem.dev]
-  resources: [tablecompactions]
+  resources: [logcompactions, tablecompactions]
   verbs: [create]
 # The jobs. They are created once and never patched.
 - apiGroups: [sparkoperator.k8s.io]

@@ -101,6 +101,13 @@ def _of_table(status: TableStatus) -> list[tuple[str, str]]:
             ("at", coming.next_time or ""),
             ("why not now", coming.why),
         ]
+    if status.log is not None and status.log.next is not None:
+        action = status.log.next
+        lines += [
+            ("and with its log", action.what or "nothing"),
+            ("at", action.next_time or ""),
+            ("why not now", action.why),
+        ]
     return lines
 
 

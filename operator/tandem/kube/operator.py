@@ -23,6 +23,7 @@ from tandem.kube.client.resource_cache import ResourceCache
 from tandem.kube.controllers.operation.spark_jobs import ApplicationCache, ApplicationRunner
 from tandem.kube.controllers.operation.ttl import TtlController
 from tandem.kube.controllers.table.auto_compaction import AutoCompactionController
+from tandem.kube.controllers.table.log_automation import LogAutomation
 from tandem.kube.kopf_loop import LeadershipLost, run_kopf
 from tandem.kube.metrics.collectors import Metrics
 from tandem.kube.metrics.locks import MeasuredLocks
@@ -111,7 +112,7 @@ async def run_operator(
                 interceptor=interceptor,
                 may_write=lambda: leadership.leads,
             )
-            context.auto_compactor = AutoCompactionController(context)
+            context.auto_compactors = (AutoCompactionController(context), LogAutomation(context))
             metrics.add(
                 StateCollector(context, lambda: leadership.leads, pool, settings.table_metrics)
             )

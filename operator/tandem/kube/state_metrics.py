@@ -25,6 +25,7 @@ from tandem.kube.metrics.families import Family
 from tandem.kube.runtime.context import OperatorContext
 from tandem.kube.runtime.workers import Workers
 from tandem.kube.tables.context import TableContext
+from tandem.mergelog.state.instants import LogFacts
 from tandem.spec.common import OPERATIONS
 from tandem.spec.compaction import TableCompaction
 from tandem.spec.status import Phase, TableStatus
@@ -146,6 +147,7 @@ class StateCollector(Collector):
         yield _one(families.TABLES_BYTES, sum(f.bytes or 0 for f in facts))
         yield _one(families.TABLES_SMALL, sum(f.small_files or 0 for f in facts))
         yield _one(families.TABLES_DELETED, sum(f.deleted_rows or 0 for f in facts))
+        yield from _logs(tables.values())
         self._choose(tables)
         yield _one(families.TABLES_SHOWN, len(self._shown))
         self._note_compactions(tables, summaries)
@@ -190,6 +192,27 @@ class StateCollector(Collector):
                 self._compacted[table.uid] = summary.completed
 
 
+def _logs(tables: Iterable[TableContext]) -> Iterator[Metric]:
+    """The logs of all tables."""
+    logs = [facts for table in tables if (facts := table.log_facts) is not None]
+    yield _one(families.TABLES_LOG_BLOCKS, sum(len(each.state.live) for each in logs))
+    yield _one(families.TABLES_LOG_BYTES, sum(each.state.size for each in logs))
+    oldest = [each.oldest_ms for each in logs if each.oldest_ms is not None]
+    found = _family(families.TABLES_LOG_OLDEST)
+    if oldest:
+        found.add_metric([], min(oldest) / 1000)
+    yield found
+
+
+def _of_log(value: Callable[[LogFacts], float | None]) -> Callable[[TableContext], float | None]:
+    """A value of a table's log; None without one."""
+
+    def found(table: TableContext) -> float | None:
+        return value(table.log_facts) if table.log_facts is not None else None
+
+    return found
+
+
 _PER_TABLE: Mapping[Family, Callable[[TableContext], float | None]] = {
     families.TABLE_READY: lambda table: table.is_ready,
     families.TABLE_VERSION: lambda table: (table.facts or _NO_STATUS).version,
@@ -198,6 +221,11 @@ _PER_TABLE: Mapping[Family, Callable[[TableContext], float | None]] = {
     families.TABLE_BYTES: lambda table: (table.facts or _NO_STATUS).bytes,
     families.TABLE_SMALL: lambda table: (table.facts or _NO_STATUS).small_files,
     families.TABLE_DELETED: lambda table: (table.facts or _NO_STATUS).deleted_rows,
+    families.TABLE_LOG_BLOCKS: _of_log(lambda log: len(log.state.live)),
+    families.TABLE_LOG_BYTES: _of_log(lambda log: log.state.size),
+    families.TABLE_LOG_OLDEST: _of_log(
+        lambda log: log.oldest_ms / 1000 if log.oldest_ms is not None else None
+    ),
     families.TABLE_NEXT: lambda table: (
         table.auto_compaction.next_ms / 1000
         if table.auto_compaction is not None and table.auto_compaction.next_ms is not None
@@ -211,6 +239,7 @@ LOOKED_UP = frozenset(
         *(families.JOBS_WAITING, families.OPERATIONS, families.HINDERED, families.UNCHANGED),
         *(families.TABLES, families.TABLES_SEGMENTS, families.TABLES_FILES),
         *(families.TABLES_BYTES, families.TABLES_SMALL, families.TABLES_DELETED),
+        *(families.TABLES_LOG_BLOCKS, families.TABLES_LOG_BYTES, families.TABLES_LOG_OLDEST),
         *(families.TABLES_SHOWN, families.TABLE_COMPACTED, families.TABLE_HOLD, *_PER_TABLE),
     }
 )

@@ -8,6 +8,8 @@ merging them into the base table change no view. Does not run operations.
     rows     package: the records
     runs     which blocks a log compaction stitches
     create   makes the log of a base table
+    usage    what a log holds, and for how long
+    refresh  records the version of the base table in the log
     resolve  a decision about records whose validity is not certain
     writer   `LogWriter`
     view     the merged view

@@ -19,7 +19,7 @@ from tandem.operations.ports import Ports, SystemClock
 from tandem.operations.report.status import conditions
 from tandem.operations.session.session import Session
 from tandem.operations.tables import adopt as tables
-from tandem.operations.tables import auto_compaction
+from tandem.operations.tables import auto_compaction, log_status
 from tandem.spec.common import ResourceKey
 from tandem.spec.resources import (
     AnyResource,
@@ -192,6 +192,10 @@ class _Runner:
                 self._absent.add(resource.key)
         now_ms = ports.clock.now_ms()
         status = tables.status_of_table(table, adopted, now_ms=now_ms)
+        if adopted.snapshot is not None:
+            preview_ms = now_ms if options.plan_only else None
+            log = log_status.read_log_status(table, resource, status, preview_ms)
+            status = status.model_copy(update={"log": log})
         if options.plan_only and adopted.snapshot is not None:
             coming = auto_compaction.preview_next_compaction(resource, adopted.snapshot, now_ms)
             status = status.model_copy(update={"next_compaction": coming})

@@ -1,4 +1,5 @@
-"""`LogCompaction`: stitch the blocks of a merge-on-read table's log."""
+"""`LogCompaction`, which stitches the blocks of a merge-on-read table's log; and `mergeOnRead` of a
+LakeTable."""
 
 from __future__ import annotations
 
@@ -6,12 +7,21 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from tandem.spec.common import Mode, Operation, OperationSpec
-from tandem.spec.fields import Bytes, StrictInt
+from tandem.spec.fields import (
+    Bytes,
+    IncompatibleFields,
+    Milliseconds,
+    Model,
+    StrictInt,
+    Text,
+)
+from tandem.spec.rules import cel
 
 DEFAULT_MIN_BLOCKS = 5
+DEFAULT_MAX_BLOCK_BYTES = 256 * 2**20
 
 
 class Strategy(StrEnum):
@@ -25,7 +35,7 @@ class LogCompactionSpec(OperationSpec):
     all blocks of each group."""
     min_blocks: Annotated[StrictInt, Field(ge=2, le=100_000)] = DEFAULT_MIN_BLOCKS
     """How many blocks a run of `SmallRuns` has at least."""
-    max_block_bytes: Bytes = 256 * 2**20
+    max_block_bytes: Bytes = DEFAULT_MAX_BLOCK_BYTES
     """Blocks of at least this size are not small, and a stitched block is split at this size."""
 
 
@@ -53,3 +63,68 @@ class LogCompaction(Operation):
             return [("blocks", "all of each group")]
         least = spec.get("minBlocks", DEFAULT_MIN_BLOCKS)
         return [("blocks", f"runs of at least {least} small ones")]
+
+
+class AutomaticLogCompaction(Model):
+    min_blocks: Annotated[StrictInt, Field(ge=2, le=500)] = DEFAULT_MIN_BLOCKS
+    """How many instants there must be since the last merge and since the last log compaction, and
+    how many consecutive small blocks of about the same size."""
+    max_block_bytes: Bytes = DEFAULT_MAX_BLOCK_BYTES
+    """Blocks of at least this size are not small, and a stitched block is split at this size."""
+    min_interval: Milliseconds = 60_000
+    """Least time from the end of a log compaction to the start of the next."""
+
+
+class AutomaticLogMerge(Model):
+    max_blocks: Annotated[StrictInt, Field(ge=1, le=100_000)] = 50
+    """Merge as soon as so many blocks are unmerged."""
+    max_bytes: Bytes = 2**30
+    """Merge as soon as unmerged blocks have this size together."""
+    max_age: Annotated[Milliseconds, Field(gt=0)] = 3600_000
+    """Merge as soon as the oldest unmerged instant is this old."""
+
+
+class MergeOnRead(Model):
+    """Upserts and deletes by key go to a log beside the table; readers merge both."""
+
+    keys: Annotated[tuple[Text, ...], Field(min_length=1, max_length=16)]
+    """Columns that identify a row: neither floats nor nested. Fixed when the log is made."""
+    ordering_column: Text | None = None
+    """The row with the greater value of this column wins, whenever it arrives; by default the one
+    that was appended later. Fixed when the log is made."""
+    deletes_kept: Milliseconds | None = None
+    """Only with `orderingColumn`: how long a delete stays in force after it was merged, so that an
+    older row that arrives later does not come back; 168h by default."""
+    log_compaction: AutomaticLogCompaction | None = None
+    """Stitch small blocks as they arrive; off unless given. Needs the operator."""
+    merge: AutomaticLogMerge | None = None
+    """Merge the log into the table by blocks, bytes or age, whichever comes first; off unless
+    given. Needs the operator."""
+
+    @model_validator(mode="after")
+    @cel(
+        "!has(self.deletesKept) || has(self.orderingColumn)",
+        "deletesKept only goes with orderingColumn",
+        field=".deletesKept",
+    )
+    @cel(
+        "self.keys.all(name, self.keys.exists_one(other, other.lowerAscii() == name.lowerAscii()))",
+        "keys names a column twice",
+        field=".keys",
+    )
+    def _consistent(self) -> MergeOnRead:
+        if self.deletes_kept is not None and self.ordering_column is None:
+            raise IncompatibleFields(
+                "deletesKept only goes with orderingColumn",
+                found="deletesKept without orderingColumn",
+                expected="both, or none of them",
+                remedy="Add orderingColumn, or remove deletesKept",
+            )
+        if len({name.lower() for name in self.keys}) != len(self.keys):
+            raise IncompatibleFields(
+                "keys names a column twice",
+                found=", ".join(self.keys),
+                expected="each column once",
+                remedy="Remove one of the two",
+            )
+        return self

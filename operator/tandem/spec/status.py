@@ -295,6 +295,43 @@ class NextCompaction(StatusModel):
     """All schedules, in the order of the spec."""
 
 
+class NextLogAction(StatusModel):
+    """What automatic log compaction and merge do next, and why nothing runs now."""
+
+    what: str = ""
+    """`LogMerge of 50 blocks`"""
+    next_time: str | None = None
+    """When it starts, if it waits for a time; otherwise absent."""
+    why: str = ""
+    """Why nothing is started now, or what was started."""
+
+
+class LogStatus(StatusModel):
+    """The log of a merge-on-read table."""
+
+    newest_instant: int | None = None
+    """The newest version of the log."""
+    merged_instant: int | None = None
+    """The table holds the records of all instants up to this one; absent before the first merge."""
+    blocks: int | None = None
+    """Live blocks."""
+    unmerged_blocks: int | None = None
+    """Those with unmerged records. The others keep merged deletes in force (`deletesKept`)."""
+    small_blocks: int | None = None
+    """Those of less than `logCompaction.maxBlockBytes`."""
+    bytes: int | None = None
+    """Size of the live blocks."""
+    oldest_unmerged: str | None = None
+    """When the oldest unmerged instant was appended; RFC 3339, UTC. Absent if all are merged."""
+    dead_percent: int | None = None
+    """Share of the table's rows that are behind deletion vectors: merges hide rows, and
+    compactions remove them."""
+    next: NextLogAction | None = None
+    """What automatic log compaction and merge do next; absent if both are off."""
+    problem: str | None = None
+    """Why the log cannot be read; absent if it can."""
+
+
 class TableLock(StatusModel):
     """One operation's lock on a table, or its place in the queue for it."""
 
@@ -358,6 +395,8 @@ class TableStatus(StatusModel):
     """Those that ended last, the latest first."""
     next_compaction: NextCompaction | None = None
     """What automatic compaction does next."""
+    log: LogStatus | None = None
+    """The log of a merge-on-read table; absent without one."""
     last_cleaning: TableCleaning | None = None
     """What the operator last cleaned up."""
 

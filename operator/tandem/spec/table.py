@@ -28,6 +28,7 @@ from tandem.spec.fields import (
     StrictStr,
     Text,
 )
+from tandem.spec.log_compaction import MergeOnRead
 from tandem.spec.rules import cel
 
 _DAY_MS = 24 * 3600 * 1000
@@ -342,47 +343,6 @@ class AutomaticCompaction(Model):
     history: HistoryLimits = HistoryLimits()
     """How many finished children are kept. The last one of each schedule, and the last minor
     one, always stay."""
-
-
-class MergeOnRead(Model):
-    """Upserts and deletes by key go to a log beside the table; readers merge both."""
-
-    keys: Annotated[tuple[Text, ...], Field(min_length=1, max_length=16)]
-    """Columns that identify a row: neither floats nor nested. Fixed when the log is made."""
-    ordering_column: Text | None = None
-    """The row with the greater value of this column wins, whenever it arrives; by default the one
-    that was appended later. Fixed when the log is made."""
-    deletes_kept: Milliseconds | None = None
-    """Only with `orderingColumn`: how long a delete stays in force after it was merged, so that an
-    older row that arrives later does not come back; 168h by default."""
-
-    @model_validator(mode="after")
-    @cel(
-        "!has(self.deletesKept) || has(self.orderingColumn)",
-        "deletesKept only goes with orderingColumn",
-        field=".deletesKept",
-    )
-    @cel(
-        "self.keys.all(name, self.keys.exists_one(other, other.lowerAscii() == name.lowerAscii()))",
-        "keys names a column twice",
-        field=".keys",
-    )
-    def _consistent(self) -> MergeOnRead:
-        if self.deletes_kept is not None and self.ordering_column is None:
-            raise IncompatibleFields(
-                "deletesKept only goes with orderingColumn",
-                found="deletesKept without orderingColumn",
-                expected="both, or none of them",
-                remedy="Add orderingColumn, or remove deletesKept",
-            )
-        if len({name.lower() for name in self.keys}) != len(self.keys):
-            raise IncompatibleFields(
-                "keys names a column twice",
-                found=", ".join(self.keys),
-                expected="each column once",
-                remedy="Remove one of the two",
-            )
-        return self
 
 
 class LakeTableSpec(Model):

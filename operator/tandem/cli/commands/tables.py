@@ -217,12 +217,33 @@ def show(table: Target, *, output: Output, version: int | None) -> Exit:
         "featuresInUse": list(features_in_use(snapshot.protocol, snapshot.metadata)),
         "properties": dict(snapshot.configuration),
     }
+    if version is None:
+        log = _log(table, facts)
+        facts |= {"log": log} if log is not None else {}
     if output is Output.TABLE:
         cells = [[name, _cell(name, value)] for name, value in facts.items()]
         print_table(table_of(["fact", "value"], cells))
     else:
         print_data(facts, output)
     return Exit.OK
+
+
+def _log(table: Target, facts: dict[str, Any]) -> dict[str, Any] | None:
+    """The log of a merge-on-read table, as in the status of a LakeTable; None without one."""
+    from tandem.operations.model import Table
+    from tandem.operations.ports import SystemClock
+    from tandem.operations.tables.log_status import read_log_status
+    from tandem.spec.status import TableStatus
+
+    opened = table.log()
+    status = TableStatus(rows=facts["rows"], deleted_rows=facts["deletedRows"])
+    found = read_log_status(
+        Table(opened.store, opened, table.location),
+        table.table,
+        status,
+        SystemClock().now_ms(),
+    )
+    return found.manifest() if found is not None else None
 
 
 def _columns(snapshot: Snapshot) -> dict[str, str]:

@@ -270,6 +270,12 @@ TABLES_FILES = _gauge("tables_files", "Live data files of all tables.")
 TABLES_BYTES = _gauge("tables_bytes", "Their size.")
 TABLES_SMALL = _gauge("tables_small_files", "Files of less than 32 MiB, of all tables.")
 TABLES_DELETED = _gauge("tables_deleted_rows", "Rows hidden by deletion vectors, of all tables.")
+TABLES_LOG_BLOCKS = _gauge("tables_log_blocks", "Live blocks of the logs of all tables.")
+TABLES_LOG_BYTES = _gauge("tables_log_bytes", "Their size.")
+TABLES_LOG_OLDEST = _gauge(
+    "tables_log_oldest_unmerged_timestamp_seconds",
+    "When the oldest unmerged instant of all tables was appended; absent if all are merged.",
+)
 TABLES_SHOWN = _gauge(
     "tables_shown", "Tables that have series of their own: those with the most files."
 )
@@ -289,6 +295,12 @@ TABLE_COMPACTED = _table(
 TABLE_NEXT = _table(
     "next_compaction_timestamp_seconds",
     "When automatic compaction starts next, if it waits for a time; otherwise absent.",
+)
+TABLE_LOG_BLOCKS = _table("log_blocks", "Live blocks of its log; absent without a log.")
+TABLE_LOG_BYTES = _table("log_bytes", "Their size.")
+TABLE_LOG_OLDEST = _table(
+    "log_oldest_unmerged_timestamp_seconds",
+    "When the oldest unmerged instant of its log was appended; absent if all are merged.",
 )
 TABLE_HOLD = _table(
     "automatic_compaction",

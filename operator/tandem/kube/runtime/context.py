@@ -36,8 +36,9 @@ class RunnerFactory(Protocol):
 
 
 class AutoCompactor(Protocol):
-    """Automatic compaction of one table: called after each refresh, and when it requested that.
-    Returns what to add to the table's status, and in how many seconds to call it again."""
+    """Automatic compaction of one table, or of its log: called after each refresh, and when it
+    requested that. Returns what to add to the table's status, and in how many seconds to call it
+    again."""
 
     async def __call__(
         self, table: TableContext, children: Sequence[CachedResource], /
@@ -62,7 +63,7 @@ class OperatorContext:
     runner_factory: RunnerFactory
     metrics: Metrics
     interceptor: Interceptor = passthrough
-    auto_compactor: AutoCompactor | None = None
+    auto_compactors: Sequence[AutoCompactor] = ()
     may_write: Callable[[], bool] = lambda: True
     tables: dict[tuple[str, str], TableContext] = field(default_factory=dict)
     active_operations: set[str] = field(default_factory=set)

@@ -3,6 +3,7 @@
 Modules:
 
     context          opened tables, and their waiters
+    table_log        the log of a merge-on-read table
     renewable_store  a store whose credentials rotate
     location_policy  which locations a namespace may use
     status           the status of a LakeTable

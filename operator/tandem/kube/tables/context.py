@@ -33,8 +33,10 @@ from tandem.kube.metrics.collectors import Metrics
 from tandem.kube.tables import status
 from tandem.kube.tables.location_policy import LocationPolicy
 from tandem.kube.tables.renewable_store import RenewableStore
+from tandem.kube.tables.table_log import TableLog
 from tandem.locks.model import LockEntry
 from tandem.locks.port import LockStore
+from tandem.mergelog.state.instants import LogFacts
 from tandem.operations.model import Table
 from tandem.operations.ports import Clock, Nonces
 from tandem.operations.tables import adopt as tables
@@ -90,6 +92,7 @@ class TableContext:
         resource: the LakeTable that was adopted last.
         snapshot: the latest version seen.
         conditions: those of its status.
+        log: its log of blocks, as of `snapshot`; None before the first refresh.
         auto_compaction: the state of automatic compaction; None if it is off.
         adopted: whether an earlier operator has adopted it and probed its store.
         due: whether a refresh is requested before the next interval.
@@ -104,6 +107,7 @@ class TableContext:
         self.conditions: tuple[Condition, ...] = ()
         self.facts: TableStatus | None = None
         self.locks: tuple[LockEntry, ...] = ()
+        self.log: TableLog | None = None
         self.auto_compaction: AutoCompactionState | None = None
         self.adopted = adopted
         self.due = False
@@ -120,6 +124,11 @@ class TableContext:
     @property
     def is_ready(self) -> bool:
         return self.table is not None
+
+    @property
+    def log_facts(self) -> LogFacts | None:
+        """The facts of its log; None if it has none, or it cannot be read."""
+        return self.log.facts if self.log is not None else None
 
     @property
     def problem(self) -> tuple[Reason, str] | None:
@@ -213,8 +222,10 @@ class TableContext:
             store = opened.store
         else:
             store = RenewableStore(fresh.store)
-            self.snapshot = None
+            self.snapshot = self.log = None
         self._opened = replace(fresh, store=store, log=DeltaLog(store))
+        if self.log is None:
+            self.log = TableLog(self._opened.log)
         if version != self._secret_version and self._secret_version:
             _log.info("credentials renewed", table=resource.name, namespace=resource.namespace)
         self._secret_version = version
@@ -271,6 +282,8 @@ class TableContext:
         self.adopted = True
         self.resource = resource
         await self._take(found.snapshot)
+        if self._has_log:
+            await self._look()
 
     # Looking
 
@@ -280,8 +293,17 @@ class TableContext:
         assert snapshot is not None
         self._looks += 1
         full = self._looks % _FULL_LOOK_EVERY == 0
+        log = self.log if full or self._has_log else None
 
         def look() -> Snapshot:
+            if log is not None:
+                log.update(thoroughly=full)
+            found = newest()
+            if log is not None:
+                log.look(found)
+            return found
+
+        def newest() -> Snapshot:
             if not full:
                 try:
                     opened.store.head(commit_path(snapshot.version + 1))
@@ -290,6 +312,13 @@ class TableContext:
             return opened.log.update(snapshot)
 
         await self._take(await self._dependencies.threads(look))
+
+    @property
+    def _has_log(self) -> bool:
+        """Whether its log is read each time. That of a table without `mergeOnRead`, which had it
+        before, is found at a full look."""
+        wanted = self.resource is not None and self.resource.spec.merge_on_read is not None
+        return wanted or (self.log is not None and self.log.exists)
 
     async def _take(self, snapshot: Snapshot | None) -> None:
         assert snapshot is not None  # only `preview` finds none

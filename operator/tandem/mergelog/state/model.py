@@ -68,6 +68,11 @@ class LogState:
         """The blocks with an instant beyond the mark, in order of their groups and instants."""
         return in_order(block for block in self.live.values() if block.last > self.mark)
 
+    @property
+    def size(self) -> int:
+        """Bytes of the live blocks."""
+        return sum(block.size for block in self.live.values())
+
 
 LogHistory = Callable[[int], LogState]
 """From a base version to the state of the newest log version that has looked no further.

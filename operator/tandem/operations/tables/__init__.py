@@ -4,4 +4,5 @@ Modules:
 
     adopt            adopt a table, or create it
     auto_compaction  a table's facts for automatic compaction
+    log_status       the log of a merge-on-read table, as fields of the status
 """

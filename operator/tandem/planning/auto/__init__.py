@@ -2,8 +2,10 @@
 
 Pure: the input is facts and a time, the output a decision.
 
-    decide             the decision
+    decide             the decision about compactions of the table
+    log                the decision about log compactions and merges of its log
     model              its facts and results
-    child_compactions  the `TableCompaction`s that it makes
+    child_compactions  the children that they make
+    child_history      how earlier children ended
     schedule_times     when a schedule fires, and when a window is open
 """

@@ -1,4 +1,4 @@
-"""The TableCompactions that automatic compaction creates: their specs and names.
+"""The TableCompactions and LogCompactions that automatic compaction creates: their specs and names.
 
 Names are functions of the decision. So two processes that decide the same, at once or one after
 the other, create the same object, and there is one plan (A5).
@@ -12,11 +12,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tandem.spec.compaction import CompactionType
+from tandem.spec.compaction import CompactionType, TableCompaction
+from tandem.spec.log_compaction import AutomaticLogCompaction
 from tandem.spec.table import AutomaticCompaction, AutomaticMinor, Schedule
 
 MINOR_LINE = "minor"
 """The line of minor compactions; that of a schedule is its digest."""
+LOG_COMPACTION_LINE = "log-compaction"
+LOG_MERGE_LINE = "log-merge"
+LOG_LINES = frozenset({LOG_COMPACTION_LINE, LOG_MERGE_LINE})
+"""The lines of automatic log compactions and merges."""
 LISTED_SEGMENTS = 10_000
 """With more inputs than this, a spec does not list them (`Minor.segments`)."""
 
@@ -41,11 +46,11 @@ class TableId:
 
 @dataclass(frozen=True, slots=True)
 class ChildCompaction:
-    """A TableCompaction to create, owned by its LakeTable.
+    """A TableCompaction or LogCompaction to create, owned by its LakeTable.
 
     Attributes:
-        line: `minor`, or the digest of the schedule: the children that share a history, and of
-            which at most one is unfinished.
+        line: `minor`, the digest of the schedule, or one of `LOG_LINES`: the children that share a
+            history, and of which at most one is unfinished.
         spec: as the API server accepts it.
         what: for display.
         scheduled_ms: when it was due, if it is of a schedule (Unix milliseconds).
@@ -58,6 +63,11 @@ class ChildCompaction:
     what: str
     scheduled_ms: int | None = None
     retries: int = 0
+    kind: str = TableCompaction.kind_name
+
+    @property
+    def display(self) -> str:
+        return f"{self.kind}/{self.name}"
 
 
 def minor_spec(
@@ -130,6 +140,24 @@ def scheduled_name(table: TableId, type_: CompactionType, line: str, run_ms: int
     """`flights-semi-major-5d1c09ab-29395380`: the schedule, and the minute (since 1970) at which
     it was due, as CronJobs name their jobs."""
     return _name(table.name, f"{_WORDS[type_]}-{line}-{run_ms // 60_000}")
+
+
+def log_compaction_spec(table: TableId, policy: AutomaticLogCompaction) -> dict[str, Any]:
+    fields = policy.model_dump(
+        mode="json", by_alias=True, exclude_defaults=True, exclude={"min_interval"}
+    )
+    return {"tableRef": {"name": table.name}, **fields}
+
+
+def log_merge_spec(table: TableId) -> dict[str, Any]:
+    return {"tableRef": {"name": table.name}, "type": CompactionType.LOG_MERGE.value}
+
+
+def log_name(table: TableId, line: str, log_id: str, since: int, number: int) -> str:
+    """`orders-log-merge-1f0c9a77e2`: a function of the log, the instant that its records are
+    counted from, and the number of failures. Not of the records, so that a process that sees a few
+    more of them creates the same object."""
+    return _name(table.name, f"{line}-{_digest([table.uid, line, log_id, since, number], 10)}")
 
 
 def _name(table: str, rest: str) -> str:

@@ -30,6 +30,7 @@ from tandem.planning.auto.child_compactions import (
     scheduled_spec,
     zone_of,
 )
+from tandem.planning.auto.child_history import after_failure, beyond, last_ended, still, unfinished
 from tandem.planning.auto.model import (
     AutoCompactionDecision,
     AutoCompactionWait,
@@ -41,16 +42,12 @@ from tandem.planning.compaction import plan_compaction
 from tandem.planning.model import CompactionPlan, CompactionRequest
 from tandem.spec.compaction import CompactionType
 from tandem.spec.fields import format_duration
-from tandem.spec.status import Phase
-from tandem.spec.table import AutomaticCompaction, HistoryLimits, Schedule
+from tandem.spec.table import AutomaticCompaction, Schedule
 from tandem.timeline import lineage
 
 BATCH = 2_000
 """About how many segments one minor compaction takes: an adopted table of a million small files
 becomes many commits, each of which may fail independently."""
-
-BACKOFF_MS = 60_000
-BACKOFF_MAX_MS = 3600_000
 
 _ORDER = (
     CompactionType.MINOR,
@@ -95,7 +92,7 @@ def decide(
     states = tuple(_states(policy, table.id, children, now_ms, since or {}))
     candidates, notes = _due(policy, table, children, now_ms, states)
     lines = {MINOR_LINE, *(state.line for state in states)}
-    delete = _beyond(policy.history, children, lines)
+    delete = beyond(policy.history, children, lines)
     coming = [each.ready_ms for each in candidates if each.ready_ms > now_ms]
     coming += [state.next_ms for state in states if state.next_ms is not None]
     ready = sorted((c for c in candidates if c.ready_ms <= now_ms), key=lambda c: c.rank)
@@ -192,9 +189,9 @@ def _minor(
     policy: AutomaticCompaction, table: TableFacts, children: Sequence[ChildState]
 ) -> tuple[_Candidate | None, str]:
     assert policy.minor is not None
-    running = _unfinished(children, MINOR_LINE)
+    running = unfinished(children, MINOR_LINE)
     if running is not None:
-        return None, _still(running)
+        return None, still(running)
     held = frozenset[str]().union(*(c.segments or () for c in children if c.at_work))
     request = CompactionRequest(
         CompactionType.MINOR,
@@ -211,14 +208,14 @@ def _minor(
     inputs = _batch(plan)
     spec = minor_spec(table.id, policy, policy.minor, inputs)
     first = plan.runs[0].segments
-    last = _last_ended(children, MINOR_LINE)
+    last = last_ended(children, MINOR_LINE)
     number, in_vain = 0, False
     if last is not None:
         # A child that succeeded and yet left its inputs did nothing: requesting the same again at
         # once would never end.
         in_vain = last.name == minor_name(table.id, policy, first, last.retries)
         number = last.retries + 1 if last.failed or in_vain else 0
-    ready_ms, why = _after_failure(last, number)
+    ready_ms, why = after_failure(last, number)
     names = {child.name for child in children}
     while (name := minor_name(table.id, policy, first, number)) in names:
         number += 1  # the inputs came back, by a restore; that name has been used
@@ -250,9 +247,9 @@ def _scheduled(
     )
     spec = scheduled_spec(table, policy, schedule)
     name = scheduled_name(table, state.type, state.line, run_ms or 0)
-    running = _unfinished(children, state.line)
+    running = unfinished(children, state.line)
     if running is not None:
-        return None, _still(running)
+        return None, still(running)
     if run_ms is None:
         return None, ""
     ready_ms, why, retries = _after_failed_run(children, state.line)
@@ -261,34 +258,14 @@ def _scheduled(
     return _Candidate(child, state.type, ready_ms, why, run_ms, passed), ""
 
 
-def _still(child: ChildState) -> str:
-    return f"{child.display} is {'suspended' if child.phase == Phase.SUSPENDED else 'at work'}."
-
-
 def _what(state: ScheduleState) -> str:
     return f"{state.type} by schedule {state.cron!r}"
 
 
-def backoff_ms(failures: int) -> int:
-    """The delay after the last of so many failures in a row, in milliseconds."""
-    return min(BACKOFF_MS << min(failures - 1, 30), BACKOFF_MAX_MS) if failures else 0
-
-
-def _after_failure(last: ChildState | None, failures: int) -> tuple[int, str]:
-    if last is None or not failures:
-        return 0, ""
-    wait = backoff_ms(failures)
-    end = f"failed: {last.message}" if last.failed and last.message else "failed"
-    what = end if last.failed else "did not change its segments"
-    count = f" It failed {failures} times in a row." if failures > 3 else ""
-    why = f"{last.display} {what.rstrip('.')}.{count} Next attempt after {format_duration(wait)}."
-    return last.last_ms + wait, why
-
-
 def _after_failed_run(children: Sequence[ChildState], line: str) -> tuple[int, str, int]:
-    last = _last_ended(children, line)
+    last = last_ended(children, line)
     failures = last.retries + 1 if last is not None and last.failed else 0
-    return (*_after_failure(last, failures), failures)
+    return (*after_failure(last, failures), failures)
 
 
 # Start times
@@ -349,33 +326,3 @@ def _expected(
             start_ms, _ = _earliest(policy, children, max(state.next_ms, ready_ms))
             found.append((start_ms, _what(state), why if ready_ms > state.next_ms else ""))
     return min(found, default=(None, "", ""), key=lambda each: each[0] or 0)
-
-
-# Existing children
-
-
-def _unfinished(children: Iterable[ChildState], line: str) -> ChildState | None:
-    return next((child for child in children if child.line == line and not child.ended), None)
-
-
-def _last_ended(children: Iterable[ChildState], line: str) -> ChildState | None:
-    ended = [child for child in children if child.line == line and child.ended]
-    return max(ended, default=None, key=lambda child: (child.last_ms, child.retries, child.name))
-
-
-def _beyond(
-    history: HistoryLimits, children: Sequence[ChildState], lines: Iterable[str]
-) -> tuple[str, ...]:
-    """Finished children beyond the limits, oldest first. The last one of each of the `lines`
-    stays: it is the only record of how that line ended."""
-    ended = sorted(
-        (child for child in children if child.ended and not child.deleting),
-        key=lambda child: (child.last_ms, child.name),
-        reverse=True,
-    )
-    last = {found.name for line in lines if (found := _last_ended(ended, line)) is not None}
-    well = [child for child in ended if not child.failed]
-    badly = [child for child in ended if child.failed]
-    beyond = [*well[history.succeeded :], *badly[history.failed :]]
-    oldest_first = sorted(beyond, key=lambda child: (child.last_ms, child.name))
-    return tuple(child.name for child in oldest_first if child.name not in last)

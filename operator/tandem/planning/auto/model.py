@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from tandem.planning.auto.child_compactions import ChildCompaction, TableId
-from tandem.spec.compaction import CompactionType
+from tandem.spec.compaction import CompactionType, TableCompaction
 from tandem.spec.status import Phase
 from tandem.spec.table import Granularity
 from tandem.timeline.segments import Segment
@@ -59,6 +59,7 @@ class ChildState:
     retries: int = 0
     message: str = ""
     deleting: bool = False
+    kind: str = TableCompaction.kind_name
 
     @property
     def failed(self) -> bool:
@@ -75,7 +76,7 @@ class ChildState:
 
     @property
     def display(self) -> str:
-        return f"TableCompaction/{self.name}"
+        return f"{self.kind}/{self.name}"
 
 
 @dataclass(frozen=True, slots=True)

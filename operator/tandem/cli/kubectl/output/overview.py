@@ -86,7 +86,8 @@ def _table(table: Body, operations: Iterable[Body]) -> Json:
         bytes=status.get("bytes"),
         running=[_running(o) for o in working],
         waiting=[_waiting(o, waits.get(id_of(o), {})) for o in waiting],
-        next=_next(table),
+        next=_next(status.get("nextCompaction")),
+        log=_log(status.get("log")),
         last=[dict(item) for item in status.get("lastOperations") or ()],
     )
 
@@ -152,11 +153,16 @@ def _waiting(operation: Body, lock: Mapping[str, Any]) -> Json:
     )
 
 
-def _next(table: Body) -> Json | None:
-    coming = status_of(table).get("nextCompaction")
+def _next(coming: object) -> Json | None:
     if not isinstance(coming, Mapping):
         return None
     return _known(**{key: coming.get(key) or None for key in ("what", "nextTime", "why")})
+
+
+def _log(log: object) -> Json | None:
+    if not isinstance(log, Mapping):
+        return None
+    return _known(**{**log, "next": _next(log.get("next"))})
 
 
 def _problems(tables: Iterable[Body], operations: Sequence[Body], now_ms: int) -> list[Json]:

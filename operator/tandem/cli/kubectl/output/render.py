@@ -155,6 +155,11 @@ def _happens(tables: Sequence[JsonMapping], now_ms: int, namespaces: bool) -> li
             lines.add_row("  waits", Text(operation["operation"]), _waits(operation, now_ms))
         for lead, text in _coming(table.get("next") or {}):
             lines.add_row("  next", lead, text)
+        log = table.get("log") or {}
+        if log:
+            lines.add_row("  log", *_log(log, now_ms))
+        for lead, text in _coming(log.get("next") or {}):
+            lines.add_row("  next", lead, text)
         for operation in table["last"]:
             lines.add_row("  last", Text(operation["name"]), _ended(operation, now_ms))
         if lines.row_count:
@@ -193,6 +198,23 @@ def _coming(coming: JsonMapping) -> list[tuple[Text, Text]]:
         str(coming.get("why", "")),
     ]
     return [(what, Text("; ".join(part for part in parts if part)))]
+
+
+def _log(log: JsonMapping, now_ms: int) -> tuple[Text, Text]:
+    if log.get("problem"):
+        return Text("cannot be read", style="red"), Text(str(log["problem"]))
+    blocks = f"{log.get('blocks')} blocks, {human_bytes(log.get('bytes') or 0)}"
+    oldest = log.get("oldestUnmerged")
+    parts = [
+        f"{log.get('unmergedBlocks')} unmerged for {ago(oldest, now_ms)}"
+        if oldest
+        else "all merged",
+        f"{log.get('smallBlocks')} small",
+        f"instant {log.get('newestInstant')}",
+        f"merged up to {log['mergedInstant']}" if log.get("mergedInstant") is not None else "",
+        f"{log['deadPercent']} % of the table's rows dead" if log.get("deadPercent") else "",
+    ]
+    return Text(blocks), Text(", ".join(part for part in parts if part))
 
 
 def _ended(operation: JsonMapping, now_ms: int) -> Text:

@@ -4,5 +4,7 @@ Modules:
 
     controller       the life cycle of one resource
     auto_compaction  automatic compaction
+    log_automation   automatic log compaction and merge
+    children         the compactions that both create
     clean_rounds     rounds of cleaning
 """

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -158,12 +159,13 @@ class TableController:
             if resource is not None:
                 due = self._table.due or generation_of(self._body) != generation
                 if due or now >= next_look:
-                    before = self._table.snapshot
+                    before, log_before = self._table.snapshot, self._table.log_facts
                     self._table.due = False
                     await self._table.refresh(resource)
                     # The spec may have changed meanwhile: then that one is due at once.
                     generation = resource.metadata.generation
-                    self._pace(self._table.snapshot is not before or due)
+                    same = self._table.snapshot is before and self._table.log_facts is log_before
+                    self._pace(due or not same)
                     next_look = loop.time() + self._interval_s
             if self._table.problem != problem:
                 self._context.table_changed(*self._key[1:])
@@ -171,10 +173,10 @@ class TableController:
                 await self._table.refresh_locks()
             if self._leaving:
                 return
-            tended = await self._compact()
+            said, again_s = await self._compact()
             cleaned_s = self._cleaning_controller.run_if_due()
-            self._report(tended)
-            until = min(next_look, loop.time() + min(cleaned_s, tended[1] if tended else cleaned_s))
+            self._report(said)
+            until = min(next_look, loop.time() + min(cleaned_s, again_s))
             await asyncio.sleep(_CALM)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(max(0.0, until - loop.time())):
@@ -199,14 +201,21 @@ class TableController:
         assert isinstance(resource, LakeTable)
         return resource
 
-    async def _compact(self) -> tuple[dict[str, Any], float] | None:
-        """Automatic compaction: what to add to the status, and in how many seconds to return."""
-        auto_compactor = self._context.auto_compactor
-        if auto_compactor is None or not self._table.is_ready:
-            return None
-        return await auto_compactor(self._table, list(self._operations()))
+    async def _compact(self) -> tuple[dict[str, Any] | None, float]:
+        """Automatic compaction: what to add to the status, None if it was not called; and in how
+        many seconds to call it again."""
+        auto_compactors = self._context.auto_compactors
+        if not auto_compactors or not self._table.is_ready:
+            return None, math.inf
+        said: dict[str, Any] = {}
+        again_s = math.inf
+        for auto_compactor in auto_compactors:
+            found, seconds = await auto_compactor(self._table, list(self._operations()))
+            said.update(found)
+            again_s = min(again_s, seconds)
+        return said, again_s
 
-    def _report(self, tended: tuple[dict[str, Any], float] | None) -> None:
+    def _report(self, said: dict[str, Any] | None) -> None:
         _, namespace, name = self._key
         # Never report on a spec that arrived during the refresh: its readiness is unknown yet.
         conditions = self._table.conditions
@@ -220,11 +229,12 @@ class TableController:
             self._context.clock.now_ms(),
         )
         manifest = status.manifest()
-        if tended is not None:
-            manifest.update(tended[0])
-        elif "nextCompaction" in self._writer.known:
+        if said is not None:
+            manifest.update(said)
+        else:
             # The status also records up to when each schedule has run.
-            manifest["nextCompaction"] = self._writer.known["nextCompaction"]
+            known = self._writer.known
+            manifest |= {key: known[key] for key in ("nextCompaction", "log") if key in known}
         self._writer.offer({**manifest, **self._cleaning_controller.status})
         first = conditions[0]
         ready = (first.status, str(first.reason))

@@ -1,0 +1,289 @@
+"""The compactions that the operator creates for a table: which ones exist; create and delete them.
+
+The children are those in the resource cache. They are listed once, at the start, to know when the
+cache is complete.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+import structlog
+
+from tandem.kube.client.api import ApiError, Conflict, NotFound
+from tandem.kube.client.kinds import TABLE_KIND, Body, is_deleting, path, status_of
+from tandem.kube.client.resource_cache import CachedResource
+from tandem.kube.runtime.context import OperatorContext
+from tandem.planning.auto.child_compactions import ChildCompaction
+from tandem.planning.auto.model import AutoCompactionDecision, AutoCompactionWait, ChildState
+from tandem.spark.application.manifest import MANAGED_BY, label_value
+from tandem.spec.compaction import TableCompaction
+from tandem.spec.resources import API_VERSION
+from tandem.spec.table import LakeTable
+
+_log = structlog.get_logger("tandem.kube.controllers.table.children")
+
+LINE: Final = "tandem.dev/automatic"
+"""Label: `minor`, the digest of a schedule, `log-compaction` or `log-merge`."""
+SCHEDULED: Final = "tandem.dev/scheduled"
+"""Label: the minute (since 1970) at which it was due."""
+RETRIES: Final = "tandem.dev/retries"
+"""Label: how many compactions of the same line failed in a row before this one."""
+LOOK_AGAIN_S: Final = 1.0
+"""When to look again while children that exist are not in the cache yet."""
+
+_TABLE: Final = "tandem.dev/table"
+_UNSEEN_MS = 10_000
+"""How long a child that exists may take to appear among the watched ones."""
+_REFUSED_MS = 60_000
+
+
+@dataclass(slots=True)
+class CarriedOut:
+    """What became of a decision: as the fields of `AutoCompactionDecision`."""
+
+    why: str
+    hold: AutoCompactionWait
+    wake_ms: int | None
+
+
+class Children:
+    """The children of one table, of the lines that are accepted.
+
+    Args:
+        uid: of the LakeTable.
+        accepts: whether a line is one of these.
+        kinds: of the children.
+    """
+
+    def __init__(
+        self,
+        context: OperatorContext,
+        uid: str,
+        accepts: Callable[[str], bool],
+        kinds: Sequence[str] = (TableCompaction.kind_name,),
+    ) -> None:
+        self._context = context
+        self._uid = uid
+        self._accepts = accepts
+        self._kinds = tuple(kinds)
+        # Those that existed at the start and are not in the cache yet; None before they are listed.
+        self._unseen: set[str] | None = None
+        self._unseen_until_s = 0.0
+        # Those that exist although they are not in the cache yet.
+        self._made: dict[str, ChildState] = {}
+
+    async def are_known(self, resource: LakeTable, cached: Iterable[CachedResource]) -> bool:
+        """Whether the cache has all children that existed at the start: the first decision of an
+        operator must not depend on the order of events."""
+        loop = asyncio.get_running_loop()
+        if self._unseen is None:
+            found: set[str] = set()
+            for kind in self._kinds:
+                listed = await self._list(kind, resource)
+                if listed is None:
+                    return False
+                found |= listed
+            self._unseen = found
+            self._unseen_until_s = loop.time() + _UNSEEN_MS / 1000
+        self._unseen -= {summary.name for summary in cached}
+        if self._unseen and loop.time() >= self._unseen_until_s:
+            self._unseen = set()  # deleted since
+        return not self._unseen
+
+    async def _list(self, kind: str, resource: LakeTable) -> set[str] | None:
+        labels = f"{LINE},{_TABLE}={label_value(resource.name)}"
+        try:
+            found = await self._context.api.list(path(kind, resource.namespace), labels=labels)
+        except ApiError as error:
+            _log.warning(
+                "children not listed",
+                namespace=resource.namespace,
+                table=resource.name,
+                problem=str(error),
+            )
+            return None
+        return {
+            item["metadata"]["name"]
+            for item in found["items"]
+            if _is_owned(item, self._uid) and not is_deleting(item)
+        }
+
+    def states(self, cached: Iterable[CachedResource], now_ms: int) -> tuple[ChildState, ...]:
+        """The children that exist, by name."""
+        found = {
+            summary.name: child_fact(summary, self._context.resource_cache.body(summary.uid))
+            for summary in cached
+            if self.is_mine(summary)
+        }
+        for name, fact in list(self._made.items()):
+            if name in found or now_ms - fact.created_ms > _UNSEEN_MS:
+                del self._made[name]
+            else:
+                found[name] = fact
+        return tuple(found[name] for name in sorted(found))
+
+    def is_mine(self, summary: CachedResource) -> bool:
+        line = dict(summary.labels).get(LINE)
+        return summary.owner == self._uid and line is not None and self._accepts(line)
+
+    async def carry_out(
+        self, decision: AutoCompactionDecision, resource: LakeTable, now_ms: int
+    ) -> CarriedOut:
+        """Create and delete what a decision says."""
+        done = CarriedOut(decision.why, decision.hold, decision.wake_ms)
+        for child in decision.create:
+            refusal = await self._create(child, resource, now_ms)
+            if refusal:
+                refused = AutoCompactionWait.REFUSED
+                done = CarriedOut(refusal, refused, now_ms + _REFUSED_MS)
+            else:
+                done.why = f"{child.display} was started."
+        if self._made:
+            # Do not wait for a child that is deleted before the registry has seen it.
+            done.wake_ms = min(done.wake_ms or now_ms + _UNSEEN_MS, now_ms + _UNSEEN_MS)
+        for name in decision.delete:
+            await self._delete(name, resource)
+        return done
+
+    async def _create(self, child: ChildCompaction, resource: LakeTable, now_ms: int) -> str:
+        """Why it could not be created, or ""."""
+        api = self._context.api
+        collection = path(child.kind, resource.namespace)
+        try:
+            await api.create(collection, child_manifest(child, resource, self._uid))
+            _log.info(
+                "automatic compaction",
+                namespace=resource.namespace,
+                table=resource.name,
+                child=child.name,
+                what=child.what,
+            )
+        except Conflict:
+            # The same decision was made before, perhaps by this operator before a restart; or it
+            # is an unrelated object.
+            if not await self._is_ours(child, resource.namespace):
+                return (
+                    f"{child.display} exists already, and is not this table's: delete or rename it."
+                )
+        except ApiError as error:
+            _log.warning(
+                "not created",
+                namespace=resource.namespace,
+                table=resource.name,
+                child=child.name,
+                problem=str(error),
+            )
+            return f"{child.display} could not be created: {error.message}"
+        self._made[child.name] = ChildState(
+            child.name,
+            child.line,
+            "",
+            created_ms=now_ms,
+            scheduled_ms=child.scheduled_ms,
+            retries=child.retries,
+            kind=child.kind,
+        )
+        return ""
+
+    async def _is_ours(self, child: ChildCompaction, namespace: str) -> bool:
+        try:
+            found = await self._context.api.get(path(child.kind, namespace, child.name))
+        except ApiError:
+            return True  # gone again, or not readable: the next decision will see
+        return _is_owned(found, self._uid)
+
+    async def _delete(self, name: str, resource: LakeTable) -> None:
+        """Delete a finished child unless it has changed since we saw it."""
+        keys = [(kind, resource.namespace, name) for kind in self._kinds]
+        for key in keys:
+            summary = self._context.resource_cache.get(key)
+            if summary is None or not self.is_mine(summary):
+                continue
+            try:
+                await self._context.api.delete(
+                    path(*key), uid=summary.uid, resource_version=summary.resource_version
+                )
+            except (NotFound, Conflict):
+                continue  # gone, or changed: the next decision handles it
+            except ApiError as error:
+                _log.warning("not deleted", child=name, problem=str(error))
+
+
+def child_manifest(child: ChildCompaction, resource: LakeTable, uid: str) -> dict[str, Any]:
+    """The resource to create, owned by its LakeTable. Pure."""
+    labels = {
+        MANAGED_BY[0]: MANAGED_BY[1],
+        _TABLE: label_value(resource.name),
+        LINE: child.line,
+    }
+    if child.scheduled_ms is not None:
+        labels[SCHEDULED] = str(child.scheduled_ms // 60_000)
+    if child.retries:
+        labels[RETRIES] = str(child.retries)
+    return {
+        "apiVersion": API_VERSION,
+        "kind": child.kind,
+        "metadata": {
+            "name": child.name,
+            "namespace": resource.namespace,
+            "labels": labels,
+            "ownerReferences": [
+                {
+                    "apiVersion": API_VERSION,
+                    "kind": TABLE_KIND,
+                    "name": resource.name,
+                    "uid": uid,
+                    "controller": True,
+                }
+            ],
+        },
+        "spec": dict(child.spec),
+    }
+
+
+def child_fact(summary: CachedResource, body: Body | None) -> ChildState:
+    """A child as a decision needs it; `body` is that of one that has not ended. Pure."""
+    labels = dict(summary.labels)
+    scheduled, retries = labels.get(SCHEDULED, ""), labels.get(RETRIES, "")
+    plan = status_of(body).get("plan") if body is not None else None
+    return ChildState(
+        name=summary.name,
+        line=labels.get(LINE, ""),
+        phase=summary.phase,
+        created_ms=time_ms(summary.created) or 0,
+        ended=summary.ended,
+        ended_ms=time_ms(summary.completed) if summary.ended else None,
+        segments=frozenset(map(str, plan.get("segments") or ())) if plan is not None else None,
+        # Users can edit labels: one that is not a number is ignored.
+        scheduled_ms=int(scheduled) * 60_000 if _is_number(scheduled) else None,
+        retries=int(retries) if _is_number(retries) else 0,
+        message=summary.message,
+        deleting=summary.deleting,
+        kind=summary.kind,
+    )
+
+
+def _is_owned(body: Body, uid: str) -> bool:
+    return any(o.get("uid") == uid for o in body["metadata"].get("ownerReferences") or ())
+
+
+def seconds_until(wake_ms: int | None, now_ms: int) -> float:
+    return math.inf if wake_ms is None else max(wake_ms - now_ms, 0) / 1000
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 12
+
+
+def time_ms(text: str) -> int | None:
+    """A time as the API server writes it, in Unix milliseconds; None for none."""
+    try:
+        return int(datetime.fromisoformat(text).timestamp() * 1000)
+    except ValueError:
+        return None

@@ -1,0 +1,177 @@
+"""The facts of a log, read from real files; and the base version that it records."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from mergelog.lake import Merged, keys, made, table
+from mergelog.orders import MERGE, STITCH, Orders
+from tandem.delta.log.checkpoint_write import write_checkpoint
+from tandem.delta.log.names import commit_path
+from tandem.mergelog import open_log, refresh, usage
+from tandem.mergelog.create import put
+from tandem.mergelog.refresh import BASE_AGE_MS, BASE_VERSIONS, due_ms, record_base
+from tandem.mergelog.state.instants import InstantCounts, LogFacts
+from tandem.mergelog.state.log_table import state_of
+from tandem.mergelog.usage import LogReader
+
+HOUR = 3600 * 1000
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Merged:
+    return made(tmp_path / "t", table((1, "a", None), (2, "b", None)))
+
+
+def read(reader: LogReader) -> LogFacts:
+    assert reader.update()
+    return reader.facts(reader._log.base.snapshot())
+
+
+def fresh(lake: Merged) -> LogFacts:
+    return read(LogReader(lake.log))
+
+
+def committed_ms(lake: Merged, version: int) -> int:
+    commit = lake.log.log.commit(version)
+    assert commit is not None
+    return commit.timestamp_ms
+
+
+def test_facts_of_a_log_are_read_step_by_step(lake: Merged, tmp_path: Path) -> None:
+    reader = LogReader(lake.log)
+    empty = read(reader)
+    assert (empty.newest, empty.oldest_ms, empty.moved_ms) == (0, None, None)
+    assert empty.counts == InstantCounts(0, 0, -1)
+
+    for key in (3, 4):
+        lake.append(table((key, "x", None)))
+    lake.append(deletes=keys(1))
+    found = read(reader)
+    assert (found.newest, len(found.state.unmerged), found.counts.least) == (3, 3, 3)
+    assert found.oldest_ms == committed_ms(lake, 1)
+    assert found == fresh(lake)
+    # The same object while nothing changes: then nothing is planned.
+    assert read(reader) is found
+    assert reader.update(thoroughly=False)
+    assert read(reader) is found
+
+    write_deltalake(str(tmp_path / "t"), table((9, "new", None)), mode="append")
+    moved = read(reader)
+    assert (moved.state.base, moved.recorded) == (1, 0)
+    base = lake.log.base.commit(1)
+    assert base is not None
+    assert moved.moved_ms == base.timestamp_ms
+    assert moved == fresh(lake)
+
+
+def test_a_table_without_a_log_has_no_facts(tmp_path: Path, lake: Merged) -> None:
+    write_deltalake(str(tmp_path / "plain"), table((1, "a", None)))
+    assert not LogReader(open_log(str(tmp_path / "plain"))).update()
+
+
+def test_facts_follow_log_compactions_merges_and_restores(orders: Orders) -> None:
+    """`Orders`: four instants."""
+    reader = LogReader(orders.log)
+    before = read(reader)
+    assert (before.counts.least, before.state.mark) == (4, -1)
+    assert orders.run(STITCH, name="stitch").phase == "Succeeded"
+    stitched = read(reader)
+    assert len(stitched.state.unmerged) == 1
+    assert (stitched.counts.since_merge, stitched.counts.since_compaction) == (4, 0)
+    assert stitched.counts.since == 4
+    assert stitched.counts.compacted_ms is not None
+    # A stitched block does not hide since when its records wait.
+    assert stitched.oldest_ms == before.oldest_ms
+    assert stitched == read(LogReader(orders.log))
+    assert orders.run(MERGE, name="merge").phase == "Succeeded"
+    merged = read(reader)
+    assert (merged.state.mark, merged.state.unmerged, merged.oldest_ms) == (5, (), None)
+    assert (merged.counts.since_merge, merged.counts.least) == (0, 0)
+    DeltaTable(orders.location).restore(1)
+    restored = read(reader)
+    assert restored == read(LogReader(orders.log))
+    assert restored.state.mark == -1
+
+
+def test_only_the_newest_versions_are_counted(
+    lake: Merged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(usage, "KEPT", 3)
+    reader = LogReader(lake.log)
+    for key in range(5):
+        lake.append(table((key, "x", None)))
+        found = read(reader)
+        assert found.counts == fresh(lake).counts
+        assert found.counts.since_merge == min(key + 1, 3)
+        # The age is that of the oldest, however many there are.
+        assert found.oldest_ms == committed_ms(lake, 1)
+
+
+def test_the_age_of_the_log_survives_a_clean_up_of_its_commits(lake: Merged) -> None:
+    for key in range(3):
+        lake.append(table((key, "x", None)))
+    snapshot = lake.log.snapshot()
+    write_checkpoint(lake.log.log, snapshot, now_ms=0)
+    folder = Path(lake.log.store.location.removeprefix("file://"))
+    for version in (0, 1):
+        os.remove(folder / commit_path(version))
+    found = fresh(lake)
+    assert found.counts.since_merge == 2
+    assert found.oldest_ms == committed_ms(lake, 2)
+
+
+# The base version that the log records
+
+
+def test_the_base_version_is_due_by_number_or_age_while_anything_is_unmerged(
+    lake: Merged,
+) -> None:
+    lake.append(table((3, "c", None)))
+    facts = fresh(lake)
+    state = facts.state
+    assert due_ms(facts, HOUR) is None
+    behind = replace(facts, state=replace(state, base=1), moved_ms=HOUR)
+    assert due_ms(behind, HOUR) == HOUR + BASE_AGE_MS
+    far = replace(facts, state=replace(state, base=BASE_VERSIONS), moved_ms=HOUR)
+    assert due_ms(far, HOUR) == HOUR
+    # Whose commit is gone already: at once.
+    assert due_ms(replace(behind, moved_ms=None), HOUR) == HOUR
+    assert due_ms(replace(behind, state=replace(state, base=1, live={})), HOUR) is None
+
+
+def test_recording_the_base_version_changes_no_view(lake: Merged, tmp_path: Path) -> None:
+    lake.append(table((3, "c", None)), keys(1))
+    for key in (8, 9):
+        write_deltalake(str(tmp_path / "t"), table((key, "n", None)), mode="append")
+    rows, before = lake.rows(), fresh(lake)
+    assert record_base(lake.log, 5)
+    after = fresh(lake)
+    assert (after.recorded, after.state) == (2, before.state)
+    assert (after.newest, after.counts, after.moved_ms) == (2, before.counts, None)
+    assert state_of(lake.log.snapshot()) == after.state
+    assert lake.rows() == rows
+    # The writer goes on.
+    assert lake.append(table((4, "d", None))).instant == 3
+
+
+def test_of_two_that_record_the_base_version_one_commits(
+    lake: Merged, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake.append(table((3, "c", None)))
+    write_deltalake(str(tmp_path / "t"), table((8, "n", None)), mode="append")
+
+    def slower(*arguments: Any) -> bool:
+        monkeypatch.setattr(refresh, "put", put)
+        assert record_base(lake.log, 6)
+        return put(*arguments)
+
+    monkeypatch.setattr(refresh, "put", slower)
+    assert not record_base(lake.log, 7)
+    assert lake.log.snapshot().version == 2
