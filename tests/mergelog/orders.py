@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from deltalake import write_deltalake
 
 from support.jobs.quick_jobs import QuickJobs
@@ -21,6 +22,7 @@ from tandem.operations.ports import Ports
 from tandem.spec.compaction import TableCompaction
 from tandem.spec.log_compaction import LogCompaction
 from tandem.spec.status import OperationStatus
+from tandem.spec.update import TableIngest, TableUpdate
 from tandem.storage import open_store
 
 Rows = list[tuple[int, int, str]]
@@ -58,6 +60,14 @@ def make(folder: Path, ordering: str) -> Path:
     return folder
 
 
+_MODELS: Final[dict[str, type[LogCompaction | TableUpdate | TableIngest]]] = {
+    "strategy": LogCompaction,
+    "source": TableIngest,
+    **dict.fromkeys(("upsert", "deleteKeys", "update", "delete", "merge"), TableUpdate),
+}
+"""The kind of a spec with this field; else a TableCompaction."""
+
+
 class Orders:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -76,7 +86,7 @@ class Orders:
         *,
         name: str = "it",
     ) -> OperationStatus:
-        model = LogCompaction if "strategy" in spec else TableCompaction
+        model = next((m for field, m in _MODELS.items() if field in spec), TableCompaction)
         operation = model.model_validate(
             {
                 "apiVersion": "tandem.dev/v1alpha1",
@@ -97,6 +107,12 @@ class Orders:
         """Under a writer's name of its own."""
         with mergelog.LogWriter(self.log, "later", pause=lambda _: None) as writer:
             writer.append(upserts, batch=batch)
+
+    def source(self, rows: pa.Table, name: str = "source") -> dict[str, str]:
+        """A Parquet file beside the table, as a source of an operation."""
+        path = self.folder.parent / f"{name}.parquet"
+        pq.write_table(rows, path)
+        return {"format": "Parquet", "location": path.as_uri()}
 
     def view(self) -> Rows:
         return _sorted(mergelog.MergedView.open(self.log).scan().read_all())

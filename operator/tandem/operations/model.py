@@ -12,7 +12,7 @@ from typing import Protocol
 
 from pyroaring import BitMap64
 
-from tandem.delta.actions import AddFile, DeletionVector, Txn
+from tandem.delta.actions import Action, AddFile, DeletionVector, Txn
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.snapshot import Snapshot
 from tandem.delta.protocol import OperationKind
@@ -33,7 +33,8 @@ from tandem.timeline.names import SegmentNumbers
 @dataclass(frozen=True)
 class Table:
     """An opened table. `storage_options` contain no secrets; `display` is the name for messages
-    (`LakeTable/flights`)."""
+    (`LakeTable/flights`). `base` is the base table if this one is the log of a merge-on-read
+    table."""
 
     store: Store
     log: DeltaLog
@@ -41,6 +42,7 @@ class Table:
     spec: LakeTable | None = None
     storage_options: Mapping[str, str] = field(default_factory=dict)
     allowed_prefixes: tuple[str, ...] = ()
+    base: Table | None = None
 
     @property
     def location(self) -> str:
@@ -110,8 +112,10 @@ class ChangeSet:
     """The content of a commit, before deletion vectors are written.
 
     `marked`: existing files that get a new deletion vector, each with all its deleted positions.
-    `operation` is Delta's standard name. `txns` are further ones that the commit records. `row_map`
-    is the row map to publish with the commit, "" for none.
+    `operation` is Delta's standard name. `txns` are further ones that the commit records, and
+    `further` other actions, which the result does not count. `row_map` is the row map to publish
+    with the commit, "" for none. `blocks` counts the blocks that it appends to a log; None if that
+    is not what it does.
     """
 
     operation: str
@@ -128,6 +132,8 @@ class ChangeSet:
     reconciled: Reconciled = field(default_factory=Reconciled)
     row_map: bytes = b""
     txns: tuple[Txn, ...] = ()
+    further: tuple[Action, ...] = ()
+    blocks: int | None = None
     details: Mapping[str, object] = field(default_factory=dict)
     summary: tuple[str, ...] = ()
 

@@ -138,6 +138,8 @@ class RowsAffected(StatusModel):
     """Rows deleted."""
     inserted: int = 0
     """Rows added."""
+    upserted: int | None = None
+    """Rows appended to the log of a merge-on-read table."""
 
 
 class ReconciledCommit(StatusModel):
@@ -207,6 +209,10 @@ class OperationResult(StatusModel):
     """What a statement or an ingest did to rows."""
     segments: tuple[str, ...] | None = None
     """Names of the segments it made."""
+    blocks: int | None = None
+    """Blocks that it appended to the log of a merge-on-read table."""
+    instant: int | None = None
+    """The version of that log."""
     reconciled: Reconciled | None = None
     """What others had committed meanwhile, and what became of it."""
     summary: tuple[str, ...] | None = None

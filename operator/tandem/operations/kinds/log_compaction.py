@@ -37,7 +37,7 @@ def log_of(table: Table) -> Table:
     """
     found = MergeLog(table.log)
     found.snapshot()
-    return replace(table, store=found.store, log=found.log, display=f"{table.display} (log)")
+    return replace(table, store=found.store, log=found.log, display=f"{table.display} (log)", base=table)
 
 
 class LogCompactionKind:

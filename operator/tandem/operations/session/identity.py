@@ -46,7 +46,7 @@ def identify(
         )
 
     run = 1
-    while _began(table, snapshot, at(run + 1).operation_id):
+    while has_begun(table, snapshot, at(run + 1).operation_id):
         run += 1
     latest = at(run)
     if _of_another_table(table, snapshot, latest.operation_id):
@@ -57,7 +57,7 @@ def identify(
     return latest
 
 
-def _began(table: Table, snapshot: Snapshot, operation_id: str) -> bool:
+def has_begun(table: Table, snapshot: Snapshot, operation_id: str) -> bool:
     """Whether the run has begun. The log shows it for longer than its record is kept."""
     in_log = commit_actions.txn_markers(snapshot, operation_id) != commit_actions.TxnMarkers()
     return in_log or _exists(table, paths.identity(operation_id))
