@@ -52,7 +52,6 @@ class Reason(StrEnum):
     STORAGE_ERROR = "StorageError"
     # The log of a merge-on-read table.
     NOT_MERGE_ON_READ = "NotMergeOnRead"
-    UNMERGED_RECORDS = "UnmergedRecords"
     DUPLICATE_KEYS = "DuplicateKeys"
     BASE_REPLACED = "BaseReplaced"
     BASE_HISTORY_GAP = "BaseHistoryGap"
@@ -235,12 +234,6 @@ class NotMergeOnRead(TandemError):
     """The table has no log of blocks."""
 
     reason = Reason.NOT_MERGE_ON_READ
-
-
-class UnmergedRecords(TandemError):
-    """The log has records that the base table lacks, and that a statement must see."""
-
-    reason = Reason.UNMERGED_RECORDS
 
 
 class DuplicateKeys(TandemError):

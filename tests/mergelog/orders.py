@@ -16,7 +16,7 @@ from support.jobs.quick_jobs import QuickJobs
 from tandem import mergelog
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.scan import scan
-from tandem.operations.execute import ExecutionOptions, finish, open_session
+from tandem.operations.execute import ExecutionOptions, OnStatus, finish, open_session
 from tandem.operations.model import Table
 from tandem.operations.ports import Ports
 from tandem.spec.compaction import TableCompaction
@@ -85,6 +85,7 @@ class Orders:
         interceptor: Callable[..., Any] | None = None,
         *,
         name: str = "it",
+        on_status: OnStatus | None = None,
     ) -> OperationStatus:
         model = next((m for field, m in _MODELS.items() if field in spec), TableCompaction)
         operation = model.model_validate(
@@ -100,7 +101,7 @@ class Orders:
             execution = replace(execution, interceptor=interceptor)
         table = Table(self.store, DeltaLog(self.store), "LakeTable/orders")
         ports = Ports(jobs=QuickJobs())
-        session = open_session(operation, table, ports, execution)
+        session = open_session(operation, table, ports, execution, on_status)
         return finish(session, operation, ports)
 
     def append(self, upserts: pa.Table, *, batch: int = 0) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tandem.delta.log import maintenance
 from tandem.delta.log.snapshot import Snapshot
@@ -14,7 +14,7 @@ from tandem.operations.model import Identity, Table
 from tandem.operations.ports import Ports
 from tandem.operations.registry import kind_of, table_of
 from tandem.operations.report.status import status_of
-from tandem.operations.session.identity import has_begun, identify
+from tandem.operations.session.identity import has_begun, identify, is_recorded
 from tandem.operations.session.options import Interceptor, PerformerOptions, passthrough
 from tandem.operations.session.performer import Performer
 from tandem.operations.session.session import Session
@@ -84,6 +84,15 @@ def open_session(
         if on_status is not None:
             on_status(_status(state, identity, resource, start, ports.clock.now_ms()))
 
+    def open_first(first: Operation, changed: Callable[[], None]) -> Session:
+        # A run that was begun is ended first, perhaps that of an earlier process.
+        last = identify(first, table, latest, again=False)
+        again = is_recorded(table, last.operation_id)
+        options = replace(execution, again=again, only_failed=False)
+        return open_session(
+            first, table, ports, options, lambda _: changed(), started_ms=start, snapshot=latest
+        )
+
     return Session(
         performer,
         ports.clock,
@@ -92,6 +101,7 @@ def open_session(
         deadline_ms=None if deadline is None else deadline * 1000,
         watch=watch,
         identity=identity,
+        open_first=open_first,
     )
 
 

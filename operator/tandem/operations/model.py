@@ -24,6 +24,7 @@ from tandem.operations.attempt.records import PlanRecord
 from tandem.operations.machine.events import Verdict
 from tandem.operations.rounds.port import NoSmallRounds, SmallRounds
 from tandem.operations.rounds.source_copy import SourceCopy
+from tandem.spec.common import Operation
 from tandem.spec.status import Plan, Reconciled, RowsAffected
 from tandem.spec.table import LakeTable
 from tandem.storage.store import Store
@@ -70,7 +71,8 @@ class Identity:
 @dataclass(frozen=True, slots=True)
 class Planned:
     """The result of `Kind.plan`. With `nothing_to_do` there is no job; it is `superseded` if an
-    earlier attempt had found something to do."""
+    earlier attempt had found something to do. `prerequisite` is an operation on the same table that
+    has to end before the plan can be made: this one is a preview."""
 
     summary: Plan
     job: AnyJob | None
@@ -78,6 +80,7 @@ class Planned:
     nothing_to_do: str = ""
     superseded: bool = False
     record: Mapping[str, object] = field(default_factory=dict)  # further fields of PlanRecord
+    prerequisite: Operation | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,6 +129,8 @@ class Plan(StatusModel):
     """What it locks."""
     statement: str | None = None
     """The canonical statement."""
+    first: str | None = None
+    """What runs before it; the plan is then made again."""
 
 
 class RowsAffected(StatusModel):

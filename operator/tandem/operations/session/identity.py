@@ -63,9 +63,14 @@ def has_begun(table: Table, snapshot: Snapshot, operation_id: str) -> bool:
     return in_log or _exists(table, paths.identity(operation_id))
 
 
+def is_recorded(table: Table, operation_id: str) -> bool:
+    """Whether the end of the run is recorded: nothing of it is left to do."""
+    return _exists(table, paths.result(operation_id))
+
+
 def _finished(table: Table, snapshot: Snapshot, operation_id: str) -> bool:
     stops = commit_actions.txn_markers(snapshot, operation_id)
-    if stops.succeeded > 0 or stops.closed or _exists(table, paths.result(operation_id)):
+    if stops.succeeded > 0 or stops.closed or is_recorded(table, operation_id):
         return True
     return recovery.last_ending_before_start(table.store, operation_id) is not None
 

@@ -142,7 +142,7 @@ class SessionLoop:
         wake.clear()
         if self._session.stop_requested:
             return
-        operation = self._session.identity.operation_id
+        operation = self._session.acting.operation_id
 
         def tell() -> None:
             self._call_soon(wake.set)
