@@ -1,4 +1,4 @@
-"""`spark-submit spark_apps/upsert.py --location … --spec …/job.json`: the data work of an upsert."""
+"""`spark-submit spark_apps/upsert.py --location … --spec …/job.json`: blocks of a log."""
 
 from __future__ import annotations
 

@@ -85,6 +85,7 @@ class Orders:
         interceptor: Callable[..., Any] | None = None,
         *,
         name: str = "it",
+        again: bool = False,
         on_status: OnStatus | None = None,
     ) -> OperationStatus:
         model = next((m for field, m in _MODELS.items() if field in spec), TableCompaction)
@@ -96,7 +97,7 @@ class Orders:
                 "spec": {"tableRef": {"name": "orders"}, **spec},
             }
         )
-        execution = ExecutionOptions(poll_ms=1)
+        execution = ExecutionOptions(poll_ms=1, again=again)
         if interceptor is not None:
             execution = replace(execution, interceptor=interceptor)
         table = Table(self.store, DeltaLog(self.store), "LakeTable/orders")

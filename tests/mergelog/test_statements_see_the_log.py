@@ -28,7 +28,10 @@ DELETE: dict[str, Any] = {"delete": {"where": "value = 'second' OR id = 3"}}
 def merge(orders: Orders) -> dict[str, Any]:
     """Its matched and its new rows follow from records of the log."""
     source = orders.source(rows(range(9, 14), "merged", 20))
-    clauses = {"whenMatched": [{"updateAll": {}}], "whenNotMatched": [{"insertAll": {}}]}
+    clauses: dict[str, Any] = {
+        "whenMatched": [{"updateAll": {}}],
+        "whenNotMatched": [{"insertAll": {}}],
+    }
     return {"merge": {"source": source, "on": "t.id = s.id", **clauses}}
 
 
@@ -95,7 +98,8 @@ class _AtStatement(Before):
             self.seen += 1
             if self.seen < 2:
                 return call()
-        return super().__call__(effect, call)
+        event: Event = super().__call__(effect, call)
+        return event
 
 
 def test_a_restore_that_takes_the_merge_back_makes_it_merge_again(orders: Orders) -> None:

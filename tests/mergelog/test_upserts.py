@@ -1,10 +1,12 @@
-"""`TableUpdate.upsert` and `deleteKeys`, and `TableIngest` by key, through the engine on real files.
+"""`TableUpdate.upsert` and `deleteKeys`, and `TableIngest` by key, through the engine.
 
-Jobs run in this process; `tests/spark/test_upsert_job.py` has real Spark.
+Files are real, jobs run in this process; `tests/spark/test_upsert_job.py` has real Spark.
 """
 
 from __future__ import annotations
 
+import contextlib
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -13,9 +15,12 @@ from deltalake import DeltaTable, write_deltalake
 
 from mergelog.orders import MERGE, Orders, rows
 from mergelog.test_beside import Before
+from support.lake.faults import Fault, ProcessDied, StrikeOnce
 from tandem import mergelog
 from tandem.operations.machine.effects import Point
 from tandem.spec.status import OperationStatus, Phase
+
+VECTORS = {"delta.enableDeletionVectors": "true"}
 
 
 def upsert(orders: Orders, upserts: pa.Table, **options: Any) -> OperationStatus:
@@ -132,7 +137,9 @@ def test_what_the_base_table_went_through_meanwhile_is_recorded(orders: Orders) 
     def overwrite() -> None:
         write_deltalake(orders.location, rows(range(1), "new", 1), mode="overwrite")
 
-    status = upsert(orders, rows(range(5), "mine", 9), interceptor=Before(Point.RECONCILE, overwrite))
+    status = upsert(
+        orders, rows(range(5), "mine", 9), interceptor=Before(Point.RECONCILE, overwrite)
+    )
     assert status.phase is Phase.SUCCEEDED
     # Its instant is after the overwrite; those before it are void, also in the log itself.
     assert orders.view() == [(n, 9, "mine") for n in range(5)]
@@ -170,7 +177,9 @@ def test_appends_and_a_log_compaction_beside_it_do_not_disturb_it(orders: Orders
         orders.append(rows(range(80, 81), "beside", 9))
         assert orders.run({"strategy": "AllBlocks"}, name="stitch").phase is Phase.SUCCEEDED
 
-    status = upsert(orders, rows(range(81, 82), "mine", 9), interceptor=Before(Point.RECONCILE, beside))
+    status = upsert(
+        orders, rows(range(81, 82), "mine", 9), interceptor=Before(Point.RECONCILE, beside)
+    )
     assert status.phase is Phase.SUCCEEDED
     assert orders.view()[-2:] == [(80, 9, "beside"), (81, 9, "mine")]
 
@@ -183,3 +192,48 @@ def test_a_dry_run_and_a_table_without_a_log(orders: Orders) -> None:
     assert status.plan is not None
     assert status.plan.locks == ("Append to the log",)
     assert orders.log.snapshot().version == version
+
+
+# Ingest
+
+
+def ingest(orders: Orders, appended: pa.Table, **options: Any) -> OperationStatus:
+    return orders.run({"source": orders.source(appended)}, **{"name": "ingest", **options})
+
+
+def test_an_ingest_replaces_the_rows_of_its_keys(orders: Orders) -> None:
+    before, base = orders.view(), orders.log.base.snapshot().version
+    status = ingest(orders, rows(range(10, 14), "loaded", 9))
+    assert status.result is not None
+    assert status.result.rows_affected is not None
+    assert status.result.rows_affected.upserted == 4
+    kept = [row for row in before if row[0] < 10]
+    assert orders.view() == [*kept, *((n, 9, "loaded") for n in range(10, 14))]
+    assert orders.log.base.snapshot().version == base
+    assert ingest(orders, rows(range(10, 14), "loaded", 9)).result == status.result
+
+
+def test_an_ingest_that_is_older_than_the_log_is_not_repeated(
+    orders: Orders, tmp_path: Path
+) -> None:
+    """It is found on the table. Repeated by request, it goes to the log, and is found there."""
+    write_deltalake(str(tmp_path / "plain"), rows(range(3), "base", 1), configuration=VECTORS)
+    plain = Orders(tmp_path / "plain")
+    with contextlib.suppress(ProcessDied):
+        ingest(
+            plain,
+            rows(range(2, 5), "loaded", 2),
+            interceptor=StrikeOnce(Point.PUT_COMMIT, Fault.DIE_AFTER),
+        )
+    settings = mergelog.LogSettings(("id",), "at" if orders.ordered else "")
+    mergelog.ensure_log(plain.log, settings, now_ms=0, nonce="made later")
+    found = ingest(plain, rows(range(2, 5), "loaded", 2))
+    assert found.phase is Phase.SUCCEEDED
+    assert found.result is not None
+    assert (found.result.version, found.result.instant) == (1, None)
+    again = ingest(plain, rows(range(2, 5), "loaded", 2), again=True)
+    assert again.result is not None
+    assert again.result.instant == 1
+    assert plain.log.base.snapshot().version == 1
+    assert [row[0] for row in plain.view()] == list(range(5))
+    assert ingest(plain, rows(range(2, 5), "loaded", 2)).result == again.result

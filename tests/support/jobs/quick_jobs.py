@@ -142,9 +142,7 @@ class QuickJobs:
         # Keys that are in two batches, too.
         written = files.write_blocks(rows.to_batches(max_chunksize=3))
         self.hook("written")
-        block_files.publish(
-            opened, block_files.outputs_of(written), written.rows, written.repeated
-        )
+        block_files.publish(opened, block_files.outputs_of(written), written.rows, written.repeated)
         self.hook("published")
 
     def rewrite(self, opened: Control, job: RewriteJob) -> None:

@@ -76,7 +76,8 @@ class UniqueRows:
         last = np.append(~again, True)[: len(keys)]
         tied = np.append(False, again & (ranks[1:] == ranks[:-1]))[: len(keys)] & last
         examples = [
-            self._text(rows, int(at)) for at in np.sort(order[tied])[: SHOWN - len(self.repeated.examples)]
+            self._text(rows, int(at))
+            for at in np.sort(order[tied])[: SHOWN - len(self.repeated.examples)]
         ]
         self.repeated.add(Repeated(int(tied.sum()), examples))
         return rows.take(pa.array(np.sort(order[last])))

@@ -37,7 +37,9 @@ def log_of(table: Table) -> Table:
     """
     found = MergeLog(table.log)
     found.snapshot()
-    return replace(table, store=found.store, log=found.log, display=f"{table.display} (log)", base=table)
+    return replace(
+        table, store=found.store, log=found.log, display=f"{table.display} (log)", base=table
+    )
 
 
 class LogCompactionKind:

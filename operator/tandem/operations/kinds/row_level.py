@@ -153,9 +153,7 @@ class RowLevelKind(ABC, Generic[S]):
             # Serializable: the statement takes effect at the version that was read, and rows that
             # are added later come after it.
             nothing = "no file can hold a row that the statement concerns"
-            return Planned(
-                summary, None, (), nothing_to_do=nothing, prerequisite=prerequisite
-            )
+            return Planned(summary, None, (), nothing_to_do=nothing, prerequisite=prerequisite)
         record = {"statement": run.statement.to_json()}
         job = self.job(run.statement, inputs)
         return Planned(summary, job, locks, record=record, prerequisite=prerequisite)
