@@ -16,6 +16,7 @@ from support.jobs.quick_jobs import QuickJobs
 from tandem import mergelog
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.scan import scan
+from tandem.jobs.runner import JobRunner
 from tandem.operations.execute import ExecutionOptions, OnStatus, finish, open_session
 from tandem.operations.model import Table
 from tandem.operations.ports import Ports
@@ -86,6 +87,7 @@ class Orders:
         *,
         name: str = "it",
         again: bool = False,
+        jobs: JobRunner | None = None,
         on_status: OnStatus | None = None,
     ) -> OperationStatus:
         model = next((m for field, m in _MODELS.items() if field in spec), TableCompaction)
@@ -101,7 +103,7 @@ class Orders:
         if interceptor is not None:
             execution = replace(execution, interceptor=interceptor)
         table = Table(self.store, DeltaLog(self.store), "LakeTable/orders")
-        ports = Ports(jobs=QuickJobs())
+        ports = Ports(jobs=jobs or QuickJobs())
         session = open_session(operation, table, ports, execution, on_status)
         return finish(session, operation, ports)
 
