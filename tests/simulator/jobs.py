@@ -39,6 +39,7 @@ from tandem.jobs.formats import (
     RoundRequest,
     StatementJob,
     StitchJob,
+    UpsertJob,
 )
 from tandem.jobs.results import JobFailure, JobResult, OutputFile
 from tandem.jobs.runner import JobPhase, JobRequest, JobStatus
@@ -149,7 +150,7 @@ class SimulatedJobs:
                 yield from self._rewrite(spec, job)
             elif isinstance(job, IngestJob):
                 yield from self._ingest(spec, job)
-            elif isinstance(job, StitchJob | LogMergeJob):
+            elif isinstance(job, StitchJob | LogMergeJob | UpsertJob):
                 raise NotImplementedError("the simulator has no log yet")
             else:
                 yield from self._rounds(spec, job)

@@ -153,6 +153,8 @@ class RowLevelKind(ABC, Generic[S]):
             # Serializable: the statement takes effect at the version that was read, and rows that
             # are added later come after it.
             nothing = "no file can hold a row that the statement concerns"
+            if prerequisite is not None:
+                nothing = ""  # the merge may add one
             return Planned(summary, None, (), nothing_to_do=nothing, prerequisite=prerequisite)
         record = {"statement": run.statement.to_json()}
         job = self.job(run.statement, inputs)
