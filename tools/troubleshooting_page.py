@@ -49,7 +49,7 @@ LOOK: Final = {
     Reason.DELETION_VECTORS_DISABLED: _TABLE,
     Reason.VERSION_NOT_FOUND: "`tandem history LOCATION`",
     Reason.NOT_MERGE_ON_READ: "`tandem scan LOCATION --base`",
-    Reason.UNMERGED_RECORDS: "`tandem log show LOCATION`",
+    Reason.DUPLICATE_KEYS: _MESSAGE + " names some of the keys",
     Reason.BASE_REPLACED: "`tandem history LOCATION`",
     Reason.BASE_HISTORY_GAP: "`tandem history LOCATION`",
     Reason.STORE_UNSUITABLE: "the store's own documentation on `If-None-Match`",

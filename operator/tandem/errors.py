@@ -52,7 +52,7 @@ class Reason(StrEnum):
     STORAGE_ERROR = "StorageError"
     # The log of a merge-on-read table.
     NOT_MERGE_ON_READ = "NotMergeOnRead"
-    UNMERGED_RECORDS = "UnmergedRecords"
+    DUPLICATE_KEYS = "DuplicateKeys"
     BASE_REPLACED = "BaseReplaced"
     BASE_HISTORY_GAP = "BaseHistoryGap"
     # Services that are needed and do not answer.
@@ -236,10 +236,10 @@ class NotMergeOnRead(TandemError):
     reason = Reason.NOT_MERGE_ON_READ
 
 
-class UnmergedRecords(TandemError):
-    """The log has records that the base table lacks, and that a statement must see."""
+class DuplicateKeys(TandemError):
+    """Several rows of a source have the same key, and nothing says which of them wins."""
 
-    reason = Reason.UNMERGED_RECORDS
+    reason = Reason.DUPLICATE_KEYS
 
 
 class BaseReplaced(TandemError):

@@ -197,6 +197,12 @@ WRONG = [
     # Statements
     update("must have exactly one of update, delete, merge", delete=None),
     update("must have exactly one of update, delete, merge", update={"set": {"a": "1"}}),
+    update("must have exactly one of update, delete, merge, upsert", upsert={"source": DELTA}),
+    update(
+        "version only goes with format Delta",
+        delete=None,
+        deleteKeys={"source": {**DELTA, "format": "Json", "version": 1}},
+    ),
     update("set names a column twice", delete=None, update={"set": {"a": "1", "A": "2"}}),
     update("put column names such as on, off, yes", delete=None, update={"set": {"true": "1"}}),
     update("put column names such as on, off, yes", delete=None, update={"set": {"false": "1"}}),

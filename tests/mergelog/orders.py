@@ -9,18 +9,21 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from deltalake import write_deltalake
 
 from support.jobs.quick_jobs import QuickJobs
 from tandem import mergelog
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.scan import scan
-from tandem.operations.execute import ExecutionOptions, finish, open_session
+from tandem.jobs.runner import JobRunner
+from tandem.operations.execute import ExecutionOptions, OnStatus, finish, open_session
 from tandem.operations.model import Table
 from tandem.operations.ports import Ports
 from tandem.spec.compaction import TableCompaction
 from tandem.spec.log_compaction import LogCompaction
 from tandem.spec.status import OperationStatus
+from tandem.spec.update import TableIngest, TableUpdate
 from tandem.storage import open_store
 
 Rows = list[tuple[int, int, str]]
@@ -58,6 +61,14 @@ def make(folder: Path, ordering: str) -> Path:
     return folder
 
 
+_MODELS: Final[dict[str, type[LogCompaction | TableUpdate | TableIngest]]] = {
+    "strategy": LogCompaction,
+    "source": TableIngest,
+    **dict.fromkeys(("upsert", "deleteKeys", "update", "delete", "merge"), TableUpdate),
+}
+"""The kind of a spec with this field; else a TableCompaction."""
+
+
 class Orders:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -75,8 +86,11 @@ class Orders:
         interceptor: Callable[..., Any] | None = None,
         *,
         name: str = "it",
+        again: bool = False,
+        jobs: JobRunner | None = None,
+        on_status: OnStatus | None = None,
     ) -> OperationStatus:
-        model = LogCompaction if "strategy" in spec else TableCompaction
+        model = next((m for field, m in _MODELS.items() if field in spec), TableCompaction)
         operation = model.model_validate(
             {
                 "apiVersion": "tandem.dev/v1alpha1",
@@ -85,18 +99,24 @@ class Orders:
                 "spec": {"tableRef": {"name": "orders"}, **spec},
             }
         )
-        execution = ExecutionOptions(poll_ms=1)
+        execution = ExecutionOptions(poll_ms=1, again=again)
         if interceptor is not None:
             execution = replace(execution, interceptor=interceptor)
         table = Table(self.store, DeltaLog(self.store), "LakeTable/orders")
-        ports = Ports(jobs=QuickJobs())
-        session = open_session(operation, table, ports, execution)
+        ports = Ports(jobs=jobs or QuickJobs())
+        session = open_session(operation, table, ports, execution, on_status)
         return finish(session, operation, ports)
 
     def append(self, upserts: pa.Table, *, batch: int = 0) -> None:
         """Under a writer's name of its own."""
         with mergelog.LogWriter(self.log, "later", pause=lambda _: None) as writer:
             writer.append(upserts, batch=batch)
+
+    def source(self, rows: pa.Table, name: str = "source") -> dict[str, str]:
+        """A Parquet file beside the table, as a source of an operation."""
+        path = self.folder.parent / f"{name}.parquet"
+        pq.write_table(rows, path)
+        return {"format": "Parquet", "location": path.as_uri()}
 
     def view(self) -> Rows:
         return _sorted(mergelog.MergedView.open(self.log).scan().read_all())

@@ -1,5 +1,6 @@
 """A log compaction or a merge with another commit right before its own: the view is that of a twin
-table, where the other commit was alone (W matrix in small, L1, L4, E13).
+table, where the other commit was alone (W matrix in small, L1, L4, E13). An upsert: as if one came
+after the other.
 """
 
 from __future__ import annotations
@@ -109,3 +110,25 @@ def test_the_view_is_that_of_the_other_commit_alone(
         assert orders.run(again, name=f"again-{number}").phase is Phase.SUCCEEDED
         assert orders.view() == expected
     assert orders.base() == expected
+
+
+@pytest.mark.parametrize("point", some(POINTS))
+@pytest.mark.parametrize("action", some(list(ACTIONS)))
+def test_an_upsert_and_another_commit_come_one_after_the_other(
+    orders: Orders, orders_template: Path, tmp_path: Path, action: str, point: Point
+) -> None:
+    spec = {"upsert": {"source": orders.source(rows(range(4, 7), "mine", 8))}}
+    first, last = (Orders.copy(orders_template, tmp_path / name) for name in ("first", "last"))
+    assert first.run(spec).phase is Phase.SUCCEEDED
+    ACTIONS[action](first)
+    ACTIONS[action](last)
+    assert last.run(spec).phase is Phase.SUCCEEDED
+    before = Before(point, lambda: ACTIONS[action](orders))
+    status = orders.run(spec, before)
+    assert before.done
+    assert status.phase is Phase.SUCCEEDED, status
+    assert orders.view() in (first.view(), last.view())
+    expected = orders.view()
+    for number, again in enumerate((STITCH, MERGE)):
+        assert orders.run(again, name=f"again-{number}").phase is Phase.SUCCEEDED
+        assert orders.view() == expected

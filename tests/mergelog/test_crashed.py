@@ -1,5 +1,5 @@
-"""A log compaction or a merge dies, loses an answer or repeats an effect at any point: the next run
-ends it, its work counts once, and the view stays what it was.
+"""A log compaction, a merge or an upsert dies, loses an answer or repeats an effect at any point:
+the next run ends it, and its work counts once.
 """
 
 from __future__ import annotations
@@ -52,3 +52,30 @@ def test_a_fault_at_any_point_costs_no_record(
         assert [row for row in orders.base() if row[0] != 20] == expected
         marks = [name for name in orders.log.base.snapshot().txns if "tandem.log:" in name]
         assert len(marks) == 1
+
+
+@pytest.mark.parametrize(("point", "fault"), some(CASES))
+def test_a_fault_at_any_point_of_an_upsert_makes_one_instant(
+    orders: Orders, point: Point, fault: Fault
+) -> None:
+    spec = {"upsert": {"source": orders.source(rows(range(10, 16), "mine", 20))}}
+    before = orders.view()
+    expected = [row for row in before if row[0] < 10] + [(n, 20, "mine") for n in range(10, 16)]
+    strike = StrikeOnce(point, fault)
+    with contextlib.suppress(ProcessDied):
+        orders.run(spec, strike)
+    assert strike.struck
+    committed = _instants(orders)
+    assert orders.view() == (expected if committed else before)
+    orders.append(rows(range(15, 16), "later", 20))
+    status = orders.run(spec)
+    assert status.phase is Phase.SUCCEEDED, status
+    assert _instants(orders) == 1
+    # The later instant wins.
+    assert orders.view() == [*expected[:-1], (15, 20, "later" if committed else "mine")]
+
+
+def _instants(orders: Orders) -> int:
+    """How many versions of the log have blocks of an operation."""
+    commits = orders.log.log.commits(1, orders.log.snapshot().version)
+    return sum(any("blocks/" not in add.path for add in commit.adds) for commit in commits)

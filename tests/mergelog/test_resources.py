@@ -1,4 +1,6 @@
-"""Resources of a merge-on-read table: `mergeOnRead` makes the log, statements wait for a merge."""
+"""Resources of a merge-on-read table: `mergeOnRead` makes the log, statements see it, and rows are
+appended by key.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,7 @@ import json
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 from typer.testing import CliRunner, Result
@@ -28,12 +31,6 @@ apiVersion: tandem.dev/v1alpha1
 kind: TableUpdate
 metadata: {name: fix}
 spec: {tableRef: {name: orders}, update: {where: "id = 2", set: {value: "'fixed'"}}}
-"""
-MERGE = """---
-apiVersion: tandem.dev/v1alpha1
-kind: TableCompaction
-metadata: {name: merge}
-spec: {tableRef: {name: orders}, type: LogMerge}
 """
 BY_ID = ", mergeOnRead: {keys: [ID], orderingColumn: at, deletesKept: 24h}"
 
@@ -113,20 +110,57 @@ def test_a_table_without_deletion_vectors_is_refused_unless_they_are_enabled(
     assert mergelog.open_log(str(table)).exists()
 
 
-def test_statements_are_refused_until_the_log_is_merged(table: Path) -> None:
+def test_a_statement_sees_the_log_without_a_merge_of_its_own(table: Path) -> None:
     assert run(table, BY_ID).exit_code == 0
     log = mergelog.open_log(str(table))
     with mergelog.LogWriter(log, "shop") as writer:
         writer.append(pa.table({"id": [2], "at": [2], "value": ["new"]}), batch=0)
-    refused = run(table, BY_ID, UPDATE)
-    assert "UnmergedRecords" in refused.stdout
-    assert run(table, BY_ID, MERGE).exit_code == 0
-    again = CliRunner().invoke(
-        app,
-        ["run", "-f", str(table.parent / "resources.yaml"), "-o", "json"],
-        catch_exceptions=False,
-    )
-    assert json.loads(again.stdout)[1]["status"]["result"]["version"] == 1
-    assert run(table, BY_ID, UPDATE.replace("fix}", "fix-it}")).exit_code == 0
+    updated = run(table, BY_ID, UPDATE)
+    assert updated.exit_code == 0, updated.output
+    # The merge, and the update; a log has no part in what others see of the table.
+    assert json.loads(updated.stdout)[1]["status"]["result"]["version"] == 2
     rows = mergelog.scan(str(table)).read_all().sort_by("id")
-    assert rows["value"].to_pylist() == ["a", "fixed"]
+    assert rows.select(["at", "value"]).to_pylist() == [
+        {"at": 1, "value": "a"},
+        {"at": 2, "value": "fixed"},
+    ]
+
+
+@pytest.mark.parametrize("statement", ["upsert", "deleteKeys"])
+def test_rows_by_key_need_a_log(table: Path, statement: str) -> None:
+    pq.write_table(pa.table({"id": [2], "at": [2]}), table.parent / "source.parquet")
+    source = f"{{format: Parquet, location: {(table.parent / 'source.parquet').as_uri()}}}"
+    appends = f"""---
+apiVersion: tandem.dev/v1alpha1
+kind: TableUpdate
+metadata: {{name: rows}}
+spec: {{tableRef: {{name: orders}}, {statement}: {{source: {source}}}}}
+"""
+    refused = run(table, "", appends)
+    assert refused.exit_code == 1
+    assert "NotMergeOnRead" in refused.stdout
+    done = run(table, BY_ID, appends)
+    assert done.exit_code == 0, done.output
+    rows = mergelog.scan(str(table)).read_all().sort_by("id").to_pylist()
+    expected = [{"id": 1, "at": 1, "value": "a", "share": 0.5}]
+    if statement == "upsert":
+        expected += [{"id": 2, "at": 2, "value": None, "share": None}]
+    assert rows == expected
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("upsert: {source: S, where: 'id = 1'}", "where"),
+        ("upsert: {source: S}, deleteKeys: {source: S}", "exactly one of"),
+        ("upsert: {}", "source"),
+        ("deleteKeys: {keys: [1]}", "keys"),
+    ],
+)
+def test_rows_by_key_that_cannot_be_are_refused(table: Path, spec: str, message: str) -> None:
+    spec = spec.replace("S", "{format: Parquet, location: file:///tmp/none}")
+    resource = UPDATE.replace('update: {where: "id = 2", set: {value: "\'fixed\'"}}', spec)
+    assert spec in resource
+    refused = run(table, BY_ID, resource)
+    assert refused.exit_code != 0
+    assert message in refused.output

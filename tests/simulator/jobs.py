@@ -40,6 +40,7 @@ from tandem.jobs.formats import (
     RoundRequest,
     StatementJob,
     StitchJob,
+    UpsertJob,
 )
 from tandem.jobs.results import JobFailure, JobResult, OutputFile
 from tandem.jobs.runner import JobPhase, JobRequest, JobStatus
@@ -158,7 +159,7 @@ class SimulatedJobs:
                 yield from self._rewrite(spec, job)
             elif isinstance(job, IngestJob):
                 yield from self._ingest(spec, job)
-            elif isinstance(job, StitchJob | LogMergeJob):
+            elif isinstance(job, StitchJob | LogMergeJob | UpsertJob):
                 yield from log_job(Control(spec, store))
             else:
                 yield from self._rounds(spec, job)

@@ -76,6 +76,7 @@ def _lines(outcome: ResourceOutcome, sources: SourceSummaries) -> list[tuple[str
     return [
         ("statement", spec_summary.clause_by_clause(plan.statement or "")),
         *lines,
+        ("first", plan.first or ""),
         ("reads", f"version {plan.read_version}: {file_count(plan.inputs)}, "
                   f"{human_bytes(plan.input_bytes)}"),
         ("segments", segments),

@@ -128,6 +128,7 @@ def _rows(status: ResourceStatus) -> str:
                 (affected.updated, "updated"),
                 (affected.deleted, "deleted"),
                 (affected.inserted, "inserted"),
+                (affected.upserted, "upserted"),
             )
             if count
         ]

@@ -35,6 +35,7 @@ class OperationKind(StrEnum):
     DELETE = "Delete"  # hide rows, never write any
     MERGE = "Merge"  # all of the above
     LOG_COMPACTION = "LogCompaction"  # stitch blocks of a log of Tandem's
+    LOG_APPEND = "LogAppend"  # add blocks to a log of Tandem's
 
 
 _READ = frozenset({OperationKind.READ})
@@ -42,7 +43,8 @@ _STATEMENTS = frozenset({OperationKind.UPDATE, OperationKind.DELETE, OperationKi
 _NEW_VALUES = frozenset({OperationKind.INGEST, OperationKind.UPDATE, OperationKind.MERGE})
 _NEW_FILES = _NEW_VALUES | {OperationKind.COMPACTION}
 _WRITES = _NEW_FILES | _STATEMENTS
-_ALL = _WRITES | _READ | {OperationKind.LOG_COMPACTION}
+_OF_LOG = frozenset({OperationKind.LOG_COMPACTION, OperationKind.LOG_APPEND})
+_ALL = _WRITES | _READ | _OF_LOG
 _NOTHING: frozenset[OperationKind] = frozenset()
 
 InUse = Callable[[Metadata, StructType], bool]
@@ -278,7 +280,7 @@ def refusals(
     if not reads:
         yield from _forgets(metadata)
     schema = parse(metadata.schema_string)
-    if not reads and kind is not OperationKind.LOG_COMPACTION:
+    if not reads and kind not in _OF_LOG:
         for column in filter(is_reserved_column, (field.name for field in schema)):
             yield f"column {column}", f"names that begin with {HIDDEN_PREFIX} are our own"
     if kind in _STATEMENTS:

@@ -50,6 +50,7 @@ class JobKind(StrEnum):
     MERGE = "Merge"
     STITCH = "Stitch"
     LOG_MERGE = "LogMerge"
+    UPSERT = "Upsert"
 
 
 class InputFile(Format):
@@ -311,8 +312,36 @@ class LogMergeJob(Job):
         return max(1, len(self.inputs))
 
 
+class UpsertJob(Job):
+    """Write the rows of a source as blocks of a log, one a key; its table is the log.
+
+    The source is as in `IngestJob`; `field` is where it stands in the resource, for errors.
+    `blocks` is how the blocks are written: the columns of the base table at the version that was
+    planned on, with the log's own two. With `deletes`, the source has the keys, and the ordering
+    column if there is one, and each row deletes its key. `max_block_bytes` is the size at which a
+    block is split.
+    """
+
+    app: ClassVar[str] = "upsert"
+    kind: Literal[JobKind.UPSERT] = JobKind.UPSERT
+    source_format: str
+    source_location: str
+    source_options: dict[str, str] = Field(default_factory=dict)
+    source_version: int | None = None
+    field: str
+    blocks: JobTable
+    keys: tuple[str, ...]
+    ordering_column: str = ""
+    deletes: bool = False
+    max_block_bytes: int
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        return (self.source_location,)
+
+
 AnyJob = Annotated[
-    RewriteJob | StatementJob | IngestJob | MergeJob | StitchJob | LogMergeJob,
+    RewriteJob | StatementJob | IngestJob | MergeJob | StitchJob | LogMergeJob | UpsertJob,
     Field(discriminator="kind"),
 ]
 APPS: Final = frozenset(job.app for job in get_args(get_args(AnyJob)[0]))

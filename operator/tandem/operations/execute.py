@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tandem.delta.log import maintenance
 from tandem.delta.log.snapshot import Snapshot
@@ -14,7 +14,7 @@ from tandem.operations.model import Identity, Table
 from tandem.operations.ports import Ports
 from tandem.operations.registry import kind_of, table_of
 from tandem.operations.report.status import status_of
-from tandem.operations.session.identity import identify
+from tandem.operations.session.identity import has_begun, identify, is_recorded
 from tandem.operations.session.options import Interceptor, PerformerOptions, passthrough
 from tandem.operations.session.performer import Performer
 from tandem.operations.session.session import Session
@@ -60,13 +60,7 @@ def open_session(
 
     Raises: TableNotFound, NotMergeOnRead, StorageError.
     """
-    opened = table_of(resource, table)
-    if opened is not table:
-        table, snapshot = opened, None
-    latest = table.log.snapshot() if snapshot is None else table.log.update(snapshot)
-    identity = identify(
-        resource, table, latest, again=execution.again, only_failed=execution.only_failed
-    )
+    table, latest, identity = _opened(resource, table, snapshot, execution)
     spec = resource.spec
     limits = Limits(
         backoff_limit=spec.backoff_limit,
@@ -80,7 +74,8 @@ def open_session(
         priority=spec.priority,
         maintain=lambda table_, snapshot_: _maintain(table_, snapshot_, ports),
     )
-    performer = Performer(identity, table, kind_of(resource), ports, options, execution.interceptor)
+    kind = kind_of(resource, table)
+    performer = Performer(identity, table, kind, ports, options, execution.interceptor)
     performer.work.latest = latest
     deadline = spec.active_deadline_seconds
     start = ports.clock.now_ms() if started_ms is None else started_ms
@@ -88,6 +83,15 @@ def open_session(
     def watch(state: OperationState) -> None:
         if on_status is not None:
             on_status(_status(state, identity, resource, start, ports.clock.now_ms()))
+
+    def open_first(first: Operation, changed: Callable[[], None]) -> Session:
+        # A run that was begun is ended first, perhaps that of an earlier process.
+        last = identify(first, table, latest, again=False)
+        again = is_recorded(table, last.operation_id)
+        options = replace(execution, again=again, only_failed=False)
+        return open_session(
+            first, table, ports, options, lambda _: changed(), started_ms=start, snapshot=latest
+        )
 
     return Session(
         performer,
@@ -97,7 +101,30 @@ def open_session(
         deadline_ms=None if deadline is None else deadline * 1000,
         watch=watch,
         identity=identity,
+        open_first=open_first,
     )
+
+
+def _opened(
+    resource: Operation, table: Table, snapshot: Snapshot | None, execution: ExecutionOptions
+) -> tuple[Table, Snapshot, Identity]:
+    """The table that the operation works on, its latest version, and the operation's identity."""
+
+    def identified(table: Table, snapshot: Snapshot | None) -> tuple[Table, Snapshot, Identity]:
+        latest = table.log.snapshot() if snapshot is None else table.log.update(snapshot)
+        again, only_failed = execution.again, execution.only_failed
+        identity = identify(resource, table, latest, again=again, only_failed=only_failed)
+        return table, latest, identity
+
+    of = table_of(resource, table)
+    if of is table:
+        return identified(table, snapshot)
+    found = identified(of, None)
+    if resource.on_log or has_begun(of, found[1], found[2].operation_id):
+        return found
+    # One that began on the table before it had a log, or has ended there, must not begin again.
+    before = identified(table, snapshot)
+    return before if has_begun(table, before[1], before[2].operation_id) else found
 
 
 def finish(session: Session, resource: Operation, ports: Ports) -> OperationStatus:

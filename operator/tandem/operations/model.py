@@ -12,7 +12,7 @@ from typing import Protocol
 
 from pyroaring import BitMap64
 
-from tandem.delta.actions import AddFile, DeletionVector, Txn
+from tandem.delta.actions import Action, AddFile, DeletionVector, Txn
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.snapshot import Snapshot
 from tandem.delta.protocol import OperationKind
@@ -24,6 +24,7 @@ from tandem.operations.attempt.records import PlanRecord
 from tandem.operations.machine.events import Verdict
 from tandem.operations.rounds.port import NoSmallRounds, SmallRounds
 from tandem.operations.rounds.source_copy import SourceCopy
+from tandem.spec.common import Operation
 from tandem.spec.status import Plan, Reconciled, RowsAffected
 from tandem.spec.table import LakeTable
 from tandem.storage.store import Store
@@ -69,7 +70,8 @@ class Identity:
 @dataclass(frozen=True, slots=True)
 class Planned:
     """The result of `Kind.plan`. With `nothing_to_do` there is no job; it is `superseded` if an
-    earlier attempt had found something to do."""
+    earlier attempt had found something to do. `prerequisite` is an operation on the same table that
+    has to end before the plan can be made: this one is a preview."""
 
     summary: Plan
     job: AnyJob | None
@@ -77,6 +79,7 @@ class Planned:
     nothing_to_do: str = ""
     superseded: bool = False
     record: Mapping[str, object] = field(default_factory=dict)  # further fields of PlanRecord
+    prerequisite: Operation | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +114,11 @@ class ChangeSet:
     """The content of a commit, before deletion vectors are written.
 
     `marked`: existing files that get a new deletion vector, each with all its deleted positions.
-    `operation` is Delta's standard name. `txns` are further ones that the commit records. `row_map`
-    is the row map to publish with the commit, "" for none. `instants` are the intervals of a log
-    whose blocks the commit replaces, `1-3`.
+    `operation` is Delta's standard name. `txns` are further ones that the commit records, and
+    `further` other actions, which the result does not count. `row_map` is the row map to publish
+    with the commit, "" for none. `instants` are the intervals of a log whose blocks the commit
+    replaces, `1-3`. `blocks` counts the blocks that it appends to a log; None if that is not what
+    it does.
     """
 
     operation: str
@@ -131,6 +136,8 @@ class ChangeSet:
     reconciled: Reconciled = field(default_factory=Reconciled)
     row_map: bytes = b""
     txns: tuple[Txn, ...] = ()
+    further: tuple[Action, ...] = ()
+    blocks: int | None = None
     details: Mapping[str, object] = field(default_factory=dict)
     summary: tuple[str, ...] = ()
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from tandem.mergelog.state.log_table import MergeLog
 from tandem.operations.kinds.compaction import CompactionKind
 from tandem.operations.kinds.ingest import IngestKind
 from tandem.operations.kinds.log_compaction import LogCompactionKind, log_of
@@ -17,6 +18,7 @@ from tandem.operations.kinds.log_merge import LogMergeKind
 from tandem.operations.kinds.merge import MergeKind
 from tandem.operations.kinds.segment_rewrite import SegmentRewriteKind
 from tandem.operations.kinds.update import UpdateKind
+from tandem.operations.kinds.upsert import UpsertKind
 from tandem.operations.model import Kind, Table
 from tandem.spec.resources import (
     CompactionType,
@@ -48,12 +50,24 @@ PERFORMED_BY: Final[dict[type[Operation], Callable[[Any], Kind]]] = {
 }
 
 
-def kind_of(resource: Operation) -> Kind:
-    """The implementation of a resource's kind."""
+def kind_of(resource: Operation, table: Table) -> Kind:
+    """The implementation of a resource's kind on the table that it works on (`table_of`)."""
+    if table.base is not None and isinstance(resource, TableUpdate | TableIngest):
+        return UpsertKind(resource)
     return PERFORMED_BY[type(resource)](resource)
 
 
 def table_of(resource: Operation, table: Table) -> Table:
-    """The table that an operation works on: its own, or that table's log. Raises: NotMergeOnRead,
-    UnsupportedFeature."""
-    return log_of(table) if resource.on_log else table
+    """The table that an operation works on: its own, or that table's log. A TableIngest appends to
+    the log if there is one, so that rows replace those of their keys.
+
+    Raises: NotMergeOnRead, UnsupportedFeature.
+    """
+    match resource:
+        case TableUpdate():
+            on_log = resource.spec.appends
+        case TableIngest():
+            on_log = MergeLog(table.log).exists()
+        case _:
+            on_log = resource.on_log
+    return log_of(table) if on_log else table

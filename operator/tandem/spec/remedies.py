@@ -47,8 +47,8 @@ MEANING: Final[Mapping[Reason, str]] = {
     Reason.STORAGE_FULL: "The store is full.",
     Reason.STORAGE_ERROR: "The store failed in another way.",
     Reason.NOT_MERGE_ON_READ: "The table has no log: `spec.mergeOnRead` is not set.",
-    Reason.UNMERGED_RECORDS: "The log has records that the table lacks; the statement would not "
-    "see them.",
+    Reason.DUPLICATE_KEYS: "Several rows of the source have the same key, and no ordering column "
+    "decides which of them wins.",
     Reason.BASE_REPLACED: "Another writer replaced the base table, and whether the unmerged "
     "records are still valid is not certain.",
     Reason.BASE_HISTORY_GAP: "Commits of the base table are gone that decide which unmerged "
@@ -121,8 +121,8 @@ REMEDY: Final[Mapping[Reason, str]] = {
     + ".",
     Reason.VERSION_NOT_FOUND: "Name a version that the log still has: `tandem history`.",
     Reason.NOT_MERGE_ON_READ: "Use an operation for tables without a log.",
-    Reason.UNMERGED_RECORDS: "Merge the log: a TableCompaction of type `LogMerge`, then "
-    "`kubectl tandem retry`.",
+    Reason.DUPLICATE_KEYS: "Remove the repeated rows from the source, and create another "
+    "operation.",
     Reason.BASE_REPLACED: "Decide whether the unmerged records are still valid: `tandem log "
     "resolve`.",
     Reason.BASE_HISTORY_GAP: "Decide whether the unmerged records are still valid: `tandem log "

@@ -131,6 +131,8 @@ class Plan(StatusModel):
     """What it locks."""
     statement: str | None = None
     """The canonical statement."""
+    first: str | None = None
+    """What runs before it; the plan is then made again."""
 
 
 class RowsAffected(StatusModel):
@@ -140,6 +142,8 @@ class RowsAffected(StatusModel):
     """Rows deleted."""
     inserted: int = 0
     """Rows added."""
+    upserted: int | None = None
+    """Rows appended to the log of a merge-on-read table."""
 
 
 class ReconciledCommit(StatusModel):
@@ -221,6 +225,10 @@ class OperationResult(StatusModel):
     """Size of the new blocks."""
     instants: tuple[str, ...] | None = None
     """The intervals of instants of the replaced blocks, one for each run: `1-3`."""
+    blocks: int | None = None
+    """Blocks that it appended to the log of a merge-on-read table."""
+    instant: int | None = None
+    """The version of that log."""
     reconciled: Reconciled | None = None
     """What others had committed meanwhile, and what became of it."""
     summary: tuple[str, ...] | None = None

@@ -210,6 +210,16 @@ class Merge(Model):
         return self
 
 
+class Upsert(Model):
+    source: Source
+    """Rows to write: whole rows, each in place of the row with its key."""
+
+
+class DeleteKeys(Model):
+    source: Source
+    """Keys whose rows are deleted, and the ordering column if the log has one."""
+
+
 class Isolation(StrEnum):
     WRITE_SERIALIZABLE = "WriteSerializable"
     SERIALIZABLE = "Serializable"
@@ -228,6 +238,10 @@ class TableUpdateSpec(OperationSpec):
     """Delete rows."""
     merge: Merge | None = None
     """Merge a source into the table: update, delete and insert rows at once."""
+    upsert: Upsert | None = None
+    """Append the rows of a source to the log of a merge-on-read table, by key."""
+    delete_keys: DeleteKeys | None = None
+    """Append deletes of the keys of a source to the log of a merge-on-read table."""
     isolation: Isolation = Isolation.WRITE_SERIALIZABLE
     """`WriteSerializable`: rows appended while the statement runs may stay as they are.
     `Serializable`: the statement takes effect at its commit."""
@@ -238,13 +252,19 @@ class TableUpdateSpec(OperationSpec):
 
     @model_validator(mode="after")
     @cel(
-        "[has(self.update), has(self.delete), has(self.merge)].exists_one(given, given)",
-        "must have exactly one of update, delete, merge",
+        "[has(self.update), has(self.delete), has(self.merge), has(self.upsert), "
+        "has(self.deleteKeys)].exists_one(given, given)",
+        "must have exactly one of update, delete, merge, upsert, deleteKeys",
         hides_value=True,
     )
     def _one_statement(self) -> TableUpdateSpec:
-        _exactly_one(self, "update", "delete", "merge")
+        _exactly_one(self, "update", "delete", "merge", "upsert", "delete_keys")
         return self
+
+    @property
+    def appends(self) -> bool:
+        """Whether it appends to the log of a merge-on-read table, and reads no row of it."""
+        return self.upsert is not None or self.delete_keys is not None
 
     @field_validator("update")
     @classmethod
@@ -273,9 +293,9 @@ class TableUpdate(Operation):
 
     @classmethod
     def source_in(cls, spec: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
-        """That of a merge."""
-        merge = spec.get("merge") or {}
-        return "spec.merge.source", merge.get("source") or {}
+        """That of a merge, an upsert or a delete by key."""
+        name = next((n for n in ("upsert", "deleteKeys") if spec.get(n)), "merge")
+        return f"spec.{name}.source", (spec.get(name) or {}).get("source") or {}
 
 
 class TableIngestSpec(OperationSpec):

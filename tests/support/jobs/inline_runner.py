@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from tandem.jobs.runner import JobPhase, JobRequest, JobStatus
 from tandem.spark.jobs import ingest, log_merge, merge, rewrite, statement, stitch
+from tandem.spark.jobs.upsert import job as upsert
 from tandem.spark.runtime import control
 from tandem.spark.runtime.control import Control
 
@@ -54,6 +55,8 @@ class InlineRunner:
                     merge.run(opened, self._spark, stop=stop)
                 case "ingest":
                     ingest.run(opened, self._spark)
+                case "upsert":
+                    upsert.run(opened, self._spark)
                 case "stitch":
                     stitch.run(opened, self._spark.sparkContext)
                 case "log_merge":

@@ -32,14 +32,17 @@ from tandem.jobs.formats import (
     RewriteJob,
     StatementJob,
     StitchJob,
+    UpsertJob,
 )
 from tandem.jobs.results import JobResult
 from tandem.jobs.runner import JobPhase, JobRequest, JobStatus
+from tandem.mergelog.rows.columns import converted
 from tandem.rowmap.binary_format import to_bytes
 from tandem.rowmap.rowmap import merge
 from tandem.spark.jobs import log_merge, rewrite, stitch
+from tandem.spark.jobs.upsert import block_files
 from tandem.spark.runtime import control
-from tandem.spark.runtime.control import Control, output_file
+from tandem.spark.runtime.control import Control, job_table_format, output_file
 from tandem.spark.runtime.frames import dead_rows
 from tandem.spark.runtime.ipc import to_file
 
@@ -123,8 +126,26 @@ class QuickJobs:
             self.hook("written")
             log_merge.publish(opened, won, matches)
             self.hook("published")
+        elif isinstance(job, UpsertJob):
+            self.upsert(opened, job)
         else:
             self.round(opened, job, job.inputs, 0)
+
+    def upsert(self, opened: Control, job: UpsertJob) -> None:
+        source = pq.read_table(unquote(urlsplit(job.source_location).path))
+        schema = job_table_format(job.blocks).schema
+        columns = {
+            name: converted(source[name], schema[name])
+            for name in block_files.columns_of(job)
+            if name in source.column_names
+        }
+        rows = pa.table(columns).sort_by([(key, "ascending") for key in job.keys])
+        files = block_files.BlockFiles(opened.store, block_files.block_work(opened, job))
+        # Keys that are in two batches, too.
+        written = files.write_blocks(rows.to_batches(max_chunksize=3))
+        self.hook("written")
+        block_files.publish(opened, block_files.outputs_of(written), written.rows, written.repeated)
+        self.hook("published")
 
     def rewrite(self, opened: Control, job: RewriteJob) -> None:
         spec = opened.spec

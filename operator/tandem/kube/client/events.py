@@ -142,7 +142,8 @@ def _did(message: str, status: OperationStatus) -> str:
         return message
     rows = result.rows_affected
     did = [("rows", rows.updated, "updated"), ("rows", rows.deleted, "deleted"),
-           ("rows", rows.inserted, "inserted")] if rows else []  # fmt: skip
+           ("rows", rows.inserted, "inserted"),
+           ("rows", rows.upserted or 0, "upserted")] if rows else []  # fmt: skip
     did += [
         ("files", result.files_removed or 0, "removed"),
         ("files", result.files_added or 0, "added"),

@@ -7,19 +7,16 @@ itself (another schema, or another table at the same location).
 from __future__ import annotations
 
 from tandem.delta import protocol
-from tandem.delta.log.delta_log import DeltaLog
-from tandem.jobs.formats import IngestJob, JobSpec
+from tandem.jobs.formats import IngestJob
 from tandem.locks.model import WHOLE_TABLE
-from tandem.operations.attempt import paths, records
 from tandem.operations.kinds.table.job_files import output_add
 from tandem.operations.kinds.table.segment_numbers import new_segment, numbers_at
+from tandem.operations.kinds.table.sources import check_source, version_of_source
 from tandem.operations.kinds.table.table_changes import verdict_of_table
 from tandem.operations.machine.events import Verdict
 from tandem.operations.model import ChangeSet, Decision, OutputFileChange, Planned, Work
-from tandem.spark.sources.options import checked, storage_options
 from tandem.spec.status import Plan, Reconciled, RowsAffected
-from tandem.spec.update import SourceFormat, TableIngest
-from tandem.storage import allowed_locations, open_store
+from tandem.spec.update import TableIngest
 from tandem.timeline.segments import output_tags
 
 
@@ -33,13 +30,7 @@ class IngestKind:
 
     def plan(self, work: Work) -> Planned:
         source = self._resource.spec.source
-        checked(source.format.value, source.options)
-        allowed_locations.require(
-            source.location,
-            work.table.allowed_prefixes,
-            resource=self._resource.id,
-            field="spec.source.location",
-        )
+        check_source(work, source, resource=self._resource.id, field="spec.source")
         summary = Plan(
             read_version=work.snapshot.version,
             inputs=0,
@@ -51,25 +42,13 @@ class IngestKind:
             source_format=source.format.value,
             source_location=source.location,
             source_options=dict(source.options),
-            source_version=self._source_version(work),
+            source_version=version_of_source(work, source),
             target_file_size=self._resource.spec.target_file_size,
         )
         return Planned(summary, job, (WHOLE_TABLE,))
 
     def plan_of_adopted(self, work: Work) -> Planned:
         return Planned(work.frozen[0].summary, None, (WHOLE_TABLE,))
-
-    def _source_version(self, work: Work) -> int | None:
-        """The version of a Delta source: all attempts read that of the first one."""
-        source = self._resource.spec.source
-        if source.format is not SourceFormat.DELTA or source.version is not None:
-            return source.version
-        path = paths.job(work.identity.operation_id, 1)
-        first = records.load(work.table.store, path, JobSpec)
-        if first is not None and isinstance(first.job, IngestJob):
-            return first.job.source_version
-        options = storage_options(source.location, work.table.location, work.table.storage_options)
-        return DeltaLog(open_store(source.location, options)).latest_version()
 
     def load(self, work: Work, round_: int) -> None:
         """Does nothing: the result consists of its files alone."""

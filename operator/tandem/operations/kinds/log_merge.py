@@ -35,11 +35,11 @@ from tandem.mergelog.state.log_table import (
     block_format,
     log_partitions,
     settings_of,
-    state_of,
 )
 from tandem.mergelog.state.model import MERGED, LogState, in_order
 from tandem.operations.attempt.sidecars import read_sidecar
 from tandem.operations.kinds.table.job_files import output_add, require_inside
+from tandem.operations.kinds.table.merged import log_as_of
 from tandem.operations.kinds.table.segment_numbers import new_segment, numbers_at
 from tandem.operations.kinds.table.snapshot_view import SnapshotView, VectorCache
 from tandem.operations.kinds.table.table_changes import verdict_of_table
@@ -51,14 +51,6 @@ from tandem.timeline.segments import output_tags
 
 _LOCK: tuple[LockResource, ...] = (segment(LOG_FOLDER),)
 """Two merges of one log exclude each other; other operations are reconciled with at the commit."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Unmerged:
-    """The log as of a version of the base table: a version of it, and what it says then."""
-
-    snapshot: Snapshot
-    state: LogState
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +87,7 @@ class LogMergeKind:
         self._forget()
         base = work.snapshot
         log = MergeLog(work.table.log)
-        found = _as_of(log, log.snapshot(), base)
+        found = log_as_of(log, base.version)
         blocks = found.state.unmerged
         size = sum(block.size for block in blocks)
         summary = Plan(read_version=base.version, inputs=len(blocks), input_bytes=size)
@@ -298,20 +290,6 @@ class LogMergeKind:
             ),
             txns=(Txn(MERGED + log_id, job.log_version, work.now_ms),),
         )
-
-
-def _as_of(log: MergeLog, newest: Snapshot, base: Snapshot) -> _Unmerged:
-    """The newest version of the log that has looked no further than a version of the base table.
-
-    The log is read after the base table here: that version cannot lack an instant that the base
-    table holds.
-    """
-    history = BaseHistory(log, newest)
-    if state_of(newest).base <= base.version:
-        return _Unmerged(newest, history.at(base.version))
-    instant, state = history.instant_before(base.version)
-    # Before the first version of the log there is nothing to merge.
-    return _Unmerged(log.snapshot(max(instant, 0)), state)
 
 
 def _job(spec: JobSpec) -> LogMergeJob:

@@ -34,7 +34,7 @@ from tandem.operations.kinds.statement_run import (
 )
 from tandem.operations.kinds.table.commit_history import CommitHistory
 from tandem.operations.kinds.table.job_files import input_file, require_inside
-from tandem.operations.kinds.table.merged import require_merged
+from tandem.operations.kinds.table.merged import StatementLog
 from tandem.operations.kinds.table.snapshot_view import SnapshotView, VectorCache
 from tandem.operations.kinds.table.table_changes import verdict_of_table
 from tandem.operations.machine.events import Verdict
@@ -51,6 +51,8 @@ from tandem.timeline.segments import segment_name
 MAX_SEGMENT_LOCKS = 1_000
 """A statement that concerns more segments locks the whole table, to keep the lock entry small."""
 
+MERGES_FIRST = "a LogMerge: the statement has to see the records of the log"
+
 _OfJob = rule.ReadyToCommit | rule.Evaluate | rule.Reexecute | rule.StatementConflict
 
 
@@ -66,6 +68,7 @@ class RowLevelKind(ABC, Generic[S]):
         self._resource = resource
         self._cache: VectorCache | None = None
         self._run: StatementRun[S] | None = None
+        self._log = StatementLog()
 
     # What differs
 
@@ -123,7 +126,7 @@ class RowLevelKind(ABC, Generic[S]):
                 remedy="Set enableDeletionVectors: true in the LakeTable; old readers may then "
                 "refuse the table",
             )
-        require_merged(work.table)
+        prerequisite = self._log.prerequisite(work, self._resource)
         run = self._begin(work)
         view = run.history.remember(snapshot)
         selected = self.selects(run.statement, snapshot).of(snapshot.files)
@@ -142,6 +145,7 @@ class RowLevelKind(ABC, Generic[S]):
             cost_bytes=sum(file.size for file in inputs),
             segments=names,
             statement=run.statement.canonical,
+            first=None if prerequisite is None else MERGES_FIRST,
             locks=tuple(f"Update segment {r.segment}" if r.segment else "Update the table"
                         for r in locks),
         )  # fmt: skip
@@ -149,10 +153,12 @@ class RowLevelKind(ABC, Generic[S]):
             # Serializable: the statement takes effect at the version that was read, and rows that
             # are added later come after it.
             nothing = "no file can hold a row that the statement concerns"
-            return Planned(summary, None, (), nothing_to_do=nothing)
+            if prerequisite is not None:
+                nothing = ""  # the merge may add one
+            return Planned(summary, None, (), nothing_to_do=nothing, prerequisite=prerequisite)
         record = {"statement": run.statement.to_json()}
         job = self.job(run.statement, inputs)
-        return Planned(summary, job, locks, record=record)
+        return Planned(summary, job, locks, record=record, prerequisite=prerequisite)
 
     def plan_of_adopted(self, work: Work) -> Planned:
         summary = work.frozen[0].summary
@@ -231,6 +237,8 @@ class RowLevelKind(ABC, Generic[S]):
                 "deletion vectors were switched off",
                 Reason.DELETION_VECTORS_DISABLED,
             )
+        if self._log.was_restored(work):
+            return Decision(Verdict.REPLAN, "a restore took merged records out of the table")
         run = self._run
         assert run is not None
         latest = run.history.remember(snapshot)

@@ -53,6 +53,12 @@ class EarlierFound:
 
 
 @dataclass(frozen=True, slots=True)
+class PrerequisiteFound:
+    """Another operation has to end before this one can plan. The session performs that one, and
+    passes the event on once it has ended well."""
+
+
+@dataclass(frozen=True, slots=True)
 class Ending:
     """How an operation ended, for its status; if `elsewhere`, only how this session ended."""
 
@@ -243,6 +249,7 @@ Event = (
     | TableRead
     | EarlierFound
     | CommitFound
+    | PrerequisiteFound
     | PlanMade
     | EndedBeforeStart
     | RecordedBefore

@@ -39,6 +39,7 @@ from tandem.operations.machine.events import (
     LocksGranted,
     LocksWaiting,
     PlanMade,
+    PrerequisiteFound,
     RecordedBefore,
     RoundDone,
     Started,
@@ -67,6 +68,8 @@ def step(state: OperationState, event: Event) -> Transition:
             return startup.attempt_adopted(state, event)
         case AdoptionRefused():
             return startup.adoption_refused(state, event)
+        case PrerequisiteFound():
+            return do(state, Point.READ_TABLE)  # then plan on what it has committed
         case PlanMade():
             return execution.plan_made(state, event)
         case ClaimLost():

@@ -94,6 +94,7 @@ def actions(work: Work, attempt: int, fencing: int) -> list[Action]:
     if change.numbers is not None and change.numbers.highest >= 0:
         found.append(change.numbers.txn(work.now_ms))
     found += change.txns
+    found += change.further
     gone = [*change.removes, *(file.add for file in change.marked)]
     found += (
         remove_of(add, deletion_ms=work.now_ms, data_change=change.data_change) for add in gone
@@ -137,6 +138,8 @@ def result_of(work: Work, version: int) -> OperationResult:
         bytes_removed=sum(add.size for add in change.removes),
         rows_affected=change.rows,
         segments=change.segments or None,
+        blocks=change.blocks,
+        instant=None if change.blocks is None else version,
         reconciled=change.reconciled,
         summary=change.summary or None,
     )

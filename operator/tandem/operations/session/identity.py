@@ -46,7 +46,7 @@ def identify(
         )
 
     run = 1
-    while _began(table, snapshot, at(run + 1).operation_id):
+    while has_begun(table, snapshot, at(run + 1).operation_id):
         run += 1
     latest = at(run)
     if _of_another_table(table, snapshot, latest.operation_id):
@@ -57,15 +57,20 @@ def identify(
     return latest
 
 
-def _began(table: Table, snapshot: Snapshot, operation_id: str) -> bool:
+def has_begun(table: Table, snapshot: Snapshot, operation_id: str) -> bool:
     """Whether the run has begun. The log shows it for longer than its record is kept."""
     in_log = commit_actions.txn_markers(snapshot, operation_id) != commit_actions.TxnMarkers()
     return in_log or _exists(table, paths.identity(operation_id))
 
 
+def is_recorded(table: Table, operation_id: str) -> bool:
+    """Whether the end of the run is recorded: nothing of it is left to do."""
+    return _exists(table, paths.result(operation_id))
+
+
 def _finished(table: Table, snapshot: Snapshot, operation_id: str) -> bool:
     stops = commit_actions.txn_markers(snapshot, operation_id)
-    if stops.succeeded > 0 or stops.closed or _exists(table, paths.result(operation_id)):
+    if stops.succeeded > 0 or stops.closed or is_recorded(table, operation_id):
         return True
     return recovery.last_ending_before_start(table.store, operation_id) is not None
 

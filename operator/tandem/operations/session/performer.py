@@ -43,6 +43,7 @@ from tandem.operations.machine.events import (
     LocksGranted,
     LocksWaiting,
     PlanMade,
+    PrerequisiteFound,
     RecordedBefore,
     TableRead,
     Verdict,
@@ -54,9 +55,23 @@ from tandem.operations.report.explain import Explainer
 from tandem.operations.session import commit_actions, job_control, recovery
 from tandem.operations.session.committer import Committer
 from tandem.operations.session.options import Interceptor, PerformerOptions, passthrough
+from tandem.spec.common import Operation
 
 _FRESH = (ManifestInvalid, RowMapInvalid, OutputMissing, DataFileMissing)
 """Failures that another attempt, with a plan of its own, may not meet."""
+
+
+def failure_of(effect: Effect, error: TandemError) -> Event:
+    """What an error of an effect means to the machine."""
+    if isinstance(error, Unreachable):
+        return EffectFailed(effect, error.reason, str(error), retryable=True, patient=True)
+    lasting = isinstance(error, AccessDenied | StorageFull | ObjectNotFound | AlreadyExists)
+    passing = isinstance(error, StorageError) and not lasting
+    # The outcome of a put is never assumed: it is looked up first.
+    if effect.point is Point.PUT_COMMIT and passing:
+        return CommitUnknown()
+    fresh = isinstance(error, (*_FRESH, ObjectNotFound))
+    return EffectFailed(effect, error.reason, str(error), retryable=passing, fresh=fresh)
 
 
 class Performer:
@@ -125,16 +140,16 @@ class Performer:
         events, not raised."""
         try:
             return self._interceptor(effect, lambda: self._methods[effect.point](effect, state))
-        except Unreachable as error:
-            return EffectFailed(effect, error.reason, str(error), retryable=True, patient=True)
         except TandemError as error:
-            lasting = isinstance(error, AccessDenied | StorageFull | ObjectNotFound | AlreadyExists)
-            passing = isinstance(error, StorageError) and not lasting
-            # The outcome of a put is never assumed: it is looked up first.
-            if effect.point is Point.PUT_COMMIT and passing:
-                return CommitUnknown()
-            fresh = isinstance(error, (*_FRESH, ObjectNotFound))
-            return EffectFailed(effect, error.reason, str(error), retryable=passing, fresh=fresh)
+            return failure_of(effect, error)
+
+    @property
+    def prerequisite(self) -> Operation:
+        """The operation that has to end before the plan. To be called after `PrerequisiteFound`."""
+        planned = self.work.planned
+        assert planned is not None
+        assert planned.prerequisite is not None
+        return planned.prerequisite
 
     # Determining the state
 
@@ -176,7 +191,7 @@ class Performer:
 
     # Planning and locking
 
-    def _plan(self, _effect: Effect, _state: OperationState) -> Event:
+    def _plan(self, _effect: Effect, state: OperationState) -> Event:
         snapshot = self.work.snapshot
         protocol.check(
             snapshot.protocol,
@@ -186,6 +201,8 @@ class Performer:
         )
         snapshot.require_unique_paths()
         planned = self.work.planned = self._kind.plan(self.work)
+        if planned.prerequisite is not None and not state.request.limits.dry_run:
+            return PrerequisiteFound()
         return PlanMade(planned.summary, planned.nothing_to_do, planned.superseded)
 
     def _claim_attempt(self, effect: Effect, _state: OperationState) -> Event:

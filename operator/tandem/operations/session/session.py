@@ -9,16 +9,29 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 
-from tandem.operations.machine.effects import Effect
-from tandem.operations.machine.events import Ending, Event, Started, StopRequest
+from tandem.errors import TandemError
+from tandem.operations.machine.effects import Effect, Point
+from tandem.operations.machine.events import (
+    EffectFailed,
+    Ending,
+    Event,
+    PrerequisiteFound,
+    Started,
+    StopRequest,
+)
 from tandem.operations.machine.state import Limits, OperationState, Request
 from tandem.operations.machine.step import step
 from tandem.operations.model import Identity
 from tandem.operations.ports import Clock
-from tandem.operations.session.performer import Performer
+from tandem.operations.session.performer import Performer, failure_of
+from tandem.spec.common import Operation
+from tandem.spec.status import Phase
 
 Watch = Callable[[OperationState], None]
+Open = Callable[[Operation, Callable[[], None]], "Session"]
+"""Opens an operation on the same table; the second argument is called after each of its steps."""
 
 
 class Session:
@@ -32,6 +45,8 @@ class Session:
             None: now.
         deadline_ms: how long it may take from its start to its commit; None for no limit.
         watch: called after every step, for progress and status.
+        open_first: opens an operation that has to end before this one plans. It is advanced as a
+            part of this one: by `advance`, with its delays and its stop requests.
 
     Attributes:
         on_stop_request: called after each `request_stop`, in the caller's thread.
@@ -46,6 +61,7 @@ class Session:
         limits: Limits,
         *,
         identity: Identity,
+        open_first: Open,
         started_ms: int | None = None,
         deadline_ms: int | None = None,
         watch: Watch | None = None,
@@ -57,6 +73,8 @@ class Session:
         self._clock = clock
         self._deadline = None if deadline_ms is None else self.started_ms + deadline_ms
         self._watch = watch
+        self._open_first = open_first
+        self._first: Session | None = None
         self._effects: deque[Effect] = deque()
         self._stop_requests: deque[StopRequest] = deque()
         self._wake = threading.Event()
@@ -68,14 +86,22 @@ class Session:
 
     @property
     def location(self) -> str:
-        """Where the table lies that it works on, under which its locks are: for a log compaction
-        the log."""
-        return self._performer.work.table.location
+        """Where the table lies that the next effect works on, under which its locks are: for a log
+        compaction the log."""
+        first = self._first
+        return self._performer.work.table.location if first is None else first.location
 
     @property
     def next_effect(self) -> Effect | None:
         """The effect that `advance` performs next unless a stop request comes first."""
+        if self._first is not None:
+            return self._first.next_effect
         return self._effects[0] if self._effects else None
+
+    @property
+    def acting(self) -> Identity:
+        """The operation that the next effect belongs to: this one, or one that it waits for."""
+        return self.identity if self._first is None else self._first.acting
 
     @property
     def stop_requested(self) -> bool:
@@ -85,6 +111,8 @@ class Session:
     def request_stop(self, request: StopRequest) -> None:
         """Ask the operation to stop. It may have committed before it handles the request."""
         self._stop_requests.append(request)
+        if self._first is not None:
+            self._first.request_stop(request)
         self._wake.set()
         if self.on_stop_request is not None:
             self.on_stop_request()
@@ -92,6 +120,8 @@ class Session:
     def wait_ms(self) -> int:
         """How long to wait before the next `advance`: the effect's delay, or less if the deadline
         comes first; 0 if a stop is requested."""
+        if self._first is not None:
+            return self._first.wait_ms()
         if self._stop_requests or not self._effects:
             return 0
         delay = self._effects[0].delay_ms
@@ -102,6 +132,8 @@ class Session:
     def advance(self, *, sleep: bool = True) -> bool:
         """Perform the next effect; False once the operation has ended. Without `sleep` the
         caller has waited already."""
+        if self._first is not None:
+            return self._advance_first(self._first, sleep=sleep)
         if self._listen():
             return self.state.outcome.ended is None
         if not self._effects:
@@ -111,14 +143,42 @@ class Session:
             self._clock.sleep(delay, self._wake)
             if self._listen():
                 return self.state.outcome.ended is None
-        effect = self._effects[0]
-        self._effects.popleft()
-        self._step(self._performer.perform(effect, self.state))
+        effect = self._effects.popleft()
+        event = self._performer.perform(effect, self.state)
+        if isinstance(event, PrerequisiteFound):
+            try:
+                self._first = self._open_first(self._performer.prerequisite, self._show)
+            except TandemError as error:
+                event = failure_of(effect, error)
+            else:
+                for request in tuple(self._stop_requests):
+                    self._first.request_stop(request)
+                return True
+        self._step(event)
+        return self.state.outcome.ended is None
+
+    def _advance_first(self, first: Session, *, sleep: bool) -> bool:
+        """Advance the operation that has to end before this one plans."""
+        if first.advance(sleep=sleep):
+            return True
+        self._first = None
+        ending = first.ending
+        assert ending is not None
+        if self._stop_requests:
+            # The request ended it, or came too late: in both cases it is this operation's turn.
+            self._step(PrerequisiteFound())
+        elif ending.phase in (Phase.SUCCEEDED, Phase.SUPERSEDED):
+            self._step(PrerequisiteFound())
+        else:
+            message = f"{first.identity.display}, which has to end first, failed: {ending.message}"
+            self._step(EffectFailed(Effect(Point.PLAN), ending.reason, message))
         return self.state.outcome.ended is None
 
     def close(self) -> None:
         """Leave the operation as it is: from now on only another session may advance it. A caller
         that does not drive the session to its end has to call this."""
+        if self._first is not None:
+            self._first.close()
         self._performer.close()
 
     def _listen(self) -> bool:
@@ -138,5 +198,27 @@ class Session:
         self._effects.extend(effects)
         if self.state.outcome.ended is not None:
             self.close()
-        if self._watch is not None:
+        self._show()
+
+    def _show(self) -> None:
+        """Report the state to the watcher: while another operation has to end first, with the
+        phase and the progress of that one."""
+        if self._watch is None:
+            return
+        if self._first is None:
             self._watch(self.state)
+            return
+        first = self._first
+        message = f"{first.identity.display} has to end first"
+        if first.state.message:
+            message += f": {first.state.message}"
+        self._watch(
+            replace(
+                self.state,
+                phase=first.state.phase,
+                message=message,
+                locks=first.state.locks,
+                job=first.state.job,
+                pending=first.state.pending,
+            )
+        )

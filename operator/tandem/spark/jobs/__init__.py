@@ -12,6 +12,7 @@ Modules:
     merge_writer    the sink of a merge
     source_copy     a copy of the source for the engine
     ingest          ingest
+    upsert          package: upserts and deletes by key
     stitch          log compaction
     log_merge       log merge
     warm            runs each job once, for the class-data archive

@@ -181,6 +181,14 @@ class TaskOutput(WriterCommitMessage):
     rows: int
 
 
+def task_number() -> int:
+    """The number of the running task; 0 outside of one."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return context.partitionId() if context is not None else 0
+
+
 def as_message(written: RowsWritten, *, hidden: bool) -> TaskOutput:
     """A task's message to the driver about the files that it wrote."""
     return TaskOutput(written.files, to_stream(written.matches) if hidden else b"", written.rows)
@@ -193,10 +201,7 @@ class RowsWriter(RowFiles, DataSourceArrowWriter):
         return as_message(self.write_all(iterator), hidden=self._hidden)
 
     def _task(self) -> int:
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        return context.partitionId() if context is not None else 0
+        return task_number()
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """`messages` has, of all attempts at each task, only the one that Spark accepted."""

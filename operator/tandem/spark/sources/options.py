@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from tandem.delta.protocol import HIDDEN_PREFIX, is_reserved_column
 from tandem.errors import InvalidSpec
-from tandem.jobs.formats import IngestJob, JobSpec, MergeJob
+from tandem.jobs.formats import IngestJob, JobSpec, MergeJob, UpsertJob
 from tandem.storage.paths import canonical_location, split_location
 
 ENCODINGS = ("utf-8", "us-ascii", "iso-8859-1")
@@ -68,17 +68,19 @@ _ESCAPES = {
     "u0000": "\0",
 }
 
-SourceJob = IngestJob | MergeJob
+SourceJob = IngestJob | MergeJob | UpsertJob
 
 
 def source_job(spec: JobSpec) -> SourceJob:
     """The job, which must be one with a source."""
-    assert isinstance(spec.job, IngestJob | MergeJob)
+    assert isinstance(spec.job, SourceJob)
     return spec.job
 
 
 def place(job: SourceJob) -> str:
     """The field of the resource that describes the source."""
+    if isinstance(job, UpsertJob):
+        return job.field
     return "spec.merge.source" if isinstance(job, MergeJob) else "spec.source"
 
 

@@ -30,6 +30,7 @@ def align_columns(
     bounded: Mapping[str, DataType],
     where: Column | None = None,
     *,
+    field: str = "spec.source",
     csv: bool = False,
 ) -> DataFrame:
     """`source` with exactly the table's columns.
@@ -37,6 +38,7 @@ def align_columns(
     Args:
         bounded: declared types from `tandem.spark.sources.char_types`.
         where: the location of a row, for errors.
+        field: the field of the resource that describes the source.
         csv: whether names come from the first line of a CSV file, which a wrong option may misread.
     Raises:
         InvalidSpec: a column that the table lacks. StatementFailed: a type that does not fit.
@@ -44,24 +46,24 @@ def align_columns(
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
     shown = [f for f in source.schema.fields if not is_reserved_column(f.name)]
-    check_columns(type(schema)(shown), schema, location, csv=csv)
+    check_columns(type(schema)(shown), schema, location, field=field, csv=csv)
     present = {f.name.lower(): f for f in shown}
     columns = []
-    for field in schema.fields:
-        found = present.get(field.name.lower())
+    for wanted in schema.fields:
+        found = present.get(wanted.name.lower())
         if found is None:
-            column = F.lit(None).cast(field.dataType)
+            column = F.lit(None).cast(wanted.dataType)
         else:
             column = by_name(
                 F.col(quoted_identifier(found.name)),
                 found.dataType,
-                field.dataType,
+                wanted.dataType,
                 location,
-                field.name,
+                wanted.name,
                 where,
             )
-            column = bounded_text(column, bounded.get(field.name.lower()), field.name, where)
-        columns.append(column.alias(field.name))
+            column = bounded_text(column, bounded.get(wanted.name.lower()), wanted.name, where)
+        columns.append(column.alias(wanted.name))
     return source.select(*columns)
 
 

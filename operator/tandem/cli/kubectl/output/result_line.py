@@ -23,8 +23,11 @@ def result_line(operation: Mapping[str, Any]) -> str | None:
         files = f"{removed} {what} ({human_bytes(result.get('bytesRemoved') or 0)})"
         parts.append(f"{files} → {added} ({human_bytes(result.get('bytesAdded') or 0)})")
     rows = result.get("rowsAffected") or {}
-    parts += [f"{rows[what]:,} rows {what}" for what in ("updated", "deleted", "inserted")
-              if rows.get(what)]  # fmt: skip
+    parts += [
+        f"{rows[what]:,} rows {what}"
+        for what in ("updated", "deleted", "inserted", "upserted")
+        if rows.get(what)
+    ]
     reconciled = result.get("reconciled") or {}
     met = result.get("summary")
     if isinstance(met, list):

@@ -140,7 +140,7 @@ class SessionLoop:
         wake.clear()
         if self._session.stop_requested:
             return
-        location, operation = self._session.location, self._session.identity.operation_id
+        location, operation = self._session.location, self._session.acting.operation_id
 
         def tell() -> None:
             self._call_soon(wake.set)

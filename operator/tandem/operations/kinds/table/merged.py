@@ -1,30 +1,136 @@
-"""Whether statements see all rows of a table: those of a log count once they are merged."""
+"""What a statement sees of a log: it reads the base table, so what was acknowledged before it began
+has to be merged into the base table first.
+
+The version of the base table that the statement has read decides what that is: each append records
+the newest version that its writer saw, so one that was acknowledged before is among the instants
+that looked no further. Later ones come after the statement, as after each commit of the base table.
+"""
 
 from __future__ import annotations
 
-from tandem.errors import UnmergedRecords
+from dataclasses import dataclass
+
+from tandem.delta.log.snapshot import Snapshot
 from tandem.mergelog.state.base_history import BaseHistory
-from tandem.mergelog.state.log_table import MergeLog
-from tandem.operations.model import Table
+from tandem.mergelog.state.log_table import MergeLog, state_of
+from tandem.mergelog.state.model import LogState
+from tandem.operations.model import Work
+from tandem.operations.session.identity import has_begun, identify, is_recorded
+from tandem.spec.compaction import CompactionType, TableCompaction
+from tandem.spec.update import TableUpdate
 
 
-def require_merged(table: Table) -> None:
-    """Check that a merge-on-read table has no unmerged records: a statement reads the base table,
-    and would miss what was acknowledged before it began.
+@dataclass(frozen=True, slots=True)
+class LogAsOf:
+    """The newest version of a log that has looked no further than a version of the base table, and
+    what it says as of that version."""
 
-    Raises: UnmergedRecords, BaseReplaced, BaseHistoryGap.
+    snapshot: Snapshot
+    state: LogState
+
+
+def log_as_of(log: MergeLog, version: int) -> LogAsOf:
+    """The log as of a version of the base table. The log is read after that version here: it cannot
+    lack an instant that the base table holds.
+
+    Raises: NotMergeOnRead, BaseReplaced, BaseHistoryGap.
     """
-    log = MergeLog(table.log)
+    newest = log.snapshot()
+    history = BaseHistory(log, newest)
+    if state_of(newest).base <= version:
+        return LogAsOf(newest, history.at(version))
+    instant, state = history.instant_before(version)
+    # Before the first version of the log there is nothing to merge.
+    return LogAsOf(log.snapshot(max(instant, 0)), state)
+
+
+class StatementLog:
+    """The log of a statement's table, if it has one."""
+
+    def __init__(self) -> None:
+        self._cut: LogAsOf | None = None
+        self._began = False
+        self._planned: _Mark | None = None
+
+    def prerequisite(self, work: Work, resource: TableUpdate) -> TableCompaction | None:
+        """The merge that has to end before the statement plans on `work.snapshot`; None if that
+        version holds all that was acknowledged before the first plan.
+
+        Raises: BaseReplaced, BaseHistoryGap.
+        """
+        log = MergeLog(work.table.log)
+        merge = _merge_before(work, resource)
+        if not self._began:
+            self._began = True
+            self._cut = log_as_of(log, work.snapshot.version) if log.exists() else None
+            if self._cut is not None and _was_left(work, merge):
+                return merge
+        if self._cut is None or not self._cut.state.live:
+            return None
+        history = BaseHistory(log, self._cut.snapshot)
+        return merge if history.at(work.snapshot.version).unmerged else None
+
+    def was_restored(self, work: Work) -> bool:
+        """Whether a restore has taken records out of the base table that were merged when the
+        statement planned.
+
+        Raises: BaseReplaced, BaseHistoryGap.
+        """
+        planned, now = work.frozen[0].read_version, work.snapshot.version
+        if planned == now:
+            return False
+        if self._planned is None or self._planned.version != planned:
+            self._planned = _mark_at(MergeLog(work.table.log), planned)
+        history = self._planned.history
+        return history is not None and history.at(now).mark < self._planned.mark
+
+
+def _merge_before(work: Work, resource: TableUpdate) -> TableCompaction:
+    """The merge that a statement needs. Its name depends on the statement alone: another process
+    goes on with a merge that was begun."""
+    spec = resource.spec
+    return TableCompaction.model_validate(
+        {
+            "apiVersion": resource.api_version,
+            "kind": TableCompaction.kind_name,
+            "metadata": {
+                "name": f"before-{work.identity.operation_id}",
+                "namespace": resource.namespace,
+            },
+            "spec": {
+                "tableRef": spec.table_ref.model_dump(by_alias=True),
+                "type": CompactionType.LOG_MERGE.value,
+                "targetFileSize": spec.target_file_size,
+                "priority": spec.priority,
+                "backoffLimit": spec.backoff_limit,
+                "activeDeadlineSeconds": spec.active_deadline_seconds,
+                "sparkTemplate": spec.spark_template,
+            },
+        }
+    )
+
+
+def _was_left(work: Work, merge: TableCompaction) -> bool:
+    """Whether an earlier process has begun the merge, and its end is not recorded: it may have
+    committed, but until it has ended, its plan pins files and versions."""
+    last = identify(merge, work.table, work.snapshot, again=False).operation_id
+    return has_begun(work.table, work.snapshot, last) and not is_recorded(work.table, last)
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """The mark as of a version of the base table; no history if it had no log. The history keeps
+    the commits that it has read, so that a round of the commit loop reads the new ones only."""
+
+    version: int
+    mark: int = -1
+    history: BaseHistory | None = None
+
+
+def _mark_at(log: MergeLog, version: int) -> _Mark:
     if not log.exists():
-        return
-    snapshot = log.snapshot()
-    blocks = BaseHistory(log, snapshot).at(table.log.latest_version()).unmerged
-    if blocks:
-        raise UnmergedRecords(
-            "the statement would not see the records of the log",
-            resource=table.display,
-            field="spec.mergeOnRead",
-            found=f"{len(blocks)} blocks that are not merged",
-            expected="none",
-            remedy="Run a TableCompaction of type LogMerge first",
-        )
+        return _Mark(version)
+    found = log_as_of(log, version)
+    if state_of(found.snapshot).base > version:
+        return _Mark(version)
+    return _Mark(version, found.state.mark, BaseHistory(log, found.snapshot))

@@ -1,0 +1,141 @@
+"""Reads a source, sorts its rows by key, and writes them as blocks of a log.
+
+Columns are matched by name, as in an ingest. Each task has a range of the keys, so that the rows of
+a key meet in one task.
+"""
+
+from __future__ import annotations
+
+import math
+import uuid
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from tandem.delta.protocol import is_reserved_column
+from tandem.errors import InvalidSpec, JobFailed, ObjectNotFound
+from tandem.jobs.formats import UpsertJob
+from tandem.jobs.results import JobProgress
+from tandem.mergelog.rows.unique import Repeated
+from tandem.mergelog.state.log_table import LogSettings
+from tandem.spark.jobs.upsert.block_files import block_work, columns_of, publish
+from tandem.spark.runtime.control import Control
+from tandem.spark.runtime.frames import isolated_session, table_schema
+from tandem.spark.runtime.listing import ListedSource
+from tandem.spark.runtime.names import quoted_identifier
+from tandem.spark.sources import readers, source_pin
+from tandem.spark.sources.char_types import declared_char_types
+from tandem.spark.sources.options import checked
+from tandem.spark.sources.schema_alignment import align_columns
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from tandem.spark.jobs.upsert.sink import BlockWriteResult
+
+
+def run(control: Control, spark: SparkSession) -> None:
+    """Execute the job and publish its result.
+
+    Raises:
+        InvalidSpec: the source's columns or options do not fit.
+        StatementFailed: a value does not fit its column, or is null where it must not be.
+        DuplicateKeys: a key occurs twice, and nothing says which row wins.
+        SourceUnreadable: a file is damaged. SourceChanged: files changed during the read.
+    """
+    from tandem.spark.jobs.upsert.sink import BlockSink
+
+    job = control.spec.job
+    assert isinstance(job, UpsertJob)
+    with isolated_session(spark) as own:
+        own.dataSource.register(BlockSink)
+        _report(control, 0, "Reading")
+        checked(job.source_format, job.source_options, job.field)
+        source = None if job.source_format == "Delta" else readers.open_source(control)
+        found = _written(control, _rows(control, own, job, source), job)
+        if source is not None:
+            source_pin.unchanged(control, source)
+        _report(control, 1, "Publishing")
+        repeated = Repeated(found.repeated, list(found.examples))
+        publish(control, found.outputs, found.rows, repeated)
+
+
+def _rows(
+    control: Control, spark: SparkSession, job: UpsertJob, source: ListedSource | None
+) -> DataFrame:
+    """The source with the columns of the table, or those of a delete."""
+    from pyspark.sql.types import StructType
+
+    all_columns = table_schema(job.blocks)
+    schema = StructType([all_columns[name] for name in columns_of(job)])
+    bounded = declared_char_types(job.blocks.schema_string)
+    found = []
+    for rows in readers.read(control, spark, schema, source=source, places=True):
+        place = rows.path or job.source_location
+        _check_names(job, schema, rows.frame.schema, place)
+        found.append(
+            align_columns(
+                rows.frame,
+                schema,
+                place,
+                bounded,
+                rows.where,
+                field=job.field,
+                csv=job.source_format == "Csv",
+            )
+        )
+    return reduce(lambda a, b: a.unionAll(b), found) if found else spark.createDataFrame([], schema)
+
+
+def _check_names(job: UpsertJob, schema: StructType, found: StructType, place: str) -> None:
+    """Raises: InvalidSpec if the source lacks a key or the ordering column."""
+    names = {name.lower() for name in found.names}
+    wanted = LogSettings(job.keys, job.ordering_column).columns
+    missing = [name for name in wanted if name.lower() not in names]
+    if missing:
+        raise InvalidSpec(
+            "the source lacks a key, or the ordering column",
+            resource=f"{job.field}: {place}",
+            found=", ".join(found.names),
+            expected=", ".join(missing),
+            remedy="Add the column to the source",
+        )
+    if not job.deletes:
+        return
+    known = {name.lower() for name in schema.names}
+    extra = [n for n in found.names if n.lower() not in known and not is_reserved_column(n)]
+    if extra:
+        raise InvalidSpec(
+            "the source of a delete has columns besides the keys and the ordering column",
+            resource=f"{job.field}: {place}",
+            found=", ".join(extra),
+            expected=", ".join(schema.names),
+            remedy="Leave them out of the source",
+        )
+
+
+def _written(control: Control, rows: DataFrame, job: UpsertJob) -> BlockWriteResult:
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+
+    from tandem.spark.jobs.upsert.sink import NAME, BlockWriteResult
+    from tandem.spark.runtime.datasource import STRIPE_BYTES, put_work
+
+    keys = [F.col(quoted_identifier(key)) for key in job.keys]
+    # A partition that is read has about `STRIPE_BYTES`.
+    size = rows.rdd.getNumPartitions() * STRIPE_BYTES
+    tasks = max(1, math.ceil(size / max(job.max_block_bytes, 1)))
+    ranged = rows.repartitionByRange(tasks, *keys) if tasks > 1 else rows.coalesce(1)
+    work = block_work(control, job, control.round_path(0, f"answer-{uuid.uuid4()}"))
+    options = put_work(control, work, 0)
+    sorted_ = ranged.sortWithinPartitions(*keys)
+    sorted_.write.format(NAME).options(**options).mode("append").save()
+    try:
+        return BlockWriteResult.model_validate_json(control.store.get(work.answer_path))
+    except ObjectNotFound as error:
+        raise JobFailed("Spark wrote no answer", resource=work.answer_path) from error
+
+
+def _report(control: Control, done: int, stage: str) -> None:
+    control.progress(
+        JobProgress(files_done=done, files_total=1, bytes_done=0, bytes_total=0, stage=stage)
+    )

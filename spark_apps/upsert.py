@@ -1,0 +1,21 @@
+"""`spark-submit spark_apps/upsert.py --location … --spec …/job.json`: blocks of a log."""
+
+from __future__ import annotations
+
+import sys
+
+from tandem.spark.jobs.upsert import job
+from tandem.spark.runtime.control import Control, main
+from tandem.spark.runtime.session import session
+
+
+def run(control: Control) -> None:
+    spark = session(f"tandem-upsert-{control.spec.operation_id}-{control.spec.attempt}")
+    try:
+        job.run(control, spark)
+    finally:
+        spark.stop()
+
+
+if __name__ == "__main__":
+    sys.exit(main(run))

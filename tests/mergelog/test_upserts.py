@@ -1,0 +1,239 @@
+"""`TableUpdate.upsert` and `deleteKeys`, and `TableIngest` by key, through the engine.
+
+Files are real, jobs run in this process; `tests/spark/test_upsert_job.py` has real Spark.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from mergelog.orders import MERGE, Orders, rows
+from mergelog.test_beside import Before
+from support.lake.faults import Fault, ProcessDied, StrikeOnce
+from tandem import mergelog
+from tandem.operations.machine.effects import Point
+from tandem.spec.status import OperationStatus, Phase
+
+VECTORS = {"delta.enableDeletionVectors": "true"}
+
+
+def upsert(orders: Orders, upserts: pa.Table, **options: Any) -> OperationStatus:
+    spec = {"upsert": {"source": orders.source(upserts)}}
+    return orders.run(spec, **{"name": "upsert", **options})
+
+
+def delete(orders: Orders, deletes: pa.Table, **options: Any) -> OperationStatus:
+    spec = {"deleteKeys": {"source": orders.source(deletes, "deletes")}}
+    return orders.run(spec, **{"name": "delete", **options})
+
+
+def keys(orders: Orders, ids: range, at: int) -> pa.Table:
+    columns = mergelog.MergedView.open(orders.log).settings.columns
+    return rows(ids, "", at).select(list(columns))
+
+
+def message(status: OperationStatus) -> str:
+    return status.conditions[0].message
+
+
+def test_rows_of_a_source_replace_those_of_their_keys(orders: Orders) -> None:
+    before = orders.view()
+    base, instant = orders.log.base.snapshot().version, orders.log.snapshot().version
+    status = upsert(orders, rows(range(10, 14), "theirs", 9))
+    assert status.phase is Phase.SUCCEEDED, status
+    result = status.result
+    assert result is not None
+    assert result.rows_affected is not None
+    assert (result.rows_affected.upserted, result.rows_affected.deleted) == (4, 0)
+    assert (result.blocks, result.instant, result.version) == (1, instant + 1, instant + 1)
+    found = [row for row in before if row[0] < 10]
+    assert orders.view() == [*found, *((n, 9, "theirs") for n in range(10, 14))]
+    deleted = delete(orders, keys(orders, range(9, 12), 9))
+    assert deleted.result is not None
+    assert deleted.result.rows_affected is not None
+    # The deletes have equal values, and are later.
+    assert (deleted.result.rows_affected.upserted, deleted.result.rows_affected.deleted) == (0, 3)
+    assert orders.view() == [*found[:-1], (12, 9, "theirs"), (13, 9, "theirs")]
+    assert orders.log.base.snapshot().version == base
+    assert orders.run(MERGE).phase is Phase.SUCCEEDED
+    assert orders.base() == orders.view() == [*found[:-1], (12, 9, "theirs"), (13, 9, "theirs")]
+
+
+def test_the_same_resource_counts_once(orders: Orders) -> None:
+    first = upsert(orders, rows(range(20, 21), "once", 9))
+    orders.append(rows(range(20, 21), "later", 10))
+    again = upsert(orders, rows(range(20, 21), "once", 9))
+    assert again.result == first.result
+    assert (20, 10, "later") in orders.view()
+
+
+def test_with_an_ordering_column_the_greater_value_wins_whenever_it_arrives(
+    orders: Orders,
+) -> None:
+    assert upsert(orders, rows(range(6, 7), "older", 1)).phase is Phase.SUCCEEDED
+    assert [row for row in orders.view() if row[0] == 6] == [
+        (6, 7, "second") if orders.ordered else (6, 1, "older")
+    ]
+
+
+def test_a_repeated_key_is_refused_unless_the_ordering_column_decides(orders: Orders) -> None:
+    before, version = orders.view(), orders.log.snapshot().version
+    twice = pa.concat_tables([rows(range(30, 40), "a", 1), rows(range(33, 37), "b", 2)])
+    status = upsert(orders, twice)
+    if orders.ordered:
+        assert status.phase is Phase.SUCCEEDED, status
+        found = {row[0]: row[2] for row in orders.view() if row[0] >= 30}
+        assert found == {n: "b" if n in range(33, 37) else "a" for n in range(30, 40)}
+        tied = pa.concat_tables([twice, rows(range(34, 36), "c", 2), rows(range(31, 32), "z", 0)])
+        status = upsert(orders, tied, name="tied")
+        before, version = orders.view(), orders.log.snapshot().version - 1
+    assert status.phase is Phase.FAILED
+    assert status.conditions[0].reason == "DuplicateKeys"
+    expected = "2 keys: id = 34; id = 35" if orders.ordered else "4 keys: id = 33; id = 34; id = 35"
+    assert expected in message(status)
+    assert "spec.upsert.source" in message(status)
+    assert orders.view() == before
+    # It says in the log that it has ended, and adds no block.
+    assert not list(orders.log.log.commit(version + 1).adds)  # type: ignore[union-attr]
+
+
+def test_deletes_of_one_key_in_one_source(orders: Orders) -> None:
+    twice = pa.concat_tables([keys(orders, range(4, 6), 8), keys(orders, range(4, 5), 8)])
+    status = delete(orders, twice)
+    assert status.conditions[0].reason == "DuplicateKeys"
+    assert "1 keys: id = 4" in message(status)
+
+
+@pytest.mark.parametrize(
+    ("column", "values"), [("id", [1, None]), ("at", [1, None])], ids=["key", "ordering column"]
+)
+def test_null_is_refused_in_a_key_and_least_in_the_ordering_column(
+    orders: Orders, column: str, values: list[Any]
+) -> None:
+    upserts = rows(range(50, 52), "null", 1)
+    number = upserts.column_names.index(column)
+    upserts = upserts.set_column(number, column, pa.array(values, pa.int64()))
+    status = upsert(orders, upserts)
+    if column == "id":
+        assert status.conditions[0].reason == "StatementFailed"
+        assert "must not be null" in message(status)
+        assert "id" in message(status)
+        return
+    assert status.phase is Phase.SUCCEEDED, status
+    assert mergelog.MergedView.open(orders.log).scan(["id"]).read_all().num_rows == 12
+    older = upsert(orders, rows(range(51, 52), "a value", -5), name="greater")
+    assert older.phase is Phase.SUCCEEDED
+    found = mergelog.MergedView.open(orders.log).scan().read_all().to_pylist()
+    assert {"id": 51, "at": -5, "value": "a value"} in found
+
+
+def test_what_the_base_table_went_through_meanwhile_is_recorded(orders: Orders) -> None:
+    def overwrite() -> None:
+        write_deltalake(orders.location, rows(range(1), "new", 1), mode="overwrite")
+
+    status = upsert(
+        orders, rows(range(5), "mine", 9), interceptor=Before(Point.RECONCILE, overwrite)
+    )
+    assert status.phase is Phase.SUCCEEDED
+    # Its instant is after the overwrite; those before it are void, also in the log itself.
+    assert orders.view() == [(n, 9, "mine") for n in range(5)]
+    assert len(mergelog.MergedView.open(orders.log).state.live) == 1
+    assert orders.log.snapshot().txns["tandem.log.base"].version == 2
+
+
+def test_a_restore_brings_records_back_in_the_commit(orders: Orders) -> None:
+    before, version = orders.view(), orders.log.base.snapshot().version
+    assert orders.run(MERGE).phase is Phase.SUCCEEDED
+    assert upsert(orders, rows(range(60, 61), "mine", 9)).phase is Phase.SUCCEEDED
+    DeltaTable(orders.location).restore(version)
+    assert orders.view() == before
+    assert upsert(orders, rows(range(61, 62), "mine", 9), name="after").phase is Phase.SUCCEEDED
+    assert orders.view() == [*before, (61, 9, "mine")]
+
+
+def test_a_column_that_the_base_table_gets_meanwhile_is_in_the_block(orders: Orders) -> None:
+    def add_column() -> None:
+        wider = rows(range(70, 71), "wider", 1).append_column("new", pa.array(["x"]))
+        write_deltalake(orders.location, wider, mode="append", schema_mode="merge")
+
+    status = upsert(
+        orders, rows(range(5), "mine", 9), interceptor=Before(Point.RECONCILE, add_column)
+    )
+    assert status.phase is Phase.SUCCEEDED, status
+    assert status.attempt == 2
+    assert "new" in orders.log.snapshot().schema.names
+    found = mergelog.MergedView.open(orders.log).scan().read_all().to_pylist()
+    assert {"id": 4, "at": 9, "value": "mine", "new": None} in found
+
+
+def test_appends_and_a_log_compaction_beside_it_do_not_disturb_it(orders: Orders) -> None:
+    def beside() -> None:
+        orders.append(rows(range(80, 81), "beside", 9))
+        assert orders.run({"strategy": "AllBlocks"}, name="stitch").phase is Phase.SUCCEEDED
+
+    status = upsert(
+        orders, rows(range(81, 82), "mine", 9), interceptor=Before(Point.RECONCILE, beside)
+    )
+    assert status.phase is Phase.SUCCEEDED
+    assert orders.view()[-2:] == [(80, 9, "beside"), (81, 9, "mine")]
+
+
+def test_a_dry_run_and_a_table_without_a_log(orders: Orders) -> None:
+    version = orders.log.snapshot().version
+    spec = {"upsert": {"source": orders.source(rows(range(3), "dry", 9))}, "dryRun": True}
+    status = orders.run(spec)
+    assert (status.phase, status.conditions[0].reason) == (Phase.SUCCEEDED, "DryRun")
+    assert status.plan is not None
+    assert status.plan.locks == ("Append to the log",)
+    assert orders.log.snapshot().version == version
+
+
+# Ingest
+
+
+def ingest(orders: Orders, appended: pa.Table, **options: Any) -> OperationStatus:
+    return orders.run({"source": orders.source(appended)}, **{"name": "ingest", **options})
+
+
+def test_an_ingest_replaces_the_rows_of_its_keys(orders: Orders) -> None:
+    before, base = orders.view(), orders.log.base.snapshot().version
+    status = ingest(orders, rows(range(10, 14), "loaded", 9))
+    assert status.result is not None
+    assert status.result.rows_affected is not None
+    assert status.result.rows_affected.upserted == 4
+    kept = [row for row in before if row[0] < 10]
+    assert orders.view() == [*kept, *((n, 9, "loaded") for n in range(10, 14))]
+    assert orders.log.base.snapshot().version == base
+    assert ingest(orders, rows(range(10, 14), "loaded", 9)).result == status.result
+
+
+def test_an_ingest_that_is_older_than_the_log_is_not_repeated(
+    orders: Orders, tmp_path: Path
+) -> None:
+    """It is found on the table. Repeated by request, it goes to the log, and is found there."""
+    write_deltalake(str(tmp_path / "plain"), rows(range(3), "base", 1), configuration=VECTORS)
+    plain = Orders(tmp_path / "plain")
+    with contextlib.suppress(ProcessDied):
+        ingest(
+            plain,
+            rows(range(2, 5), "loaded", 2),
+            interceptor=StrikeOnce(Point.PUT_COMMIT, Fault.DIE_AFTER),
+        )
+    settings = mergelog.LogSettings(("id",), "at" if orders.ordered else "")
+    mergelog.ensure_log(plain.log, settings, now_ms=0, nonce="made later")
+    found = ingest(plain, rows(range(2, 5), "loaded", 2))
+    assert found.phase is Phase.SUCCEEDED
+    assert found.result is not None
+    assert (found.result.version, found.result.instant) == (1, None)
+    again = ingest(plain, rows(range(2, 5), "loaded", 2), again=True)
+    assert again.result is not None
+    assert again.result.instant == 1
+    assert plain.log.base.snapshot().version == 1
+    assert [row[0] for row in plain.view()] == list(range(5))
+    assert ingest(plain, rows(range(2, 5), "loaded", 2)).result == again.result
