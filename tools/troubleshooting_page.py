@@ -52,6 +52,7 @@ LOOK: Final = {
     Reason.UNMERGED_RECORDS: "`tandem log show LOCATION`",
     Reason.BASE_REPLACED: "`tandem history LOCATION`",
     Reason.BASE_HISTORY_GAP: "`tandem history LOCATION`",
+    Reason.DUPLICATE_KEYS: "the message: it names some of the keys",
     Reason.STORE_UNSUITABLE: "the store's own documentation on `If-None-Match`",
     Reason.ACCESS_DENIED: "`kubectl get ltbl/TABLE -o yaml`: `spec.storage`",
     Reason.STORAGE_FULL: "the store's own figures",

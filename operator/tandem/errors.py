@@ -55,6 +55,7 @@ class Reason(StrEnum):
     UNMERGED_RECORDS = "UnmergedRecords"
     BASE_REPLACED = "BaseReplaced"
     BASE_HISTORY_GAP = "BaseHistoryGap"
+    DUPLICATE_KEYS = "DuplicateKeys"
     # Services that are needed and do not answer.
     LOCKS_UNAVAILABLE = "LocksUnavailable"
     CLUSTER_UNAVAILABLE = "ClusterUnavailable"
@@ -252,6 +253,12 @@ class BaseHistoryGap(TandemError):
     """Commits of the base table are gone that decide which records of its log are valid."""
 
     reason = Reason.BASE_HISTORY_GAP
+
+
+class DuplicateKeys(TandemError):
+    """Rows without an order have the same key, and no ordering column decides."""
+
+    reason = Reason.DUPLICATE_KEYS
 
 
 class StoreUnsuitable(TandemError):

@@ -10,11 +10,12 @@ merging them into the base table change no view. Does not run operations.
     create   makes the log of a base table
     resolve  a decision about records whose validity is not certain
     writer   `LogWriter`
+    uploads  blocks that several processes write for one append
     view     the merged view
-    access   `open_log` and `scan`
+    access   `open_log`, `open_view` and `scan`
 """
 
-from tandem.mergelog.access import open_log, scan
+from tandem.mergelog.access import open_log, open_view, scan
 from tandem.mergelog.create import ensure_log
 from tandem.mergelog.state.log_table import LogSettings, MergeLog
 from tandem.mergelog.view import MergedView
@@ -28,5 +29,6 @@ __all__ = [
     "MergedView",
     "ensure_log",
     "open_log",
+    "open_view",
     "scan",
 ]

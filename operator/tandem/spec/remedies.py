@@ -53,6 +53,8 @@ MEANING: Final[Mapping[Reason, str]] = {
     "records are still valid is not certain.",
     Reason.BASE_HISTORY_GAP: "Commits of the base table are gone that decide which unmerged "
     "records are valid.",
+    Reason.DUPLICATE_KEYS: "Rows without an order have the same key, and no ordering column "
+    "decides which of them wins.",
     Reason.LOCKS_UNAVAILABLE: "etcd, which keeps the locks, cannot be reached. Nothing is "
     "lost; the operation waits.",
     Reason.CLUSTER_UNAVAILABLE: "The Kubernetes API does not answer.",
@@ -127,6 +129,8 @@ REMEDY: Final[Mapping[Reason, str]] = {
     "resolve`.",
     Reason.BASE_HISTORY_GAP: "Decide whether the unmerged records are still valid: `tandem log "
     "resolve`.",
+    Reason.DUPLICATE_KEYS: "Keep one row of each key, or make the log with an ordering column "
+    "whose values differ.",
     Reason.STORE_UNSUITABLE: "Use a store with conditional puts (S3, GCS, ADLS, a local disk).",
     Reason.ACCESS_DENIED: "Check the Secret in `spec.storage` and its permissions on the bucket, "
     + _AGAIN

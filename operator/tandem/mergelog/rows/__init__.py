@@ -4,6 +4,7 @@ Modules:
 
     records  which record of a key wins, and which records stay
     parts    divides keys into parts, for a log that exceeds the memory
+    duplicates  keys that occur twice, where no order decides
     columns  checks and converts the columns of an append
     blocks   the rows of blocks
     winners  the winners of blocks, and the rows of a file that they match
