@@ -83,6 +83,10 @@ class Upload:
     def layout(self) -> str:
         return digest(self.base)
 
+    def arrange(self, rows: pa.Table, deletes: pa.Table | None) -> pa.Table:
+        """Rows and deletes in the columns of the log. Raises: InvalidSpec, DuplicateKeys."""
+        return arrange(self.base, self.settings, rows, deletes, unordered=True)
+
     def write(self, store: Store, rows: pa.Table, deletes: pa.Table | None) -> Uploaded:
         """Write rows and deletes as blocks, one for each group.
 
@@ -91,7 +95,7 @@ class Upload:
             rows, deletes: as in `LogWriter.append`.
         Raises: InvalidSpec, DuplicateKeys, before anything is written; StorageError.
         """
-        arranged = arrange(self.base, self.settings, rows, deletes, unordered=True)
+        arranged = self.arrange(rows, deletes)
         if not arranged.num_rows:
             return Uploaded(self.session, self.layout)
         adds = write_blocks(

@@ -52,9 +52,14 @@ def isolated_session(spark: SparkSession) -> Iterator[SparkSession]:
 
 def table_schema(table: JobTable) -> StructType:
     """Spark's schema of the table; all nullable, since our writer checks nullability."""
+    return spark_schema(table.schema_string)
+
+
+def spark_schema(schema_string: str) -> StructType:
+    """Spark's schema of the columns in Delta's metadata; all nullable."""
     from pyspark.sql.types import StructField, StructType
 
-    schema = StructType.fromJson(json.loads(table.schema_string))
+    schema = StructType.fromJson(json.loads(schema_string))
     return StructType([StructField(f.name, _nullable(f.dataType), True) for f in schema.fields])
 
 
