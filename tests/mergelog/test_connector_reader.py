@@ -31,6 +31,7 @@ from pyspark.sql.datasource import (
 
 from mergelog.lake import DELETION_VECTORS, Merged
 from support.some import some
+from tandem.delta.scan import scan
 from tandem.errors import InvalidSpec, TableReplaced
 from tandem.mergelog.view import MergedView
 from tandem.spark.connector import reader as reader_
@@ -68,9 +69,14 @@ class Random:
                 writer_properties=WriterProperties(max_row_group_size=3),
             )
         self.merged = Merged(open_store(path.as_uri()), ("k",), "o" if self.ordered else "")
+        self.winners: dict[int, tuple[int, Row | None]] = {}
         for _ in range(self.random.randint(0, 4)):
-            deletes = self.rows(3).select(["k", "o"] if self.ordered else ["k"])
-            self.merged.append(self.rows(6), deletes)
+            rows, deletes = self.rows(6), self.rows(3)
+            self.merged.append(rows, deletes.select(["k", "o"] if self.ordered else ["k"]))
+            for row in rows_in(rows):
+                self.record(row, row)
+            for row in rows_in(deletes):
+                self.record(row, None)
             if self.random.random() < 0.3:
                 write_deltalake(str(path), self.rows(4), mode="append")
 
@@ -86,6 +92,27 @@ class Random:
             for _ in range(count)
         ]
         return pa.Table.from_pylist([dict(zip("kov", row, strict=True)) for row in rows], COLUMNS)
+
+    def record(self, row: Row, shown: Row | None) -> None:
+        if row[0] not in self.winners or self.rank(row) >= self.winners[row[0]][0]:
+            self.winners[row[0]] = self.rank(row), shown
+
+    def rank(self, row: Row) -> int:
+        """By the ordering column; NULL is least."""
+        return (-1 if row[1] is None else row[1]) if self.ordered else 0
+
+    def expected(self) -> list[Row]:
+        """The view by its definition."""
+        base = rows_in(scan(self.merged.log.base.snapshot(), self.merged.store).read_all())
+        found: list[Row] = []
+        winners = dict(self.winners)
+        for row in base:
+            winner = self.winners.get(row[0])
+            if winner is None or self.rank(row) > winner[0]:
+                found.append(row)
+                winners.pop(row[0], None)
+        found += [shown for _, shown in winners.values() if shown is not None]
+        return sorted(found, key=repr)
 
     def filters(self) -> list[Filter]:
         def pick() -> Filter:
@@ -145,8 +172,12 @@ def holds(filter_: Filter, row: Row) -> bool | None:
     raise AssertionError(filter_)
 
 
+def rows_in(table: pa.Table) -> list[Row]:
+    return [tuple(row.values()) for row in table.to_pylist()]
+
+
 def rows_of(table: pa.Table) -> list[Row]:
-    return sorted((tuple(row.values()) for row in table.to_pylist()), key=repr)
+    return sorted(rows_in(table), key=repr)
 
 
 def read(view: MergedView, path: Path, filters: Sequence[Filter] = (), **options: str) -> list[Row]:
@@ -169,6 +200,7 @@ SEEDS = some(range(90), every=13)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_tasks_together_give_the_view_at_each_version(tmp_path: Path, seed: int) -> None:
     made = Random(tmp_path / "t", seed)
+    assert read(made.merged.open(), made.path) == made.expected()
     for version in range(made.merged.log.base.latest_version() + 1):
         view = made.merged.open(version)
         expected = rows_of(view.scan().read_all())
