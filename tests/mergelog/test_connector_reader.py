@@ -29,12 +29,16 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from mergelog.lake import DELETION_VECTORS, Merged
+from mergelog.lake import DELETION_VECTORS, Merged, in_memory
 from support.some import some
+from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.scan import scan
-from tandem.errors import InvalidSpec, TableReplaced
+from tandem.delta.schema import Field, PrimitiveType, StructType
+from tandem.errors import InvalidSpec, TableReplaced, UnsupportedFeature
+from tandem.mergelog.state.log_table import MergeLog
 from tandem.mergelog.view import MergedView
 from tandem.spark.connector import reader as reader_
+from tandem.spark.connector import source as source_
 from tandem.spark.connector.options import read_options
 from tandem.spark.connector.reader import ViewReader, ViewVersion, opened
 from tandem.spark.connector.source import TandemSource
@@ -308,3 +312,18 @@ def test_names_with_commas_and_spaces(tmp_path: Path) -> None:
         assert pa.Table.from_batches(found).to_pylist() == rows.select(expected).to_pylist()
     with pytest.raises(InvalidSpec, match="no such column"):
         TandemSource({"path": path, "columns": "ID, nothing"}).schema()
+
+
+def test_a_schema_of_the_user_is_refused(tmp_path: Path) -> None:
+    write_deltalake(str(tmp_path / "t"), table(range(3), "a", 1))
+    path = str(tmp_path / "t")
+    declared = TandemSource({"path": path, "columns": "k"}).schema()
+    with pytest.raises(InvalidSpec, match="the option `columns` chooses columns"):
+        TandemSource({"path": path}).reader(declared)
+
+
+def test_a_variant_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = in_memory(schema=StructType((Field("w", PrimitiveType("variant")),)))
+    monkeypatch.setattr(source_, "open_log", lambda *_: MergeLog(DeltaLog(store)))
+    with pytest.raises(UnsupportedFeature, match="variant"):
+        TandemSource({"path": "/t"}).schema()

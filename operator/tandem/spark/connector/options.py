@@ -10,7 +10,6 @@ from typing import Any, Final, TypeVar
 
 from tandem.errors import InvalidSpec, closest_name
 from tandem.mergelog.rows.parts import MEMORY
-from tandem.spec.units import parse_quantity
 
 T = TypeVar("T")
 
@@ -67,7 +66,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
     if version is not None and as_of is not None:
         raise found.wrong("versionAsOf", str(as_of), "either `version` or `versionAsOf`")
     columns = found.parsed("columns", names_in)
-    memory = found.parsed("memory", parse_quantity)
+    memory = found.parsed("memory", _size)
     return ReadOptions(
         found.location,
         found.storage,
@@ -156,6 +155,13 @@ def _number(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) < 19):
         raise ValueError("a number from 0")
     return int(text)
+
+
+def _size(text: str) -> int:
+    # Here, since each Python worker imports this module, and the resources take a second.
+    from tandem.spec.units import parse_quantity
+
+    return parse_quantity(text)
 
 
 def _flag(text: str) -> bool:

@@ -17,7 +17,7 @@ from tandem.mergelog.access import open_log, open_view
 from tandem.spark.connector.options import read_options, write_options
 from tandem.spark.connector.reader import ViewReader, ViewVersion
 from tandem.spark.connector.writer import BatchWriter, StreamWriter
-from tandem.spark.runtime.frames import spark_schema
+from tandem.spark.runtime.schemas import spark_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
