@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import os
+import re
+import runpy
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +24,7 @@ from tandem.spark.runtime.control import translate
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 EVENTS = pa.schema(
     [("k", pa.int64()), ("v", pa.string()), ("p", pa.string()), ("gone", pa.bool_())]
@@ -30,7 +32,9 @@ EVENTS = pa.schema(
 
 
 @pytest.fixture(scope="module")
-def session(delta_spark: SparkSession) -> SparkSession:
+def session(spark: SparkSession, delta_spark: SparkSession) -> SparkSession:
+    # A stream that starts looks a source up in the thread's active session, which is the first.
+    register(spark)
     session = delta_spark.newSession()
     session.conf.set("spark.sql.adaptive.enabled", "false")
     session.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
@@ -143,3 +147,14 @@ def test_a_write_that_is_repeated_counts_once(session: SparkSession, tmp_path: P
         writer.save(str(tmp_path / "t"))
     assert batches(commits(merged), "nightly") == [20240229]
     assert merged.rows() == [(1, "a", None), (2, "b", None)]
+
+
+def test_the_example_prints_what_its_page_shows(
+    session: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = Path(__file__).resolve().parents[2]
+    page = (root / "docs" / "merge-on-read.md").read_text()
+    (block,) = re.findall(r"```text\n\$ [^\n]*stream.py[^\n]*\n(.*?)```", page, re.DOTALL)
+    example = runpy.run_path(str(root / "examples" / "merge_on_read" / "stream.py"))
+    example["main"](session, tmp_path)
+    assert capsys.readouterr().out.split() == block.split()
