@@ -12,11 +12,12 @@ merging them into the base table change no view. Does not run operations.
     refresh  records the version of the base table in the log
     resolve  a decision about records whose validity is not certain
     writer   `LogWriter`
+    uploads  blocks that several processes write for one append
     view     the merged view
-    access   `open_log` and `scan`
+    access   `open_log`, `open_view` and `scan`
 """
 
-from tandem.mergelog.access import open_log, scan
+from tandem.mergelog.access import open_log, open_view, scan
 from tandem.mergelog.create import ensure_log
 from tandem.mergelog.state.log_table import LogSettings, MergeLog
 from tandem.mergelog.view import MergedView
@@ -30,5 +31,6 @@ __all__ = [
     "MergedView",
     "ensure_log",
     "open_log",
+    "open_view",
     "scan",
 ]

@@ -1,4 +1,4 @@
-"""`open_log` and `scan`: the log and the merged view of a table, by its location."""
+"""`open_log`, `open_view` and `scan`: the log and the merged view of a table, by its location."""
 
 from __future__ import annotations
 
@@ -23,6 +23,18 @@ def open_log(location: str, options: Mapping[str, str] | None = None) -> MergeLo
     Raises: InvalidSpec.
     """
     return MergeLog(DeltaLog(open_store(location, options)))
+
+
+def open_view(log: MergeLog, version: int | None = None, *, base: bool = False) -> MergedView:
+    """The merged view of a table; its base table alone if it has no log, or for `base`.
+
+    Args:
+        version: of the base table; None for the newest.
+    Raises: as `MergedView.open`; TableNotFound.
+    """
+    if base or not log.exists():
+        return MergedView.of_base(log, version)
+    return MergedView.open(log, version)
 
 
 def scan(

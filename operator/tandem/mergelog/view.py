@@ -7,14 +7,14 @@ for each file; then follow the winners of the log.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap64
 
 from tandem.delta import dv
-from tandem.delta.actions import AddFile
+from tandem.delta.actions import AddFile, Metadata
 from tandem.delta.datafiles.reader import DataFileReader, arrow_schema
 from tandem.delta.log.files import to_adds
 from tandem.delta.log.snapshot import Snapshot
@@ -23,8 +23,8 @@ from tandem.distinct import IntArray
 from tandem.mergelog.rows.blocks import read_block
 from tandem.mergelog.rows.parts import MEMORY
 from tandem.mergelog.rows.pruned import may_hold
-from tandem.mergelog.rows.records import Overlay
-from tandem.mergelog.rows.winners import match, winners_of
+from tandem.mergelog.rows.records import BoolArray, Overlay, Records
+from tandem.mergelog.rows.winners import MatchedRows, WinnerPasses, match
 from tandem.mergelog.state.base_history import BaseHistory, require_same_table
 from tandem.mergelog.state.log_table import (
     DELETED,
@@ -33,10 +33,37 @@ from tandem.mergelog.state.log_table import (
     MergeLog,
     block_format,
     check_settings,
+    log_partitions,
     settings_of,
     state_of,
 )
 from tandem.mergelog.state.model import Block, LogState, in_order
+from tandem.pruning.selection import Selection
+from tandem.statements.tree import Expr
+
+
+@dataclass(frozen=True, slots=True)
+class FilePart:
+    """Part `part` of `parts` of the row groups of a file: `file` is an index into
+    `Snapshot.files`."""
+
+    file: int
+    part: int = 0
+    parts: int = 1
+
+    def of(self, row_groups: int) -> range:
+        return range(
+            row_groups * self.part // self.parts, row_groups * (self.part + 1) // self.parts
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A part of a view that is read by itself: rows of the base table, and the winners that are in
+    some blocks, by path."""
+
+    files: tuple[FilePart, ...]
+    blocks: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +105,48 @@ class MergedView:
             check_settings(base, settings)
         return cls(log, base, instant, state, settings)
 
+    @classmethod
+    def at(cls, log: MergeLog, base_version: int, instant: int) -> MergedView:
+        """The view that another process has opened, by its `base.version` and `instant`.
+
+        Raises: VersionNotFound, if cleaning has removed one of them; as `open`.
+        """
+        if instant < 0:
+            return cls.of_base(log, base_version)
+        snapshot = log.snapshot(instant)
+        base = log.base.snapshot(base_version)
+        state = BaseHistory(log, snapshot).at(base.version)
+        return cls(log, base, instant, state, settings_of(snapshot))
+
+    @classmethod
+    def of_base(cls, log: MergeLog, version: int | None = None) -> MergedView:
+        """The base table without its log, which need not exist. Raises: VersionNotFound."""
+        base = log.base.snapshot(version)
+        return cls(log, base, -1, LogState(base.metadata.id, base.version), LogSettings(()))
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        return in_order(self.state.live.values())
+
+    def narrowed(self, where: Expr) -> MergedView:
+        """The view without the files and blocks that hold no key for which a condition on the keys
+        is true. What the condition is not true for is arbitrary: filter the rows."""
+        files = Selection(where, self.base).of(self.base.files)
+        found = self.log.snapshot(self.instant).files if self.state.live else None
+        if found is None:
+            return replace(self, base=replace(self.base, files=files))
+        # Blocks that only an earlier version of the log has are kept: their bounds are not here.
+        of_log = replace(self.base, files=found, metadata=self._log_metadata())
+        gone = set(found["path"].to_pylist()) - Selection(where, of_log).paths(found)
+        live = {path: block for path, block in self.state.live.items() if path not in gone}
+        state = replace(self.state, live=live)
+        return replace(self, base=replace(self.base, files=files), state=state)
+
+    def _log_metadata(self) -> Metadata:
+        return replace(
+            self.base.metadata, partition_columns=log_partitions(self.base, self.settings)
+        )
+
     def scan(
         self,
         columns: Sequence[str] | None = None,
@@ -97,40 +166,53 @@ class MergedView:
         names = self.base.schema.names
         wanted = names if columns is None else named_columns(self.base, columns)
         schema = arrow_schema(table_format(self.base), wanted)
+        every = Share(
+            tuple(FilePart(at) for at in range(self.base.num_files)), frozenset(self.state.live)
+        )
 
         def batches() -> Iterator[pa.RecordBatch]:
-            for batch in self._rows(wanted, memory):
+            for batch in self.read(every, wanted, self.passes(memory)):
                 yield row_filter(batch) if row_filter is not None else batch
 
         return pa.RecordBatchReader.from_batches(schema, batches())
 
-    def _rows(self, wanted: Sequence[str], memory: int) -> Iterator[pa.RecordBatch]:
-        blocks = in_order(self.state.live.values())
+    def passes(self, memory: int) -> WinnerPasses:
+        """The winners of the log, for `read`; `memory` as in `scan`."""
+        return WinnerPasses(
+            self.log.store,
+            self.blocks,
+            block_format(self.base, self.settings),
+            self.settings,
+            self.state.mark,
+            memory,
+        )
+
+    def read(
+        self, share: Share, wanted: Sequence[str], passes: WinnerPasses
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of a share. Shares that have each file and each block once are the whole view.
+
+        Args:
+            wanted: columns as the base table spells them.
+        """
+        own = [number for number, block in enumerate(passes.blocks) if block.path in share.blocks]
         hidden: dict[str, BitMap64] = {}
-        part, parts = 0, 1
-        table = block_format(self.base, self.settings)
-        while part < parts:
-            found = winners_of(
-                self.log.store,
-                blocks,
-                table,
-                self.settings,
-                self.state.mark,
-                part=part,
-                parts=parts,
-                memory=memory,
-            )
-            if found is None:
-                parts *= 2
-                continue
-            self._hide(found.overlay, hidden)
+        parts = self._own_files(share)
+        for found in passes:
+            mine = np.isin(found.blocks, own)
+            self._match(found.overlay, share, mine, hidden)
             shown = found.overlay.shown
-            yield from self._log_rows(wanted, blocks, found.blocks[shown], found.rows[shown])
-            part += 1
-        for add in self.base.adds():
+            shown = shown[mine[shown]]
+            yield from self._log_rows(wanted, passes.blocks, found.blocks[shown], found.rows[shown])
+        for part, add in parts:
             dead = self._deleted(add) | hidden.get(add.logged_path, BitMap64())
             with self._open(add, wanted) as reader:
-                yield from reader.batches(dead=dead)
+                yield from reader.batches(dead=dead, row_groups=part.of(len(reader.row_groups)))
+
+    def _own_files(self, share: Share) -> list[tuple[FilePart, AddFile]]:
+        """The share's files, in its order."""
+        files = self.base.files.take(pa.array([part.file for part in share.files], pa.int64()))
+        return list(zip(share.files, to_adds(files), strict=True))
 
     def _open(self, add: AddFile, columns: Sequence[str]) -> DataFileReader:
         """A file of the base table."""
@@ -146,18 +228,40 @@ class MergedView:
         vector = add.deletion_vector
         return BitMap64() if vector is None else dv.load(self.log.base.store, vector)
 
-    def _hide(self, overlay: Overlay, hidden: dict[str, BitMap64]) -> None:
-        """Add the rows that the winners hide, by logged path."""
+    def _match(
+        self, overlay: Overlay, share: Share, mine: BoolArray, hidden: dict[str, BitMap64]
+    ) -> None:
+        """Add the rows of the share that the winners hide, by logged path, and find which of the
+        winners that are `mine` rows of the base table beat."""
         if not len(overlay.records):
             return
-        mask = may_hold(self.base, self.settings, overlay.records)
-        for add in to_adds(self.base.files.filter(pa.array(mask))):
-            with self._open(add, self.settings.columns) as reader:
-                found = match(reader, overlay, self._deleted(add))
-            overlay.beaten[found.winners[found.greater]] = True
+        for part, add in self._candidates(share.files, overlay.records):
+            found = self._matched(add, overlay, part)
             positions = BitMap64(found.positions[found.hidden].astype(np.uint64))
             if positions:
                 hidden[add.logged_path] = hidden.get(add.logged_path, BitMap64()) | positions
+        if self.settings.ordered and mine.any():
+            whole = {part.file for part in share.files if part.parts == 1}
+            others = [FilePart(at) for at in range(self.base.num_files) if at not in whole]
+            records = overlay.records.take(np.flatnonzero(mine))
+            for part, add in self._candidates(others, records):
+                self._matched(add, overlay, part)
+
+    def _candidates(
+        self, parts: Sequence[FilePart], records: Records
+    ) -> list[tuple[FilePart, AddFile]]:
+        """The files that can have the keys of some records."""
+        files = self.base.files.take(pa.array([part.file for part in parts], pa.int64()))
+        mask = may_hold(self.base, self.settings, records, files)
+        held = [part for part, holds in zip(parts, mask, strict=True) if holds]
+        return list(zip(held, to_adds(files.filter(pa.array(mask))), strict=True))
+
+    def _matched(self, add: AddFile, overlay: Overlay, part: FilePart) -> MatchedRows:
+        with self._open(add, self.settings.columns) as reader:
+            groups = part.of(len(reader.row_groups))
+            found = match(reader, overlay, self._deleted(add), groups)
+        overlay.beaten[found.winners[found.greater]] = True
+        return found
 
     def _log_rows(
         self, wanted: Sequence[str], blocks: Sequence[Block], numbers: IntArray, rows: IntArray

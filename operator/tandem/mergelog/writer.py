@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -22,7 +22,7 @@ from tandem.delta.actions import Action, AddFile, Txn
 from tandem.delta.log.commit import commit_info
 from tandem.delta.log.maintenance import maintain
 from tandem.delta.properties import checkpoint_interval
-from tandem.errors import InvalidSpec
+from tandem.errors import CommitConflict, DuplicateKeys, InvalidSpec
 from tandem.mergelog.create import put
 from tandem.mergelog.rows.blocks import arrange, tagged, write_blocks
 from tandem.mergelog.state.base_history import BaseHistory, base_of, require_same_table
@@ -34,9 +34,14 @@ from tandem.mergelog.state.log_table import (
     settings_of,
 )
 from tandem.mergelog.state.model import ROLLBACK, WRITER, block_of
-
-BLOCKS = "blocks"
-"""The folder of block files below the log's root; one folder per session in it."""
+from tandem.mergelog.uploads import (
+    BLOCKS,
+    UPLOAD,
+    Uploaded,
+    digest,
+    layout_of,
+    require_distinct,
+)
 
 FAIRNESS = 2.0
 """After a commit a writer pauses for a random time of at most so many times as long as that commit
@@ -119,6 +124,32 @@ class LogWriter:
         Raises: InvalidSpec, before anything is written; BaseReplaced, BaseHistoryGap,
             OutcomeUnknown, StorageError. After an error, append the same batch again.
         """
+        return self._append(batch, lambda: self._upload(self._arrange(rows, deletes)))
+
+    def append_uploaded(self, parts: Sequence[Uploaded], *, batch: int) -> Appended | None:
+        """Append blocks that other processes wrote for one `Upload`, as one instant.
+
+        Returns: None if there are no blocks; such a batch leaves no trace.
+        Raises: as `append`; DuplicateKeys; CommitConflict, if the blocks cannot be used any more.
+        """
+        adds = [add for part in parts for add in part.adds]
+        if not adds:
+            return None
+        (self._session,) = {part.session for part in parts}
+        self._uploads = UPLOAD
+
+        def uploaded() -> list[AddFile]:
+            if {part.layout for part in parts} != {digest(self._base)}:
+                raise _void(self._log, "the base table has other columns than when it began")
+            if self._rolled_back():
+                raise _void(self._log, "cleaning took it for that of a dead writer")
+            require_distinct(self._log.store, self._base, settings_of(self._snapshot), parts)
+            return adds
+
+        return self._append(batch, uploaded)
+
+    def _append(self, batch: int, upload: Callable[[], list[AddFile]]) -> Appended:
+        """Append what `upload` writes; it is called again if the files cannot be committed."""
         if batch < 0:
             raise ValueError("batches are numbered from 0")
         done = self._find(batch)
@@ -132,11 +163,11 @@ class LogWriter:
             base = self._pool.submit(self._log.base.update, self._base)
             newest = self._pool.submit(self._log.update, self._snapshot)
             layout = self._layout
-            refused: InvalidSpec | None = None
+            refused: InvalidSpec | DuplicateKeys | None = None
             try:
                 if not adds:
-                    adds = self._upload(self._arrange(rows, deletes))
-            except InvalidSpec as error:
+                    adds = upload()
+            except (InvalidSpec, DuplicateKeys) as error:
                 refused = error
             self._base, self._snapshot = base.result(), newest.result()
             if self._base.version < base_of(self._snapshot):
@@ -160,15 +191,24 @@ class LogWriter:
 
     @property
     def _layout(self) -> tuple[str, tuple[str, ...]]:
-        """What the files of a block depend on."""
-        return self._base.metadata.schema_string, self._base.partition_columns
+        return layout_of(self._base)
 
     def _arrange(
         self, rows: pa.Table | pa.RecordBatch | None, deletes: pa.Table | pa.RecordBatch | None
     ) -> pa.Table:
         settings = settings_of(self._snapshot)
         check_settings(self._base, settings)
-        return arrange(self._base, settings, _table(rows), _table(deletes))
+        found = arrange(self._base, settings, _table(rows), _table(deletes))
+        if not found.num_rows:
+            raise InvalidSpec(
+                "an append has no rows",
+                resource=self._base.location,
+                field="rows",
+                found="none",
+                expected="at least one row or delete",
+                remedy="Append rows or deletes",
+            )
+        return found
 
     def _upload(self, rows: pa.Table) -> list[AddFile]:
         self._uploads += 1
@@ -267,3 +307,12 @@ class LogWriter:
 
 def _table(rows: pa.Table | pa.RecordBatch | None) -> pa.Table | None:
     return pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
+
+
+def _void(log: MergeLog, found: str) -> CommitConflict:
+    return CommitConflict(
+        "an upload of blocks cannot be committed",
+        resource=log.store.location,
+        found=found,
+        remedy="Repeat the batch: restart the stream, or the write",
+    )

@@ -121,8 +121,8 @@ REMEDY: Final[Mapping[Reason, str]] = {
     + ".",
     Reason.VERSION_NOT_FOUND: "Name a version that the log still has: `tandem history`.",
     Reason.NOT_MERGE_ON_READ: "Use an operation for tables without a log.",
-    Reason.DUPLICATE_KEYS: "Remove the repeated rows from the source, and create another "
-    "operation.",
+    Reason.DUPLICATE_KEYS: "Keep one row of each key in the source, or rows whose values of the "
+    "ordering column differ, and create another operation.",
     Reason.BASE_REPLACED: "Decide whether the unmerged records are still valid: `tandem log "
     "resolve`.",
     Reason.BASE_HISTORY_GAP: "Decide whether the unmerged records are still valid: `tandem log "

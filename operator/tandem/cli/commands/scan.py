@@ -91,26 +91,19 @@ def _read(
 ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     """Schema and rows. Only Spark evaluates a condition, since conditions have Spark's semantics;
     so this takes seconds to start."""
-    from tandem.delta import scan as delta_scan
+    from tandem.mergelog.access import open_view
     from tandem.mergelog.state.log_table import MergeLog
-    from tandem.mergelog.view import MergedView
 
-    log = table.log()
-    merge_log = MergeLog(log)
-    view = None if base or not merge_log.exists() else MergedView.open(merge_log, version)
-    snapshot = log.snapshot(version) if view is None else view.base
+    view = open_view(MergeLog(table.log()), version, base=base)
 
     def read(names: Sequence[str] | None) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
-        if view is not None:
-            scanned = view.scan(names)
-        else:
-            scanned = delta_scan.scan(snapshot, log.store, names)
+        scanned = view.scan(names)
         return scanned.schema, scanned
 
     if where is not None:
         from tandem.cli.scan_filter import matching
 
-        return matching(snapshot, read, columns=columns, where=where)
+        return matching(view.base, read, columns=columns, where=where)
     schema, batches = read(columns)
     return schema, iter(batches)
 

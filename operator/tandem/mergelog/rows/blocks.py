@@ -23,8 +23,9 @@ from tandem.delta.values import partition_texts
 from tandem.distinct import IntArray
 from tandem.errors import InvalidSpec, StorageError, closest_name
 from tandem.mergelog.rows.columns import converted, null_in
+from tandem.mergelog.rows.duplicates import require_decided
 from tandem.mergelog.rows.records import Records, number_keys, winners
-from tandem.mergelog.state.log_table import DELETED, INSTANT, LogSettings
+from tandem.mergelog.state.log_table import DELETED, INSTANT, LogSettings, block_format
 from tandem.mergelog.state.model import DELETES, FIRST, LAST, Block
 from tandem.storage.store import Store
 
@@ -34,25 +35,28 @@ def arrange(
     settings: LogSettings,
     rows: pa.Table | None,
     deletes: pa.Table | None,
+    *,
+    unordered: bool = False,
 ) -> pa.Table:
     """The rows of an append in the columns of the log, one record a key, sorted by key.
 
     Args:
         rows: columns of the base table, in any order; absent ones are NULL.
         deletes: the keys, and the ordering column if there is one. They follow the rows.
-    Raises: InvalidSpec.
+        unordered: whether the order of the rows means nothing.
+    Raises: InvalidSpec; DuplicateKeys, if rows without an order have the same key.
     """
-    parts = []
-    if rows is not None and rows.num_rows:
+    parts = [arrow_schema(block_format(base, settings)).empty_table()]
+    if rows is not None:
         _require(base, rows, settings.columns, optional=base.schema.names)
         parts.append(_complete(base, rows, deleted=False))
-    if deletes is not None and deletes.num_rows:
+    if deletes is not None:
         _require(base, deletes, settings.columns, optional=settings.columns)
         parts.append(_complete(base, deletes, deleted=True))
-    if not parts:
-        raise _wrong(base, "an append has no rows", "rows", "none", "at least one row or delete")
     table = pa.concat_tables(parts).combine_chunks()
     _check_keys(base, settings, table)
+    if unordered:
+        require_decided(_records(table, settings), settings, base.location)
     kept = table.take(pa.array(winners(_records(table, settings))))
     return kept.sort_by([(key, "ascending") for key in settings.keys])
 

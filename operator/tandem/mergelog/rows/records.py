@@ -28,7 +28,8 @@ class Records:
     Attributes:
         keys: the key columns.
         order: the values of the ordering column; None without one.
-        instants: the instant of each record. A key has one record per instant.
+        instants: the instant of each record. Records of a key that have the same instant differ
+            in the value of the ordering column.
         deleted: whether the record deletes its key.
     """
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from pyroaring import BitMap64
@@ -25,7 +25,7 @@ from tandem.mergelog.state.model import Block
 from tandem.storage.store import Store
 
 _POSITION = "__tandem_position"
-_RECORD_BYTES = 64
+RECORD_BYTES = 64
 """Estimated bytes of a record in the index, besides its key."""
 
 
@@ -81,7 +81,7 @@ def winners_of(
     Returns: None if the first part exceeds the memory; the others are about as large.
     Raises: DataFileMissing, StorageError.
     """
-    found, numbers, rows = [_no_records(table, settings)], [], []
+    found, numbers, rows = [no_records(table, settings)], [], []
     size = 0
     for number, block in enumerate(blocks):
         records = records_of(read_block(store, block, table, settings.columns), settings)
@@ -91,7 +91,7 @@ def winners_of(
         found.append(records.take(used))
         numbers.append(np.full(len(used), number, np.int64))
         rows.append(used)
-        size += found[-1].nbytes + _RECORD_BYTES * len(used)
+        size += found[-1].nbytes + RECORD_BYTES * len(used)
         if memory is not None and size > memory and part == 0 and parts < MOST_PARTS:
             return None
     records = concatenate(found)
@@ -104,10 +104,64 @@ def winners_of(
     )
 
 
-def match(reader: DataFileReader, overlay: Overlay, dead: BitMap64) -> MatchedRows:
-    """The rows of an open base file whose key has a winner. Deleted rows are not rows."""
+class WinnerPasses:
+    """The winners of blocks, in as many passes over the keys as the memory requires. The winners of
+    one pass are kept: what reads several files one after the other finds them once.
+
+    Args: as in `winners_of`.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        blocks: Sequence[Block],
+        table: TableFormat,
+        settings: LogSettings,
+        mark: int,
+        memory: int,
+    ) -> None:
+        self.blocks = blocks
+        self._store, self._table, self._settings = store, table, settings
+        self._mark, self._memory = mark, memory
+        self._only: LogWinners | None = None
+
+    def __iter__(self) -> Iterator[LogWinners]:
+        """Winners that no row of the base table was compared with yet."""
+        if self._only is not None:
+            yield self._unmatched(self._only)
+            return
+        part, parts = 0, 1
+        while part < parts and self.blocks:
+            found = winners_of(
+                self._store,
+                self.blocks,
+                self._table,
+                self._settings,
+                self._mark,
+                part=part,
+                parts=parts,
+                memory=self._memory,
+            )
+            if found is None:
+                parts *= 2
+                continue
+            if parts == 1:
+                self._only = found
+            yield self._unmatched(found)
+            part += 1
+
+    def _unmatched(self, found: LogWinners) -> LogWinners:
+        none = np.zeros(len(found.rows), bool)
+        return replace(found, overlay=replace(found.overlay, beaten=none))
+
+
+def match(
+    reader: DataFileReader, overlay: Overlay, dead: BitMap64, row_groups: range | None = None
+) -> MatchedRows:
+    """The rows of an open base file, or of some row groups of it, whose key has a winner. Deleted
+    rows are not rows."""
     parts: list[MatchedRows] = []
-    for batch in reader.batches(dead=dead, positions=_POSITION):
+    for batch in reader.batches(dead=dead, positions=_POSITION, row_groups=row_groups):
         columns = [batch.column(at) for at in range(batch.num_columns - 1)]
         keys = columns[: len(overlay.records.keys)]
         order = columns[len(keys)] if len(columns) > len(keys) else None
@@ -125,6 +179,7 @@ def match(reader: DataFileReader, overlay: Overlay, dead: BitMap64) -> MatchedRo
     )
 
 
-def _no_records(table: TableFormat, settings: LogSettings) -> Records:
+def no_records(table: TableFormat, settings: LogSettings) -> Records:
+    """No records, of the types of the log."""
     wanted = (*settings.columns, DELETED, INSTANT)
     return records_of(arrow_schema(table, wanted).empty_table(), settings)

@@ -5,6 +5,7 @@ Modules:
     control       reads the job, writes the result exactly once
     session       finds Java, pins the session's settings
     frames        rows of a table as DataFrames
+    schemas       Spark's schema of a table
     datasource    the data source over our reader and writer
     row_files     writes rows to data files
     input_splits  which files, or parts of a file, a task reads

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyroaring import BitMap64
 
@@ -52,22 +51,9 @@ def isolated_session(spark: SparkSession) -> Iterator[SparkSession]:
 
 def table_schema(table: JobTable) -> StructType:
     """Spark's schema of the table; all nullable, since our writer checks nullability."""
-    from pyspark.sql.types import StructField, StructType
+    from tandem.spark.runtime.schemas import spark_schema
 
-    schema = StructType.fromJson(json.loads(table.schema_string))
-    return StructType([StructField(f.name, _nullable(f.dataType), True) for f in schema.fields])
-
-
-def _nullable(type_: Any) -> Any:
-    from pyspark.sql.types import ArrayType, MapType, StructField, StructType
-
-    if isinstance(type_, StructType):
-        return StructType([StructField(f.name, _nullable(f.dataType), True) for f in type_.fields])
-    if isinstance(type_, ArrayType):
-        return ArrayType(_nullable(type_.elementType), True)
-    if isinstance(type_, MapType):
-        return MapType(_nullable(type_.keyType), _nullable(type_.valueType), True)
-    return type_
+    return spark_schema(table.schema_string)
 
 
 def read_rows(

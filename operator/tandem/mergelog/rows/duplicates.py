@@ -1,0 +1,53 @@
+"""Keys that occur twice among rows without an order, where no ordering column decides. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from tandem.delta.calendar import python_values
+from tandem.distinct import IntArray
+from tandem.errors import DuplicateKeys
+from tandem.mergelog.rows.records import Records, number_keys, rank
+from tandem.mergelog.state.log_table import LogSettings
+
+_EXAMPLES: Final = 3
+
+
+def undecided(records: Records) -> IntArray:
+    """Indexes of records, one for each key of which several have the greatest value of the
+    ordering column; ascending."""
+    if not len(records):
+        return np.empty(0, np.int64)
+    keys = number_keys(records.keys)
+    ranks = np.zeros(len(records), np.int64) if records.order is None else rank(records.order)
+    order = np.lexsort((ranks, keys))
+    keys, ranks = keys[order], ranks[order]
+    last = np.append(keys[1:] != keys[:-1], True)
+    tie = np.append(False, (keys[1:] == keys[:-1]) & (ranks[1:] == ranks[:-1]))
+    return np.sort(order[last & tie])
+
+
+def require_decided(records: Records, settings: LogSettings, location: str) -> None:
+    """Raises: DuplicateKeys, if no order decides which record of a key wins."""
+    found = undecided(records)
+    if not len(found):
+        return
+    some = records.take(found[:_EXAMPLES])
+    shown = pa.RecordBatch.from_arrays(list(some.keys), names=list(settings.keys))
+    texts = [
+        ", ".join(f"{name} {value}" for name, value in row.items()) for row in python_values(shown)
+    ]
+    rest = len(found) - len(texts)
+    raise DuplicateKeys(
+        "several rows of an append have the same key",
+        resource=location,
+        field=", ".join(settings.keys),
+        found="; ".join(texts)[:300] + (f"; {rest} more" if rest else ""),
+        expected=f"rows of a key that differ in {settings.ordering_column}"
+        if settings.ordered
+        else "one row of each key, since rows have no order here",
+        remedy="Keep the row of each key that counts, and repeat; nothing was committed",
+    )
