@@ -10,6 +10,7 @@ merging them into the base table change no view. Does not run operations.
     create   makes the log of a base table
     resolve  a decision about records whose validity is not certain
     writer   `LogWriter`
+    upkeep   commits that add no records
     view     the merged view
     access   `open_log` and `scan`
 """

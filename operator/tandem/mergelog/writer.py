@@ -43,7 +43,7 @@ took: without the pause, the 99th percentile of 16 saturated writers is twice as
 
 LATE_MS = 3_600_000
 """A commit that took so long is checked: the process may have been paused. Cleaning leaves each
-commit of a log for a day at least (`tandem.operations.clean.log_clean`)."""
+commit of a log for a day at least (`tandem.operations.clean.block_log`)."""
 
 
 @dataclass(frozen=True, slots=True)

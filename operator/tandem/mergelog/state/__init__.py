@@ -6,5 +6,6 @@ Modules:
     boundaries    what a commit of the base table means for the log, and the fold over commits
     log_table     the log as a Delta table: settings, schema, states
     base_history  brings the log up to a version of its base table
+    retained      what the versions within a retention need of the log
     commits       from one state of the log to the actions that record the next
 """
