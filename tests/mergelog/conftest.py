@@ -21,8 +21,13 @@ def orders_template(
 
 
 @pytest.fixture
-def orders(orders_template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Orders:
-    """A copy of its own. `LogCompaction` is registered by tests only."""
+def stitching(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`LogCompaction` is registered by tests only."""
     model: type[Operation] = LogCompaction
     monkeypatch.setitem(PERFORMED_BY, model, LogCompactionKind)
+
+
+@pytest.fixture
+def orders(orders_template: Path, tmp_path: Path, stitching: None) -> Orders:
+    """A copy of its own."""
     return Orders.copy(orders_template, tmp_path / "orders")

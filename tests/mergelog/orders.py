@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import pyarrow as pa
 from deltalake import write_deltalake
@@ -66,7 +66,7 @@ class Orders:
         self.log = mergelog.open_log(self.location)
 
     @classmethod
-    def copy(cls, template: Path, folder: Path) -> Orders:
+    def copy(cls, template: Path, folder: Path) -> Self:
         return cls(shutil.copytree(template, folder))
 
     def run(
@@ -89,9 +89,12 @@ class Orders:
         if interceptor is not None:
             execution = replace(execution, interceptor=interceptor)
         table = Table(self.store, DeltaLog(self.store), "LakeTable/orders")
-        ports = Ports(jobs=QuickJobs())
+        ports = self.ports()
         session = open_session(operation, table, ports, execution)
         return finish(session, operation, ports)
+
+    def ports(self) -> Ports:
+        return Ports(jobs=QuickJobs())
 
     def append(self, upserts: pa.Table, *, batch: int = 0) -> None:
         """Under a writer's name of its own."""
