@@ -130,9 +130,14 @@ def kept(store: MemoryStore) -> set[str]:
     }
 
 
+PARTS = some(range(20), every=20)
+"""Parts of the calls: a test is at each twentieth."""
+
+
+@pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("rules", [KEEP, CleaningRules(None)], ids=["retention", "none"])
 def test_a_cleaning_killed_anywhere_changes_no_view_and_can_be_repeated(
-    litter: tuple[MemoryStore, TestClock], rules: CleaningRules
+    litter: tuple[MemoryStore, TestClock], rules: CleaningRules, part: int
 ) -> None:
     original, clock = litter
     versions = retained(original, rules)
@@ -142,7 +147,7 @@ def test_a_cleaning_killed_anywhere_changes_no_view_and_can_be_repeated(
     assert views(whole, versions) == before
     changing = [c for c in calls if c.name in ("put", "put_if_absent", "delete")]
     assert len(changing) > 30
-    for struck in some(changing, every=25):
+    for struck in changing[part::20]:
         store = original.copy()
 
         def die(call: Call, struck: Call = struck) -> None:
@@ -164,8 +169,9 @@ def test_the_litter_has_all_that_is_cleaned(litter: tuple[MemoryStore, TestClock
     assert len(result.abandoned) == 2
 
 
+@pytest.mark.parametrize("part", PARTS)
 def test_appends_and_reads_during_a_cleaning_lose_nothing(
-    litter: tuple[MemoryStore, TestClock],
+    litter: tuple[MemoryStore, TestClock], part: int
 ) -> None:
     """A batch is appended, and the view is read, before a call of the store, at calls in turn."""
     original, clock = litter
@@ -175,7 +181,7 @@ def test_appends_and_reads_during_a_cleaning_lose_nothing(
     log = mergelog.MergeLog(DeltaLog(original, parallel_reads=1))
     row: tuple[Any, ...] = (99, 9, "meanwhile")
     expected = [*view(log), row]
-    for place in some(places, every=120):
+    for place in places[part::20][::6]:
         store = original.copy()
         done: list[Rows] = []
 

@@ -7,6 +7,7 @@ and after each restore since, is all that a view within the retention can read.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tandem.delta.log.listing import read_log
@@ -47,12 +48,20 @@ def retained(log: MergeLog, newest: Snapshot, since_ms: int) -> Retained:
 def _versions(log: MergeLog, since_ms: int) -> list[int]:
     """The base version that was current then, and the restores since."""
     listing = read_log(log.base.store)
-    earliest, latest = listing.earliest, listing.latest
-    later = [
-        version
-        for version, file in listing.commits.items()
-        if version > earliest and file.modified_ms > since_ms
-    ]
-    first = min(later, default=latest + 1) - 1
-    commits = log.base.commits(first + 1, latest)
+    times = {listing.earliest: 0}
+    times |= {v: file.modified_ms for v, file in listing.commits.items() if v >= listing.earliest}
+    first = current_at(times, since_ms)
+    commits = log.base.commits(first + 1, listing.latest)
     return [first, *(commit.version for commit in commits if is_restore(commit))]
+
+
+def current_at(times: Mapping[int, int], time_ms: int) -> int:
+    """The version that was current at a time, or an earlier one; the first one if the time is
+    before all. Pure.
+
+    Args:
+        times: when each version was committed (Unix milliseconds), by any clock: they need not
+            ascend.
+    """
+    later = [version for version, committed_ms in times.items() if committed_ms > time_ms]
+    return max(min(times), min(later, default=max(times) + 1) - 1)
