@@ -120,7 +120,7 @@ def test_a_killed_clean_up_leaves_a_readable_log(
     store, log = _daily(checkpoints)
     before = {v: log.snapshot(v).num_files for v in range(10)}
     plan = plan_cleanup(store, log.snapshot(), now_ms=today * DAY)
-    paths = plan.paths if plan else ()
+    paths = [file.path for file in plan.files] if plan else ()
     done = data.draw(st.integers(0, len(paths)))
     times = {m.path: m.modified_ms for m in store.list("_delta_log")}
     store.delete(paths[:done])

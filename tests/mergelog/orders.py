@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -77,7 +77,7 @@ class Orders:
         self.log = mergelog.open_log(self.location)
 
     @classmethod
-    def copy(cls, template: Path, folder: Path) -> Orders:
+    def copy(cls, template: Path, folder: Path) -> Self:
         return cls(shutil.copytree(template, folder))
 
     def run(
@@ -103,9 +103,12 @@ class Orders:
         if interceptor is not None:
             execution = replace(execution, interceptor=interceptor)
         table = Table(self.store, DeltaLog(self.store), "LakeTable/orders")
-        ports = Ports(jobs=jobs or QuickJobs())
+        ports = self.ports(jobs)
         session = open_session(operation, table, ports, execution, on_status)
         return finish(session, operation, ports)
+
+    def ports(self, jobs: JobRunner | None = None) -> Ports:
+        return Ports(jobs=jobs or QuickJobs())
 
     def append(self, upserts: pa.Table, *, batch: int = 0) -> None:
         """Under a writer's name of its own."""

@@ -1,6 +1,6 @@
 """Random histories of a base table and its log, checked against the serial model after each step.
 
-python -m mergelog.search --seeds 0:10000
+python -m mergelog.search --seeds 0:10000 [--cleaning]
 """
 
 from __future__ import annotations
@@ -12,9 +12,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from mergelog import oracle
+from mergelog.cleaned_world import FILES_MS, Cleaner
 from mergelog.oracle import Event, Row
 from mergelog.world import MergePlan, World
+from tandem.errors import BaseHistoryGap
 from tandem.mergelog.runs import Run
+from tandem.mergelog.state.retained import current_at
+from tandem.planning.cleaning import DAY_MS
 
 KEYS = range(4)
 ORDERS = (None, 0, 1, 2, 3)
@@ -22,15 +26,20 @@ ORDERS = (None, 0, 1, 2, 3)
 
 @dataclass
 class Began:
-    """An append that has begun: it may look at the base from this version on."""
+    """An append that has begun: it may look at the base from this version on. With cleaning it has
+    uploaded its block."""
 
     looked_at: int
+    events: tuple[Event, ...] = ()
+    block: str = ""
 
 
 @dataclass
 class History:
     seed: int
     steps: int = 16
+    cleaning: bool = False
+    """Whether time passes and the log is cleaned."""
     random: random.Random = field(init=False)
     world: World = field(init=False)
     trace: list[str] = field(default_factory=list)
@@ -38,16 +47,19 @@ class History:
     stitching: list[tuple[tuple[Run, ...], int]] = field(default_factory=list)
     merging: list[MergePlan] = field(default_factory=list)
     named: int = 0
+    cleaner: Cleaner = field(init=False)
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
         self.world = World(ordered=self.random.random() < 0.5)
+        self.cleaner = Cleaner(self.world)
 
     def run(self) -> None:
         """Raises: AssertionError, with the history."""
         self.world.insert(self._rows(3))
+        steps = {**STEPS, **CLEANING} if self.cleaning else STEPS
         for _ in range(self.steps):
-            step = self.random.choices(list(STEPS), list(STEPS.values()))[0]
+            step = self.random.choices(list(steps), list(steps.values()))[0]
             before = self._view()
             self.trace.append(step.__name__.strip("_"))
             unchanged = step(self)
@@ -58,12 +70,22 @@ class History:
     def _check(self) -> None:
         world = self.world
         for version in range(world.base + 1):
+            try:
+                found = world.view(version)
+            except (BaseHistoryGap, KeyError) as error:
+                # A block, or what tells which blocks count, is gone.
+                if version >= self._first_retained:
+                    raise AssertionError(self._failure(f"version {version}: {error!r}")) from error
+                continue
             state = oracle.replay(world.changes, world.appends, ordered=world.ordered, upto=version)
             expected = oracle.view(state, ordered=world.ordered)
-            found = world.view(version)
             assert found == expected, self._failure(
                 f"version {version}: found {found}, expected {expected}"
             )
+
+    @property
+    def _first_retained(self) -> int:
+        return current_at(dict(enumerate(self.world.base_times)), self.world.now - FILES_MS)
 
     def _view(self) -> list[Row]:
         return self.world.view()
@@ -117,7 +139,7 @@ class History:
         return False
 
     def _restore(self) -> bool:
-        self.world.restore(self.random.randint(0, self.world.base))
+        self.world.restore(self.random.randint(self._first_retained, self.world.base))
         return False
 
     def _append(self) -> bool:
@@ -125,14 +147,21 @@ class History:
         return False
 
     def _begin_append(self) -> bool:
-        self.appending.append(Began(self.world.base))
+        began = Began(self.world.base)
+        if self.cleaning:
+            began.events = self._events()
+            began.block = self.world.upload(began.events)
+        self.appending.append(began)
         return True
 
     def _end_append(self) -> bool:
         if self.appending:
             began = self.appending.pop(self.random.randrange(len(self.appending)))
             looked_at = self.random.randint(began.looked_at, self.world.base)
-            self.world.append(self._events(), looked_at)
+            void = began.block in self.cleaner.rolled_back
+            self.world.append(
+                began.events or self._events(), looked_at, "" if void else began.block
+            )
             return False
         return True
 
@@ -168,6 +197,15 @@ class History:
             self.world.commit_merge(self.merging.pop())
         return True
 
+    def _wait(self) -> bool:
+        self.world.now += self.random.randint(1, 2 * DAY_MS)
+        return True
+
+    def _clean(self) -> bool:
+        catch_up = self.random.random() < 0.5
+        self.cleaner.clean(self.stitching, self.merging, catch_up=catch_up)
+        return True
+
 
 STEPS: dict[Callable[[History], bool], float] = {
     History._append: 5,
@@ -187,13 +225,23 @@ STEPS: dict[Callable[[History], bool], float] = {
     History._end_merge: 0.7,
 }
 
+CLEANING: dict[Callable[[History], bool], float] = {
+    History._wait: 5,
+    History._clean: 5,
+    History._restore: 3,
+    History._merge: 2.5,
+}
+"""What differs with cleaning."""
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", default="0:10000")
-    first, last = (int(text) for text in parser.parse_args().seeds.split(":"))
+    parser.add_argument("--cleaning", action="store_true")
+    asked = parser.parse_args()
+    first, last = (int(text) for text in asked.seeds.split(":"))
     for seed in range(first, last):
-        History(seed).run()
+        History(seed, steps=24 if asked.cleaning else 16, cleaning=asked.cleaning).run()
     sys.stdout.write(f"{last - first} histories agree with the serial model\n")
 
 

@@ -312,7 +312,7 @@ def test_a_session_that_was_rolled_back_uploads_its_block_again() -> None:
     def clean(call: Call) -> None:
         if call.name == "open_output" and call.when == "after" and not rolled_back:
             rolled_back.append(call.path)
-            session = call.path.split("/")[-2]
+            session = call.path.split("/")[-3]
             roll_back(merged, session, 2)
             store.delete([call.path])
 
@@ -322,7 +322,7 @@ def test_a_session_that_was_rolled_back_uploads_its_block_again() -> None:
     assert len(rolled_back) == 1
     assert merged.rows() == [(1, "a", None), (2, "b", None)]
     assert merged.append(table((3, "c", None))) == Appended(4)
-    roll_back(merged, rolled_back[0].split("/")[-2], 3)
+    roll_back(merged, rolled_back[0].split("/")[-3], 3)
     assert merged.append(table((4, "d", None))) == Appended(6)
     assert len(merged.rows()) == 4
 

@@ -14,11 +14,11 @@ from mergelog.lake import Merged, keys, made, table
 from mergelog.orders import MERGE, STITCH, Orders
 from tandem.delta.log.checkpoint_write import write_checkpoint
 from tandem.delta.log.names import commit_path
-from tandem.mergelog import open_log, refresh, usage
+from tandem.mergelog import open_log, usage
 from tandem.mergelog.create import put
-from tandem.mergelog.refresh import BASE_AGE_MS, BASE_VERSIONS, due_ms, record_base
 from tandem.mergelog.state.instants import InstantCounts, LogFacts
 from tandem.mergelog.state.log_table import state_of
+from tandem.mergelog.upkeep import BASE_AGE_MS, BASE_VERSIONS, due_ms, record_base
 from tandem.mergelog.usage import LogReader
 
 HOUR = 3600 * 1000
@@ -151,7 +151,7 @@ def test_recording_the_base_version_changes_no_view(lake: Merged, tmp_path: Path
     for key in (8, 9):
         write_deltalake(str(tmp_path / "t"), table((key, "n", None)), mode="append")
     rows, before = lake.rows(), fresh(lake)
-    assert record_base(lake.log, 5)
+    assert record_base(lake.log, now_ms=5)
     after = fresh(lake)
     assert (after.recorded, after.state) == (2, before.state)
     assert (after.newest, after.counts, after.moved_ms) == (2, before.counts, None)
@@ -168,10 +168,10 @@ def test_of_two_that_record_the_base_version_one_commits(
     write_deltalake(str(tmp_path / "t"), table((8, "n", None)), mode="append")
 
     def slower(*arguments: Any) -> bool:
-        monkeypatch.setattr(refresh, "put", put)
-        assert record_base(lake.log, 6)
+        monkeypatch.setattr(upkeep, "put", put)
+        assert record_base(lake.log, now_ms=6)
         return put(*arguments)
 
-    monkeypatch.setattr(refresh, "put", slower)
-    assert not record_base(lake.log, 7)
+    monkeypatch.setattr(upkeep, "put", slower)
+    assert not record_base(lake.log, now_ms=7)
     assert lake.log.snapshot().version == 2

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from mergelog import oracle
 from mergelog.oracle import Append, Change, Event, Insert, Merge, Overwrite, Restore, Row, Update
+from tandem.errors import BaseHistoryGap
 from tandem.mergelog.rows.records import (
     Overlay,
     Records,
@@ -44,11 +45,12 @@ class Content:
 
 @dataclass(frozen=True)
 class MergePlan:
-    """What a merge read: a version of the log, then one of the base."""
+    """What a merge read: a version of the log, then one of the base; and the blocks."""
 
     instant: int
     base: int
     rows: tuple[Row, ...]
+    blocks: frozenset[str] = frozenset()
 
 
 @dataclass
@@ -61,6 +63,14 @@ class World:
     contents: dict[str, Content] = field(default_factory=dict)
     appends: list[Append] = field(default_factory=list)
     made: int = 0
+    now: int = 0
+    base_times: list[int] = field(default_factory=lambda: [0])
+    log_times: list[int] = field(default_factory=lambda: [0])
+    block_times: dict[str, int] = field(default_factory=dict)
+    archived: int = 0
+    """The first version of the log that is left."""
+    read: set[int] = field(default_factory=set)
+    """Versions of the log that `state_at` has read."""
 
     # The base table
 
@@ -72,6 +82,7 @@ class World:
         self.changes.append(change)
         self.effects.append(effect)
         self.bases.append(tuple(rows))
+        self.base_times.append(self.now)
 
     def insert(self, rows: tuple[Row, ...]) -> None:
         self.commit_base(Insert(rows), Unaffected(), self.bases[-1] + rows)
@@ -103,19 +114,41 @@ class World:
 
     def state_at(self, base: int) -> LogState:
         """`LogHistory`: the newest version that looked no further, as of exactly `base`."""
-        newest = max(i for i, state in enumerate(self.log) if state.base <= base)
+        newest = self.newest_before(base)
+        self.read.add(newest)
         return self.fold(newest, base)
 
-    def append(self, events: tuple[Event, ...], looked_at: int) -> None:
+    def newest_before(self, base: int) -> int:
+        """Raises: BaseHistoryGap, if the versions of the log begin later."""
+        found = max(i for i, state in enumerate(self.log) if state.base <= base)
+        if found < self.archived:
+            raise BaseHistoryGap("the log no longer has the state")
+        return found
+
+    def commit_log(self, state: LogState) -> None:
+        self.log.append(state)
+        self.log_times.append(self.now)
+
+    def append(self, events: tuple[Event, ...], looked_at: int, uploaded: str = "") -> None:
+        """`uploaded` is the block of the same events, if they were uploaded before."""
         instant = len(self.log)
         state = self.fold(instant - 1, max(looked_at, self.log[-1].base))
-        block = self._new_block(instant, instant, events_as_content(events, instant, self.ordered))
-        self.log.append(replace(state, live={**state.live, block.path: block}))
+        content = events_as_content(events, instant, self.ordered)
+        if uploaded:
+            # Its instant is the version that adds it.
+            block = self._block(uploaded, instant, instant, content)
+        else:
+            block = self._new_block(instant, instant, content)
+        self.commit_log(replace(state, live={**state.live, block.path: block}))
         self.appends.append(Append(instant, state.base, events))
+
+    def upload(self, events: tuple[Event, ...]) -> str:
+        """A block that is not committed."""
+        return self._new_block(0, 0, events_as_content(events, 0, self.ordered)).path
 
     def advance_base(self) -> None:
         """The operator's own commit, which adds no rows."""
-        self.log.append(self.fold(len(self.log) - 1, self.base))
+        self.commit_log(self.fold(len(self.log) - 1, self.base))
 
     def runs(self, strategy: str, taken: frozenset[str] = frozenset()) -> tuple[Run, ...]:
         if strategy == "AllBlocks":
@@ -135,7 +168,7 @@ class World:
                 live[stitched.path] = stitched
         if live == dict(state.live):
             return False
-        self.log.append(replace(state, live=live))
+        self.commit_log(replace(state, live=live))
         return True
 
     def _stitched(self, run: Run, mark: int) -> Block | None:
@@ -150,7 +183,8 @@ class World:
 
     def plan_merge(self) -> MergePlan:
         instant, base = len(self.log) - 1, self.base
-        return MergePlan(instant, base, tuple(self.merged_rows(instant, base)))
+        blocks = frozenset(self.fold(instant, base).live)
+        return MergePlan(instant, base, tuple(self.merged_rows(instant, base)), blocks)
 
     def commit_merge(self, plan: MergePlan) -> bool:
         """Whether the plan still applies. The base rows may have changed meanwhile: the merge is
@@ -192,13 +226,18 @@ class World:
 
     def view(self, version: int | None = None) -> list[Row]:
         base = self.base if version is None else version
-        newest = max(i for i, state in enumerate(self.log) if state.base <= base)
-        rows = self.merged_rows(newest, base)
+        rows = self.merged_rows(self.newest_before(base), base)
         return sorted(rows, key=lambda row: (row.key, oracle.least(row.order), row.value))
 
     def _new_block(self, first: int, last: int, content: Content) -> Block:
         self.made += 1
         path = f"block-{self.made}"
+        self.contents[path] = content
+        self.block_times[path] = self.now
+        return self._block(path, first, last, content)
+
+    def _block(self, path: str, first: int, last: int, content: Content) -> Block:
+        assert path in self.contents, f"{path} is gone"
         self.contents[path] = content
         deletes = int(np.count_nonzero(content.records.deleted))
         return Block(path, first, last, len(content.records), deletes)

@@ -9,10 +9,10 @@ merging them into the base table change no view. Does not run operations.
     runs     which blocks a log compaction stitches
     create   makes the log of a base table
     usage    what a log holds, and for how long
-    refresh  records the version of the base table in the log
     resolve  a decision about records whose validity is not certain
     writer   `LogWriter`
     uploads  blocks that several processes write for one append
+    upkeep   commits that add no records
     view     the merged view
     access   `open_log`, `open_view` and `scan`
 """

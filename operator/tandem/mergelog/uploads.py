@@ -28,11 +28,9 @@ from tandem.mergelog.state.log_table import (
     check_settings,
     settings_of,
 )
-from tandem.mergelog.state.model import Block
+from tandem.mergelog.state.model import Block, upload_folder
 from tandem.storage.store import Store
 
-BLOCKS = "blocks"
-"""The folder of block files below the log's root; one folder per session in it."""
 UPLOAD = 1
 """The number of the one upload of a session of this kind."""
 
@@ -100,7 +98,7 @@ class Upload:
             return Uploaded(self.session, self.layout)
         adds = write_blocks(
             store,
-            f"{BLOCKS}/{self.session}",
+            upload_folder(self.session, UPLOAD),
             block_format(self.base, self.settings),
             arranged,
             task=UPLOAD,

@@ -21,8 +21,9 @@ import pyarrow as pa
 from tandem.delta.actions import Action, AddFile, Txn
 from tandem.delta.log.commit import commit_info
 from tandem.delta.log.maintenance import maintain
+from tandem.delta.log.names import commit_path
 from tandem.delta.properties import checkpoint_interval
-from tandem.errors import CommitConflict, DuplicateKeys, InvalidSpec
+from tandem.errors import CommitConflict, DuplicateKeys, InvalidSpec, ObjectNotFound
 from tandem.mergelog.create import put
 from tandem.mergelog.rows.blocks import arrange, tagged, write_blocks
 from tandem.mergelog.state.base_history import BaseHistory, base_of, require_same_table
@@ -33,19 +34,16 @@ from tandem.mergelog.state.log_table import (
     check_settings,
     settings_of,
 )
-from tandem.mergelog.state.model import ROLLBACK, WRITER, block_of
-from tandem.mergelog.uploads import (
-    BLOCKS,
-    UPLOAD,
-    Uploaded,
-    digest,
-    layout_of,
-    require_distinct,
-)
+from tandem.mergelog.state.model import ROLLBACK, WRITER, block_of, upload_folder
+from tandem.mergelog.uploads import UPLOAD, Uploaded, digest, layout_of, require_distinct
 
 FAIRNESS = 2.0
 """After a commit a writer pauses for a random time of at most so many times as long as that commit
 took: without the pause, the 99th percentile of 16 saturated writers is twice as long."""
+
+LATE_MS = 3_600_000
+"""A commit that took so long is checked: the process may have been paused. Cleaning leaves each
+commit of a log for a day at least (`tandem.operations.clean.block_log`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +158,7 @@ class LogWriter:
         if waited:
             self._pause(waited)
         while True:
+            began_ms = self._now_ms()
             base = self._pool.submit(self._log.base.update, self._base)
             newest = self._pool.submit(self._log.update, self._snapshot)
             layout = self._layout
@@ -183,7 +182,8 @@ class LogWriter:
                 raise refused
             started = time.monotonic()
             instant = self._commit(adds, batch)
-            if instant is not None:
+            late = self._now_ms() - began_ms >= LATE_MS
+            if instant is not None and not (late and self._fills_a_hole(instant)):
                 took = time.monotonic() - started
                 self._resume_at = time.monotonic() + random.uniform(0, FAIRNESS * took)
                 self._maintain(instant)
@@ -214,7 +214,7 @@ class LogWriter:
         self._uploads += 1
         return write_blocks(
             self._log.store,
-            f"{BLOCKS}/{self._session}",
+            upload_folder(self._session, self._uploads),
             block_format(self._base, settings_of(self._snapshot)),
             rows,
             task=self._uploads,
@@ -280,6 +280,20 @@ class LogWriter:
         ]
         token = f"{self._session}.{self._uploads}.{instant}"
         return instant if put(self._log, instant, actions, token) else None
+
+    def _fills_a_hole(self, instant: int) -> bool:
+        """Whether cleaning had removed this version before our put: then no reader sees our
+        commit, which is removed, too."""
+        self._snapshot = self._log.snapshot()
+        if (self._snapshot.checkpoint_version or -1) < instant:
+            return False
+        try:
+            # Cleaning removes commits in their order: with this one, ours was never removed.
+            self._log.store.head(commit_path(instant - 1))
+        except ObjectNotFound:
+            self._log.store.delete([commit_path(instant)])
+            return True
+        return False
 
     def _maintain(self, instant: int) -> None:
         """Write a checkpoint in the background, if one is due."""

@@ -8,6 +8,7 @@ no unfinished plan and no attempt that may still commit can need it:
 | of an attempt that can never commit | immediately, unless a version refers to it |
 | that a commit removed, of Tandem or others | its removal, and its write, are `files_ms` ago |
 | of a committed attempt, that no version refers to | it is `files_ms` old |
+| an appended block that no version refers to | it is `orphans_ms` old, and rolled back |
 | of the protocol: claims, plans, jobs, answers | their attempt ended and they are old |
 | a row map | its compaction is `row_maps_ms` old and no plan began before it |
 | the record of an operation that committed | it is `results_ms` old: the log still has it |
@@ -26,6 +27,8 @@ from enum import StrEnum
 DAY_MS = 86_400_000
 ALWAYS = -(1 << 62)
 """A time before all others."""
+_CLOCKS_MS = 3_600_000
+"""Clocks of writers may differ by so much: a checkpoint drops removals by its writer's."""
 
 
 class FileCategory(StrEnum):
@@ -38,6 +41,7 @@ class FileCategory(StrEnum):
     ATTEMPT = "attempt"  # claim, plan, job, progress: all other files of an attempt
     ENDING = "ending"
     RECORD = "record"  # identity and result of an operation
+    BLOCK = "block"  # of an append to the log of a merge-on-read table
     PROBE = "probe"
     OTHER = "other"  # of another writer, or unknown
 
@@ -47,17 +51,19 @@ class RemovalReason(StrEnum):
     come last, so that an interrupted cleaning can be repeated."""
 
     ABANDONED = "its attempt was abandoned"
+    ROLLED_BACK = "its writer never committed it"
     REMOVED = "removed from the table, past the retention"
     UNNAMED = "no version names it"
     ROW_MAP = "no plan can need this row map"
     STAGING = "its attempt has ended"
     RECORD = "its operation ended long ago"
+    ARCHIVED = "a version of the log, past its retention"
 
 
 @dataclass(frozen=True, slots=True)
 class ListedFile:
-    """A file of the listing. `operation_id` and `attempt` are "" and 0 if its name has none;
-    `modified_ms` is from the store."""
+    """A file of the listing. `operation_id` and `attempt` are "" and 0 if its name has none, as
+    are `session` and `upload`; `modified_ms` is from the store."""
 
     path: str
     size: int
@@ -65,6 +71,8 @@ class ListedFile:
     part: FileCategory = FileCategory.OTHER
     operation_id: str = ""
     attempt: int = 0
+    session: str = ""
+    upload: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +130,9 @@ class CleaningFacts:
         tombstones: all removals since `known_from_ms`, and since `known_from_version`.
         operations: by id; a missing operation is not known to be Tandem's.
         reads: the version that each unfinished plan reads.
-        inputs: the data files that these plans read.
+        inputs: the data files that these plans read, or that a version needs beyond those that it
+            refers to.
+        rolled_back: session → the last upload that can never be committed any more.
     """
 
     now_ms: int
@@ -133,25 +143,32 @@ class CleaningFacts:
     inputs: frozenset[str] = frozenset()
     known_from_ms: int = ALWAYS
     known_from_version: int = 0
+    rolled_back: Mapping[str, int] = field(default_factory=dict)
 
-    def with_abandoned(self, abandoned: Mapping[str, int]) -> CleaningFacts:
-        """The facts as if these attempts were abandoned: for a dry run."""
+    def with_dead(
+        self, abandoned: Mapping[str, int], rolled_back: Mapping[str, int]
+    ) -> CleaningFacts:
+        """The facts as if these attempts were abandoned and these uploads rolled back: for a dry
+        run."""
         known = dict(self.operations)
         for operation_id, attempt in abandoned.items():
             known[operation_id] = replace(known[operation_id], abandoned=attempt)
-        return replace(self, operations=known)
+        rolled_back = {**self.rolled_back, **rolled_back}
+        return replace(self, operations=known, rolled_back=rolled_back)
 
 
 @dataclass(frozen=True, slots=True)
 class CleaningRules:
     """How long each kind of file is kept, in milliseconds. `files_ms` None: files that a version
-    has ever referred to stay forever. `dead_ms`: after how long an idle attempt counts as dead."""
+    has ever referred to stay forever. `dead_ms`: after how long an idle attempt counts as dead;
+    `orphans_ms`: a block that is not committed."""
 
     files_ms: int | None
     row_maps_ms: int = 7 * DAY_MS
     staging_ms: int = 7 * DAY_MS
     dead_ms: int = 7 * DAY_MS
     results_ms: int = 365 * DAY_MS
+    orphans_ms: int = DAY_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +213,23 @@ def attempts_to_abandon(
     return found
 
 
+def uploads_to_roll_back(
+    found: Iterable[ListedFile], facts: CleaningFacts, rules: CleaningRules
+) -> dict[str, int]:
+    """Session → the last of its uploads to roll back: no version has ever named a file of it, and
+    it is old."""
+    judge = _Judge(facts, rules)
+    uploads: dict[str, int] = {}
+    for file in found:
+        if file.part is FileCategory.BLOCK and judge.is_orphan(file):
+            uploads[file.session] = max(file.upload, uploads.get(file.session, 0))
+    return {
+        session: upload
+        for session, upload in uploads.items()
+        if upload > facts.rolled_back.get(session, 0)
+    }
+
+
 def decide(found: Iterable[ListedFile], facts: CleaningFacts, rules: CleaningRules) -> CleaningPlan:
     """Which of the files found are deleted."""
     judge = _Judge(facts, rules)
@@ -219,6 +253,8 @@ class _Judge:
         self._rules = rules
         self._oldest_read = min(facts.reads, default=None)
         self._needed = facts.live | facts.inputs
+        self._named = {stone.path for stone in facts.tombstones}
+        self._knows_all = False
         self._young: dict[str, int] = {}
         self._removed: dict[str, int] = {}
         self.results: set[str] = set()
@@ -262,6 +298,8 @@ class _Judge:
                 if self._is_old(file.modified_ms, self._rules.staging_ms)
                 else None
             )
+        if file.part is FileCategory.BLOCK:
+            return self._block(file)
         if operation is None or file.part is FileCategory.OTHER:
             return self._of_others(file)
         match file.part:
@@ -294,8 +332,23 @@ class _Judge:
             return None
         if file.path in self._removed:
             return self._buried(file)
-        known = self._rules.files_ms is not None and self._knows_all
-        return RemovalReason.UNNAMED if known and self._is_past(file) else None
+        return RemovalReason.UNNAMED if self._knows_all and self._is_past(file) else None
+
+    def _block(self, file: ListedFile) -> RemovalReason | None:
+        if self._is_free(file) and file.path in self._removed:
+            return self._buried(file)
+        void = self._facts.rolled_back.get(file.session, 0) >= file.upload
+        return RemovalReason.ROLLED_BACK if self.is_orphan(file) and void else None
+
+    def is_orphan(self, file: ListedFile) -> bool:
+        """Whether no version has ever named a file, and it is old enough. If a version did so
+        before all that is known, it is past the retention."""
+        if file.path in self._needed or file.path in self._named:
+            return False
+        known = file.modified_ms - _CLOCKS_MS >= self._facts.known_from_ms
+        if not known and not (self._knows_all and self._is_past(file)):
+            return False
+        return self._is_old(file.modified_ms, self._rules.orphans_ms)
 
     def _row_map(self, file: ListedFile, operation: OperationEnd) -> RemovalReason | None:
         if not operation.has_ended(file.attempt):

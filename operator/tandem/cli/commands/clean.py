@@ -23,8 +23,8 @@ _UNITS = ((86_400_000, "day"), (3_600_000, "hour"), (60_000, "minute"), (1_000, 
 
 def clean(target: Target, *, output: Output, dry_run: bool) -> Exit:
     """Clean by the LakeTable's retention if there is one, otherwise by the table property."""
+    from tandem.operations.clean.block_log import clean_with_log
     from tandem.operations.clean.clean import CleaningOptions, rules_for
-    from tandem.operations.clean.clean import clean as clean_
     from tandem.operations.model import Table
 
     log = target.log()
@@ -32,7 +32,7 @@ def clean(target: Target, *, output: Output, dry_run: bool) -> Exit:
     table = Table(log.store, log, display, target.table)
     retention = target.table.spec.retention if target.table is not None else None
     rules = rules_for(log.snapshot().configuration, retention)
-    cleaned = clean_(table, rules, options=CleaningOptions(dry_run=dry_run))
+    cleaned = clean_with_log(table, rules, options=CleaningOptions(dry_run=dry_run))
     if output is Output.TABLE:
         _show(cleaned, rules, dry_run=dry_run)
     else:

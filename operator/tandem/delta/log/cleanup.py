@@ -28,36 +28,44 @@ class CleanupPlan:
     """What a clean-up would remove, in order; `keep_from` is the oldest version that stays."""
 
     keep_from: int
-    paths: tuple[str, ...]
+    files: tuple[ObjectInfo, ...]
 
 
 def plan_cleanup(
-    store: Store, snapshot: Snapshot, *, now_ms: int, in_use_from: int | None = None
+    store: Store,
+    snapshot: Snapshot,
+    *,
+    now_ms: int,
+    in_use_from: int | None = None,
+    retention_ms: int | None = None,
 ) -> CleanupPlan | None:
     """The objects that may be removed, None if there are none.
 
     Args:
-        snapshot: the latest one: its properties decide.
+        snapshot: the latest one.
         now_ms: Unix milliseconds; the retention counts back from here to midnight UTC.
         in_use_from: the oldest version whose commits a running operation still needs.
+        retention_ms: None if the properties of the table decide whether, and when, files expire.
     Raises: ValueError (a property is invalid), CorruptLog (the checkpoint to rely on cannot be
         read), StorageError.
     """
-    if not cleans_log(snapshot.configuration):
-        return None
+    if retention_ms is None:
+        if not cleans_log(snapshot.configuration):
+            return None
+        retention_ms = log_retention_ms(snapshot.configuration)
     if "checkpointProtection" in snapshot.protocol.writer_features:
         return None  # the feature's rules for history are unknown to us
-    cutoff = now_ms - log_retention_ms(snapshot.configuration)
+    cutoff = now_ms - retention_ms
     cutoff -= cutoff % _DAY_MS
     listing = read_log(store)
     base = _cutoff_checkpoint(listing, cutoff, in_use_from)
     if base is None:
         return None
-    paths = tuple(_expired(store, base.version, cutoff))
-    if not paths:
+    files = tuple(_expired(store, base.version, cutoff))
+    if not files:
         return None
     checkpoint_read.read(store, base)
-    return CleanupPlan(base.version, paths)
+    return CleanupPlan(base.version, files)
 
 
 def clean(store: Store, snapshot: Snapshot, *, now_ms: int, in_use_from: int | None = None) -> int:
@@ -66,11 +74,11 @@ def clean(store: Store, snapshot: Snapshot, *, now_ms: int, in_use_from: int | N
     plan = plan_cleanup(store, snapshot, now_ms=now_ms, in_use_from=in_use_from)
     if plan is None:
         return 0
-    for path in plan.paths:
-        store.delete([path])
+    for file in plan.files:
+        store.delete([file.path])
     sidecars = list(_orphaned_sidecars(store, now_ms))
     store.delete(sidecars)
-    return len(plan.paths) + len(sidecars)
+    return len(plan.files) + len(sidecars)
 
 
 def _cutoff_checkpoint(
@@ -92,10 +100,10 @@ def _cutoff_checkpoint(
     return usable[-1] if usable else None
 
 
-def _expired(store: Store, keep_from: int, cutoff_ms: int) -> Iterator[str]:
-    commits: list[str] = []
-    beside: list[str] = []
-    checkpoints: list[str] = []
+def _expired(store: Store, keep_from: int, cutoff_ms: int) -> Iterator[ObjectInfo]:
+    commits: list[ObjectInfo] = []
+    beside: list[ObjectInfo] = []
+    checkpoints: list[ObjectInfo] = []
     for meta in store.list(names.LOG):
         file = names.parse(meta.path.rsplit("/", 1)[-1])
         if file is None or meta.path.count("/") != 1:
@@ -107,11 +115,11 @@ def _expired(store: Store, keep_from: int, cutoff_ms: int) -> Iterator[str]:
             continue  # never newer than the retention, whatever its version
         match file.kind:
             case LogFileKind.COMMIT:
-                commits.append(meta.path)
+                commits.append(meta)
             case LogFileKind.CHECKSUM | LogFileKind.COMPACTED:
-                beside.append(meta.path)
+                beside.append(meta)
             case _:
-                checkpoints.append(meta.path)
+                checkpoints.append(meta)
     yield from commits
     yield from beside
     yield from checkpoints

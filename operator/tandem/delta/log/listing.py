@@ -51,8 +51,11 @@ class Listing:
         """The oldest version that can be rebuilt from the listed objects, -1 if none can.
 
         Only versions from which the commits are complete up to the latest count."""
-        bases = [c.version for c in self.checkpoints]
-        if 0 in self.commits:
+        first = self.latest
+        while first in self.commits:
+            first -= 1
+        bases = [c.version for c in self.checkpoints if c.version >= first]
+        if first < 0 <= self.latest:
             bases.append(0)
         return min(bases, default=-1)
 

@@ -7,5 +7,6 @@ Modules:
     log_table     the log as a Delta table: settings, schema, states
     base_history  brings the log up to a version of its base table
     instants      which versions are instants, and how many there are since a merge
+    retained      what the versions within a retention need of the log
     commits       from one state of the log to the actions that record the next
 """

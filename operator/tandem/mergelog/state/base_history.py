@@ -51,6 +51,12 @@ class BaseHistory:
         `at` has again."""
         return self._restored[path]
 
+    @property
+    def oldest_instant(self) -> int:
+        """The oldest version of the log that was read; 0 if a state before the log was made was
+        asked for, since only its first version shows that."""
+        return max(0, min((at for at, _ in self._before.values()), default=self._newest.version))
+
     def before(self, version: int) -> LogState:
         """`LogHistory`: the newest state of the log that looked no further than a base version,
         as of exactly that version.
@@ -175,7 +181,16 @@ class BaseHistory:
         """The newest version of the log that has looked no further than a base version, None if
         its first one has: base versions never descend, so it is found by bisection."""
         first, _ = self._log.log.versions()
-        low, high = first, self._newest.version
+        try:
+            return self._bisected(first, version)
+        except (VersionNotFound, CorruptLog):
+            now, _ = self._log.log.versions()
+            if now == first:
+                raise
+            return self._bisected(now, version)  # cleaned meanwhile
+
+    def _bisected(self, low: int, version: int) -> Snapshot | None:
+        high = self._newest.version
         if base_of(self._log.snapshot(low)) > version:
             if low == 0:
                 return None

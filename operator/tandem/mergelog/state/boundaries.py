@@ -163,6 +163,14 @@ def classify(
     return Voided(_table_id(commit))
 
 
+def is_restore(commit: Commit) -> bool:
+    """Whether it is, or calls itself, a restore."""
+    operation = commit.info.operation if commit.info else ""
+    return any(
+        rule.operation == operation and rule.boundary is Boundary.RESTORES for rule in BOUNDARIES
+    )
+
+
 def advance(
     state: LogState, changes: Sequence[BaseChange], history: LogHistory, *, ordered: bool
 ) -> LogState:

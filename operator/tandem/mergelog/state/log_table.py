@@ -238,6 +238,8 @@ def log_metadata(base: Snapshot, settings: LogSettings, id_: str) -> Metadata:
         partition_columns=log_partitions(base, settings),
         configuration={
             "delta.checkpointInterval": str(CHECKPOINT_INTERVAL),
+            # Not after a checkpoint: what plans and restores of the base table need stays.
+            "delta.enableExpiredLogCleanup": "false",
             **mapping,
             **kept,
             **own,

@@ -6,6 +6,7 @@ holds the log's records.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -23,12 +24,15 @@ MARK = "tandem.log.mark"
 WRITER = "tandem.writer:"
 """Prefix of the `txn` of a writer: its last batch."""
 ROLLBACK = "tandem.rollback:"
-"""Prefix of the `txn` that refuses late commits of a writer's session."""
+"""Prefix of the `txn` of a writer's session: its uploads up to this number must not be committed
+any more."""
 MERGED = "tandem.log:"
 """Prefix of the `txn` of a base table: the mark, under the id of the log."""
 
 FIRST, LAST, DELETES = "tandem.log.first", "tandem.log.last", "tandem.log.deletes"
 """Tags of a block: its instants, both included, and the number of its deletes."""
+
+_UPLOAD = re.compile(r"blocks/([0-9a-f]{16})/([1-9][0-9]{0,17})/[^/]+")
 
 Group = tuple[tuple[str, str | None], ...]
 """Partition values as logged, sorted by column: blocks of one group are in one order."""
@@ -110,3 +114,14 @@ def txns_of(state: LogState) -> tuple[Txn, ...]:
     """The `txn`s that record a state. The mark is -1 before the first merge, and again after a
     restore to a version before it."""
     return (Txn(BASE, state.base), Txn(MARK, state.mark))
+
+
+def upload_folder(session: str, upload: int) -> str:
+    """The folder of the files of one upload, below the log's root. A rollback names it by both."""
+    return f"blocks/{session}/{upload}"
+
+
+def upload_of(path: str) -> tuple[str, int] | None:
+    """The session and the upload of a writer's file; None for other files."""
+    match = _UPLOAD.fullmatch(path)
+    return (match[1], int(match[2])) if match else None

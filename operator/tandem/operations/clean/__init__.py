@@ -3,6 +3,7 @@
 Modules:
 
     clean        a round: facts, decision, deletion
+    block_log    the same for the log of a merge-on-read table
     facts        the operations of a table, and the files that are gone
     log_history  who removed a file, and when
 """

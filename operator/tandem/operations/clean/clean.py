@@ -1,6 +1,7 @@
 """`tandem clean`, and the cleaning rounds of the operator: delete files that are not needed.
 
-    list → read the log → declare dead attempts dead → read the log and the plans again → delete
+    list → read the log → declare dead attempts and uploads dead → read the log and the plans again
+    → delete
 
 A file is deleted only if the first listing contains it and the last reading of the log and the
 plans does not refer to it: a file written meanwhile is not in the listing, and a file removed by
@@ -20,14 +21,17 @@ from tandem.delta.log.snapshot import Snapshot
 from tandem.delta.properties import tombstone_retention_ms
 from tandem.errors import InvalidSpec, ManifestInvalid
 from tandem.jobs.formats import Format
+from tandem.mergelog.state.log_table import LOG_FOLDER
+from tandem.mergelog.state.model import upload_folder
 from tandem.operations.attempt import paths, records
 from tandem.operations.attempt.records import OperationRecord
 from tandem.operations.clean import log_history
-from tandem.operations.clean.facts import CleaningDependencies, FactsReader
+from tandem.operations.clean.facts import CleaningDependencies, FactsReader, NeededFiles
 from tandem.operations.model import Identity, Table, Work
 from tandem.operations.session.committer import Committer
 from tandem.planning.cleaning import (
     DAY_MS,
+    CleaningFacts,
     CleaningPlan,
     CleaningRules,
     FileCategory,
@@ -35,9 +39,10 @@ from tandem.planning.cleaning import (
     ListedFile,
     attempts_to_abandon,
     decide,
+    uploads_to_roll_back,
 )
 from tandem.spec.table import Retention
-from tandem.storage.store import Store
+from tandem.storage.store import ObjectInfo, Store
 
 MARKER = f"{paths.ROOT}/cleaning.json"
 _AT_ONCE = 500
@@ -66,11 +71,13 @@ class CleaningOptions:
 @dataclass(frozen=True, slots=True)
 class CleaningResult:
     """`garbage` was deleted, or would be in a dry run. `abandoned` are the attempts that were
-    declared dead before. `more`: garbage beyond the limit is left. `next_ms`: when the next file
-    becomes old enough (Unix milliseconds)."""
+    declared dead before, `rolled_back` the sessions of writers and their last dead uploads.
+    `more`: garbage beyond the limit is left. `next_ms`: when the next file becomes old enough
+    (Unix milliseconds)."""
 
     garbage: tuple[Garbage, ...]
     abandoned: tuple[tuple[str, int], ...] = ()
+    rolled_back: tuple[tuple[str, int], ...] = ()
     more: bool = False
     next_ms: int | None = None
 
@@ -113,32 +120,68 @@ def rules_for(
     return CleaningRules(files_ms, row_maps_ms, staging_ms=least_ms, dead_ms=least_ms)
 
 
+def store_time(store: Store, marker: MarkerRecord | None = None) -> int:
+    """The store's clock, in Unix milliseconds. Writes the marker."""
+    store.put(MARKER, records.encode(marker or _marker(store)))
+    return store.head(MARKER).modified_ms
+
+
+def _marker(store: Store) -> MarkerRecord:
+    try:
+        return records.load(store, MARKER, MarkerRecord) or MarkerRecord()
+    except ManifestInvalid:
+        return MarkerRecord()  # it is only an optimization
+
+
+class CleanedTable:
+    """What the cleaning of a table depends on. This one: a table of users, without its log of
+    blocks."""
+
+    operation = protocol.OperationKind.COMPACTION
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+
+    def found(self, meta: ObjectInfo) -> ListedFile | None:
+        """The file with its category; None for one that this cleaning leaves alone."""
+        return None if meta.path.startswith(f"{LOG_FOLDER}/") else paths.found(meta)
+
+    def needed(self, _since_ms: int) -> NeededFiles:
+        """What others than its own plans need of it: since a time (Unix milliseconds)."""
+        return NeededFiles()
+
+    def roll_back(self, uploads: Mapping[str, int], now_ms: int) -> None:
+        """Commit that these uploads, by session, can never be committed any more."""
+
+
 def clean(
     table: Table,
     rules: CleaningRules,
     dependencies: CleaningDependencies | None = None,
     options: CleaningOptions | None = None,
 ) -> CleaningResult:
-    """One round.
+    """One round, without the log of blocks of a merge-on-read table.
 
     Raises: UnsupportedFeature if the table requires a writer feature that we do not support,
         ManifestInvalid if the plan of an unfinished operation is damaged, CorruptLog,
         StorageError. Nothing is lost then; the remaining garbage is left for the next round.
     """
-    return _Round(
-        table, rules, dependencies or CleaningDependencies(), options or CleaningOptions()
-    ).run()
+    dependencies, options = dependencies or CleaningDependencies(), options or CleaningOptions()
+    return CleaningRound(CleanedTable(table), rules, dependencies, options).run()
 
 
-class _Round:
+class CleaningRound:
+    """One round for one table."""
+
     def __init__(
         self,
-        table: Table,
+        cleaned: CleanedTable,
         rules: CleaningRules,
         dependencies: CleaningDependencies,
         options: CleaningOptions,
     ) -> None:
-        self._table = table
+        self._cleaned = cleaned
+        table = self._table = cleaned.table
         self._store: Store = table.store
         self._rules = rules
         self._dependencies = dependencies
@@ -146,12 +189,13 @@ class _Round:
         self._facts_reader = FactsReader(table, dependencies)
 
     def run(self) -> CleaningResult:
-        marker = self._marker()
+        """Raises: as `clean`."""
+        marker = _marker(self._store)
         first = self._table.log.snapshot()
         protocol.check(
             first.protocol,
             first.metadata,
-            protocol.OperationKind.COMPACTION,
+            self._cleaned.operation,
             resource=self._table.display,
         )
         found = self._listed(log_history.live_files(first))
@@ -163,14 +207,15 @@ class _Round:
             gone = self._abandon_unowned(
                 first, attempts_to_abandon(unfinished, now_ms, self._rules)
             )
-        # The log now shows the dead attempts, and new ones may have begun since the listing.
-        latest = self._table.log.update(first)
-        newer = [paths.found(m) for m in self._store.list(paths.operations())]
-        facts = self._facts_reader.facts(
-            latest, [*found, *newer], now_ms, self._since(marker, now_ms)
-        )
+        facts = self._facts(first, found, marker, now_ms)
+        void = uploads_to_roll_back(found, facts, self._rules)
         if self._options.dry_run:
-            facts = facts.with_abandoned(gone)
+            facts = facts.with_dead(gone, void)
+        elif void:
+            now_ms = self._earlier(now_ms, marker)
+            void = self._roll_back(uploads_to_roll_back(found, replace(facts, now_ms=now_ms),
+                                                        self._rules), now_ms)  # fmt: skip
+            facts = self._facts(first, found, marker, now_ms)
         decision = decide(found, facts, self._rules)
         if decision.garbage and not self._options.dry_run:
             facts = replace(facts, now_ms=self._earlier(now_ms, marker))
@@ -183,7 +228,20 @@ class _Round:
             garbage = garbage[:removed]
             if not (more or self._options.whole_log) or garbage:
                 self._note(marker, decision, more=more)
-        return CleaningResult(garbage, tuple(sorted(gone.items())), more, decision.next_ms)
+        dead, uploads = tuple(sorted(gone.items())), tuple(sorted(void.items()))
+        return CleaningResult(garbage, dead, uploads, more, decision.next_ms)
+
+    def _facts(
+        self, first: Snapshot, found: Sequence[ListedFile], marker: MarkerRecord, now_ms: int
+    ) -> CleaningFacts:
+        """The log as it is now shows what was declared dead. New attempts may have begun since the
+        listing."""
+        latest = self._table.log.update(first)
+        newer = [paths.found(m) for m in self._store.list(paths.operations())]
+        kept_ms = self._rules.files_ms
+        needed = self._cleaned.needed(now_ms if kept_ms is None else now_ms - kept_ms)
+        since_ms = self._since(marker, now_ms)
+        return self._facts_reader.facts(latest, [*found, *newer], now_ms, since_ms, needed)
 
     def _listed(self, live: frozenset[str]) -> list[ListedFile]:
         """All files except the log and the live files of other writers: in large tables these
@@ -191,22 +249,15 @@ class _Round:
         files = (m for m in self._store.list("") if not m.path.startswith(f"{LOG}/"))
         return [
             file
-            for file in map(paths.found, files)
-            if file.part is not FileCategory.OTHER or file.path not in live
+            for file in map(self._cleaned.found, files)
+            if file is not None and (file.part is not FileCategory.OTHER or file.path not in live)
         ]
 
     # When
 
-    def _marker(self) -> MarkerRecord:
-        try:
-            return records.load(self._store, MARKER, MarkerRecord) or MarkerRecord()
-        except ManifestInvalid:
-            return MarkerRecord()  # it is only an optimization
-
     def _earlier(self, now_ms: int, marker: MarkerRecord) -> int:
         """The earlier of our clock and the store's, whose clock stamps the files."""
-        self._store.put(MARKER, records.encode(marker))
-        return min(now_ms, self._store.head(MARKER).modified_ms)
+        return min(now_ms, store_time(self._store, marker))
 
     def _since(self, marker: MarkerRecord, now_ms: int) -> int | None:
         """The time from which on removals must be known; None for all that the log holds."""
@@ -243,6 +294,12 @@ class _Round:
                 declared[operation_id] = attempt
         return declared
 
+    def _roll_back(self, uploads: Mapping[str, int], now_ms: int) -> dict[str, int]:
+        if not uploads or not self._options.may_continue():
+            return {}
+        self._cleaned.roll_back(uploads, now_ms)
+        return dict(uploads)
+
     def _remove(self, garbage: Sequence[Garbage], found: Sequence[ListedFile]) -> int:
         """How many were deleted: all, unless `may_continue` ended the round."""
         removed = 0
@@ -272,6 +329,8 @@ def _folder(file: ListedFile) -> str:
             return paths.data(file.operation_id, file.attempt)
         case FileCategory.VECTORS:
             return paths.deletion_vectors(file.operation_id, file.attempt)
+        case FileCategory.BLOCK:
+            return upload_folder(file.session, file.upload)
         case FileCategory.ROW_MAP:
             return file.path
         case FileCategory.ROUND | FileCategory.ATTEMPT:

@@ -13,6 +13,7 @@ from urllib.parse import unquote
 
 from tandem.delta.log.snapshot import Snapshot
 from tandem.delta.properties import tombstone_retention_ms
+from tandem.mergelog.state.model import ROLLBACK
 from tandem.operations.attempt import paths, pins, records
 from tandem.operations.attempt.pins import Pin
 from tandem.operations.attempt.records import AttemptRecord, PlanRecord, ResultRecord
@@ -40,7 +41,16 @@ from tandem.planning.cleaning import (
 )
 from tandem.spec.status import Phase
 
-PlannedReads = tuple[tuple[int, ...], frozenset[str]]
+
+@dataclass(frozen=True, slots=True)
+class NeededFiles:
+    """Versions that unfinished plans read, and files that they or other versions need."""
+
+    reads: tuple[int, ...] = ()
+    files: frozenset[str] = frozenset()
+
+    def with_more(self, more: NeededFiles) -> NeededFiles:
+        return NeededFiles((*self.reads, *more.reads), self.files | more.files)
 
 
 @dataclass(frozen=True)
@@ -62,27 +72,38 @@ class FactsReader:
         self._dependencies = dependencies
 
     def facts(
-        self, latest: Snapshot, found: Sequence[ListedFile], now_ms: int, since_ms: int | None
+        self,
+        latest: Snapshot,
+        found: Sequence[ListedFile],
+        now_ms: int,
+        since_ms: int | None,
+        needed: NeededFiles,
     ) -> CleaningFacts:
         """Everything that a decision needs, as of a version; `since_ms` as in
-        `log_history.HistoryQuery`.
+        `log_history.HistoryQuery`, `needed` is what others than this table's plans need.
 
         Raises: ManifestInvalid if the plan of an unfinished operation is damaged, LogGap,
             CorruptLog, StorageError.
         """
-        reads, inputs = self._plans(found, self._ended(latest, found, log_history.RemovalHistory()))
+        ended = self._ended(latest, found, log_history.RemovalHistory())
+        needed = needed.with_more(self._plans(found, ended))
         kept_ms = tombstone_retention_ms(latest.configuration)
-        query = log_history.HistoryQuery(since_ms, reads, kept_ms)
+        query = log_history.HistoryQuery(since_ms, needed.reads, kept_ms)
         past = log_history.read_removals(self._table.log, latest, query)
         return CleaningFacts(
             now_ms,
             log_history.live_files(latest),
             past.tombstones,
             self._ended(latest, found, past),
-            reads,
-            inputs,
+            needed.reads,
+            needed.files,
             past.known_from_ms,
             past.known_from_version,
+            {
+                app.removeprefix(ROLLBACK): txn.version
+                for app, txn in latest.txns.items()
+                if app.startswith(ROLLBACK)
+            },
         )
 
     def unfinished(
@@ -169,7 +190,7 @@ class FactsReader:
 
     def _plans(
         self, found: Iterable[ListedFile], operations: Mapping[str, OperationEnd]
-    ) -> PlannedReads:
+    ) -> NeededFiles:
         """Versions and files that unfinished plans read."""
         reads: set[int] = set()
         inputs: set[str] = set()
@@ -191,4 +212,4 @@ class FactsReader:
                 inputs.update(
                     log_history.protected_paths(unquote(logged_path), self._table.location)
                 )
-        return tuple(sorted(reads)), frozenset(inputs)
+        return NeededFiles(tuple(sorted(reads)), frozenset(inputs))

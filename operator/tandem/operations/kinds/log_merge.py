@@ -9,7 +9,7 @@ come before the log, and rows that others moved are found where they are.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -100,7 +100,7 @@ class LogMergeKind:
         settings = settings_of(found.snapshot)
         live = in_order(found.state.live.values())
         records = self._winners(log, found.snapshot, found.state, base).overlay.records
-        mask = may_hold(base, settings, records)
+        mask = may_hold(base, settings, records, base.files)
         candidates = list(to_adds(base.files.filter(pa.array(mask))))
         require_inside(work.table, candidates)
         cache = self._vectors(work)
@@ -237,7 +237,7 @@ class LogMergeKind:
             return
         settings = settings_of(found.snapshot)
         overlay = self._winners(found.log, found.snapshot, state, base).overlay
-        mask = may_hold(replace(base, files=unknown), settings, overlay.records)
+        mask = may_hold(base, settings, overlay.records, unknown)
         for add in to_adds(unknown.filter(pa.array(mask))):
             with DataFileReader(
                 work.table.store,

@@ -22,7 +22,8 @@ from tandem.kube.client.events import EventReason, post, traceback_of
 from tandem.kube.client.kinds import Body, status_of
 from tandem.kube.runtime.context import OperatorContext
 from tandem.kube.tables.context import TableContext
-from tandem.operations.clean.clean import CleaningOptions, CleaningResult, clean, rules_for
+from tandem.operations.clean.block_log import clean_with_log
+from tandem.operations.clean.clean import CleaningOptions, CleaningResult, rules_for
 from tandem.operations.clean.facts import CleaningDependencies
 from tandem.operations.report.status import rfc3339
 from tandem.planning.cleaning import CleaningRules
@@ -115,7 +116,9 @@ class CleaningController:
         dependencies = CleaningDependencies(context.clock, context.processes, context.nonces)
         try:
             rules = self._asked = self._rules_now()
-            cleaned = await context.threads(lambda: clean(table, rules, dependencies, options))
+            cleaned = await context.threads(
+                lambda: clean_with_log(table, rules, dependencies, options)
+            )
         except TandemError as error:
             _log.warning("not cleaned", table=table.display, problem=str(error))
         except Exception as error:  # noqa: BLE001 - a bug, which no other process would report
@@ -136,12 +139,13 @@ class CleaningController:
         }
         self._context.metrics.cleaned_files.add(files)
         self._context.metrics.cleaned_bytes.add(size)
-        if files or cleaned.abandoned:
-            dead = len(cleaned.abandoned)
+        if files or cleaned.abandoned or cleaned.rolled_back:
+            dead, void = len(cleaned.abandoned), len(cleaned.rolled_back)
             message = f"removed {files} files, {size} bytes"
             message += f"; {dead} attempts of processes that died were abandoned" if dead else ""
+            message += f"; uploads of {void} writers that died were rolled back" if void else ""
             post(self._body(), EventReason.CLEANED, message)
-            _log.info("cleaned", files=files, bytes=size, abandoned=dead)
+            _log.info("cleaned", files=files, bytes=size, abandoned=dead, rolled_back=void)
 
 
 def due(cleaned: CleaningResult, rules: CleaningRules, now_ms: int) -> int:

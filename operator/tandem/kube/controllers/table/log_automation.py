@@ -21,7 +21,7 @@ from tandem.kube.client.resource_cache import CachedResource
 from tandem.kube.controllers.table.children import LOOK_AGAIN_S, Children, seconds_until
 from tandem.kube.runtime.context import OperatorContext
 from tandem.kube.tables.context import TableContext
-from tandem.mergelog import refresh
+from tandem.mergelog import upkeep
 from tandem.mergelog.state.instants import LogFacts
 from tandem.operations.tables.log_status import is_automatic, log_status, next_log_action
 from tandem.planning.auto.child_compactions import LOG_LINES, TableId
@@ -101,7 +101,7 @@ class LogAutomation:
     async def _record_base(self, table: TableContext, memory: _Memory, facts: LogFacts) -> float:
         """Record the base version if that is due. Returns in how many seconds it is."""
         now_ms = self._context.clock.now_ms()
-        due_ms = refresh.due_ms(facts, now_ms)
+        due_ms = upkeep.due_ms(facts, now_ms)
         if due_ms is None:
             return math.inf
         due_ms = max(due_ms, memory.record_ms)
@@ -111,7 +111,7 @@ class LogAutomation:
         assert log is not None
         memory.record_ms = now_ms + _RECORD_AGAIN_MS
         try:
-            await self._context.threads(lambda: refresh.record_base(log.log, now_ms))
+            await self._context.threads(lambda: upkeep.record_base(log.log, now_ms=now_ms))
         except TandemError as error:
             _log.warning("base version not recorded", location=log.log.store.location,
                          problem=str(error))  # fmt: skip

@@ -1,4 +1,4 @@
-"""The source of an operation that appends rows: checks it, and pins the version of a Delta table."""
+"""Checks the source of an operation that appends rows, and pins the version of a Delta table."""
 
 from __future__ import annotations
 

@@ -1,0 +1,113 @@
+"""Commits to a log that add no records: what the base table says of its blocks, and rollbacks."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tandem.delta.actions import Action, Txn
+from tandem.delta.log.commit import commit_info
+from tandem.delta.log.snapshot import Snapshot
+from tandem.mergelog.create import put
+from tandem.mergelog.state.base_history import BaseHistory, require_same_table
+from tandem.mergelog.state.commits import transition
+from tandem.mergelog.state.instants import LogFacts
+from tandem.mergelog.state.log_table import MergeLog, state_of
+from tandem.mergelog.state.model import ROLLBACK, LogState
+
+BASE_VERSIONS = 100
+"""So many versions of the base table, at most, are not recorded while anything is unmerged."""
+BASE_AGE_MS = 3600 * 1000
+"""So old, at most, is the first of them."""
+
+
+def due_ms(facts: LogFacts, now_ms: int) -> int | None:
+    """When the base version is to be recorded, in Unix milliseconds; None while that depends on
+    commits. Pure.
+
+    Each commit that adds rows records it. Without them, the commits of the base table since the
+    recorded version grow in number: each reader reads them, and a clean-up may remove some, after
+    which the log is refused (`BaseHistoryGap`).
+    """
+    behind = facts.state.base - facts.recorded
+    if not facts.state.unmerged or behind <= 0:
+        return None
+    if behind >= BASE_VERSIONS or facts.moved_ms is None:
+        return now_ms
+    return facts.moved_ms + BASE_AGE_MS
+
+
+def record_base(log: MergeLog, *, now_ms: int) -> bool:
+    """Commit to the log what it says as of the newest version of its base table. False if another
+    writer committed first: it has recorded a base version, too, or the next call does.
+
+    Raises: NotMergeOnRead, BaseReplaced, BaseHistoryGap, OutcomeUnknown, StorageError.
+    """
+    snapshot = log.snapshot()
+    return _record(log, snapshot, _newest(log, snapshot), now_ms)
+
+
+def catch_up(log: MergeLog, *, now_ms: int) -> int | None:
+    """Record what the base table's commits mean for the blocks and the mark: merged and void
+    blocks leave the log, restored ones are back. Returns the version, None if nothing changes.
+
+    Raises: as `record_base`.
+    """
+    while True:
+        snapshot = log.snapshot()
+        newest = _newest(log, snapshot)
+        before, state = state_of(snapshot), newest.state
+        if (state.mark, state.live, state.base_id) == (before.mark, before.live, before.base_id):
+            return None
+        if _record(log, snapshot, newest, now_ms):
+            return snapshot.version + 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Newest:
+    """The newest version of the base table, and what the log says as of it."""
+
+    base: Snapshot
+    history: BaseHistory
+    state: LogState
+
+
+def _newest(log: MergeLog, snapshot: Snapshot) -> _Newest:
+    base = log.base.snapshot()
+    history = BaseHistory(log, snapshot)
+    state = history.at(base.version)
+    require_same_table(base, state)
+    return _Newest(base, history, state)
+
+
+def _record(log: MergeLog, snapshot: Snapshot, newest: _Newest, now_ms: int) -> bool:
+    actions = transition(
+        snapshot, newest.state, newest.history.restored, base=newest.base, now_ms=now_ms
+    )
+    return _put(log, snapshot, "RECORD BASE", actions, now_ms)
+
+
+def roll_back(log: MergeLog, uploads: Mapping[str, int], *, now_ms: int) -> None:
+    """Commit that the uploads of these sessions, up to a number each, are void: their writers
+    upload again before they commit.
+
+    Raises: NotMergeOnRead, OutcomeUnknown, StorageError.
+    """
+    while True:
+        snapshot = log.snapshot()
+        txns = [
+            Txn(ROLLBACK + session, upload, now_ms)
+            for session, upload in sorted(uploads.items())
+            if (known := snapshot.txns.get(ROLLBACK + session)) is None or known.version < upload
+        ]
+        if not txns or _put(log, snapshot, "ROLLBACK", txns, now_ms):
+            return
+
+
+def _put(
+    log: MergeLog, snapshot: Snapshot, operation: str, actions: Sequence[Action], now_ms: int
+) -> bool:
+    """Commit right after a version; False if another writer was faster."""
+    info = commit_info(operation, {}, now_ms=now_ms, previous=snapshot, blind_append=False)
+    return put(log, snapshot.version + 1, [info, *actions], secrets.token_hex(8))
