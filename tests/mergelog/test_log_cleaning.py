@@ -30,7 +30,7 @@ ONE = pytest.mark.parametrize("orders_template", ["at"], indirect=True, ids=["by
 
 
 @pytest.fixture
-def aged(orders_template: Path, tmp_path: Path, stitching: None) -> AgedOrders:
+def aged(orders_template: Path, tmp_path: Path) -> AgedOrders:
     return AgedOrders.copy(orders_template, tmp_path / "orders")
 
 

@@ -14,7 +14,7 @@ from mergelog.lake import Merged, keys, made, table
 from mergelog.orders import MERGE, STITCH, Orders
 from tandem.delta.log.checkpoint_write import write_checkpoint
 from tandem.delta.log.names import commit_path
-from tandem.mergelog import open_log, usage
+from tandem.mergelog import open_log, upkeep, usage
 from tandem.mergelog.create import put
 from tandem.mergelog.state.instants import InstantCounts, LogFacts
 from tandem.mergelog.state.log_table import state_of
