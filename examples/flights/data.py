@@ -100,8 +100,8 @@ def load_daily(raw: Path, table: Path, advance: Callable[[int, int], None]) -> i
     return int(rows.num_rows)
 
 
-def expected(raw: Path) -> duckdb.DuckDBPyConnection:
-    """The statements run one after the other by DuckDB on the raw file, as table `flights`."""
+def loaded(raw: Path) -> duckdb.DuckDBPyConnection:
+    """The raw file as table `flights` of DuckDB."""
     connection = duckdb.connect()
     connection.execute("SET TimeZone = 'UTC'")
     columns = "{" + ", ".join(f"'{name}': '{type_}'" for name, type_ in TYPES.items()) + "}"
@@ -109,6 +109,12 @@ def expected(raw: Path) -> duckdb.DuckDBPyConnection:
         f"CREATE TABLE flights AS FROM read_csv('{raw}', header = true, nullstr = 'NA',"
         f" columns = {columns})"
     )
+    return connection
+
+
+def expected(raw: Path) -> duckdb.DuckDBPyConnection:
+    """The statements run one after the other by DuckDB on the raw file, as table `flights`."""
+    connection = loaded(raw)
     for statement in STATEMENTS:
         connection.execute(statement)
     return connection

@@ -11,6 +11,7 @@ the same version, and
 
 The order is forced at the engine's named points, never by a delay. At the end the
 rows must be those that DuckDB computes from the raw file, one statement after the other.
+Then `merge_on_read.py`: upserts and deletes by key in a log beside a third copy.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import data
+import merge_on_read
 from showing import (
     console,
     has_the_rows,
@@ -175,6 +177,10 @@ def main() -> int:
             all(outcome.status.phase is Phase.SUCCEEDED for outcome in outcomes),
         )
         right &= has_the_rows(story.folder, answer)
+    console.rule("Merge-on-read: upserts and a delete by key, without a rewritten file")
+    logged = WORK / "merge-on-read"
+    shutil.copytree(original, logged)
+    right &= merge_on_read.run(logged, raw)
     console.rule()
     console.print(f"Took {time.monotonic() - began:.0f} s. Look around:")
     console.print(

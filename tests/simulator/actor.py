@@ -12,6 +12,7 @@ from tandem.operations.machine.effects import Effect
 from tandem.operations.machine.events import Ending, Event
 from tandem.operations.model import Table
 from tandem.operations.ports import Ports
+from tandem.operations.registry import table_of
 from tandem.operations.session.session import Session
 from tandem.spec.loading.loader import parse
 from tandem.spec.resources import LakeTable, Operation
@@ -43,6 +44,11 @@ class Actor:
     ended: Ending | None = None
     struck: int = 0
     operation_id: str = ""
+
+    @property
+    def target(self) -> Table:
+        """What it works on: the table, or its log."""
+        return table_of(self.resource, self.table)
 
     @property
     def name(self) -> str:

@@ -6,9 +6,11 @@ from collections.abc import Callable
 
 from simulator import foreign
 from simulator.actor import Actor
-from simulator.checker import Checker, Violation
+from simulator.checker import LOG, Checker, Violation
 from simulator.foreign_mix import COMMITS, HOUSEKEEPING, Act
+from simulator.foreign_table import clean_log
 from simulator.invariants import check_locks, check_start
+from simulator.merge_log import Appender
 from simulator.mix import Mix
 from simulator.world import World
 from tandem.errors import Reason, TandemError
@@ -52,7 +54,9 @@ class History:
     ) -> None:
         if deletion_vectors is None:
             deletion_vectors = seed % 8 != 7
-        self.world = World(seed, deletion_vectors, partitioned=seed % 5 == 3)
+        partitioned = seed % 5 == 3
+        logged = deletion_vectors and not partitioned and seed % 12 == 10
+        self.world = World(seed, deletion_vectors, partitioned, merge_on_read=logged)
         self.checker = Checker(self.world)
         self.rng = self.world.rng
         self.table = Table(self.world.store, self.world.log, "LakeTable/simulated")
@@ -60,6 +64,8 @@ class History:
         # Most are small enough for every serial order; some are long.
         long = seed % 12 == 11
         self.foreign_left = self.rng.randrange((foreign_commits or (20 if long else 6)) + 1)
+        self.appends_left = self.rng.randrange(3, 9) if logged else 0
+        self.appenders: list[Appender] = []
         self.faults = faults if seed % 3 else 0.0
         if not self.faults:
             self.world.jobs.on_start = self._starts
@@ -86,6 +92,9 @@ class History:
     def _prepare(self) -> None:
         for _ in range(self.rng.randrange(2, 7)):
             self._foreign(foreign.append)
+        for _ in range(min(self.appends_left, 2)):
+            self._append()
+            self.appenders[-1].run()
         self.checker.catch_up()
         for _ in range(self.rng.randrange(1, self.to_come + 1)):
             self._another()
@@ -106,9 +115,23 @@ class History:
             weights = [weight for weight, _ in choices]
             self.rng.choices([act for _, act in choices], weights)[0]()
             self.checker.catch_up()
-            check_locks(self.world.locks.entries(self.table.location))
+            for location in self.locations:
+                check_locks(self.world.locks.entries(location))
             self.checker.invariants.checked.update(("I-26", "I-27"))
         raise Violation(f"it hangs: {[a.name for a in self.actors if a.ended is None]}")
+
+    @property
+    def locations(self) -> tuple[str, ...]:
+        """Where locks are: those of the table, and of its log."""
+        log = self.world.merge_log
+        base = self.table.location
+        return (base,) if log is None else (base, log.log.store.location)
+
+    def _append(self) -> None:
+        """Another writer begins to append to the log."""
+        assert self.world.merge_log is not None
+        self.appends_left -= 1
+        self.appenders.append(Appender.random(self.world.merge_log))
 
     def _choices(self) -> list[tuple[float, Callable[[], None]]]:
         """What can happen next, with weights."""
@@ -126,13 +149,18 @@ class History:
             ]
         if self.to_come:
             found.append((1, self._another))
+        self.appenders = [appender for appender in self.appenders if not appender.done]
+        found += [(3, appender.advance) for appender in self.appenders]
+        if self.appends_left:
+            found.append((3, self._append))
         if not found:
             return []
         working = {p.pid for a in self.actors for p in (a.process, *a.zombies) if p is not None}
-        for entry in self.world.locks.entries(self.table.location):
-            if int(entry.request.owner.split("-")[0]) not in working:
-                operation_id = entry.request.operation
-                found.append((1, lambda o=operation_id: self._expire(o)))  # type: ignore[misc]
+        for location in self.locations:
+            for entry in self.world.locks.entries(location):
+                if int(entry.request.owner.split("-")[0]) not in working:
+                    held = location, entry.request.operation
+                    found.append((1, lambda h=held: self._expire(*h)))  # type: ignore[misc]
         for driver in self.world.jobs.running():
             go_on = lambda d=driver: self.world.jobs.advance(d)  # noqa: E731
             found.append((driver.speed, go_on))
@@ -147,6 +175,8 @@ class History:
                 found += [
                     (weight, lambda act=act: act(self.world))  # type: ignore[misc]
                     for weight, act in HOUSEKEEPING
+                    # Records that are unmerged need the table's commits since.
+                    if not (self.world.merge_on_read and act is clean_log)
                 ]
         return found
 
@@ -163,10 +193,9 @@ class History:
             self.world.say(f"  foreign {act.__name__} commits version {version}")
 
     def _starts(self, job: JobRequest) -> None:
-        plan = PlanRecord.model_validate_json(
-            self.world.store.get(paths.plan(job.operation_id, job.attempt))
-        )
-        entries = self.world.locks.entries(self.table.location)
+        (store,) = {a.target.store for a in self.actors if a.operation_id == job.operation_id}
+        plan = PlanRecord.model_validate_json(store.get(paths.plan(job.operation_id, job.attempt)))
+        entries = self.world.locks.entries(job.location)
         check_start(entries, job.operation_id, plan.summary.segments)
         self.checker.invariants.checked["I-28"] += 1
 
@@ -196,7 +225,7 @@ class History:
         if gone & shown:
             raise Violation(f"Z5: files of the latest version were cleaned: {gone & shown}")
         store = self.world.store
-        for actor in [actor for actor in self.actors if actor.operation_id]:
+        for actor in [a for a in self.actors if a.operation_id and not a.resource.on_log]:
             stops = commit_actions.txn_markers(snapshot, actor.operation_id)
             for attempt in range(1, recovery.highest_claim(store, actor.operation_id) + 1):
                 path = paths.job(actor.operation_id, attempt)
@@ -212,9 +241,9 @@ class History:
         actor.struck += 1
         actor.stall()
 
-    def _expire(self, operation_id: str) -> None:
+    def _expire(self, location: str, operation_id: str) -> None:
         self.world.say(f"    the lease of {operation_id} expires")
-        self.world.locks.expire(self.table.location, operation_id)
+        self.world.locks.expire(location, operation_id)
 
     def _job_dies(self, driver: object) -> None:
         self.world.say(f"    job {driver.name} dies")  # type: ignore[attr-defined]
@@ -243,17 +272,19 @@ class History:
             result = actor.ended.result
             if result is not None and result.version not in (None, version):
                 raise Violation(f"{actor.name} reports {result.version}, committed {version}")
-        for entry in self.world.locks.entries(self.table.location):
+        for entry in [e for at in self.locations for e in self.world.locks.entries(at)]:
             # The lease of a process that died frees its locks; others must have let go.
             if int(entry.request.owner.split("-")[0]) in self.world.departed:
                 raise Violation(f"a lock is left: {entry}")
         self._check_garbage(snapshot.version)
         self.checker.check_every_order()
+        if self.world.merge_log is not None:
+            self.world.merge_log.check_every_version()
 
     def _run_again(self) -> None:
         """The same resources once more: the first results are reported, nothing changes."""
         for actor in self.actors:
-            before, version = actor.ended, self.checker.version
+            before, version = actor.ended, actor.target.log.latest_version()
             assert before is not None
             session = actor.open_again()
             while session.advance():
@@ -264,13 +295,13 @@ class History:
                 continue  # the log was cleaned before it could look; another may have recorded it
             if (after.phase, after.result) != (before.phase, before.result):
                 raise Violation(f"{actor.name} ended with {before}, run again with {after}")
-            if self.world.log.latest_version() != version:
+            if actor.target.log.latest_version() != version:
                 raise Violation(f"{actor.name} changed the table when it was run again")
 
     def _check_garbage(self, version: int) -> None:
-        store = self.world.store
-        snapshot = self.world.log.snapshot(version)
         for actor in self.actors:
+            store, log = actor.target.store, actor.target.log
+            snapshot = log.snapshot() if actor.resource.on_log else log.snapshot(version)
             operation_id = actor.operation_id
             stops = commit_actions.txn_markers(snapshot, operation_id)
             # What a twin or zombie wrote after the cleaning is what `tandem clean` is for.
@@ -279,12 +310,13 @@ class History:
             done = self.checker.commits.get(operation_id) if stops.succeeded else None
             if done is not None:
                 garbage.clean_unused(store, operation_id, stops.succeeded, done)
-            left = [p for p in store.paths() if p.startswith(f"{operation_id}-")]
+            root = LOG if actor.resource.on_log else ""
+            left = [p for p in self.world.store.paths() if p.startswith(f"{root}{operation_id}-")]
             left = [p for p in left if p not in self.checker.named]
             assert actor.ended is not None
             if left:
                 raise Violation(f"I-5: {actor.name} left {left}")
-        missing = [p for p in self.checker.files if p not in store.paths()]
+        missing = [p for p in self.checker.files if p not in self.world.store.paths()]
         if missing:
             raise Violation(f"I-5: files of the latest version are gone: {missing}")
         self.checker.invariants.checked["I-5"] += 1

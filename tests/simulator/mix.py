@@ -29,6 +29,11 @@ COMPACTIONS: Sequence[dict[str, Any]] = (
         "layout": {"strategy": "Sort", "columns": ["v"]},
     },
 )
+LOG_COMPACTIONS: Sequence[dict[str, Any]] = (
+    {"strategy": "AllBlocks"},
+    {"strategy": "AllBlocks", "maxBlockBytes": "1Ki"},
+    {"strategy": "SmallRuns", "minBlocks": 2},
+)
 MANY_MERGES = 12
 REWRITES: Sequence[dict[str, Any]] = (
     {"purgeDeleted": True},
@@ -49,17 +54,30 @@ class Mix:
 
     def next(self, number: int) -> Operation:
         updates = [self._update, self._delete, *[self._merge] * self._merges]
+        world = self._world
+        # Statements are refused while records are unmerged.
+        statements = world.deletion_vectors and not world.merge_on_read
         by_kind: Mapping[str, Sequence[Callable[[int], Operation]]] = {
-            "TableCompaction": [self._compaction] * 2,
+            "LogCompaction": [self._log_compaction] * 3 if world.merge_on_read else [],
+            "TableCompaction": [
+                *[self._compaction] * 2,
+                *[self._log_merge] * (3 if world.merge_on_read else 0),
+            ],
             "SegmentRewrite": [self._segment_rewrite],
             "TableIngest": [self._ingest],
-            "TableUpdate": updates if self._world.deletion_vectors else [],
+            "TableUpdate": updates if statements else [],
         }
         assert by_kind.keys() == OPERATIONS.keys(), "a kind that no history has"
         return self._rng.choice([make for makes in by_kind.values() for make in makes])(number)
 
     def _compaction(self, number: int) -> Operation:
         return operation("TableCompaction", f"compact-{number}", self._rng.choice(COMPACTIONS))
+
+    def _log_merge(self, number: int) -> Operation:
+        return operation("TableCompaction", f"log-merge-{number}", {"type": "LogMerge"})
+
+    def _log_compaction(self, number: int) -> Operation:
+        return operation("LogCompaction", f"stitch-{number}", self._rng.choice(LOG_COMPACTIONS))
 
     def _segment_rewrite(self, number: int) -> Operation:
         """Of one or two segments that are there now; by the time that it plans they may not be."""

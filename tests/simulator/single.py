@@ -37,17 +37,19 @@ BATCH = "file:///batches/0.csv"
 
 
 class Single:
-    """Six loads, and one operation of a kind. Foreign commits may be made in between."""
+    """Six loads, or two and three blocks of a log; and one operation of a kind. Foreign commits
+    may be made in between."""
 
     def __init__(self, kind: str, *, seed: int = 7) -> None:
         self.world = World(seed, merge_on_read=kind in ON_LOG)
         self.checker = Checker(self.world)
         self.merge = MERGES[0]
         self.base = Table(self.world.store, self.world.log, "LakeTable/simulated")
-        for _ in range(6):
-            self.foreign("append")
-        for _ in range(3 if self.world.merge_log is not None else 0):
-            self.append_to_log()
+        for _ in range(6 if self.world.merge_log is None else 2):
+            self._foreign("append")
+        for _ in range(0 if self.world.merge_log is None else 3):
+            self._append_to_log()
+        self.checker.catch_up()
         self.resource = MAKERS[kind](self)
         self.table = table_of(self.resource, self.base)
         """What the operation works on: the table, or its log."""
@@ -66,23 +68,26 @@ class Single:
 
     def foreign(self, name: str) -> None:
         """Another system commits, e.g. `append` or `delete_with_vectors`."""
+        self._foreign(name)
+        self.checker.catch_up()
+
+    def _foreign(self, name: str) -> None:
         committed = BY_NAME[name](self.world)
         if committed is not None:
             self.checker.intents[committed[0]] = committed[1]
-        self.checker.catch_up()
 
-    def append_to_log(self) -> None:
+    def _append_to_log(self) -> None:
         """A writer appends a block."""
         assert self.world.merge_log is not None
         Appender.random(self.world.merge_log).run()
-        self.checker.catch_up()
 
     def beside(self, name: str) -> None:
         """Another writer commits to what the operation works on."""
         if self.resource.on_log:
-            self.append_to_log()
+            self._append_to_log()
         else:
-            self.foreign(name)
+            self._foreign(name)
+        self.checker.catch_up()
 
     @property
     def version(self) -> int:

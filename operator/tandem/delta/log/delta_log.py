@@ -37,7 +37,7 @@ class DeltaLog:
 
     def __init__(self, store: Store, *, parallel_reads: int = 8) -> None:
         self._store = store
-        self._parallel = parallel_reads
+        self.parallel_reads = parallel_reads
 
     @property
     def store(self) -> Store:
@@ -334,8 +334,8 @@ class DeltaLog:
         return replace(snapshot, timestamp_ms=snapshot.position.modified_ms)
 
     def _read(self, metas: Sequence[ObjectInfo]) -> list[Commit]:
-        if self._parallel > 1 and len(metas) > 4:
-            with ThreadPoolExecutor(self._parallel) as pool:
+        if self.parallel_reads > 1 and len(metas) > 4:
+            with ThreadPoolExecutor(self.parallel_reads) as pool:
                 return list(pool.map(self._read_one, metas))
         return [self._read_one(meta) for meta in metas]
 

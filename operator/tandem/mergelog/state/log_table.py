@@ -93,7 +93,7 @@ class MergeLog:
     def __init__(self, base: DeltaLog) -> None:
         self.base = base
         self.store: Store = Subfolder(base.store, LOG_FOLDER)
-        self.log = DeltaLog(self.store)
+        self.log = DeltaLog(self.store, parallel_reads=base.parallel_reads)
 
     def exists(self) -> bool:
         return self.log.exists()
