@@ -4,6 +4,7 @@ server that only answers, and a clock that the test moves."""
 from __future__ import annotations
 
 import asyncio
+import shutil
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,7 +12,7 @@ import pytest
 from deltalake import write_deltalake
 
 from kube.answering import Clock, CountingExecutor, Server
-from mergelog.lake import Merged, made, table
+from mergelog.lake import DELETION_VECTORS, Merged, made, table
 from tandem.errors import StorageError
 from tandem.kube.client.api import Api
 from tandem.kube.client.resource_cache import ResourceCache

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from kube.answering import Clock, CountingExecutor, Server
+from kube.answering import NOON, Clock, CountingExecutor, Server
 from support.jobs import quick_lake
 from support.jobs.quick_lake import QuickLake
 from support.lake.lake import batch
