@@ -4,19 +4,17 @@ against a server that only answers, and a clock that the test moves."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
+from kube.answering import NOON, Clock, CountingExecutor, Server
 from support.jobs import quick_lake
 from support.jobs.quick_lake import QuickLake
 from support.lake.lake import batch
-from tandem.errors import TandemError
-from tandem.kube.client.api import Api, ApiError, Conflict, Forbidden, NotFound, ResourcePath
+from tandem.kube.client.api import Api, Conflict, Forbidden, NotFound, ResourcePath
 from tandem.kube.client.resource_cache import ResourceCache, summarize
 from tandem.kube.controllers.table import auto_compaction
 from tandem.kube.controllers.table.auto_compaction import AutoCompactionController, remembered
@@ -28,54 +26,7 @@ from tandem.spec.table import LakeTable
 
 Json = dict[str, Any]
 MINUTE = 60_000
-NOON = 1_781_092_800_000
 POLICY = {"minor": {"thresholds": [2]}}
-
-
-class Server:
-    """Keeps what is created; refuses with `error`, if there is one."""
-
-    def __init__(self) -> None:
-        self.calls: list[str] = []
-        self.objects: dict[str, Json] = {}
-        self.error: ApiError | None = None
-
-    async def create(self, at: ResourcePath, body: Mapping[str, Any]) -> Json:
-        name = body["metadata"]["name"]
-        self.calls.append(f"create {at.plural} {name}")
-        if self.error is not None:
-            raise self.error
-        if name in self.objects:
-            raise Conflict(409, "AlreadyExists", f"{name} already exists")
-        made = {**body, "metadata": {**body["metadata"], "uid": f"u{len(self.objects)}",
-                "resourceVersion": "7", "creationTimestamp": "2026-06-10T12:00:00Z"}}  # fmt: skip
-        self.objects[name] = made
-        return made
-
-    async def list(self, at: ResourcePath, *, labels: str) -> Json:
-        self.calls.append(f"list {at.plural} {labels}")
-        if self.error is not None:
-            raise self.error
-        return {"items": list(self.objects.values())}
-
-    async def get(self, at: ResourcePath) -> Json:
-        self.calls.append(f"get {at.plural} {at.name}")
-        if at.name not in self.objects:
-            raise NotFound(404, "NotFound", "")
-        return self.objects[at.name]
-
-    async def delete(self, at: ResourcePath, *, uid: str, resource_version: str) -> None:
-        self.calls.append(f"delete {at.plural} {at.name} {uid} {resource_version}")
-        if self.error is not None:
-            raise self.error
-
-
-@dataclass
-class Clock:
-    ms: int = NOON
-
-    def now_ms(self) -> int:
-        return self.ms
 
 
 @dataclass
@@ -87,7 +38,6 @@ class Stage:
     server: Server = field(default_factory=Server)
     clock: Clock = field(default_factory=Clock)
     resource_cache: ResourceCache = field(default_factory=ResourceCache)
-    plans: int = 0
 
     def __post_init__(self) -> None:
         context = object.__new__(OperatorContext)
@@ -95,7 +45,7 @@ class Stage:
         self.context.api = cast(Api, self.server)
         self.context.resource_cache = self.resource_cache
         self.context.clock = self.clock
-        self.context.pool = _Counting(self)
+        self.context.pool = self.pool = CountingExecutor()
         self.tend = AutoCompactionController(context)
         self.table = TableContext("uid-1", cast(Any, None))
         self.see()
@@ -124,24 +74,12 @@ class Stage:
         return status.get("nextCompaction", {}), seconds
 
     @property
+    def plans(self) -> int:
+        return self.pool.calls
+
+    @property
     def creates(self) -> list[str]:
         return [call for call in self.server.calls if call.startswith("create")]
-
-
-class _Counting:
-    """An executor that counts what it is given, and does it at once."""
-
-    def __init__(self, stage: Stage) -> None:
-        self._stage = stage
-
-    def submit(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        self._stage.plans += 1
-        done: Future[Any] = Future()
-        try:
-            done.set_result(call(*arguments))
-        except TandemError as error:
-            done.set_exception(error)
-        return done
 
 
 @pytest.fixture
