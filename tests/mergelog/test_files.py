@@ -16,6 +16,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from mergelog import oracle
 from mergelog.lake import DELETION_VECTORS, Merged
 from mergelog.oracle import Append, Change, Event, Insert, Merge, Overwrite, Restore, Row, Update
+from mergelog.orders import Orders
 from tandem.storage import open_store
 
 KEYS = range(5)
@@ -52,8 +53,9 @@ class History:
 
     def run(self) -> None:
         steps: list[tuple[Callable[[], None], int]] = [
-            (self._append, 6), (self._insert, 1), (self._update, 2), (self._optimize, 1),
-            (self._overwrite, 1), (self._restore, 2), (self._merge, 2),
+            (self._append, 5), (self._append_by_operation, 1), (self._insert, 1),
+            (self._update, 2), (self._optimize, 1), (self._overwrite, 1), (self._restore, 2),
+            (self._merge, 2),
         ]  # fmt: skip
         for _ in range(STEPS):
             step = self.random.choices([s for s, _ in steps], [weight for _, weight in steps])[0]
@@ -100,21 +102,42 @@ class History:
     # Steps
 
     def _append(self) -> None:
-        chosen = self.random.sample(KEYS, self.random.randint(1, 4))
-        events = tuple(
+        events = self._events(deletes=0.35)
+        upserts = self._table([event for event in events if event.value is not None])
+        deletes = self._table([event for event in events if event.value is None])
+        done = self.merged.append(upserts, deletes.select(self._columns))
+        assert done.instant is not None
+        self.appends.append(Append(done.instant, len(self.changes) - 1, events))
+
+    def _append_by_operation(self) -> None:
+        deletes = self.random.random() < 0.35
+        events = self._events(deletes=float(deletes))
+        rows, table = self._table(events), Orders(self.path)
+        name = f"rows-{self.named}-{len(self.appends)}"
+        if deletes:
+            spec = {"deleteKeys": {"source": table.source(rows.select(self._columns), name)}}
+        else:
+            spec = {"upsert": {"source": table.source(rows, name)}}
+        status = table.run(spec, name=name)
+        assert status.result is not None, status
+        assert status.result.instant is not None
+        self.appends.append(Append(status.result.instant, len(self.changes) - 1, events))
+
+    def _events(self, *, deletes: float) -> tuple[Event, ...]:
+        """Of each key at most one; `deletes` is the probability of a delete."""
+        return tuple(
             Event(
                 key,
                 self.random.choice(ORDERS),
-                None if self.random.random() < 0.35 else self._value(),
+                None if self.random.random() < deletes else self._value(),
             )
-            for key in chosen
+            for key in self.random.sample(KEYS, self.random.randint(1, 4))
         )
-        upserts = self._table([event for event in events if event.value is not None])
-        deletes = self._table([event for event in events if event.value is None])
-        columns = [*self.merged.keys, *(["o"] if self.ordered else [])]
-        done = self.merged.append(upserts, deletes.select(columns))
-        assert done.instant is not None
-        self.appends.append(Append(done.instant, len(self.changes) - 1, events))
+
+    @property
+    def _columns(self) -> list[str]:
+        """Of a delete."""
+        return [*self.merged.keys, *(["o"] if self.ordered else [])]
 
     def _insert(self) -> None:
         rows = self._rows(2)

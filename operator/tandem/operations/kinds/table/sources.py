@@ -1,4 +1,4 @@
-"""Checks the source of an operation that appends rows, and pins the version of a Delta table."""
+"""The source of an operation that appends rows: checks it, and pins a Delta version."""
 
 from __future__ import annotations
 
