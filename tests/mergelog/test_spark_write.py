@@ -7,6 +7,7 @@ import os
 import re
 import runpy
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,14 +33,17 @@ EVENTS = pa.schema(
 
 
 @pytest.fixture(scope="module")
-def session(spark: SparkSession, delta_spark: SparkSession) -> SparkSession:
-    # A stream that starts looks a source up in the thread's active session, which is the first.
-    register(spark)
+def session(spark: SparkSession, delta_spark: SparkSession) -> Iterator[SparkSession]:
     session = delta_spark.newSession()
     session.conf.set("spark.sql.adaptive.enabled", "false")
     session.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    # A stream that starts looks its format up in the thread's active session.
+    assert spark._jvm is not None
+    sessions = spark._get_j_spark_session_class(spark._jvm)
+    sessions.setActiveSession(session._jsparkSession)
     register(session)
-    return session
+    yield session
+    sessions.setActiveSession(spark._jsparkSession)
 
 
 @dataclass

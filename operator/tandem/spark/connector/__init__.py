@@ -1,7 +1,8 @@
 """`spark.read.format("tandem")` and `writeStream.format("tandem")`, for Spark sessions of users.
 
-`register(spark)` makes the format known to a session. Executors need this package, and credentials of the store in their environment. Not for jobs of
-operations, which read files that the engine has chosen (`tandem.spark.runtime.datasource`).
+`register(spark)` makes the format known to a session. Executors need this package, and credentials
+of the store in their environment. Not for jobs of operations, which read files that the engine has
+chosen (`tandem.spark.runtime.datasource`).
 
 Modules:
 
