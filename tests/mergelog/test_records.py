@@ -165,6 +165,37 @@ def test_a_stitched_block_is_right_for_every_later_mark(case: Case, mark: int) -
         assert stitched == case.winners(in_force_now)
 
 
+def coarse(case: Case) -> Case:
+    """Several records of a key at one instant, as tasks of one batch write them: never with equal
+    values of the ordering column."""
+    instants = [instant // 4 for instant in case.instants]
+    places = [
+        (key, instant, weight(order))
+        for key, instant, order in zip(case.keys, instants, case.orders, strict=True)
+    ]
+    used = [at for at, place in enumerate(places) if place not in places[:at]]
+    return Case(
+        case.kinds,
+        case.order_kind,
+        tuple(case.keys[at] for at in used),
+        tuple(instants[at] for at in used),
+        tuple(case.deleted[at] for at in used),
+        tuple(case.orders[at] for at in used),
+    )
+
+
+@given(cases(ordered=True).map(coarse), st.integers(-1, 3))
+def test_an_instant_may_have_several_records_of_a_key_that_differ_in_order(
+    case: Case, mark: int
+) -> None:
+    assert winners(case.records).tolist() == case.winners(range(len(case.keys)))
+    kept = kept_by_stitching(case.records, mark).tolist()
+    for later in range(mark, 4):
+        in_force_now = case.in_force(later)
+        stitched = case.winners([at for at in in_force_now if at in kept])
+        assert stitched == case.winners(in_force_now)
+
+
 @given(cases(), st.integers(0, 14))
 def test_records_are_concatenated_in_order(case: Case, cut: int) -> None:
     records = case.records

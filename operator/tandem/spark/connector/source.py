@@ -84,5 +84,5 @@ class TandemSource(DataSource):
                 field="mode",
                 found="overwrite, or the output mode complete",
                 expected="append",
-                remedy='Use mode("append") or outputMode("append")',
+                remedy='Use mode("append"), or outputMode("append")',
             )
