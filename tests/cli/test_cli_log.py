@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -48,6 +49,26 @@ def test_show_lists_the_blocks_in_order(tandem: Tandem, log: MergeLog, tmp_path:
     result = tandem("log", "show", tmp_path / "t")
     assert "2 live blocks, 2 not merged" in result.stderr
     assert result.stdout.count("appended") == 2
+
+
+def test_clean_shows_both_tables(tandem: Tandem, log: MergeLog, tmp_path: Path) -> None:
+    """A writer died two days ago, between its upload and its commit."""
+    with LogWriter(log, "dead") as writer:
+        (add,) = writer._upload(writer._arrange(pa.table({"id": [9], "v": ["never"]}), None))
+    path = f"_tandem/log/{add.path}"
+    past = time.time() - 2 * 24 * 3600
+    os.utime(tmp_path / "t" / path, (past, past))
+    before = rows(tandem, tmp_path / "t")
+    dry = tandem("clean", tmp_path / "t", "--dry-run")
+    assert path in dry.stdout
+    assert "Would remove 1 file" in dry.stderr
+    assert "1 in the log of blocks: 1 its writer never committed it" in dry.stderr
+    assert "would be rolled back" in dry.stderr
+    assert (tmp_path / "t" / path).exists()
+    done = json.loads(tandem("clean", tmp_path / "t", "-o", "json").stdout)
+    assert [(each["path"], each["reason"]) for each in done] == [(path, "RolledBack")]
+    assert not (tmp_path / "t" / path).exists()
+    assert rows(tandem, tmp_path / "t") == before
 
 
 def test_a_table_without_a_log_is_refused(tandem: Tandem, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -111,9 +111,10 @@ def in_memory(
     schema: StructType = BASE_SCHEMA,
     partition_columns: tuple[str, ...] = (),
     fault: FaultHook | None = None,
+    clock: Callable[[], int] | None = None,
 ) -> MemoryStore:
     """A base table without rows, in a store that can fail."""
-    store = MemoryStore(fault=fault)
+    store = MemoryStore(fault=fault, clock=clock)
     features = frozenset({"deletionVectors"})
     actions: list[Action] = [
         commit_info("CREATE TABLE", {}, now_ms=0, previous=None, blind_append=True),

@@ -20,7 +20,7 @@ from tandem.mergelog.state import log_table
 from tandem.mergelog.state.model import ROLLBACK, WRITER, upload_of
 from tandem.operations.clean.clean import rules_for
 from tandem.operations.machine.effects import Point
-from tandem.planning.cleaning import CleaningRules, RemovalReason
+from tandem.planning.cleaning import DAY_MS, CleaningRules, RemovalReason
 from tandem.spec.status import Phase
 
 BLOCKS = "_tandem/log/blocks/"
@@ -274,6 +274,32 @@ def test_the_view_between_a_restore_and_an_overwrite_can_be_read(aged: AgedOrder
     assert aged.view_at(restored) == before
     aged.clean(5)
     assert len(aged.view()) == 3
+
+
+@ONE
+def test_versions_of_the_log_that_a_restored_version_needs_stay(
+    aged: AgedOrders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are older than the retention, the restored version is not."""
+    monkeypatch.setattr(log_table, "CHECKPOINT_INTERVAL", 4)
+    month = CleaningRules(30 * DAY_MS)
+    for number in range(5):
+        aged.upsert(f"writer {number}", range(30, 31), "theirs", 9)
+    merged_into, before = aged.log.base.snapshot().version, aged.view()
+    aged.run(MERGE)
+    aged.clean(1, month)
+    aged.clock.pass_days(20)
+    aged.foreign(lambda location: DeltaTable(location).restore(merged_into))
+    restored = aged.log.base.snapshot().version
+    aged.clock.pass_days(1)
+    aged.foreign(lambda location: DeltaTable(location).delete())
+    for number in range(5, 10):
+        aged.upsert(f"writer {number}", range(30, 31), "later", 9)
+    aged.clean(20, month)
+    assert aged.view_at(restored) == before
+    later = aged.clean(15, month)
+    assert RemovalReason.ARCHIVED in {each.why for each in later.garbage}
+    assert [row[2] for row in aged.view()] == ["later"]
 
 
 @ONE

@@ -130,8 +130,9 @@ def kept(store: MemoryStore) -> set[str]:
     }
 
 
-PARTS = some(range(20), every=20)
-"""Parts of the calls: a test is at each twentieth."""
+MANY = 40
+PARTS = some(range(MANY), every=MANY)
+"""Parts of the calls of a cleaning: a test strikes at one of many."""
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -147,7 +148,7 @@ def test_a_cleaning_killed_anywhere_changes_no_view_and_can_be_repeated(
     assert views(whole, versions) == before
     changing = [c for c in calls if c.name in ("put", "put_if_absent", "delete")]
     assert len(changing) > 30
-    for struck in changing[part::20]:
+    for struck in changing[part::MANY]:
         store = original.copy()
 
         def die(call: Call, struck: Call = struck) -> None:
@@ -181,7 +182,7 @@ def test_appends_and_reads_during_a_cleaning_lose_nothing(
     log = mergelog.MergeLog(DeltaLog(original, parallel_reads=1))
     row: tuple[Any, ...] = (99, 9, "meanwhile")
     expected = [*view(log), row]
-    for place in places[part::20][::6]:
+    for place in places[part::MANY][::6]:
         store = original.copy()
         done: list[Rows] = []
 

@@ -6,9 +6,16 @@ from __future__ import annotations
 import pytest
 
 from mergelog.search import History
+from support.some import some
 
 
 @pytest.mark.parametrize("first", range(0, 240, 40))
 def test_I37_random_histories_agree_with_the_serial_model(first: int) -> None:
     for seed in range(first, first + 40):
         History(seed).run()
+
+
+@pytest.mark.parametrize("first", some(range(0, 400, 20), every=20))
+def test_L11_L15_histories_with_cleanings_agree_with_the_serial_model(first: int) -> None:
+    for seed in range(first, first + 20):
+        History(seed, steps=24, cleaning=True).run()

@@ -5,6 +5,7 @@ Which files are removed, and when, is decided in `tandem.planning.cleaning` (doc
 
 from __future__ import annotations
 
+import posixpath
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,8 @@ _UNITS = ((86_400_000, "day"), (3_600_000, "hour"), (60_000, "minute"), (1_000, 
 
 
 def clean(target: Target, *, output: Output, dry_run: bool) -> Exit:
-    """Clean by the LakeTable's retention if there is one, otherwise by the table property."""
+    """Clean a table, and its log of blocks if it has one, by the LakeTable's retention if there is
+    one, otherwise by the table property."""
     from tandem.operations.clean.block_log import clean_with_log
     from tandem.operations.clean.clean import CleaningOptions, rules_for
     from tandem.operations.model import Table
@@ -49,26 +51,43 @@ def clean(target: Target, *, output: Output, dry_run: bool) -> Exit:
             ],
             output,
         )
+    verb = "would be" if dry_run else "was"
     for operation_id, attempt in cleaned.abandoned:
-        verb = "would be" if dry_run else "was"
         attempt_of = f"Attempt {attempt} of operation {operation_id}"
         say(f"{attempt_of} {verb} abandoned: no process works on it.")
+    for session, upload in cleaned.rolled_back:
+        say(f"Upload {upload} of log writer {session} {verb} rolled back: it was never committed.")
     return Exit.OK
 
 
 def _show(cleaned: CleaningResult, rules: CleaningRules, *, dry_run: bool) -> None:
+    from tandem.mergelog.state.log_table import LOG_FOLDER
+    from tandem.planning.cleaning import RemovalReason
+
     if not cleaned.garbage:
         kept = f"{_spoken(rules.files_ms)} after a commit removed them" if rules.files_ms else ""
         why = f" Files that older versions refer to are kept until {kept}." if kept else ""
         say(f"Nothing to remove.{why}")
         return
-    cells = [[each.file.path, each.why.value, ByteSize(each.file.size)] for each in cleaned.garbage]
+    cells = [
+        [each.file.path, each.why.value, ByteSize(each.file.size)]
+        for each in cleaned.garbage
+        if each.why is not RemovalReason.ARCHIVED
+    ]
+    archived = [each.file for each in cleaned.garbage if each.why is RemovalReason.ARCHIVED]
+    if archived:
+        # A log has a version for each instant: not a line for each.
+        what = f"{posixpath.dirname(archived[0].path)} ({counted(len(archived), 'file')})"
+        size = ByteSize(sum(file.size for file in archived))
+        cells.append([what, RemovalReason.ARCHIVED.value, size])
     verb = "would remove" if dry_run else "removed"
     print_table(table_of([verb, "why", "size"], cells))
     counts = Counter(each.why.value for each in cleaned.garbage)
     reasons = ", ".join(f"{count} {why}" for why, count in counts.items())
+    of_log = sum(each.file.path.startswith(f"{LOG_FOLDER}/") for each in cleaned.garbage)
     say(
         f"{verb.capitalize()} {counted(len(cleaned.garbage), 'file')}, {human_bytes(cleaned.size)}"
+        f"{f', {of_log} in the log of blocks' if of_log else ''}"
         f"{': ' if reasons else ''}{reasons}."
     )
 
