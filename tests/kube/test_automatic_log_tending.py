@@ -20,7 +20,7 @@ from tandem.kube.controllers.table.log_automation import LogAutomation
 from tandem.kube.runtime.context import OperatorContext
 from tandem.kube.tables.context import TableContext
 from tandem.kube.tables.table_log import TableLog
-from tandem.mergelog import refresh
+from tandem.mergelog import upkeep
 from tandem.mergelog.state.log_table import state_of
 from tandem.spec.status import TableStatus
 from tandem.spec.table import LakeTable
@@ -202,7 +202,7 @@ def test_the_base_version_is_recorded_after_an_hour_and_again_after_an_error(
         stage.clock.ms += 1000
         with monkeypatch.context() as broken:
             error = StorageError("no answer")
-            broken.setattr(refresh, "put", lambda *_: (_ for _ in ()).throw(error))
+            broken.setattr(upkeep, "put", lambda *_: (_ for _ in ()).throw(error))
             assert (await stage.look())[1] == 60.0
         assert (await stage.look())[1] == 60.0
         stage.clock.ms += 60_000
