@@ -9,6 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from support.jobs import quick_lake
+from support.lake.log_blocks import LogBlocks
+from support.lake.rows import rows
 from tandem.cli.main import app
 
 TABLE = """
@@ -42,3 +44,50 @@ def test_plan_shows_the_automatic_compactions_of_an_operator(
     status = resource["status"]
     assert status["nextCompaction"]["what"].startswith(what)
     assert lake.version == lake.first_version
+
+
+LOGGED = """
+apiVersion: tandem.dev/v1alpha1
+kind: LakeTable
+metadata: {{name: orders}}
+spec:
+  location: {location}
+  mergeOnRead: {{keys: [id], logCompaction: {{minBlocks: 3}}, merge: {{maxAge: 9000h}}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("instants", "what"), [(2, "LogMerge of 2 blocks"), (3, "LogCompaction of 3 blocks")]
+)
+def test_plan_and_show_print_the_log_and_what_an_operator_would_do(
+    tmp_path: Path, instants: int, what: str
+) -> None:
+    lake = quick_lake.make(tmp_path, 1)
+    file = tmp_path / "table.yaml"
+    file.write_text(LOGGED.format(location=lake.location))
+    log = LogBlocks(lake.location, "shop", made=True)
+    for number in range(instants):
+        log.upsert(rows([number]))
+
+    printed = CliRunner().invoke(app, ["plan", "-f", str(file)])
+    assert printed.exit_code == 0, printed.output
+    assert "and with its log" in printed.stdout
+    assert what in printed.stdout
+    found = CliRunner().invoke(app, ["run", "-f", str(file), "-o", "json"])
+    (resource,) = json.loads(found.stdout)
+    shown = resource["status"]["log"]
+    assert "next" not in shown
+    assert (shown["blocks"], shown["newestInstant"], shown["deadPercent"]) == (
+        instants,
+        instants,
+        0,
+    )
+    asked = ["table", "show", "orders", "-f", str(file), "-o", "json"]
+    table = json.loads(CliRunner().invoke(app, asked).stdout)
+    assert table["log"]["next"]["what"] == what
+    assert {key: table["log"][key] for key in shown} == shown
+    plain = json.loads(
+        CliRunner().invoke(app, ["table", "show", str(lake.path), "-o", "json"]).stdout
+    )
+    assert "next" not in plain["log"]
+    assert log.version == instants

@@ -93,6 +93,25 @@ def test_status_shows_progress_waits_schedule_and_history() -> None:
     assert "\x1b" not in text
 
 
+def test_status_shows_the_log_of_a_table() -> None:
+    log = {"newestInstant": 41, "mergedInstant": 30, "blocks": 3, "unmergedBlocks": 3,
+           "smallBlocks": 2, "bytes": 2048, "oldestUnmerged": "2027-01-15T07:57:00Z",
+           "deadPercent": 4, "next": {"what": "LogMerge of 3 blocks", "why": "W."}}  # fmt: skip
+    found = overview([table(log=log)], [], now_ms=NOW)
+    assert found["tables"][0]["log"]["next"] == {"what": "LogMerge of 3 blocks", "why": "W."}
+    text = shown(render.status({"operator": None, **found}, now_ms=NOW))
+    assert "3 blocks, 2.0 KiB" in text
+    assert "3 unmerged for 3 min, 2 small, instant 41, merged up to 30, 4 % of the" in text
+    assert "LogMerge of 3 blocks" in text
+    # Of a table whose log is merged, and of one that cannot be read.
+    merged = overview([table(log={**log, "oldestUnmerged": None})], [], now_ms=NOW)
+    assert "all merged" in shown(render.status({"operator": None, **merged}, now_ms=NOW))
+    broken = overview([table(log={"problem": "BaseHistoryGap: gone"})], [], now_ms=NOW)
+    text = shown(render.status({"operator": None, **broken}, now_ms=NOW))
+    assert "cannot be read" in text
+    assert "BaseHistoryGap: gone" in text
+
+
 def test_the_operators_health_in_a_line() -> None:
     def pod(name: str, **facts: Any) -> Json:
         return {"namespace": "s", "name": name, "ready": True, "restarts": 0, "version": "1",

@@ -25,6 +25,8 @@ from support.cluster.operator_thread import (
     quick_settings,
 )
 from support.jobs import quick_lake
+from support.lake.log_blocks import LogBlocks
+from support.lake.rows import rows
 from tandem.kube.client.kinds import FINALIZER
 from tandem.spec.common import plural
 from tandem.spec.resources import KINDS
@@ -36,7 +38,7 @@ Right = tuple[str, str, str]
 """API group, resource, verb."""
 KIND = "TableCompaction"
 OURS = tuple(map(plural, KINDS))
-NOT_APPLIED = ("segmentrewrites", "logcompactions")
+NOT_APPLIED = ("segmentrewrites",)
 
 UNUSED: Mapping[Right, str] = {
     **{
@@ -83,6 +85,7 @@ class Run:
         self.jobs = HeldJobs()
         self.lake = quick_lake.make(folder / "t")
         self.automatic = quick_lake.make(folder / "a")
+        self.logged = quick_lake.make(folder / "l", loads=1)
         self.hostile: dict[str, Any] = {}
         self.secrets = [f"keys-{number}" for number in range(2)]
 
@@ -126,11 +129,26 @@ class Run:
         space.compaction("gone", "t", type="Major", **ttl)
         space.await_gone(KIND, "gone")
         await_that(lambda: len(self.automatic.names) == 1, lambda: self.automatic.names)
+        self.do_log()
         host = {"spec": {"volumes": [{"name": "h", "hostPath": {"path": "/"}}]}}
         space.compaction("hostile", "t", type="Major", sparkTemplate=host)
         self.hostile = space.await_end(KIND, "hostile")
         space.delete("LakeTable", "t")
         space.await_gone("LakeTable", "t")
+
+    def do_log(self) -> None:
+        """An automatic log compaction, and one that is deleted by its TTL."""
+        log = LogBlocks(self.logged.location, "w")
+        automatic = {"keys": ["id"], "logCompaction": {"minBlocks": 2}}
+        self.space.table("l", self.logged.location, mergeOnRead=automatic)
+        self.space.await_reason("LakeTable", "l", "Adopted")
+        for number in range(2):
+            log.upsert(rows([number]))
+        await_that(lambda: log.blocks() == [(1, 2)], log.blocks)
+        log.upsert(rows([2]))
+        everything = {"strategy": "AllBlocks", "ttlSecondsAfterFinished": 0}
+        self.space.create("LogCompaction", "s", {"tableRef": {"name": "l"}, **everything})
+        self.space.await_gone("LogCompaction", "s")
 
     def calls(self) -> list[dict[str, Any]]:
         """All that the operator asked the API server for, of this namespace or of the cluster."""
