@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from tandem.delta.protocol import FEATURES, OperationKind
+from tandem.delta.protocol import FEATURES, OF_LOG, OperationKind
 
 
 def features_table() -> str:
     """`FEATURES` in Markdown."""
-    # A log compaction works on logs alone, which only Tandem makes.
-    kinds = [kind for kind in OperationKind if kind is not OperationKind.LOG_COMPACTION]
+    kinds = [kind for kind in OperationKind if kind not in OF_LOG]
     lines = [
         "| feature | " + " | ".join(k.value.lower() for k in kinds) + " | why, when in use |",
         "|---|" + "---|" * (len(kinds) + 1),

@@ -12,6 +12,7 @@ from features_page import features_table
 from tandem.delta.actions import Metadata, Protocol
 from tandem.delta.protocol import (
     FEATURES,
+    OF_LOG,
     OperationKind,
     check,
     check_commits,
@@ -35,9 +36,8 @@ R, N, C, U, D, M = (
     OperationKind.DELETE,
     OperationKind.MERGE,
 )
-L = OperationKind.LOG_COMPACTION
 WRITES = {N, C, U, D, M}
-ALL = WRITES | {R, L}
+ALL = WRITES | {R} | OF_LOG
 
 
 def _metadata(
@@ -166,7 +166,7 @@ def test_row_tracking_ends_only_with_suspension() -> None:
 
 def test_unknown_features_are_refused_by_name() -> None:
     writer_only = Protocol(1, 7, frozenset(), frozenset({"fromTheFuture"}))
-    assert _refused(writer_only, _metadata()) == WRITES | {L}
+    assert _refused(writer_only, _metadata()) == WRITES | OF_LOG
     assert _refused(_named("fromTheFuture"), _metadata()) == ALL
     with pytest.raises(UnsupportedFeature, match="fromTheFuture"):
         check(writer_only, _metadata(), C)
@@ -174,7 +174,7 @@ def test_unknown_features_are_refused_by_name() -> None:
 
 def test_newer_protocol_versions_are_refused() -> None:
     assert _refused(Protocol(4, 8), _metadata()) == ALL
-    assert _refused(Protocol(3, 8), _metadata()) == WRITES | {L}
+    assert _refused(Protocol(3, 8), _metadata()) == WRITES | OF_LOG
 
 
 @pytest.mark.parametrize(

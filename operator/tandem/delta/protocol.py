@@ -43,8 +43,9 @@ _STATEMENTS = frozenset({OperationKind.UPDATE, OperationKind.DELETE, OperationKi
 _NEW_VALUES = frozenset({OperationKind.INGEST, OperationKind.UPDATE, OperationKind.MERGE})
 _NEW_FILES = _NEW_VALUES | {OperationKind.COMPACTION}
 _WRITES = _NEW_FILES | _STATEMENTS
-_OF_LOG = frozenset({OperationKind.LOG_COMPACTION, OperationKind.LOG_APPEND})
-_ALL = _WRITES | _READ | _OF_LOG
+OF_LOG = frozenset({OperationKind.LOG_COMPACTION, OperationKind.LOG_APPEND})
+"""What is done to logs of Tandem's alone."""
+_ALL = _WRITES | _READ | OF_LOG
 _NOTHING: frozenset[OperationKind] = frozenset()
 
 InUse = Callable[[Metadata, StructType], bool]
@@ -280,7 +281,7 @@ def refusals(
     if not reads:
         yield from _forgets(metadata)
     schema = parse(metadata.schema_string)
-    if not reads and kind not in _OF_LOG:
+    if not reads and kind not in OF_LOG:
         for column in filter(is_reserved_column, (field.name for field in schema)):
             yield f"column {column}", f"names that begin with {HIDDEN_PREFIX} are our own"
     if kind in _STATEMENTS:
