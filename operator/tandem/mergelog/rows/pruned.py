@@ -18,8 +18,11 @@ MOST_KEYS: Final = 100_000
 """Of more keys only the least and the greatest are compared with statistics."""
 
 
-def may_hold(base: Snapshot, settings: LogSettings, records: Records, files: pa.Table) -> BoolArray:
-    """For each of some of `base.files` whether it can have rows of the keys of some records."""
+def may_hold(
+    base: Snapshot, settings: LogSettings, records: Records, files: pa.Table | None = None
+) -> BoolArray:
+    """For each of some files, by default all of `base`, whether it can have rows of the keys of
+    some records."""
     types = {c.name: c.type for c in Schema.from_json(base.metadata.schema_string).columns}
     keys = []
     for name, values in zip(settings.keys, records.keys, strict=True):
@@ -31,7 +34,9 @@ def may_hold(base: Snapshot, settings: LogSettings, records: Records, files: pa.
         if found is not None:
             keys.append(found)
     wanted = {key.column: key.type for key in keys}
-    known = bounds_of(files, base.schema, base.partition_columns, wanted)
+    known = bounds_of(
+        base.files if files is None else files, base.schema, base.partition_columns, wanted
+    )
     mask: BoolArray = ~known.empty
     for key in keys:
         mask &= key.may_occur(known)
