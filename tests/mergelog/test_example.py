@@ -14,7 +14,11 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def test_the_example_prints_what_its_page_shows(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "merge-on-read.md").read_text()
-    (block,) = re.findall(r"```console\n(.*?)```", page, re.DOTALL)
+    (block,) = (
+        block
+        for block in re.findall(r"```console\n(.*?)```", page, re.DOTALL)
+        if "upserts.py" in block
+    )
     found = block.split("$ ")[1:]
     assert len(found) == 2
     for entry in found:

@@ -72,19 +72,25 @@ def test_L11_originals_stay_for_the_retention_and_longer_views_never_change(
 
 
 @ONE
-def test_L15_originals_go_before_the_merge_unless_a_merge_reads_them(aged: AgedOrders) -> None:
+def test_L15_originals_that_a_merge_reads_stay(aged: AgedOrders) -> None:
+    """A merge that plans while they are stitched pins them."""
     expected, originals = aged.view(), set(aged.live())
     rounds = []
 
-    def meanwhile() -> None:
-        aged.run(STITCH, name="stitch")
+    def stitched() -> None:
+        aged.run(STITCH, Before(Point.START_JOB, planned), name="stitch")
+
+    def planned() -> None:
+        merge = aged.run(MERGE, Before(Point.START_JOB, cleaned), name="merge")
+        assert (merge.phase, merge.attempt) == (Phase.SUCCEEDED, 1)
+
+    def cleaned() -> None:
         rounds.append(removed(aged.clean(40)))
 
-    merge = aged.run(MERGE, Before(Point.START_JOB, meanwhile))
-    assert merge.phase is Phase.SUCCEEDED
-    assert merge.attempt == 1
+    stitched()
     assert not rounds[0] & originals
     assert aged.view() == aged.base() == expected
+    aged.clean()  # the merged blocks leave the log
     assert removed(aged.clean(8)) >= originals
 
 

@@ -57,11 +57,10 @@ def littered(orders: AgedOrders) -> None:
     for number in range(4):
         orders.upsert(f"later {number}", range(20 + number, 22 + number), "b", 7)
     orders.run(STITCH, name="later")
-    with pytest.raises(ProcessDied):
-        orders.run(MERGE, StrikeOnce(Point.PUT_COMMIT, Fault.DIE_BEFORE), name="dead-merge")
     orders.upsert("last", range(30, 31), "c", 8)
-    with pytest.raises(ProcessDied):
-        orders.run(STITCH, StrikeOnce(Point.PUT_COMMIT, Fault.DIE_BEFORE), name="dead")
+    for spec, name in ((STITCH, "dead"), (MERGE, "dead-merge")):
+        with pytest.raises(ProcessDied):
+            orders.run(spec, StrikeOnce(Point.PUT_COMMIT, Fault.DIE_BEFORE), name=name)
     uploaded(orders, orders.writer("dead"))
     orders.clock.pass_days(7)
     orders.foreign(

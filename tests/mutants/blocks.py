@@ -105,8 +105,8 @@ BLOCKS = (
         "inputs-not-checked-at-the-commit",
         "a run is replaced only if all of its blocks are live; I-39, L5",
         _LOG_COMPACTION,
-        "if all(job.job.inputs[place].logged_path in live for place in run.inputs)",
-        "if any(job.job.inputs[place].logged_path in live for place in run.inputs)",
+        "if not any(job.job.inputs[place].logged_path in gone for place in run.inputs)",
+        "if not all(job.job.inputs[place].logged_path in gone for place in run.inputs)",
         _REAL,
     ),
     Mutant(

@@ -159,8 +159,10 @@ class SimulatedJobs:
                 yield from self._rewrite(spec, job)
             elif isinstance(job, IngestJob):
                 yield from self._ingest(spec, job)
-            elif isinstance(job, StitchJob | LogMergeJob | UpsertJob):
+            elif isinstance(job, StitchJob | LogMergeJob):
                 yield from log_job(Control(spec, store))
+            elif isinstance(job, UpsertJob):
+                raise AssertionError("a history appends to a log as LogWriter does")
             else:
                 yield from self._rounds(spec, job)
         except ObjectNotFound as error:

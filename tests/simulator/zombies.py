@@ -15,18 +15,19 @@ from simulator.jobs import Driver
 from simulator.single import MOST_STEPS, SERIALIZABLE, Single
 from simulator.two_drivers import Pair
 from tandem.errors import Reason
-from tandem.operations.clean.clean import clean
+from tandem.operations.clean.block_log import clean_with_log
 from tandem.operations.clean.facts import CleaningDependencies
 from tandem.operations.machine.events import Ending
 from tandem.planning.cleaning import CleaningRules
 
-KINDS = tuple(kind for kind in ALL_KINDS if kind != "log compaction")
-"""Those whose table a cleaning cleans; not yet that of a log."""
+KINDS = ALL_KINDS
 MOST_JOB_STEPS = 60
 """No job here takes as many, except one that waits for another round."""
 SHORT_MS = 500
 RULES = CleaningRules(SHORT_MS, SHORT_MS, SHORT_MS, SHORT_MS)
 """Nothing is kept that is not needed."""
+LATER_MS = 2 * 86_400_000
+"""A log keeps unknown files for a day."""
 
 
 class Takeover(StrEnum):
@@ -41,9 +42,9 @@ def clean_as_if_dead(single: Single) -> tuple[tuple[str, int], ...]:
     """Much later, a cleaning that takes every process for dead. Returns what it abandoned."""
     single.world.living.clear()
     single.world.locks.expire(single.table.location, single.operation_id)
-    single.world.clock.now += 10 * SHORT_MS
+    single.world.clock.now += LATER_MS
     ports = single.world.ports()
-    cleaned = clean(
+    cleaned = clean_with_log(
         single.base, RULES, CleaningDependencies(ports.clock, ports.processes, ports.nonces)
     )
     single.checker.catch_up()

@@ -24,8 +24,7 @@ from tandem.operations.machine.effects import Point
 
 ROUNDS = ("update", "delete", "merge")
 """Kinds whose statements an append makes evaluate another round, as they are serializable."""
-KINDS = tuple(kind for kind in (*PLAIN, *OTHERS) if kind != "log compaction")
-"""Those whose table a cleaning cleans; not yet that of a log."""
+KINDS = (*PLAIN, *OTHERS)
 ENDS_WHEN_PLANNED_AGAIN = {
     "compaction": "NothingToDo",  # too few segments of like age are left
     "sort": "NothingToDo",
