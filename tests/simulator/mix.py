@@ -55,7 +55,7 @@ class Mix:
     def next(self, number: int) -> Operation:
         updates = [self._update, self._delete, *[self._merge] * self._merges]
         world = self._world
-        # On a log, statements begin with a merge and ingests append by key: tests/mergelog has both.
+        # On a log, statements begin with a merge, and ingests append by key: see tests/mergelog.
         statements = world.deletion_vectors and not world.merge_on_read
         by_kind: Mapping[str, Sequence[Callable[[int], Operation]]] = {
             "LogCompaction": [self._log_compaction] * 3 if world.merge_on_read else [],
