@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pyspark.sql import SparkSession
 
 from tandem.jobs.runner import JobPhase, JobRequest, JobStatus
-from tandem.spark.jobs import ingest, merge, rewrite, statement
+from tandem.spark.jobs import ingest, log_merge, merge, rewrite, statement, stitch
 from tandem.spark.runtime import control
 from tandem.spark.runtime.control import Control
 
@@ -54,6 +54,10 @@ class InlineRunner:
                     merge.run(opened, self._spark, stop=stop)
                 case "ingest":
                     ingest.run(opened, self._spark)
+                case "stitch":
+                    stitch.run(opened, self._spark.sparkContext)
+                case "log_merge":
+                    log_merge.run(opened, self._spark.sparkContext)
                 case other:
                     raise ValueError(f"no application {other}")
 
