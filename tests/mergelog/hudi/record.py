@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, Final
 
-from mergelog.hudi.trace import DIFFERENCES, GENERATED
+from mergelog.hudi.trace import DIFFERENCES, SAME
 
 FOLDER: Final = Path(__file__).resolve().parent
 ANSWERS: Final = FOLDER / "answers.json"
@@ -28,7 +28,7 @@ def asked() -> dict[str, list[Any]]:
     setup = subprocess.run([str(SETUP)], stdout=subprocess.PIPE, text=True, check=True)
     with tempfile.TemporaryDirectory(prefix="tandem-hudi-") as folder:
         traces, answers = Path(folder, "traces.json"), Path(folder, "answers.json")
-        traces.write_text(json.dumps([each.to_json() for each in (*GENERATED, *DIFFERENCES)]))
+        traces.write_text(json.dumps([each.to_json() for each in (*SAME, *DIFFERENCES)]))
         command = [setup.stdout.strip(), str(FOLDER / "session.py"), str(traces), str(answers)]
         subprocess.run(command, cwd=folder, stdin=subprocess.DEVNULL, check=True)
         found: dict[str, list[Any]] = json.loads(answers.read_text())
