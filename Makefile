@@ -109,6 +109,11 @@ bench: setup ## Measure against other engines; results go to docs/benchmarks.md
 	@$(BIN)/python tools/spark_setup.py --tests
 	@$(BIN)/python benchmarks/run.py
 
+.PHONY: hudi
+hudi: setup ## Compare merge-on-read with Apache Hudi 1.2, row by row (1 GB of downloads, once)
+	@PYTHONPATH=operator:tests $(BIN)/python -m mergelog.hudi.record
+	@$(BIN)/pytest tests/mergelog/hudi
+
 .PHONY: lock
 lock: .venv/.installed ## Resolve requirements/*.in into the lock files (needs uv)
 	@tools/lock.sh

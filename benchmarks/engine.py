@@ -51,6 +51,19 @@ class Engine:
         }
         return self._perform("TableUpdate", {"merge": merge}, table)
 
+    def upsert(self, source: Path, key: str, table: Path | None = None) -> str:
+        """All columns of the source's rows, by key."""
+        merge = {
+            "source": {"format": "Parquet", "location": source.as_uri()},
+            "on": f"t.{key} = s.{key}",
+            "whenMatched": [{"updateAll": {}}],
+            "whenNotMatched": [{"insertAll": {}}],
+        }
+        return self._perform("TableUpdate", {"merge": merge}, table)
+
+    def merge_log(self, table: Path | None = None) -> str:
+        return self._perform("TableCompaction", {"type": "LogMerge"}, table)
+
     def _perform(self, kind: str, spec: dict[str, Any], table: Path | None) -> str:
         """`ok`, `superseded`, `nothing` (there was nothing to do), or `aborted: why`."""
         from tandem.errors import Reason

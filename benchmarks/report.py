@@ -18,6 +18,7 @@ ORDER = (
     "converge",
     "longevity",
     "compaction",
+    "mergelog",
     "replay",
     "critical",
     "snapshot",

@@ -28,6 +28,7 @@ NAMES = (
     "snapshot",
     "planning",
     "replay",
+    "mergelog",
     "critical",
     "compaction",
     "goodput",

@@ -10,7 +10,7 @@ import pytest
 # The benchmarks are no part of the product, so they are not on the path of other tests.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks import compaction, goodput
+from benchmarks import compaction, goodput, mergelog
 
 
 def test_compaction_keeps_every_row_in_every_engine(
@@ -37,3 +37,9 @@ def test_goodput_ends_with_the_rows_of_the_model(tmp_path: Path) -> None:
     for name in ("tandem", "through_us"):
         assert contests[name]["compactions"]["aborted"] == 0, contests[name]["failures"]
     assert contests["through_us"]["deletes_aborted"] == 0
+
+
+def test_a_log_of_blocks_gives_the_same_rows_through_each_way(tmp_path: Path) -> None:
+    found = mergelog.run("toy", tmp_path)
+    assert set(found.raw["amplification"]) == set(mergelog.WAYS)
+    assert found.raw["foreign"]["failed"] == 0

@@ -22,13 +22,9 @@ from tandem.mergelog.state.log_table import state_of
 from tandem.operations.clean.block_log import clean_with_log
 from tandem.operations.clean.clean import MARKER, CleaningOptions, CleaningResult
 from tandem.operations.clean.facts import CleaningDependencies
-from tandem.operations.kinds.log_compaction import LogCompactionKind
 from tandem.operations.machine.effects import Point
 from tandem.operations.model import Table
-from tandem.operations.registry import PERFORMED_BY
 from tandem.planning.cleaning import CleaningRules, RemovalReason
-from tandem.spec.common import Operation
-from tandem.spec.log_compaction import LogCompaction
 
 KINDS = {
     RemovalReason.ABANDONED,
@@ -75,8 +71,6 @@ def litter(tmp_path_factory: pytest.TempPathFactory) -> tuple[MemoryStore, TestC
     folder = tmp_path_factory.mktemp("litter") / "orders"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(log_table, "CHECKPOINT_INTERVAL", 4)
-        model: type[Operation] = LogCompaction
-        patch.setitem(PERFORMED_BY, model, LogCompactionKind)
         orders = AgedOrders(make(folder, "at"))
         littered(orders)
     clock, now = orders.clock, orders.clock.now
