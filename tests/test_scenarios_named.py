@@ -31,6 +31,12 @@ VERSIONS = ("D45", "D46", "D52", "D54", "D55", "C8", "C9", "C16", "W9", "Z8", "Z
 ON_TABLES = (*BOTH_WAYS, *PLANS, *FAILURES, *VERSIONS)
 """Asked for on real tables, read by other engines."""
 
+ON_LOGS = (
+    *("L0", "L1", "L2", "L2b", "L2c", *(f"L{number}" for number in range(3, 16))),
+    *("E12", "E13", "Z15", "Z18", *(f"I{number}" for number in range(37, 47))),
+)
+"""Asked for on logs of blocks; their automation is pure."""
+
 IN_A_CLUSTER = (
     *("C1a", "C1b", "C2", "C3", "C10", "C14", "D11", "D12", "D15", "D16", "D17", "D18"),
     *("Z1", "Z6", "Z7", "Z12", "A1", "A2", "A3", "A4", "A5"),
@@ -71,6 +77,12 @@ def test_ids_are_read_from_names() -> None:
 @pytest.mark.parametrize("scenario", ON_TABLES)
 def test_scenario_is_tested_on_a_real_table(scenario: str) -> None:
     assert _named("tables").get(scenario), f"no test of tests/tables begins with test_{scenario}_"
+
+
+@pytest.mark.parametrize("scenario", ON_LOGS)
+def test_scenario_is_tested_on_a_log(scenario: str) -> None:
+    named = _named("mergelog").get(scenario) or _named("planning").get(scenario)
+    assert named, f"no test of tests/mergelog or tests/planning begins with test_{scenario}_"
 
 
 @pytest.mark.parametrize("scenario", IN_A_CLUSTER)

@@ -47,7 +47,7 @@ def versions(orders: AgedOrders) -> dict[int, object]:
 # Stitched and merged blocks
 
 
-def test_L11_originals_stay_for_the_retention_and_longer_views_never_change(
+def test_L11_I43_originals_stay_for_the_retention_and_longer_views_never_change(
     aged: AgedOrders,
 ) -> None:
     originals = set(aged.live())
@@ -342,7 +342,7 @@ def test_history_that_is_gone_is_an_error_by_name(
 
 
 @ONE
-def test_the_retention_of_the_log_is_at_least_that_of_the_base_table(aged: AgedOrders) -> None:
+def test_I46_the_retention_of_the_log_is_at_least_that_of_the_base_table(aged: AgedOrders) -> None:
     """The base table keeps files for a month from today on; its log has not seen that yet."""
     originals = set(aged.live())
     aged.run(STITCH)

@@ -141,7 +141,7 @@ def format_2(action: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("change", [writer_feature, reader_feature, no_feature, format_2])
-def test_L14_a_log_of_a_later_version_is_refused_by_readers_and_writers(
+def test_L14_Z18_a_log_of_a_later_version_is_refused_by_readers_and_writers(
     change: Callable[[dict[str, Any]], None],
 ) -> None:
     store = in_memory()

@@ -63,7 +63,7 @@ def test_what_others_commit_while_the_job_runs_comes_before_the_log(orders: Orde
     assert [row for row in orders.base() if row[0] == 5] == [(5, 6, "first")]
 
 
-def test_an_overwrite_while_the_job_runs_voids_the_records(orders: Orders) -> None:
+def test_Z15_an_overwrite_while_the_job_runs_voids_the_records(orders: Orders) -> None:
     def overwrite() -> None:
         write_deltalake(orders.location, rows(range(1), "new", 1), mode="overwrite")
 

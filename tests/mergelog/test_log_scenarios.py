@@ -30,7 +30,7 @@ def test_L0_a_reader_uses_the_stitched_block_only(orders: Orders) -> None:
     assert orders.view() == expected
 
 
-def test_L1_a_block_that_is_appended_meanwhile_comes_after_the_stitched_one(
+def test_L1_I40_a_block_that_is_appended_meanwhile_comes_after_the_stitched_one(
     orders: Orders,
 ) -> None:
     later = Before(Point.RECONCILE, lambda: orders.append(rows(range(6, 7), "later", 9)))
@@ -56,7 +56,7 @@ def test_L2b_an_append_that_was_never_committed_is_no_block(orders: Orders) -> N
     assert orders.view() == [*expected, (40, 9, "later")]
 
 
-def test_L3_a_large_result_becomes_several_blocks_in_one_commit(orders: Orders) -> None:
+def test_L3_I42_a_large_result_becomes_several_blocks_in_one_commit(orders: Orders) -> None:
     expected, version = orders.view(), orders.log.snapshot().version
     orders.run({**STITCH, "maxBlockBytes": "1Ki"})
     assert orders.log.snapshot().version == version + 1
@@ -70,7 +70,7 @@ def test_L3_a_large_result_becomes_several_blocks_in_one_commit(orders: Orders) 
 
 
 @pytest.mark.parametrize("point", [Point.PLAN, Point.START_JOB, Point.PUT_COMMIT])
-def test_L4_a_merge_before_a_log_compaction_commits_changes_no_view(
+def test_L4_E13_a_merge_before_a_log_compaction_commits_changes_no_view(
     orders: Orders, point: Point
 ) -> None:
     expected = orders.view()
@@ -80,7 +80,7 @@ def test_L4_a_merge_before_a_log_compaction_commits_changes_no_view(
     assert {row[0]: row[2] for row in orders.view()}[6] == "later"
 
 
-def test_L5_a_stitched_block_is_stitched_again(orders: Orders) -> None:
+def test_L5_I39_a_stitched_block_is_stitched_again(orders: Orders) -> None:
     orders.run(STITCH)
     orders.append(rows(range(5, 7), "later", 9))
     orders.append(rows(range(6, 8), "last", 9), batch=1)

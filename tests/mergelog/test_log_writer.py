@@ -303,7 +303,7 @@ def roll_back(merged: Merged, session: str, uploads: int) -> None:
     log.put_commit(snapshot.version + 1, actions, token=f"roll back {session} {uploads}")
 
 
-def test_a_session_that_was_rolled_back_uploads_its_block_again() -> None:
+def test_L2c_I41_a_session_that_was_rolled_back_uploads_its_block_again() -> None:
     store = in_memory()
     merged = Merged(store)
     merged.append(table((1, "a", None)))

@@ -109,7 +109,7 @@ def test_a_run_applies_if_all_its_blocks_are_live(
 # Scenarios of RFC-48 (numbers of the list of scenarios)
 
 
-def test_L6_a_live_block_between_two_others_is_in_their_run() -> None:
+def test_L6_I38_a_live_block_between_two_others_is_in_their_run() -> None:
     blocks = blocks_of(1, 1, 1)
     (run,) = small_runs(state(blocks), min_blocks=2, max_bytes=10)
     assert paths([run]) == [["b0", "b1", "b2"]]
@@ -117,7 +117,7 @@ def test_L6_a_live_block_between_two_others_is_in_their_run() -> None:
     assert not all_blocks(state(blocks), {"b1"})
 
 
-def test_L8_runs_of_at_least_the_threshold_are_stitched_and_large_blocks_left_out() -> None:
+def test_L8_I45_runs_of_at_least_the_threshold_are_stitched_and_large_blocks_left_out() -> None:
     large, small = 300, 1
     log = state(blocks_of(large, small, small, large, *[small] * 5))
     found = small_runs(log, min_blocks=3, max_bytes=256)
@@ -139,7 +139,7 @@ def test_L8_a_stitched_block_waits_until_its_neighbours_amount_to_half_of_it() -
     ]
 
 
-def test_L9_taken_blocks_are_excluded_and_newer_ones_allowed() -> None:
+def test_L9_E12_taken_blocks_are_excluded_and_newer_ones_allowed() -> None:
     log = state(blocks_of(*[1] * 9))
     taken = {"b0", "b1", "b2", "b3"}
     assert paths(small_runs(log, min_blocks=5, max_bytes=10, taken=taken)) == [

@@ -296,7 +296,7 @@ def test_a_suspended_one_keeps_its_own_line_only() -> None:
     assert created(decided(BOTH, log, [held])).line == LOG_COMPACTION_LINE
 
 
-def test_off_is_off() -> None:
+def test_I44_off_is_off() -> None:
     log = Log().append(99)
     assert decided(policy(), log).create == ()
     assert created(decided(policy(merge={}), log)).line == LOG_MERGE_LINE
