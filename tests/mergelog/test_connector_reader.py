@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pickle
 import random
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -294,6 +295,16 @@ def test_wrong_options_are_refused_by_name(case: str) -> None:
     options, message = OPTIONS[case]
     with pytest.raises(InvalidSpec, match=message):
         read_options({"path": "/t", **options})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"aws_secret_access_key": "hidden"}, {"storageOptions": '{"region": "x", hidden}'}],
+)
+def test_a_value_that_may_be_a_secret_is_not_shown(options: dict[str, str]) -> None:
+    with pytest.raises(InvalidSpec) as refused:
+        read_options({"path": "/t", **options})
+    assert "hidden" not in "".join(traceback.format_exception(refused.value))
 
 
 def test_names_with_commas_and_spaces(tmp_path: Path) -> None:

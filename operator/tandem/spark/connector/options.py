@@ -95,10 +95,11 @@ class _Options:
         self._spellings = {name.lower(): name for name in known}
         self.location = options.get("path", "")
         for name in options:
+            # Without its value: it may be a secret, which belongs into the environment.
             if name.lower() not in self._spellings:
                 meant = closest_name(name, known)
                 raise self.wrong(
-                    name, options[name], f"perhaps {meant}" if meant else ", ".join(known)
+                    name, "no such option", f"perhaps {meant}" if meant else ", ".join(known)
                 )
         if not self.location:
             raise self.wrong("path", "none", "the location of a table, as in load(location)")
@@ -111,6 +112,9 @@ class _Options:
         try:
             return parse(text)
         except ValueError as error:
+            # It may have secrets: the value is not shown, nor the error, which quotes it.
+            if name == "storageOptions":
+                raise self.wrong(name, "not shown", "a JSON object of texts") from None
             raise self.wrong(name, text, str(error)) from error
 
     def wrong(self, name: str, found: str, expected: str) -> InvalidSpec:
