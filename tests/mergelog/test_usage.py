@@ -130,9 +130,7 @@ def test_the_age_of_the_log_survives_a_clean_up_of_its_commits(lake: Merged) -> 
 # The base version that the log records
 
 
-def test_the_base_version_is_due_by_number_or_age_while_anything_is_unmerged(
-    lake: Merged,
-) -> None:
+def test_the_base_version_is_due_by_number_and_with_live_blocks_by_age(lake: Merged) -> None:
     lake.append(table((3, "c", None)))
     facts = fresh(lake)
     state = facts.state
@@ -144,6 +142,12 @@ def test_the_base_version_is_due_by_number_or_age_while_anything_is_unmerged(
     # Whose commit is gone already: at once.
     assert due_ms(replace(behind, moved_ms=None), HOUR) == HOUR
     assert due_ms(replace(behind, state=replace(state, base=1, live={})), HOUR) is None
+    # Merged deletes stay in force, and a gap in the base table's commits would refuse them.
+    merged = replace(behind.state, mark=facts.newest)
+    assert not merged.unmerged
+    assert due_ms(replace(behind, state=merged), HOUR) == HOUR + BASE_AGE_MS
+    # Without blocks nothing is at stake, but each reader reads the commits.
+    assert due_ms(replace(far, state=replace(far.state, live={})), HOUR) == HOUR
 
 
 def test_recording_the_base_version_changes_no_view(lake: Merged, tmp_path: Path) -> None:

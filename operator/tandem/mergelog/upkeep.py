@@ -17,9 +17,9 @@ from tandem.mergelog.state.log_table import MergeLog, state_of
 from tandem.mergelog.state.model import ROLLBACK, LogState
 
 BASE_VERSIONS = 100
-"""So many versions of the base table, at most, are not recorded while anything is unmerged."""
+"""So many versions of the base table, at most, are not recorded."""
 BASE_AGE_MS = 3600 * 1000
-"""So old, at most, is the first of them."""
+"""So old, at most, is the first of them while there is a live block."""
 
 
 def due_ms(facts: LogFacts, now_ms: int) -> int | None:
@@ -28,12 +28,15 @@ def due_ms(facts: LogFacts, now_ms: int) -> int | None:
 
     Each commit that adds rows records it. Without them, the commits of the base table since the
     recorded version grow in number: each reader reads them, and a clean-up may remove some, after
-    which the log is refused (`BaseHistoryGap`).
+    which a log with live blocks is refused (`BaseHistoryGap`). With an ordering column, blocks with
+    deletes are live after they are merged, too.
     """
     behind = facts.state.base - facts.recorded
-    if not facts.state.unmerged or behind <= 0:
+    if behind >= BASE_VERSIONS:
+        return now_ms
+    if not facts.state.live or behind <= 0:
         return None
-    if behind >= BASE_VERSIONS or facts.moved_ms is None:
+    if facts.moved_ms is None:
         return now_ms
     return facts.moved_ms + BASE_AGE_MS
 
