@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from itertools import count
+
+import pytest
+
 from mergelog.lake import Merged, in_memory, table
 from support.lake.memory_store import Call, MemoryStore
+from tandem.delta.log.checkpoint_write import write_checkpoint
 from tandem.delta.log.commit import commit_info
+from tandem.delta.log.delta_log import DeltaLog
+from tandem.delta.log.names import commit_path
+from tandem.errors import BaseHistoryGap
+from tandem.mergelog.state.base_history import BaseHistory
+from tandem.mergelog.state.retained import retained
 
 
 def commit(merged: Merged, number: int, operation: str, **parameters: str) -> None:
@@ -45,3 +55,47 @@ def test_the_view_of_an_early_version_reads_no_later_commits() -> None:
     assert merged.rows(1) == [(1, "a", None)]
     read = [call.path for call in calls if call.path.startswith("_delta_log/0")]
     assert max(read) == f"_delta_log/{1:020d}.json"
+
+
+def test_a_history_reads_each_commit_once() -> None:
+    store = in_memory()
+    merged = Merged(store)
+    for version in range(1, 11):
+        commit(merged, version, "SET TBLPROPERTIES")
+    history = BaseHistory(merged.log, merged.log.snapshot())
+    assert history.at(10).base == 10
+    commit(merged, 11, "SET TBLPROPERTIES")
+    calls: list[Call] = []
+    store.fault = calls.append
+    assert history.at(11).base == 11
+    assert {call.path for call in calls if call.path.endswith(".json")} == {commit_path(11)}
+
+
+def test_a_restore_by_time_looks_at_the_version_of_that_time_first() -> None:
+    ticks = count(0, 1000)
+    store = in_memory(clock=lambda: next(ticks))
+    merged = Merged(store)
+    for version in range(1, 41):
+        commit(merged, version, "SET TBLPROPERTIES")
+    meant = merged.log.base.commit(20)
+    assert meant is not None
+    commit(merged, 41, "RESTORE", timestamp=str(meant.timestamp_ms))
+    calls: list[Call] = []
+    store.fault = calls.append
+    BaseHistory(merged.log, merged.log.snapshot()).at(41)
+    assert len({call.number for call in calls}) < 10 * 41
+
+
+def test_a_restored_version_from_before_the_log_that_is_gone_is_a_gap() -> None:
+    store = in_memory()
+    info = commit_info("SET TBLPROPERTIES", {}, now_ms=0, previous=None, blind_append=False)
+    base = DeltaLog(store)
+    base.put_commit(1, [info], token="1")
+    merged = Merged(store)
+    commit(merged, 2, "RESTORE", version="0")
+    write_checkpoint(base, base.snapshot(1), now_ms=0)
+    store.delete([commit_path(0)])
+    with pytest.raises(BaseHistoryGap, match="version 0"):
+        merged.append(table((1, "a", None)))
+    # Cleaning goes on: nothing makes that view readable.
+    assert retained(merged.log, merged.log.snapshot(), 0).blocks == frozenset()

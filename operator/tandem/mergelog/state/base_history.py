@@ -75,7 +75,11 @@ class BaseHistory:
     def _instant_before(self, version: int) -> tuple[int, LogState]:
         snapshot = self._newest_before(version)
         if snapshot is None:
-            return -1, LogState(self._log.base.snapshot(version).metadata.id, version)
+            try:
+                base = self._log.base.snapshot(version)
+            except (VersionNotFound, CorruptLog) as error:
+                raise self._gap(str(error), f"version {version}, which was restored") from error
+            return -1, LogState(base.metadata.id, version)
         for add in snapshot.adds():
             self._restored[add.logged_path] = add
         return snapshot.version, self._advanced(snapshot, version)
@@ -112,8 +116,9 @@ class BaseHistory:
         """None if some are gone, but no record is at stake."""
         wanted = range(state.base + 1, version + 1)
         try:
-            if any(number not in self._read for number in wanted):
-                commits = self._log.base.commits(wanted.start, version)
+            first = next((number for number in wanted if number not in self._read), None)
+            if first is not None:
+                commits = self._log.base.commits(first, version)
                 self._read |= {commit.version: commit for commit in commits}
             return [self._read[number] for number in wanted]
         except LogGap as gap:
@@ -158,13 +163,14 @@ class BaseHistory:
             at_time = None
         wanted = _keys(base.snapshot(commit.version))
         first, _ = base.versions()
+        # First, since to look at all versions reads each of them.
+        if at_time is not None and at_time >= first and _keys(base.snapshot(at_time)) == wanted:
+            return at_time
         same = [
             version
             for version in range(first, commit.version)
             if _keys(base.snapshot(version)) == wanted
         ]
-        if at_time in same:
-            return same[same.index(at_time)]
         if len(same) == 1:
             return same[0]
         raise BaseReplaced(
