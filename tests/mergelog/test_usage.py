@@ -10,10 +10,13 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from mergelog.lake import Merged, keys, made, table
+from mergelog.lake import Merged, in_memory, keys, made, table
 from mergelog.orders import MERGE, STITCH, Orders
+from support.lake.memory_store import Call
 from tandem.delta.log.checkpoint_write import write_checkpoint
+from tandem.delta.log.commit import commit_info
 from tandem.delta.log.names import commit_path
+from tandem.errors import BaseHistoryGap
 from tandem.mergelog import open_log, upkeep, usage
 from tandem.mergelog.create import put
 from tandem.mergelog.state.instants import InstantCounts, LogFacts
@@ -125,6 +128,27 @@ def test_the_age_of_the_log_survives_a_clean_up_of_its_commits(lake: Merged) -> 
     found = fresh(lake)
     assert found.counts.since_merge == 2
     assert found.oldest_ms == committed_ms(lake, 2)
+
+
+def test_a_log_that_is_refused_is_not_read_at_each_look() -> None:
+    store = in_memory()
+    lake = Merged(store)
+    lake.append(table((1, "a", None)))
+    base = lake.log.base
+    for version in (1, 2):
+        info = commit_info("MANUAL UPDATE", {}, now_ms=0, previous=None, blind_append=False)
+        base.put_commit(version, [info], token=str(version))
+    write_checkpoint(base, base.snapshot(), now_ms=0)
+    store.delete([commit_path(0), commit_path(1)])
+    reader, newest = LogReader(lake.log), base.snapshot()
+    calls: list[Call] = []
+    store.fault = calls.append
+    for thoroughly, reads in ((True, True), (False, False), (True, True)):
+        assert reader.update(thoroughly=thoroughly)
+        calls.clear()
+        with pytest.raises(BaseHistoryGap):
+            reader.facts(newest)
+        assert bool(calls) == reads
 
 
 # The base version that the log records

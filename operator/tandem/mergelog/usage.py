@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from tandem.delta.log.names import commit_path
 from tandem.delta.log.snapshot import Snapshot
-from tandem.errors import LogGap, ObjectNotFound, TableNotFound
+from tandem.errors import BaseHistoryGap, BaseReplaced, LogGap, ObjectNotFound, TableNotFound
 from tandem.mergelog.state.base_history import BaseHistory, require_same_table
 from tandem.mergelog.state.instants import LogFacts, LogVersion, count_instants, log_version
 from tandem.mergelog.state.log_table import MergeLog, state_of
@@ -30,6 +30,7 @@ class LogReader:
         self._versions: tuple[LogVersion, ...] = ()
         self._from = 0
         self._facts: LogFacts | None = None
+        self._refused: tuple[tuple[str, int, int], BaseReplaced | BaseHistoryGap] | None = None
         self._times: dict[tuple[bool, int], int | None] = {}
 
     def update(self, *, thoroughly: bool = True) -> bool:
@@ -42,6 +43,8 @@ class LogReader:
         Raises: UnsupportedFeature, CorruptLog, StorageError.
         """
         before = found = self._snapshot
+        if thoroughly:
+            self._refused = None
         if before is None:
             if not self._log.exists():
                 return False
@@ -65,7 +68,7 @@ class LogReader:
 
     def facts(self, base: Snapshot) -> LogFacts:
         """The facts as of a version of the base table that was read after `update`; the same
-        object as before if nothing changed.
+        object as before if nothing changed. So is an error, until a thorough `update`.
 
         Raises: BaseReplaced, BaseHistoryGap, CorruptLog, StorageError.
         """
@@ -76,9 +79,16 @@ class LogReader:
         now = (snapshot.metadata.id, snapshot.version, base.version)
         if known is not None and now == (known.log_id, known.newest, known.state.base):
             return known
+        if self._refused is not None and self._refused[0] == now:
+            # To find that out reads whole versions of the base table.
+            raise self._refused[1].with_traceback(None)
         recorded = state_of(snapshot).base
-        state = history.at(base.version)
-        require_same_table(base, state)
+        try:
+            state = history.at(base.version)
+            require_same_table(base, state)
+        except (BaseReplaced, BaseHistoryGap) as error:
+            self._refused = now, error
+            raise
         self._read_versions(snapshot, state.mark)
         self._facts = LogFacts(
             log_id=snapshot.metadata.id,
