@@ -19,6 +19,7 @@ from tandem.delta.log.checkpoint_write import write_checkpoint
 from tandem.delta.log.commit import commit_info
 from tandem.delta.schema import Field, PrimitiveType, StructType
 from tandem.errors import AlreadyExists, InvalidSpec, OutcomeUnknown
+from tandem.mergelog import writer as writer_module
 from tandem.mergelog.state.model import ROLLBACK, WRITER
 from tandem.mergelog.writer import Appended, LogWriter
 
@@ -186,6 +187,18 @@ def test_a_repeated_batch_is_found_after_its_commit_was_cleaned_up() -> None:
     assert merged.new_writer("w").append(table((3, "z", None)), batch=3) == Appended(
         4, repeated=True
     )
+
+
+def test_a_repeated_batch_is_searched_in_the_newest_commits_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(writer_module, "SEARCHED", 2)
+    merged = Merged(in_memory())
+    merged.append(table((1, "a", None)))
+    other = merged.new_writer("another")
+    for found in (Appended(1, repeated=True), Appended(None, repeated=True)):
+        other.append(table((2, "b", None)), batch=2 + (other.last_batch or 0))
+        assert merged.new_writer("w").append(table((1, "z", None)), batch=1) == found
 
 
 def calls_of_an_append() -> int:

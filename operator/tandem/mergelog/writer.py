@@ -45,6 +45,9 @@ LATE_MS = 3_600_000
 """A commit that took so long is checked: the process may have been paused. Cleaning leaves each
 commit of a log for a day at least (`tandem.operations.clean.block_log`)."""
 
+SEARCHED = 1_000
+"""In so many of the newest commits a repeated batch is searched: a log may have a million."""
+
 
 @dataclass(frozen=True, slots=True)
 class Appended:
@@ -52,7 +55,7 @@ class Appended:
 
     Attributes:
         instant: the version of the log; None for a batch that had been appended before, and whose
-            commit is no longer in the log.
+            commit is not among the newest ones (`SEARCHED`).
         repeated: whether the batch had been appended before.
     """
 
@@ -225,7 +228,8 @@ class LogWriter:
         txn = self._snapshot.txns.get(WRITER + self._name)
         if txn is None or txn.version < batch:
             return None
-        for version in range(self._snapshot.version, -1, -1):
+        newest = self._snapshot.version
+        for version in range(newest, max(-1, newest - SEARCHED), -1):
             commit = self._log.log.commit(version)
             if commit is None:
                 break  # cleaned up
