@@ -17,11 +17,12 @@ from support.lake.memory_store import Call, MemoryStore
 from tandem.delta.actions import Action, AddFile, Commit, Txn
 from tandem.delta.log.checkpoint_write import write_checkpoint
 from tandem.delta.log.commit import commit_info
+from tandem.delta.log.names import commit_path
 from tandem.delta.schema import Field, PrimitiveType, StructType
 from tandem.errors import AlreadyExists, InvalidSpec, OutcomeUnknown
 from tandem.mergelog import writer as writer_module
 from tandem.mergelog.state.model import ROLLBACK, WRITER
-from tandem.mergelog.writer import Appended, LogWriter
+from tandem.mergelog.writer import LATE_MS, Appended, LogWriter
 
 
 class ProcessDied(BaseException):
@@ -199,6 +200,31 @@ def test_a_repeated_batch_is_searched_in_the_newest_commits_only(
     for found in (Appended(1, repeated=True), Appended(None, repeated=True)):
         other.append(table((2, "b", None)), batch=2 + (other.last_batch or 0))
         assert merged.new_writer("w").append(table((1, "z", None)), batch=1) == found
+
+
+@pytest.mark.parametrize("left", [0, 1])
+def test_a_put_below_the_versions_that_cleaning_left_is_repeated(left: int) -> None:
+    """A writer that slept puts a version whose commit was removed; of those before it a cleaning
+    that was killed left some, since a store deletes them in any order."""
+    store = in_memory()
+    merged = Merged(store)
+    times = iter([0, *[2 * LATE_MS] * 9])
+    sleeper = LogWriter(merged.log, "s", now_ms=lambda: next(times), pause=lambda _: None)
+
+    def slept(call: Call) -> None:
+        if call.path != "_tandem/log/" + commit_path(1):
+            return
+        store.fault = lambda _: None
+        for batch in range(4):
+            merged.append(table((batch, "a", None)))
+        write_checkpoint(merged.log.log, merged.log.snapshot(), now_ms=0)
+        gone = range(4) if not left else range(1, 4)
+        store.delete([f"_tandem/log/{commit_path(version)}" for version in gone])
+
+    store.fault = slept
+    assert sleeper.append(table((9, "s", None)), batch=1) == Appended(5)
+    assert (9, "s", None) in merged.rows()
+    assert f"_tandem/log/{commit_path(1)}" not in store.paths()
 
 
 def calls_of_an_append() -> int:

@@ -23,7 +23,7 @@ from tandem.delta.log.commit import commit_info
 from tandem.delta.log.maintenance import maintain
 from tandem.delta.log.names import commit_path
 from tandem.delta.properties import checkpoint_interval
-from tandem.errors import CommitConflict, DuplicateKeys, InvalidSpec, ObjectNotFound
+from tandem.errors import CommitConflict, DuplicateKeys, InvalidSpec
 from tandem.mergelog.create import put
 from tandem.mergelog.rows.blocks import arrange, tagged, write_blocks
 from tandem.mergelog.state.base_history import BaseHistory, base_of, require_same_table
@@ -186,7 +186,7 @@ class LogWriter:
             started = time.monotonic()
             instant = self._commit(adds, batch)
             late = self._now_ms() - began_ms >= LATE_MS
-            if instant is not None and not (late and self._fills_a_hole(instant)):
+            if instant is not None and not (late and self._fills_a_hole(instant, batch)):
                 took = time.monotonic() - started
                 self._resume_at = time.monotonic() + random.uniform(0, FAIRNESS * took)
                 self._maintain(instant)
@@ -285,19 +285,19 @@ class LogWriter:
         token = f"{self._session}.{self._uploads}.{instant}"
         return instant if put(self._log, instant, actions, token) else None
 
-    def _fills_a_hole(self, instant: int) -> bool:
+    def _fills_a_hole(self, instant: int, batch: int) -> bool:
         """Whether cleaning had removed this version before our put: then no reader sees our
         commit, which is removed, too."""
         self._snapshot = self._log.snapshot()
         if (self._snapshot.checkpoint_version or -1) < instant:
             return False
-        try:
-            # Cleaning removes commits in their order: with this one, ours was never removed.
-            self._log.store.head(commit_path(instant - 1))
-        except ObjectNotFound:
-            self._log.store.delete([commit_path(instant)])
-            return True
-        return False
+        # The checkpoint says whether ours was among the versions. Commits around it do not: a store
+        # deletes many at once in any order, and a killed cleaning leaves some.
+        txn = self._snapshot.txns.get(WRITER + self._name)
+        if txn is not None and txn.version >= batch:
+            return False
+        self._log.store.delete([commit_path(instant)])
+        return True
 
     def _maintain(self, instant: int) -> None:
         """Write a checkpoint in the background, if one is due."""
