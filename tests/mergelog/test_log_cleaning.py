@@ -18,6 +18,8 @@ from tandem.errors import BaseHistoryGap
 from tandem.mergelog.resolve import resolve
 from tandem.mergelog.state import log_table
 from tandem.mergelog.state.model import ROLLBACK, WRITER, upload_of
+from tandem.operations.attempt import pins
+from tandem.operations.clean.block_log import merges_of
 from tandem.operations.clean.clean import rules_for
 from tandem.operations.machine.effects import Point
 from tandem.planning.cleaning import DAY_MS, CleaningRules, RemovalReason
@@ -92,6 +94,18 @@ def test_L15_originals_that_a_merge_reads_stay(aged: AgedOrders) -> None:
     assert aged.view() == aged.base() == expected
     aged.clean()  # the merged blocks leave the log
     assert removed(aged.clean(8)) >= originals
+
+
+@ONE
+def test_a_merge_that_died_before_it_recorded_its_result_pins_nothing(aged: AgedOrders) -> None:
+    """It has committed: the log of the base table says so. Deletes stay in force, and their blocks
+    can be stitched."""
+    with pytest.raises(ProcessDied):
+        aged.run(MERGE, StrikeOnce(Point.RECORD_RESULT, Fault.DIE_BEFORE))
+    assert pins.unfinished(aged.store)
+    assert not merges_of(aged.table).reads
+    assert aged.run(STITCH).result is not None
+    assert aged.view() == aged.base()
 
 
 @ONE

@@ -4,6 +4,7 @@ operation has taken."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -213,3 +214,9 @@ def plainly(part: list[tuple[str, int]], least: int) -> list[list[str]]:
         return plainly(part[:largest], least) + plainly(part[largest + 1 :], least)
     taken = [path for path, _ in part[start:end]]
     return [*plainly(part[:start], least), taken, *plainly(part[end:], least)]
+
+
+def test_the_order_of_blocks_does_not_depend_on_how_the_log_was_read() -> None:
+    """Winners are numbered by it: in the job of a merge, and in the process that commits it."""
+    files = [replace(block, first=1, last=1) for block in blocks_of(1, 1, 1)]
+    assert in_order(files) == in_order(reversed(files))

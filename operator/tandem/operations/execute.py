@@ -161,7 +161,8 @@ def _maintain(table: Table, snapshot: Snapshot, ports: Ports) -> None:
     if not due:
         return
     snapshot = table.log.update(snapshot)
-    reading = [pin.read_version for pin in pins.unfinished(table.store)]
+    unfinished = pins.uncommitted(pins.unfinished(table.store), snapshot)
+    reading = [pin.read_version for pin in unfinished]
     maintenance.maintain(
         table.log,
         snapshot,

@@ -85,7 +85,11 @@ Raises: LogHistoryTooShort."""
 
 
 def in_order(blocks: Iterable[Block]) -> tuple[Block, ...]:
-    return tuple(sorted(blocks, key=lambda block: (_sortable(block.group), block.first)))
+    """Blocks in order of their groups and instants, those of one instant by path: winners are
+    numbered in this order, in several processes, which may read the log in different ways."""
+    return tuple(
+        sorted(blocks, key=lambda block: (_sortable(block.group), block.first, block.path))
+    )
 
 
 def _sortable(group: Group) -> tuple[tuple[str, bool, str], ...]:

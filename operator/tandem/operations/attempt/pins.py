@@ -1,7 +1,8 @@
 """What unfinished operations still need, which must not be cleaned (invariant 6).
 
 An operation is unfinished while it has a persisted plan of an attempt that has not ended, and
-no result. Operations of dead processes count, too: their next run may adopt their files.
+no result. Operations of dead processes count, too: their next run may adopt their files. One that
+died between its commit and its result needs nothing any more, which only the log shows.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
+from tandem.delta.log.snapshot import Snapshot
 from tandem.jobs.formats import JobSpec, LogMergeJob
 from tandem.operations.attempt import paths, records
 from tandem.operations.attempt.records import PlanRecord
@@ -50,6 +52,21 @@ def unfinished(store: Store) -> tuple[Pin, ...]:
             if plan is not None:
                 pins.append(Pin(operation_id, attempt, plan.kind, plan.read_version))
     return tuple(pins)
+
+
+def uncommitted(found: tuple[Pin, ...], latest: Snapshot) -> tuple[Pin, ...]:
+    """Those of the pins that may yet commit after a version of their table: it shows neither a
+    success of the operation nor that the attempt is dead. Pure."""
+
+    def has_ended(pin: Pin) -> bool:
+        abandoned = latest.txns.get(paths.abandoned_app(pin.operation_id))
+        return (
+            paths.success_app(pin.operation_id) in latest.txns
+            or paths.closed_app(pin.operation_id) in latest.txns
+            or (abandoned is not None and abandoned.version >= pin.attempt)
+        )
+
+    return tuple(pin for pin in found if not has_ended(pin))
 
 
 def blocks(store: Store, pin: Pin) -> frozenset[str]:

@@ -134,7 +134,10 @@ def merges_of(base: Table) -> NeededFiles:
     """
     reads: list[int] = []
     blocks: set[str] = set()
-    for pin in pins.unfinished(base.store):
+    found = pins.unfinished(base.store)
+    if not found:
+        return NeededFiles()
+    for pin in pins.uncommitted(found, base.log.snapshot()):
         job = records.load(base.store, paths.job(pin.operation_id, pin.attempt), JobSpec)
         if job is not None and isinstance(job.job, LogMergeJob):
             reads.append(job.job.log_version)
@@ -216,7 +219,8 @@ class _LogRound:
             return None
         # Only now, since to find what restores need reads the base table's commits.
         needed = retained(self.log, snapshot, now_ms - retention_ms - DAY_MS).instant
-        own = [pin.read_version for pin in pins.unfinished(self.log.store)]
+        unfinished = pins.uncommitted(pins.unfinished(self.log.store), snapshot)
+        own = [pin.read_version for pin in unfinished]
         in_use_from = min((needed, *own, *merges_of(self.base).reads))
         return self._plan(snapshot, retention_ms, now_ms, in_use_from)
 

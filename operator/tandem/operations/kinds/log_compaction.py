@@ -105,11 +105,12 @@ class LogCompactionKind:
         """The blocks that other unfinished log compactions replace, or log merges read."""
         log, base = work.table, work.table.base
         taken: set[str] = set()
-        for pin in pins.unfinished(log.store):
+        for pin in pins.uncommitted(pins.unfinished(log.store), work.snapshot):
             if pin.operation_id != work.identity.operation_id:
                 taken |= pins.inputs(log.store, pin)
-        if base is not None:
-            for pin in pins.unfinished(base.store):
+        merging = pins.unfinished(base.store) if base is not None else ()
+        if base is not None and merging:
+            for pin in pins.uncommitted(merging, base.log.snapshot()):
                 taken |= pins.blocks(base.store, pin)
         return taken
 

@@ -202,11 +202,11 @@ class Session:
 
     def _show(self) -> None:
         """Report the state to the watcher: while another operation has to end first, with the
-        phase and the progress of that one."""
+        attempt, the phase and the progress of that one. An attempt says that work has begun."""
         if self._watch is None:
             return
-        if self._first is None:
-            self._watch(self.state)
+        if self._first is None or self._first.ending is not None:
+            self._watch(self.state)  # the end of the other operation is not that of this one
             return
         first = self._first
         message = f"{first.identity.display} has to end first"
@@ -215,6 +215,7 @@ class Session:
         self._watch(
             replace(
                 self.state,
+                attempt=replace(self.state.attempt, number=first.state.attempt.number),
                 phase=first.state.phase,
                 message=message,
                 locks=first.state.locks,

@@ -384,7 +384,8 @@ class OperationController:
 
     def _hear(self, status: OperationStatus, retry: str) -> None:
         if self._session is not None:
-            self._reporter.report_progress(status, retry)
+            acting = self._session.acting.operation_id
+            self._reporter.report_progress(status, retry, acting)
 
     def _queued(self) -> None:
         limit = self._context.settings.max_jobs

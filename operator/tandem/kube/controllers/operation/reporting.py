@@ -84,14 +84,16 @@ class Reporter:
         self.body = body
         self._writer.observe(status_of(body), body["metadata"]["resourceVersion"])
 
-    def report_progress(self, status: OperationStatus, retry: str) -> None:
-        """Take over a status of the engine. `retry`: the annotation that this run answers."""
+    def report_progress(self, status: OperationStatus, retry: str, acting: str) -> None:
+        """Take over a status of the engine. `retry`: the annotation that this run answers.
+        `acting`: the operation whose attempt and job it shows, this one or one that has to end
+        first."""
         if status.phase in ENDED:
             return  # the last word is not coalesced, nor lost
         if not status.attempt and self.has_begun_before:
             # It finds out where an earlier process left it, or where another one is with it.
             return
-        self.offer(self.as_of_now(status, retry))
+        self.offer(self.as_of_now(status, retry, acting))
 
     def waiting(self, phase: Phase, reason: Reason, message: str) -> None:
         self.offer(self.changed(phase, reason, message))
@@ -136,13 +138,13 @@ class Reporter:
     async def close(self) -> None:
         await self._writer.close()
 
-    def as_of_now(self, status: OperationStatus, retry: str) -> OperationStatus:
+    def as_of_now(self, status: OperationStatus, retry: str, acting: str = "") -> OperationStatus:
         """`status` with the current generation, and the retry that it answers."""
         generation = generation_of(self.body)
         answered = retry if retry and (status.attempt or status.phase in ENDED) else None
         application = None
         if status.attempt and status.operation_id:
-            name = job_name(status.operation_id, status.attempt)
+            name = job_name(acting or status.operation_id, status.attempt)
             # Not every attempt has a job: it may end with its plan, or with a bad template.
             if status.phase is Phase.RUNNING or self.last.application == name:
                 application = name
