@@ -23,6 +23,7 @@ from support.crash.killed import (
     circumstances,
     side_by_side,
 )
+from support.some import some
 from tandem.operations.machine.effects import Point
 
 
@@ -30,8 +31,7 @@ def test_every_point_is_covered() -> None:
     assert {*STRAIGHT, *SECOND_DEATH, *CROWDED} == set(Point)
 
 
-@pytest.mark.parametrize("point", STRAIGHT)
-@pytest.mark.parametrize("kind", PLAIN)
+@pytest.mark.parametrize(("kind", "point"), some([(k, p) for k in PLAIN for p in STRAIGHT]))
 def test_killed_without_concurrent_commits(
     starters: ProcessStarters, tables: Tables, kind: str, point: Point
 ) -> None:
@@ -56,8 +56,7 @@ def test_killed_among_concurrent_commits(
     before_and_after(starters, tables, kind, point, **CROWDED[point])
 
 
-@pytest.mark.parametrize("point", COMMIT_LOOP)
-@pytest.mark.parametrize("kind", PLAIN)
+@pytest.mark.parametrize(("kind", "point"), some([(k, p) for k in PLAIN for p in COMMIT_LOOP]))
 def test_killed_in_the_second_round_of_the_commit_loop(
     starters: ProcessStarters, tables: Tables, kind: str, point: Point
 ) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from mutants.blocks import BLOCKS
 from mutants.engine import ENGINE
 from mutants.rules import RULES
 
-MUTANTS = (*RULES, *ENGINE, *BLOCKS)
+MUTANTS = (*RULES, *ENGINE)

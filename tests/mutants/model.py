@@ -54,18 +54,6 @@ class Check(Enum):
         "tests/delta/test_put_commit.py tests/delta/test_replay.py",
     )
 
-    HISTORIES = (
-        "random histories of a log of blocks",
-        "-m pytest -q -x -p no:cacheprovider tests/mergelog/test_search.py "
-        "tests/mergelog/test_records.py",
-    )
-    BLOCKS = (
-        "the tests of the log of blocks",
-        "-m pytest -q -x -p no:cacheprovider tests/mergelog --ignore "
-        "tests/mergelog/test_boundaries_spark.py --ignore tests/mergelog/test_thin_path.py "
-        "--ignore tests/mergelog/test_example.py",
-    )
-
     def __init__(self, title: str, command: str) -> None:
         self.title = title
         self.command = command.split()
