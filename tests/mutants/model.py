@@ -7,6 +7,23 @@ from enum import Enum
 
 PRODUCT = "operator/tandem/"
 
+# Those without Spark.
+_BLOCK_TESTS = (
+    "records",
+    "runs",
+    "files",
+    "log_scenarios",
+    "log_writer",
+    "log_merge",
+    "log_compaction",
+    "boundaries",
+    "base_history",
+    "log_integrity",
+    "pruned_reads",
+    "beside",
+    "log_cleaning",
+)
+
 
 class Check(Enum):
     """What looks for bugs, cheapest first. Each is a command for Python, run in the tree.
@@ -52,6 +69,17 @@ class Check(Enum):
         "the tests of the log",
         "-m pytest -q -x -p no:cacheprovider tests/delta/test_log.py "
         "tests/delta/test_put_commit.py tests/delta/test_replay.py",
+    )
+
+    HISTORIES = (
+        "random histories of a log of blocks",
+        "-m pytest -q -x -p no:cacheprovider tests/mergelog/test_search.py "
+        "tests/mergelog/test_records.py",
+    )
+    BLOCKS = (
+        "the tests of the log of blocks",
+        "-m pytest -q -x -p no:cacheprovider "
+        + " ".join(f"tests/mergelog/test_{name}.py" for name in _BLOCK_TESTS),
     )
 
     def __init__(self, title: str, command: str) -> None:

@@ -1,0 +1,242 @@
+"""Bugs in the log of blocks: its fold, its order, stitching, merging and writing."""
+
+from __future__ import annotations
+
+from mutants.model import Check, Mutant
+
+_SEARCH = (Check.HISTORIES, Check.BLOCKS)
+_REAL = (Check.BLOCKS,)
+
+_BOUNDARIES = "mergelog/state/boundaries.py"
+_RECORDS = "mergelog/rows/records.py"
+_WRITER = "mergelog/writer.py"
+_LOG_MERGE = "operations/kinds/log_merge.py"
+_LOG_COMPACTION = "operations/kinds/log_compaction.py"
+
+BLOCKS = (
+    Mutant(
+        "base-read-before-the-log",
+        "an instant that the base table holds is not missing in the log: the log is read first",
+        "mergelog/view.py",
+        "        snapshot = log.snapshot()\n"
+        "        base = log.base.snapshot(version, timestamp_ms=timestamp_ms)\n",
+        "        base = log.base.snapshot(version, timestamp_ms=timestamp_ms)\n"
+        "        snapshot = log.snapshot()\n",
+        _REAL,
+    ),
+    Mutant(
+        "append-without-a-look-at-the-base",
+        "who adds rows has looked at the base table after it began; L7",
+        _WRITER,
+        "            self._base, self._snapshot = base.result(), newest.result()\n",
+        "            base.result()\n            self._snapshot = newest.result()\n",
+        _REAL,
+    ),
+    Mutant(
+        "slow-listing-of-the-base",
+        "base versions that the log has looked at never descend",
+        _WRITER,
+        "if self._base.version < base_of(self._snapshot):",
+        "if self._base.version < 0:",
+        _REAL,
+    ),
+    Mutant(
+        "merged-deletes-forgotten-by-readers",
+        "with an ordering column a merged delete stays in force; I-37",
+        _RECORDS,
+        "    if records.order is not None:\n        after |= records.deleted\n",
+        "",
+        _SEARCH,
+        "Apache Hudi: an older event brings a deleted row back after compaction",
+    ),
+    Mutant(
+        "merged-deletes-forgotten-by-the-fold",
+        "with an ordering column a merged delete stays in force; I-37",
+        _BOUNDARIES,
+        "if block.last > mark or (ordered and block.deletes)",
+        "if block.last > mark",
+        _SEARCH,
+    ),
+    Mutant(
+        "stitch-keeps-winners",
+        "a stitched block is right for every mark, also one in its midst; I-37, E13",
+        _RECORDS,
+        "    order = np.lexsort((records.instants, keys))[::-1]\n    first =",
+        "    return winners(records)\n"
+        "    order = np.lexsort((records.instants, keys))[::-1]\n    first =",
+        _SEARCH,
+    ),
+    Mutant(
+        "stitch-drops-merged-deletes",
+        "merged deletes stay for `deletesKept`; I-37",
+        _RECORDS,
+        "np.where(deleted, min(mark, expired), mark)",
+        "mark",
+        _SEARCH,
+    ),
+    Mutant(
+        "stitch-lets-upserts-beat-deletes",
+        "a delete is beaten by deletes only; decision 0112",
+        _RECORDS,
+        "np.where(deleted, of_deletes, of_all)",
+        "of_all",
+        _SEARCH,
+    ),
+    Mutant(
+        "live-block-inside-a-run",
+        "a run is consecutive: no live block of its group lies between its blocks; I-38, L6",
+        "mergelog/runs.py",
+        "groupby(blocks, key=lambda block: block.path in taken)",
+        "[(False, [block for block in blocks if block.path not in taken])]",
+        _REAL,
+    ),
+    Mutant(
+        "blocks-of-other-groups-removed",
+        "a log compaction removes the blocks that it has read, no others; I-38",
+        _LOG_COMPACTION,
+        "gone = [job.inputs[place].logged_path for at in applicable "
+        "for place in job.runs[at].inputs]",
+        "gone = [path for path, block in state_of(work.snapshot).live.items() if any("
+        "job.runs[at].first[0] <= block.first and block.last <= job.runs[at].last[-1] "
+        "for at in applicable)]",
+        _REAL,
+    ),
+    Mutant(
+        "inputs-not-checked-at-the-commit",
+        "a run is replaced only if all of its blocks are live; I-39, L5",
+        _LOG_COMPACTION,
+        "if not any(job.job.inputs[place].logged_path in gone for place in run.inputs)",
+        "if not all(job.job.inputs[place].logged_path in gone for place in run.inputs)",
+        _REAL,
+    ),
+    Mutant(
+        "merge-ignores-new-files",
+        "a merge is serializable: appends of others come before the log; L4",
+        _LOG_MERGE,
+        "        self._match_new_files(work, state)\n        view =",
+        "        view =",
+        _REAL,
+        "`WriteSerializable` by default in Delta Lake",
+    ),
+    Mutant(
+        "merge-after-a-boundary",
+        "a merge whose records became void is planned again; L4",
+        _LOG_MERGE,
+        "if (before.base_id, before.mark, before.live) != (now.base_id, now.mark, now.live):",
+        "if before.base_id != now.base_id:",
+        _REAL,
+    ),
+    Mutant(
+        "mark-without-the-log-id",
+        "a mark counts under the id of its log only",
+        _BOUNDARIES,
+        "action.app_id == MERGED + log_id",
+        "action.app_id.startswith(MERGED)",
+        _REAL,
+    ),
+    Mutant(
+        "restore-ignored",
+        "a restore takes the mark and the live blocks back",
+        _BOUNDARIES,
+        "state = replace(history(version), base=base)",
+        "state = replace(state, base=base)",
+        _SEARCH,
+        "RESTORE of Delta Lake does not take `txn`s back",
+    ),
+    Mutant(
+        "overwrite-ignored",
+        "an overwrite makes the records before it void; L7",
+        _BOUNDARIES,
+        "state = LogState(table_id or state.base_id, base, state.mark)",
+        "state = replace(state, base=base, base_id=table_id or state.base_id)",
+        _SEARCH,
+    ),
+    Mutant(
+        "restored-version-off-by-one",
+        "a restore leads to the newest state that looked no further than its version",
+        "mergelog/state/base_history.py",
+        "if base_of(self._log.snapshot(middle)) <= version:",
+        "if base_of(self._log.snapshot(middle)) < version:",
+        _REAL,
+    ),
+    Mutant(
+        "void-blocks-stay-in-the-log",
+        "who commits rows commits what the fold says, too",
+        "mergelog/state/commits.py",
+        "snapshot.files_by_path(live - state.live.keys())",
+        "snapshot.files_by_path(set())",
+        _REAL,
+    ),
+    Mutant(
+        "batch-that-comes-late-counts-twice",
+        "a batch counts once",
+        _WRITER,
+        "if txn is None or txn.version < batch:\n            return None",
+        "if txn is None or txn.version != batch:\n            return None",
+        _REAL,
+    ),
+    Mutant(
+        "zombie-after-the-rollback",
+        "what a clean-up may delete is not committed any more; I-41",
+        _WRITER,
+        "if self._layout != layout or self._rolled_back():",
+        "if self._layout != layout:",
+        _REAL,
+    ),
+    Mutant(
+        "tie-hides-merged-rows",
+        "an equal row is hidden by an unmerged record only; I-37",
+        _RECORDS,
+        "hidden = (of_rows < of_winners) | ((of_rows == of_winners) & newer)",
+        "hidden = of_rows <= of_winners",
+        _SEARCH,
+    ),
+    Mutant(
+        "tie-spares-rows",
+        "an equal row is hidden by an unmerged record; I-37",
+        _RECORDS,
+        "hidden = (of_rows < of_winners) | ((of_rows == of_winners) & newer)",
+        "hidden = of_rows < of_winners",
+        _SEARCH,
+    ),
+    Mutant(
+        "null-is-greatest",
+        "a NULL in the ordering column is the least value",
+        _RECORDS,
+        "    ranks[-1] = -1\n",
+        "    ranks[-1] = len(ascending)\n",
+        _SEARCH,
+    ),
+    Mutant(
+        "zeros-differ",
+        "-0.0 equals 0.0 in the ordering column, as in Spark",
+        _RECORDS,
+        "        values = pc.add(values, pa.scalar(0, values.type))\n",
+        "",
+        _REAL,
+    ),
+    Mutant(
+        "deleted-row-beats-a-winner",
+        "a row that was deleted meanwhile beats no winner; L4",
+        "mergelog/rows/merged.py",
+        "            if position not in gone:\n                beaten.add(winner)",
+        "            beaten.add(winner)",
+        _REAL,
+    ),
+    Mutant(
+        "pruned-between-the-extremes",
+        "a file is left out only if no key can be in it",
+        "mergelog/rows/pruned.py",
+        "found = keys_of(name, types[name], values, complete=complete)",
+        "found = keys_of(name, types[name], values, complete=True)",
+        _REAL,
+    ),
+    Mutant(
+        "block-without-page-checksums",
+        "a damaged block is an error, never other rows",
+        "mergelog/rows/stitch.py",
+        "checksums=True",
+        "checksums=False",
+        _REAL,
+    ),
+)
