@@ -33,7 +33,7 @@ class Check(Enum):
 
     SEARCH = (
         "the search over small histories",
-        "-m reconcile.search --small 40000 --random 20000",
+        "-m reconcile.search --small 40000 --random 20000 --first",
     )
     SIMULATOR = ("the simulator", "-m simulator --seeds 0:400 --seconds 60")
     CRASHES = (

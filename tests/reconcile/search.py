@@ -179,13 +179,18 @@ def run_one(operations: Sequence[Operation], rng: random.Random, rules: Rules) -
             return Failure(tuple(trace), what)
 
 
-def both(small: int, longer: int, seed: int, part: tuple[int, int]) -> tuple[Report, Report]:
-    """One process's part of the small and of the random histories."""
+def both(
+    small: int, longer: int, seed: int, part: tuple[int, int], *, first: bool = False
+) -> tuple[Report, Report]:
+    """One process's part of the small and of the random histories. `first`: stop at a wrong one."""
     number, of = part
-    return (
-        search(small // of, seed=seed, part=part) if small else Report(),
-        search_at_random(longer // of, seed=seed * of + number),
-    )
+    report = Report()
+    if small:
+        report = search(small // of, seed=seed, part=part, stop_when_wrong=first)
+    if first and report.wrong:
+        return report, Report()
+    seed = seed * of + number
+    return report, search_at_random(longer // of, seed=seed, stop_when_wrong=first)
 
 
 def main() -> int:
@@ -195,12 +200,16 @@ def main() -> int:
     parser.add_argument("--random", type=int, default=0, help="longer histories, at random")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--first", action="store_true", help="stop at the first wrong history")
     asked = parser.parse_args()
     small = EVERYTHING if asked.all else asked.small
     reports = (Report(), Report())
     with ProcessPoolExecutor(asked.processes) as pool:
         parts = [(n, asked.processes) for n in range(asked.processes)]
-        jobs = [pool.submit(both, small, asked.random, asked.seed, part) for part in parts]
+        jobs = [
+            pool.submit(both, small, asked.random, asked.seed, part, first=asked.first)
+            for part in parts
+        ]
         for job in jobs:
             for report, found in zip(reports, job.result(), strict=True):
                 report.merge(found)
