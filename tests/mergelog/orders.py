@@ -122,16 +122,16 @@ class Orders:
         return {"format": "Parquet", "location": path.as_uri()}
 
     def view(self) -> Rows:
-        return _sorted(mergelog.MergedView.open(self.log).scan().read_all())
+        return sorted_rows(mergelog.MergedView.open(self.log).scan().read_all())
 
     def base(self) -> Rows:
-        return _sorted(scan(self.log.base.snapshot(), self.log.base.store).read_all())
+        return sorted_rows(scan(self.log.base.snapshot(), self.log.base.store).read_all())
 
     @property
     def ordered(self) -> bool:
         return mergelog.MergedView.open(self.log).settings.ordered
 
 
-def _sorted(found: pa.Table) -> Rows:
+def sorted_rows(found: pa.Table) -> Rows:
     columns = [found[name].to_pylist() for name in ("id", "at", "value")]
     return sorted(zip(*columns, strict=True))

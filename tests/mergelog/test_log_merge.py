@@ -5,11 +5,15 @@ Jobs run in this process; `test_thin_path` has real Spark.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from mergelog.orders import MERGE, STITCH, Orders, rows
+from mergelog.orders import MERGE, STITCH, Orders, rows, sorted_rows
 from mergelog.test_beside import Before
 from tandem import mergelog
+from tandem.delta.log.snapshot import Snapshot
 from tandem.operations.machine.effects import Point
 from tandem.spec.status import Phase
 
@@ -61,6 +65,33 @@ def test_what_others_commit_while_the_job_runs_comes_before_the_log(orders: Orde
     assert set(by_id) == {*range(2, 12), 50}
     # The append came after the log that was merged.
     assert [row for row in orders.base() if row[0] == 5] == [(5, 6, "first")]
+
+
+def test_a_merge_between_a_readers_two_looks_loses_no_row(
+    orders: Orders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log is read first: what its mark covers is in the base table that is read then."""
+    expected = orders.view()
+    looks: list[str] = []
+
+    def watched(name: str, look: Callable[..., Snapshot]) -> Callable[..., Snapshot]:
+        def call(*version: int | None, **when: int | None) -> Snapshot:
+            found = look(*version, **when)
+            looks.append(name)
+            if len(looks) == 1:
+                orders.run(MERGE)
+                # Its commit removes the merged blocks from the log.
+                orders.append(rows(range(100, 101), "later", 8))
+            return found
+
+        return call
+
+    read = mergelog.open_log(orders.location)
+    for log, name in ((read, "log"), (read.base, "base")):
+        monkeypatch.setattr(log, "snapshot", watched(name, log.snapshot))
+    view = mergelog.MergedView.open(read)
+    assert {"log", "base"} <= set(looks)
+    assert sorted_rows(view.scan().read_all()) == expected
 
 
 def test_Z15_an_overwrite_while_the_job_runs_voids_the_records(orders: Orders) -> None:
