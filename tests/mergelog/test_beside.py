@@ -6,16 +6,20 @@ after the other.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from pyroaring import BitMap64
 
 from mergelog.orders import MAJOR, MERGE, STITCH, Orders, rows
+from support.lake.vectors import encode_inline
 from support.some import some
+from tandem.delta.log.commit import commit_info, remove_of
 from tandem.operations.machine.effects import Effect, Point
 from tandem.spec.status import Phase
 
@@ -28,6 +32,25 @@ def _table(orders: Orders) -> DeltaTable:
 
 def _write(ids: range, value: str, at: int, mode: Any = "append") -> Action:
     return lambda orders: write_deltalake(orders.location, rows(ids, value, at), mode=mode)
+
+
+def _delete_by_vector(orders: Orders) -> None:
+    """Deletes the row of key 2 as Spark does: its file stays."""
+    base = orders.log.base
+    snapshot = base.snapshot()
+    (add,) = (
+        add
+        for add in snapshot.adds()
+        if 2 in pq.read_table(orders.folder / add.path, columns=["id"])["id"].to_pylist()
+    )
+    ids = pq.read_table(orders.folder / add.path, columns=["id"])["id"].to_pylist()
+    changed = replace(
+        add, deletion_vector=encode_inline(BitMap64([ids.index(2)])), data_change=True
+    )
+    parameters = {"predicate": '["(id = 2)"]'}
+    info = commit_info("DELETE", parameters, now_ms=1, previous=snapshot, blind_append=False)
+    actions = [info, remove_of(add, deletion_ms=1, data_change=True), changed]
+    base.put_commit(snapshot.version + 1, actions, token="other")
 
 
 def _merge(orders: Orders) -> None:
@@ -52,6 +75,7 @@ ACTIONS: Final[Mapping[str, Action]] = {
     "delete": lambda orders: _table(orders).delete("id IN (1, 2, 5)"),
     "delete of a row that beats the log": lambda orders: _table(orders).delete("id = 2"),
     "delete of everything": lambda orders: _table(orders).delete(),
+    "delete by a vector of a row that beats the log": _delete_by_vector,
     "merge": _merge,
     "overwrite": _write(range(5, 7), "theirs", 1, "overwrite"),
     "optimize": lambda orders: _table(orders).optimize.compact(),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from deltalake import write_deltalake
 
-from mergelog.orders import STITCH, Orders, rows
+from mergelog.orders import STITCH, Orders, Rows, rows
 from mergelog.test_beside import Before
-from tandem.mergelog.state.log_table import state_of
+from tandem.errors import StorageError
+from tandem.mergelog.state.log_table import LOG_FOLDER, state_of
 from tandem.operations.machine.effects import Point
 from tandem.spec.status import Phase
 
@@ -43,3 +44,25 @@ def test_a_superseded_one_names_the_commit_that_took_its_blocks(orders: Orders) 
     message = status.conditions[0].message
     assert "no run has all of its blocks left: 4 inputs gone to" in message
     assert f"version {version + 1} by `tandem/" in message
+
+
+def test_a_damaged_page_of_a_stitched_block_is_never_read_as_other_rows(orders: Orders) -> None:
+    orders.run(STITCH)
+    (path,) = state_of(orders.log.snapshot()).live
+    block, expected = orders.folder / LOG_FOLDER / path, orders.view()
+    good = block.read_bytes()
+    footer = len(good) - 8 - int.from_bytes(good[-8:-4], "little")
+    noticed = 0
+    for at in range(4, footer, 5):
+        block.write_bytes(good[:at] + bytes([good[at] ^ 0x10]) + good[at + 1 :])
+        found = view_or_error(orders)
+        assert found == expected or block.name in str(found)
+        noticed += isinstance(found, StorageError)
+    assert noticed > (footer - 4) / 5 / 2
+
+
+def view_or_error(orders: Orders) -> Rows | StorageError:
+    try:
+        return orders.view()
+    except StorageError as error:
+        return error

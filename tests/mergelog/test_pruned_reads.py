@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import BinaryIO
 
 import pyarrow as pa
+import pytest
 from deltalake import write_deltalake
 
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.mergelog.create import ensure_log
+from tandem.mergelog.rows import pruned
 from tandem.mergelog.state.log_table import LogSettings, MergeLog
 from tandem.mergelog.view import MergedView
 from tandem.mergelog.writer import LogWriter
@@ -28,15 +30,20 @@ class CountingStore(LocalStore):
         return super().open_input(path)
 
 
-def test_files_without_a_key_of_the_log_are_read_once(tmp_path: Path) -> None:
+def write_base(folder: Path) -> None:
+    """Four files of a hundred keys each."""
     for start in range(0, 400, 100):
         rows = pa.table({"id": pa.array(range(start, start + 100)), "v": ["base"] * 100})
         write_deltalake(
-            str(tmp_path),
+            str(folder),
             rows,
             mode="append",
             configuration={"delta.enableDeletionVectors": "true"},
         )
+
+
+def test_files_without_a_key_of_the_log_are_read_once(tmp_path: Path) -> None:
+    write_base(tmp_path)
     store = CountingStore(tmp_path.as_uri())
     log = MergeLog(DeltaLog(store))
     ensure_log(log, LogSettings(("id",)), now_ms=0, nonce="made once")
@@ -48,3 +55,18 @@ def test_files_without_a_key_of_the_log_are_read_once(tmp_path: Path) -> None:
     assert sorted(found.filter(pa.compute.equal(found["v"], "new"))["id"].to_pylist()) == [150, 999]
     base = {path: times for path, times in store.opened.items() if not path.startswith("_tandem")}
     assert sorted(base.values()) == [1, 1, 1, 2]
+
+
+def test_of_very_many_keys_a_file_between_the_extremes_is_not_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pruned, "MOST_KEYS", 2)
+    write_base(tmp_path)
+    log = MergeLog(DeltaLog(LocalStore(tmp_path.as_uri())))
+    ensure_log(log, LogSettings(("id",)), now_ms=0, nonce="made once")
+    with LogWriter(log, "w") as writer:
+        writer.append(pa.table({"id": [50, 250, 350], "v": ["new"] * 3}), batch=0)
+    found = MergedView.open(log).scan().read_all()
+    assert found.num_rows == 400
+    new = found.filter(pa.compute.equal(found["v"], "new"))
+    assert sorted(new["id"].to_pylist()) == [50, 250, 350]
