@@ -165,7 +165,7 @@ class ParquetDataWriter:
                 self._encode(self._take_pending())
             self._finish_file()
         finally:
-            self._abort()
+            self.abort()
         return tuple(self._done)
 
     @property
@@ -240,7 +240,8 @@ class ParquetDataWriter:
             )
         )
 
-    def _abort(self) -> None:
+    def abort(self) -> None:
+        """Discard the unfinished file."""
         self._encoder.shutdown(wait=True, cancel_futures=True)
         if self._file is not None:
             self._file.abort()
@@ -253,7 +254,7 @@ class ParquetDataWriter:
         if exc_type is None:
             self.close()
         else:
-            self._abort()
+            self.abort()
 
 
 class _OpenFile:

@@ -148,9 +148,9 @@ class MergeWriter(DataSourceArrowWriter):
                 _places(places[RowFate.KEPT]),
                 None if record is None else record.serialized(),
             )
-        except BaseException as error:
-            discard(updated, error)
-            discard(inserted, error)
+        except BaseException:
+            discard(updated)
+            discard(inserted)
             raise
 
     def _require_texts(self, batch: pa.RecordBatch) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 from urllib.parse import unquote
 
 import numpy as np
@@ -155,10 +155,10 @@ Partitions = dict[tuple[str | None, ...], PartitionWriter]
 """By partition values in the form of the log."""
 
 
-def discard(partitions: Partitions, error: BaseException) -> None:
+def discard(partitions: Partitions) -> None:
     """Discard incomplete files."""
     for partition in partitions.values():
-        partition.writer.__exit__(type(error), error, None)
+        partition.writer.abort()
 
 
 class RowFiles:
@@ -166,6 +166,9 @@ class RowFiles:
 
     `names` are the columns of the batches, in order.
     """
+
+    checksums: ClassVar[bool] = False
+    """Whether the files have a checksum of each page."""
 
     def __init__(self, control: Store, work: RowsWork, names: tuple[str, ...]) -> None:
         super().__init__()
@@ -187,8 +190,8 @@ class RowFiles:
             for batch in batches:
                 self.take(partitions, batch)
             return self.written(partitions)
-        except BaseException as error:
-            discard(partitions, error)
+        except BaseException:
+            discard(partitions)
             raise
 
     def take(self, partitions: Partitions, batch: pa.RecordBatch) -> None:
@@ -213,6 +216,7 @@ class RowFiles:
             partition_values=dict(zip(names, key, strict=True)),
             target_size=self._work.target_file_size,
             task=self._task(),
+            checksums=self.checksums,
         )
 
     def _task(self) -> int:
