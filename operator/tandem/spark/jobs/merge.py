@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from tandem.errors import CountMismatch, JobFailed, ObjectNotFound, SourceChanged, StatementFailed
+from tandem.errors import CountMismatch, SourceChanged, StatementFailed
 from tandem.jobs.formats import SOURCE_IDS, InputFile, MergeJob
 from tandem.jobs.results import JobResult, SidecarRef
 from tandem.spark.jobs import merge_source, source_copy
@@ -30,6 +30,7 @@ from tandem.spark.runtime.frames import (
     isolated_session,
     read_rows,
     reported_shares,
+    save_rows,
     table_schema,
 )
 from tandem.spark.runtime.listing import ListedSource
@@ -256,7 +257,6 @@ def _write(
     round_: int,
 ) -> MergeWriteResult:
     from tandem.spark.jobs.merge_writer import NAME, MergeWork, MergeWriteResult
-    from tandem.spark.runtime.datasource import put_work
     from tandem.spark.runtime.row_files import logged_partition_values
 
     tasks = int(sides.table.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1)
@@ -276,12 +276,7 @@ def _write(
             for clause in sides.statement.clauses
         ),
     )
-    options = put_work(control, work, round_)
-    _decided(sides).write.format(NAME).options(**options).mode("append").save()
-    try:
-        return MergeWriteResult.model_validate_json(control.store.get(work.answer_path))
-    except ObjectNotFound as error:
-        raise JobFailed("Spark wrote no answer", resource=work.answer_path) from error
+    return save_rows(control, _decided(sides), NAME, work, MergeWriteResult)
 
 
 def _decided(sides: _Sides) -> DataFrame:
