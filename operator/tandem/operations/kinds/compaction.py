@@ -24,7 +24,6 @@ from tandem.planning.compaction import plan_compaction
 from tandem.planning.layout import checked_columns
 from tandem.planning.model import CompactionPlan, CompactionRequest, SegmentRun
 from tandem.pruning.selection import Selection
-from tandem.reconcile.rewrite import RewriteDecision
 from tandem.spec.compaction import LayoutStrategy, TableCompaction
 from tandem.spec.status import Plan
 from tandem.statements.statement import parse_where
@@ -112,12 +111,8 @@ class CompactionKind(RewriteKind):
     # Committing
 
     def change(self, work: Work) -> ChangeSet:
-        assert work.decision is not None
-        decision = work.decision.payload
-        assert isinstance(decision, RewriteDecision)
-        plan, job = work.frozen
-        assert isinstance(job.job, RewriteJob)
-        order = job.job.layout
+        decision, order = self.to_commit(work)
+        plan, _ = work.frozen
         removed = self.removed(decision)
         runs = {output.run for output in published(work, decision)}
         names, numbers = self._names(work, removed.values(), runs)
