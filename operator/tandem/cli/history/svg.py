@@ -330,11 +330,11 @@ _VERBS = {
 }
 
 
-def svg(scene: Scene, title: str, description: str, *, alone: bool = False) -> str:
-    """The picture; `alone`: as a file of its own, with its style sheet."""
+def svg(scene: Scene, title: str, description: str, *, standalone: bool = False) -> str:
+    """The picture; `standalone`: as a file of its own, with its style sheet."""
     drawing = Drawing(scene)
     body = drawing.draw()
-    style = f"<style>{STYLE}</style>" if alone else ""
+    style = f"<style>{STYLE}</style>" if standalone else ""
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="tandem-history" role="img" '
         f'aria-labelledby="history-title history-text" width="{drawing.width}" '

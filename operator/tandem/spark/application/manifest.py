@@ -200,7 +200,7 @@ def build(request: JobRequest, placement: JobPlacement, settings: ApplicationSet
     # One after the other, so that a null in the resource's template removes the value below it.
     merged = templates.merge(merged, template or {})
     spec = merged.setdefault("spec", {})
-    complete_pods(spec, secret_name, alone=not size.executors)
+    complete_pods(spec, secret_name, driver_only=not size.executors)
     spec.update(
         {
             "type": "Python",

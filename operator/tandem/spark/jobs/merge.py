@@ -267,7 +267,7 @@ def _write(
         target_file_size=target_file_size,
         answer_path=control.round_path(round_, f"answer-{uuid.uuid4()}"),
         round=round_,
-        spellings=logged_partition_values(control.spec.table, inputs),
+        logged_values=logged_partition_values(control.spec.table, inputs),
         one_match_only=sides.statement.one_match_only,
         record=record,
         record_of_task=min(record, UNEVEN * record // tasks),

@@ -98,12 +98,12 @@ def write_rows(
     rows: DataFrame,
     target_file_size: int,
     round_: int,
-    spellings: tuple[LoggedPartitionValue, ...] = (),
+    logged_values: tuple[LoggedPartitionValue, ...] = (),
     *,
     new_columns: Sequence[str],
 ) -> WriteResult:
     """Write rows as data files of the table; hidden columns become matches, and determine whose
-    spellings of partition values a row keeps. `new_columns`: as in `RowsWork`."""
+    logged partition values a row keeps. `new_columns`: as in `RowsWork`."""
     from tandem.spark.runtime.datasource import NAME, WriteResult
     from tandem.spark.runtime.row_files import RowsWork
 
@@ -113,7 +113,7 @@ def write_rows(
         target_file_size=target_file_size,
         answer_path=control.round_path(round_, f"answer-{uuid.uuid4()}"),
         round=round_,
-        spellings=spellings,
+        logged_values=logged_values,
         new_columns=tuple(new_columns),
     )
     return save_rows(control, rows, NAME, work, WriteResult)

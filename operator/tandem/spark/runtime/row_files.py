@@ -62,7 +62,7 @@ class RowsWork(Format):
     round: int = 0
     counters: str = ""
     """The prefix of the readers' progress counters in the control store, "" for none."""
-    spellings: tuple[LoggedPartitionValue, ...] = ()
+    logged_values: tuple[LoggedPartitionValue, ...] = ()
     """For a write of rows that are in the table."""
     new_columns: tuple[str, ...] = ()
     """Columns of a write with new values: their texts must be UTF-8. Others are carried over
@@ -178,7 +178,7 @@ class RowFiles:
         self._columns = tuple(n for n in names if n not in HIDDEN)
         self._table = job_table_format(work.table)
         self._logged: dict[str, dict[tuple[int, str | None], str | None]] = {}
-        for each in work.spellings:
+        for each in work.logged_values:
             self._logged.setdefault(each.column, {})[each.input, each.ours] = each.logged
 
     def write_all(self, batches: Iterable[pa.RecordBatch]) -> RowsWritten:
