@@ -249,7 +249,7 @@ def _asked_too_early() -> int:
 
 @pytest.mark.parametrize(
     ("rows", "message"),
-    [(1 << 32, "4294967296 rows, and there are 1000 at most"), (-3, "fewer than no rows")],
+    [(1 << 32, "4294967296 rows, and there are 1000 at most"), (-3, "negative number of rows")],
 )
 def test_a_map_that_claims_more_rows_than_there_can_be_is_refused_before_it_is_decoded(
     rows: int, message: str

@@ -136,7 +136,7 @@ _TABLE = (
     Feature("v2Checkpoint", _always, _NOTHING,
             "read with sidecars; we write classic V1 checkpoints, which stay allowed"),
     Feature("inCommitTimestamp", _property("delta.enableInCommitTimestamps"), _NOTHING,
-            "honoured in time travel, and written, always later than the version before"),
+            "used for time travel, and written, always later than those of the version before"),
     Feature("vacuumProtocolCheck", _always, _NOTHING,
             "we check the writer protocol before anything is removed"),
     Feature("domainMetadata", _always, _NOTHING,
@@ -260,8 +260,8 @@ def _vector_clashes(schema: StructType) -> Iterator[tuple[str, str]]:
         if field.name.lower() in _SPARKS_OWN:
             yield (
                 f"column {field.name}",
-                "Spark has a column of this name of its own, and could not read the table once a "
-                "file has a deletion vector; rename the column",
+                "Spark reserves this column name, and cannot read the table once a file has a "
+                "deletion vector; rename the column",
             )
 
 
@@ -283,7 +283,7 @@ def refusals(
     schema = parse(metadata.schema_string)
     if not reads and kind not in OF_LOG:
         for column in filter(is_reserved_column, (field.name for field in schema)):
-            yield f"column {column}", f"names that begin with {HIDDEN_PREFIX} are our own"
+            yield f"column {column}", f"names beginning with {HIDDEN_PREFIX} are reserved by Tandem"
     if kind in _STATEMENTS:
         yield from _vector_clashes(schema)
     for column, type_ in _strange_types(schema):

@@ -86,7 +86,7 @@ class LogWriter:
                 field="name",
                 found=repr(name),
                 expected="printable text",
-                remedy="Give each writer a name of its own that never changes",
+                remedy="Give each writer a unique, stable name",
             )
         self._log, self._name = log, name
         self._now_ms, self._pause = now_ms, pause
@@ -140,9 +140,9 @@ class LogWriter:
 
         def uploaded() -> list[AddFile]:
             if {part.layout for part in parts} != {digest(self._base)}:
-                raise _void(self._log, "the base table has other columns than when it began")
+                raise _void(self._log, "the columns of the base table have changed")
             if self._rolled_back():
-                raise _void(self._log, "cleaning took it for that of a dead writer")
+                raise _void(self._log, "cleaning removed it as the upload of a dead writer")
             require_distinct(self._log.store, self._base, settings_of(self._snapshot), parts)
             return adds
 

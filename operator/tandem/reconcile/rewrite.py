@@ -185,7 +185,7 @@ def _bins(
             bins.append((members, outputs))
         elif any(known):
             raise RowMapInvalid(
-                "Inputs were rewritten together that are not planned together",
+                "Inputs were rewritten together although the plan separates them",
                 resource=", ".join(outputs),
                 found=", ".join(members),
                 expected="all of them, or none, among the inputs",
@@ -200,7 +200,7 @@ def _check_map(files: Mapping[str, RewriteInput], row_map: RowMapLike) -> None:
         known = row_map.input(path)
         if known.rows != file.rows or known.dead != file.dead_at_read:
             raise RowMapInvalid(
-                "The input was rewritten in another state than planned",
+                "The input was not in the planned state when it was rewritten",
                 resource=path,
                 found=f"{known.rows} rows, {len(known.dead)} deleted",
                 expected=f"{file.rows} rows, {len(file.dead_at_read)} deleted",
@@ -219,7 +219,7 @@ def _mask(
         added += len(mask) - before
     if added != expected:
         raise CountMismatch(
-            "Deleted rows were not all found again in the outputs",
+            "Some deleted rows were not found in the outputs",
             resource=path,
             found=f"{added} rows",
             expected=f"{expected} rows",

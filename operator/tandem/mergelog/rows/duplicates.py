@@ -63,5 +63,5 @@ def require_decided(records: Records, settings: LogSettings, location: str) -> N
         expected=f"rows of a key that differ in {settings.ordering_column}"
         if settings.ordered
         else "one row of each key, since rows have no order here",
-        remedy="Keep the row of each key that counts, and repeat; nothing was committed",
+        remedy="Keep one row of each key and retry; nothing was committed",
     )

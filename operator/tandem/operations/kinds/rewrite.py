@@ -119,7 +119,7 @@ class RewriteKind:
             protocol.writes_deletion_vectors(snapshot.protocol, snapshot.metadata),
         )
         if decision.superseded:
-            nothing = "none of its inputs is left to replace"
+            nothing = "other commits have replaced all of its inputs"
             return Decision(Verdict.SUPERSEDED, nothing, payload=decision)
         return Decision(Verdict.COMMIT, payload=decision)
 

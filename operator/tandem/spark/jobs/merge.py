@@ -415,5 +415,5 @@ def _several(
         field="spec.merge.on",
         found=f"{found['__tandem_count']} rows for {values or f'row {position} of {file}'}",
         expected="at most one",
-        remedy="Make on or the source more exact, so that each row is matched once",
+        remedy="Make `on` or the source more selective, so that each row is matched at most once",
     )

@@ -116,7 +116,7 @@ class _Sorting:
             raise CountMismatch(
                 "a rewrite would not have kept every row",
                 resource=work.data_prefix,
-                found=f"{answer.rows} rows written, {moved.num_rows} with a place",
+                found=f"{answer.rows} rows written, {moved.num_rows} with a position",
                 expected=f"{sum(self._live)} live rows by the plan",
             )
         columns = [moved[name].to_numpy().astype(np.int64) for name in moved.column_names]
@@ -220,7 +220,7 @@ class _Sorting:
         owners = np.full(outputs, -1, dtype=np.int64)
         owners[output] = bin_of_input[which]
         if bool((owners < 0).any()) or bool((owners[output] != bin_of_input[which]).any()):
-            raise CountMismatch("rows of different bins are in one file, or none are")
+            raise CountMismatch("a file of a rewrite has rows of several bins, or of none")
         return owners
 
     def _row_map(

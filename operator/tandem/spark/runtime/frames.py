@@ -133,7 +133,7 @@ def save_rows(
     try:
         return answer.model_validate_json(control.store.get(work.answer_path))
     except ObjectNotFound as error:
-        raise JobFailed("Spark wrote no answer", resource=work.answer_path) from error
+        raise JobFailed("Spark wrote no result", resource=work.answer_path) from error
 
 
 def dead_rows(input_: InputFile) -> BitMap64:

@@ -246,10 +246,10 @@ class RowFiles:
             encoded = _encoded(batch.column(name))
         except UnicodeDecodeError as error:
             raise StatementFailed(
-                "a partition value cannot be written as text",
+                "a partition value cannot be written as a string",
                 field=name,
                 found=f"X'{bytes(error.object).hex()}'",
-                expected="bytes that are UTF-8: the log keeps partition values as texts",
+                expected="valid UTF-8: the log stores partition values as strings",
                 remedy="Leave such rows out, or partition by another column",
             ) from error
         logged = self._logged.get(name)
@@ -359,10 +359,10 @@ def require_texts(array: Any, column: str) -> None:
         require_utf8(array, column)
     except SchemaMismatch as error:
         raise StatementFailed(
-            "a new text is not UTF-8, and most readers refuse a file that holds it",
+            "a new string is not valid UTF-8, and most readers reject such a file",
             field=error.column,
             found=error.found,
-            expected="bytes that are UTF-8",
+            expected="valid UTF-8",
             remedy="Keep such bytes in a BINARY column, or leave such rows out",
         ) from error
 

@@ -162,7 +162,7 @@ class OperationResult(StatusModel):
     instant: int | None = None
     """The version of that log."""
     reconciled: Reconciled | None = None
-    """What others had committed meanwhile, and what became of it."""
+    """The concurrent commits of other writers, and how they were reconciled with."""
     summary: tuple[str, ...] | None = None
     """The same in sentences: `3 commits since version 41`, …"""
 
