@@ -56,6 +56,16 @@ class Pair:
         self.take(session, MOST_STEPS)
         assert session.ending is not None, f"it hangs at {session.next_effect}"
 
+    def interleave(self, begun: int, done: int) -> None:
+        """The first session stands still after `begun` steps, a second one after `done`; the first
+        ends before the second goes on."""
+        self.take(self.first, begun)
+        second = self.session()
+        self.take(second, done)
+        self.run(self.first)
+        self.run(second)
+        self.check(self.first, second)
+
     def check(self, *sessions: Session) -> None:
         """What must be true when both have ended."""
         for session in sessions:
