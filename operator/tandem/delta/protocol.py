@@ -44,7 +44,7 @@ _NEW_VALUES = frozenset({OperationKind.INGEST, OperationKind.UPDATE, OperationKi
 _NEW_FILES = _NEW_VALUES | {OperationKind.COMPACTION}
 _WRITES = _NEW_FILES | _STATEMENTS
 OF_LOG = frozenset({OperationKind.LOG_COMPACTION, OperationKind.LOG_APPEND})
-"""What is done to logs of Tandem's alone."""
+"""Operations on the logs of merge-on-read tables."""
 _ALL = _WRITES | _READ | OF_LOG
 _NOTHING: frozenset[OperationKind] = frozenset()
 
@@ -148,7 +148,7 @@ _TABLE = (
     Feature("typeWidening-preview", _field_key("delta.typeChanges"), _NOTHING,
             "older files are read with the type that the table has now"),
     Feature("checkpointProtection", _always, _NOTHING,
-            "commits are unaffected; log clean-up is left to others on such tables"),
+            "commits are unaffected; other engines clean up the log of such tables"),
     Feature("rowTracking", _tracks_rows, _WRITES,
             "every new or recommitted file needs row ids, which we do not generate"),
     Feature("variantType", _type("variant"), _ALL, "variant columns have no Arrow form here"),
@@ -266,7 +266,7 @@ def _vector_clashes(schema: StructType) -> Iterator[tuple[str, str]]:
 
 
 def check_vectors(metadata: Metadata, *, resource: str = "") -> None:
-    """Refuse to enable deletion vectors if they would make the table unreadable for Spark. Raises:
+    """Reject enabling deletion vectors if they would make the table unreadable for Spark. Raises:
     UnsupportedFeature."""
     schema = parse(metadata.schema_string, resource=resource)
     _refuse(list(_vector_clashes(schema)), "enabling deletion vectors is refused", resource)

@@ -104,7 +104,7 @@ class JobLayout(Format):
 
 
 class Job(Format):
-    """Base of the kinds of jobs: what the engine must know of one, whichever it is.
+    """Base of the kinds of jobs: what the engine must know of every kind.
 
     `app` is its application in `spark_apps/`.
     """

@@ -37,8 +37,8 @@ from tandem.mergelog.state.model import ROLLBACK, WRITER, block_of, upload_folde
 from tandem.mergelog.uploads import UPLOAD, Uploaded, digest, layout_of, require_distinct
 
 FAIRNESS = 2.0
-"""After a commit a writer pauses for a random time of at most so many times as long as that commit
-took: without the pause, the 99th percentile of 16 saturated writers is twice as long."""
+"""After a commit a writer pauses for a random time, at most this many times the duration of that
+commit: without the pause, the 99th percentile of 16 saturated writers is twice as long."""
 
 LATE_MS = 3_600_000
 """A commit that took so long is checked: the process may have been paused. Cleaning leaves each
@@ -130,7 +130,7 @@ class LogWriter:
         """Append blocks that other processes wrote for one `Upload`, as one instant.
 
         Returns: None if there are no blocks; such a batch leaves no trace.
-        Raises: as `append`; DuplicateKeys; CommitConflict, if the blocks cannot be used any more.
+        Raises: as `append`; DuplicateKeys; CommitConflict, if the blocks can no longer be used.
         """
         adds = [add for part in parts for add in part.adds]
         if not adds:

@@ -88,7 +88,7 @@ class Model(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _null_is_absent(cls, value: Any) -> Any:
-        # As in Kubernetes, whose API server drops a field that is null and may not be.
+        # As the API server does, which drops null values of fields that are not nullable.
         if isinstance(value, dict):
             return {key: item for key, item in value.items() if item is not None}
         return value

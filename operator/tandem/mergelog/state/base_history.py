@@ -1,7 +1,7 @@
 """Brings a version of the log up to a version of its base table: reads the commits in between.
 
 A restore is resolved as the engines do, and checked by its files. Never guesses: a commit that is
-gone, or whose meaning is not certain, is an error while there are unmerged records.
+gone, or whose meaning is unclear, is an error while there are unmerged records.
 """
 
 from __future__ import annotations

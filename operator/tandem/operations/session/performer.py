@@ -313,8 +313,8 @@ class Performer:
         work, change = self.work, self.work.change
         assert change is not None
         if work.rounds > 1 and self._committer.version_is_taken(work):
-            # Beside a busy writer the evaluation takes as long as its commits are apart: begin the
-            # next round at once, instead of writing what is in vain.
+            # The evaluation takes as long as a busy writer's commits are apart: begin the next
+            # round at once, instead of writing files that no commit can use.
             return CommitLost()
         folder = paths.deletion_vectors(self._id, effect.attempt)
         work.vectors = commit_actions.write_vectors(self._store, folder, change, work.vectors)

@@ -113,8 +113,8 @@ def classify(
     """A job's status.
 
     Args:
-        application: None if it does not exist (any more): then the job is `UNKNOWN`, and the engine
-            looks for its result.
+        application: None if there is none: then the job is `UNKNOWN`, and the engine looks for
+            its result.
         driver_pod: None if it does not exist, or is not needed (`needs_pod`).
         now_ms: the time, for `patience`, in Unix milliseconds; None: a hanging driver never fails.
     """

@@ -33,7 +33,7 @@ class Progress(StatusModel):
         )
 
     def stopped(self) -> Progress:
-        """As far as it came: nothing is left to wait for."""
+        """The progress of a job that was stopped, without a remaining time."""
         summary = f"{self.files_done}/{self.files_total} files"
         return self.model_copy(update={"eta_seconds": None, "summary": summary})
 
@@ -88,13 +88,13 @@ class ReconciledCommit(StatusModel):
     engine: str = ""
     """The engine that wrote it."""
     by: str | None = None
-    """The resource, if it is an operation of ours."""
+    """The resource, if it is an operation of Tandem."""
     time: str | None = None
     """When; RFC 3339, UTC."""
     inputs_gone: int | None = None
-    """Inputs of ours that it took away."""
+    """Our inputs that it removed."""
     inputs_restored: int | None = None
-    """Inputs of ours in which it restored deleted rows."""
+    """Our inputs in which it restored deleted rows."""
     rows_masked: int | None = None
     """Rows of our outputs hidden for that."""
     rows_evaluated: int | None = None
@@ -117,7 +117,7 @@ class Reconciled(StatusModel):
     bins_dropped: int = 0
     """Bins left out because an input had changed (tables without deletion vectors)."""
     runs_dropped: int | None = None
-    """Runs of blocks left out because a block of theirs was gone."""
+    """Runs of blocks left out because one of their blocks no longer exists."""
     rounds: int = 0
     """How often the latest version was read and reconciled with."""
     by_segment: dict[str, int] | None = None

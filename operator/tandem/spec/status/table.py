@@ -139,7 +139,7 @@ class TableStatus(StatusModel):
     small_files: int | None = None
     """Files below a quarter of the default target size of 128Mi."""
     running_operations: tuple[str, ...] = Field(default=())
-    """Operations that have begun and not ended."""
+    """Operations in progress."""
     held_locks: tuple[str, ...] = Field(default=())
     """The holders of locks: `TableCompaction/nightly: 0.1 (Rewrite)`."""
     locks: tuple[TableLock, ...] | None = None

@@ -142,8 +142,8 @@ class OperationController:
         elif mismatch and self._is_gone:
             self._gone()
         elif mismatch and self._session is not None:
-            # Another operator has reported the end. Ours finds that out by itself, and lets go
-            # of the locks, which would else live as long as this process.
+            # Another operator has reported the end. Our session detects that and releases the
+            # locks, which would otherwise be held as long as this process lives.
             self._signals.wake.set()
         else:
             self._signals.leave()
@@ -344,7 +344,7 @@ class OperationController:
         ending = session.ending
         status = self._reporter.as_of_now(finish(session, resource, ports), retry)
         if status.phase is Phase.SUSPENDED:
-            # Resumed meanwhile, it is not as its owner wants it: the next turn goes on.
+            # It was resumed meanwhile: the next turn continues.
             if spec_of(self._body).get("suspend") is True:
                 self._reporter.offer(status)
             return None

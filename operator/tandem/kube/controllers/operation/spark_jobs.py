@@ -176,7 +176,7 @@ class ApplicationRunner:
         self._stop_s = stop_s
         group, version, plural = builder.resource
         self._path = ResourcePath(group, version, plural, self._namespace)
-        # When the driver's pod was read last, and what it came to.
+        # When the driver's pod was last read, and the status that resulted.
         self._pods: dict[tuple[str, JobPhase], tuple[float, JobStatus]] = {}
 
     # JobRunner

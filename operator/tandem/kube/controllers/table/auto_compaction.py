@@ -28,8 +28,8 @@ from tandem.spec.status import NextCompaction
 from tandem.spec.table import AutomaticCompaction, LakeTable
 
 _CALM_FACTOR = 10
-"""After planning, a new version alone starts no planning for so many times as long as it took:
-a busy table of any size costs a tenth of a thread."""
+"""After planning, a new version alone starts no planning for this many times its duration: a busy
+table of any size costs a tenth of a thread."""
 _CALM_MOST_S = 60.0
 
 
