@@ -28,9 +28,10 @@ from tandem.spec.compaction import LayoutStrategy, TableCompaction
 from tandem.spec.status import Plan
 from tandem.statements.statement import parse_where
 from tandem.timeline import lineage
+from tandem.timeline.file_columns import TAG_CHUNK
 from tandem.timeline.live_tags import live_names, mentioned_names
 from tandem.timeline.names import NameRequest, SegmentNumbers, output_names
-from tandem.timeline.segment_files import TAG_CHUNK, decode_adds
+from tandem.timeline.segment_files import decode_adds
 from tandem.timeline.segments import layout_label, output_tags, segments
 
 
