@@ -9,7 +9,7 @@ from pyroaring import BitMap64
 
 from tandem.errors import CountMismatch, RowMapInvalid
 from tandem.reconcile.model import FileState
-from tandem.reconcile.rewrite import Moved, RewriteInput, fate, rewrite
+from tandem.reconcile.rewrite import Moved, RewriteInput, input_fate, rewrite
 from tandem.reconcile.rules import REWRITE, InputFate
 from tandem.rowmap.rowmap import RowMap, RowMapBuilder, RowMapIdentity
 
@@ -141,9 +141,9 @@ def test_C7_a_map_that_loses_a_deleted_row_is_not_published() -> None:
 def test_more_rows_deleted_are_not_the_same_ones_and_more() -> None:
     """A restore brought one back, and two others were deleted since."""
     planned = RewriteInput("a", BitMap64([1]), 9)
-    assert fate(planned, FileState("a", 9, BitMap64([2, 3]))) is InputFate.OTHER
-    assert fate(planned, FileState("a", 9, BitMap64([2]))) is InputFate.OTHER
-    assert fate(planned, FileState("a", 9, BitMap64([1, 2]))) is InputFate.SUPERSET
+    assert input_fate(planned, FileState("a", 9, BitMap64([2, 3]))) is InputFate.OTHER
+    assert input_fate(planned, FileState("a", 9, BitMap64([2]))) is InputFate.OTHER
+    assert input_fate(planned, FileState("a", 9, BitMap64([1, 2]))) is InputFate.SUPERSET
 
 
 @given(

@@ -67,7 +67,7 @@ deletes in one input does not require a new lookup of the rows of all others. A 
 starts from the map again (I-16)."""
 
 
-def fate(planned: RewriteInput, now: FileState | None) -> InputFate:
+def input_fate(planned: RewriteInput, now: FileState | None) -> InputFate:
     """The line of the table that applies to an input.
 
     Raises: CountMismatch if the file under this path has another number of rows than planned.
@@ -107,7 +107,7 @@ def rewrite(
     """
     files = {file.path: file for file in inputs}
     _check_map(files, row_map)
-    fates = {path: fate(file, view.get(path)) for path, file in files.items()}
+    fates = {path: input_fate(file, view.get(path)) for path, file in files.items()}
     bins = _bins(files, row_map)
     dropped: set[str] = set()
     bins_dropped = 0

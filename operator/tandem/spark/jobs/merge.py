@@ -157,7 +157,7 @@ def _copy(
     """Copy the source for the engine: whole in the first round, if it is small; else its bounds in
     the second round, which most merges do not have."""
     if round_ == 0 and size is not None:
-        return source_copy.whole(control, sides.plain, sides.statement, size, round_)
+        return source_copy.copy_all_rows(control, sides.plain, sides.statement, size, round_)
     if round_ == 1 and control.result(0).source is None:
         return source_copy.bounds(control, sides.plain, sides.statement, round_)
     return None
