@@ -285,7 +285,7 @@ class OutcomeUnknown(StorageError):
 
 
 class Unreachable(TandemError):
-    """A service beside the table does not answer. No reason to fail: who meets it waits."""
+    """A service other than the table's store does not answer. Operations wait for it."""
 
 
 class LocksUnavailable(Unreachable):

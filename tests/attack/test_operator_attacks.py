@@ -39,7 +39,7 @@ from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import Event
 from tandem.operations.session.identity import identify
 from tandem.spark.application import template as templates
-from tandem.spark.application.manifest import ApplicationSettings, JobOwner, build
+from tandem.spark.application.manifest import ApplicationSettings, JobOwner, JobPlacement, build
 from tandem.spec.status import Phase
 
 if TYPE_CHECKING:
@@ -163,10 +163,8 @@ def test_an_unreadable_number_of_cores_is_left_to_the_crd() -> None:
 def built(template: dict[str, Any]) -> dict[str, Any]:
     return build(
         JobRequest("tandem-1", "rewrite", "file:///t", "job.json"),
-        settings=ApplicationSettings(),
-        owner=JobOwner("v1", KIND, "o", "u"),
-        namespace="default",
-        template=template,
+        JobPlacement(JobOwner("v1", KIND, "o", "u"), "default", template=template),
+        ApplicationSettings(),
     )
 
 

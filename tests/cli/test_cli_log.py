@@ -90,7 +90,7 @@ def test_resolve_keeps_or_discards_unmerged_records(
 ) -> None:
     _remove_every_file(log.base)
     refused = tandem("scan", tmp_path / "t", "-o", "json")
-    assert "BaseReplaced" in refused.stderr or "is not certain" in refused.stderr
+    assert "BaseReplaced" in refused.stderr or "is unclear" in refused.stderr
     assert tandem("log", "resolve", tmp_path / "t", answer).exit_code == 0
     assert rows(tandem, tmp_path / "t") == expected
 

@@ -10,7 +10,7 @@ import pytest
 from cli import histories
 from cli.invoke import Tandem
 from tandem.cli.history.model import CommitEffect, EntryKind, HistoryEntry, entries
-from tandem.cli.history.phrases import files, meeting, rows
+from tandem.cli.history.phrases import conflict_phrase, files, rows
 from tandem.cli.history.terminal import picture
 
 
@@ -50,7 +50,7 @@ def test_meetings_come_from_the_log_and_from_statuses(history: list[HistoryEntry
 def test_a_statement_executed_again_reports_no_earlier_meetings() -> None:
     [*_, merge] = entries(histories.again().commits())
     assert [(m.version, m.effect) for m in merge.meetings] == [(3, CommitEffect.AGAIN)]
-    assert [meeting(met) for met in merge.meetings] == ["executed again after 3"]
+    assert [conflict_phrase(met) for met in merge.meetings] == ["executed again after 3"]
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_an_entry_as_text(
 ) -> None:
     entry = history[version]
     assert (files(entry), rows(entry)) == (in_files, in_rows)
-    assert "; ".join(map(meeting, entry.meetings)) == met
+    assert "; ".join(map(conflict_phrase, entry.meetings)) == met
 
 
 def test_the_picture_links_an_operation_to_the_versions_it_read(

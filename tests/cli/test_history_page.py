@@ -167,7 +167,8 @@ def test_the_page_is_well_formed_and_inert(engine: str) -> None:
 
 def test_the_picture_is_valid_on_its_own() -> None:
     commits = histories.story(HOSTILE).commits()
-    text = svg(scene(entries(commits), segment_lifetimes(commits)), HOSTILE[:60], "d", alone=True)
+    drawn = scene(entries(commits), segment_lifetimes(commits))
+    text = svg(drawn, HOSTILE[:60], "d", standalone=True)
     root = ET.fromstring(text.replace("\x00", "").replace("\x1b", ""))
     assert root.tag.endswith("svg")
     assert len(text) < 100_000

@@ -141,7 +141,7 @@ def test_refusals_name_verb_and_resource() -> None:
     assert "--subresource=log" in log.remedy
     assert "credentials" in str(in_words(Forbidden(401, "Unauthorized", ""), "get", where))
     unknown = in_words(NotFound(404, "NotFound", "could not find the resource"), "list", where)
-    assert "does not know the kind" in unknown.message
+    assert "has no such kind" in unknown.message
     assert in_words(NotFound(404, "", '"late" not found'), "get", where).message == (
         "there is none in namespace n"
     )

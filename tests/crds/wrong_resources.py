@@ -130,13 +130,13 @@ WRONG = [
     table("must not contain control characters", location="s3://lake/a%0ab"),
     table("must be absolute: three slashes", location="file://data/flights"),
     table("must not be the root of the file system", location="file:///"),
-    table("must not hold credentials", location="s3://key:hunter2@lake/flights"),
+    table("must not contain credentials", location="s3://key:hunter2@lake/flights"),
     table("must name a bucket", location="s3:///flights"),
     table("must be abfss://container@account.dfs.core", location="abfss://lake/flights"),
     ingest("one of the schemes", source={"format": "Csv", "location": "/in/day.csv"}),
     # Nothing secret in clear text
-    table("must hold nothing secret", storage={"options": {"aws_secret_access_key": "hunter2"}}),
-    table("must hold nothing secret", storage={"options": {"AZURE_SAS": "hunter2"}}),
+    table("must not contain secrets", storage={"options": {"aws_secret_access_key": "hunter2"}}),
+    table("must not contain secrets", storage={"options": {"AZURE_SAS": "hunter2"}}),
     table("has user info", storage={"options": {"endpoint": "https://user:hunter2@host"}}),
     # Empty texts
     update("must not be empty", delete={"where": " "}),

@@ -16,7 +16,7 @@ from tandem.jobs.runner import JobPhase, JobRequest, JobRunner, JobStatus
 from tandem.kube.client.api import Api, ResourcePath
 from tandem.kube.client.watch import SYNCED, follow
 from tandem.kube.dev.controller import DevSettings, run_dev
-from tandem.spark.application.manifest import ApplicationSettings, JobOwner, build
+from tandem.spark.application.manifest import ApplicationSettings, JobOwner, JobPlacement, build
 from tandem.spark.application.status import state_of
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class Applications:
         request = JobRequest(
             name, "rewrite", "memory:///lake", "job.json", operation_id="op", attempt=1
         )
-        body = build(request, settings=SETTINGS, owner=owner, namespace=self.namespace)
+        body = build(request, JobPlacement(owner, self.namespace), SETTINGS)
         body["spec"].update(spec)
         return body
 

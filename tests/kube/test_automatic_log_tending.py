@@ -178,7 +178,7 @@ def test_a_log_that_cannot_be_read_is_reported(stage: Stage) -> None:
         write_deltalake(stage.path, table((7, "n", "x")), configuration=DELETION_VECTORS)
         said, seconds = await stage.look()
         assert (list(said), seconds) == (["problem"], float("inf"))
-        assert "the base table was made again at the same place" in said["problem"]
+        assert "the base table was re-created at the same location" in said["problem"]
         assert stage.server.objects == {}
 
     asyncio.run(play())

@@ -259,7 +259,7 @@ def test_a_missing_time_column_is_reported(stage: Stage) -> None:
     async def play() -> None:
         stage.see(time={"column": "k", "granularity": "Day"})
         said, _ = await stage.look()
-        assert "this is not a time column of the table" in said["why"]
+        assert "the table has no such time column" in said["why"]
 
     asyncio.run(play())
 

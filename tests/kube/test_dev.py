@@ -24,7 +24,7 @@ from support.jobs.job_files import control, input_files, snapshot_of
 from tandem.errors import AccessDenied, Reason, SparkMissing
 from tandem.jobs.formats import JobBin, RewriteJob
 from tandem.jobs.runner import JobPhase, JobRequest
-from tandem.spark.application.manifest import JobOwner, build, classify
+from tandem.spark.application.manifest import JobOwner, JobPlacement, build, classify
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -249,9 +249,7 @@ def test_secrets_reach_the_environment_alone(
 ) -> None:
     secret(space, "lake", AWS_ACCESS_KEY_ID="AKIA", AWS_SECRET_ACCESS_KEY="hush", LD_PRELOAD="x.so")
     request = JobRequest("a", "rewrite", "s3://lake/t", "job.json")
-    body = build(
-        request, settings=SETTINGS, owner=owner, namespace=space.namespace, secret_name="lake"
-    )
+    body = build(request, JobPlacement(owner, space.namespace, secret_name="lake"), SETTINGS)
     with space.dev(jobs):
         space.create(body)
         found = space.await_state("a", "RUNNING")
@@ -337,7 +335,7 @@ def test_the_command_runs_a_real_job(space: Applications, owner: JobOwner, tmp_p
         ),
     )
     request = JobRequest("true", "rewrite", store.location, job.path("job.json"), input_bytes=100)
-    body = build(request, settings=SETTINGS, owner=owner, namespace=space.namespace)
+    body = build(request, JobPlacement(owner, space.namespace), SETTINGS)
     process = subprocess.Popen(
         [
             *(sys.executable, "-m", "tandem.cli.main", "dev"),

@@ -32,7 +32,7 @@ from tandem.kube.controllers.operation.spark_jobs import (
     ApplicationRunner,
     trimmed,
 )
-from tandem.spark.application.manifest import JobOwner, KubeflowApplications, build
+from tandem.spark.application.manifest import JobOwner, JobPlacement, KubeflowApplications, build
 from tandem.spark.application.sizes import GIB
 
 Json = dict[str, Any]
@@ -75,18 +75,22 @@ def make(cluster: Cluster, loop: asyncio.AbstractEventLoop) -> Iterator[Make]:
     apis: list[Api] = []
 
     def runner(
-        space: Applications, owner: JobOwner, kubeconfig: Path | None = None, **more: Any
+        space: Applications,
+        owner: JobOwner,
+        kubeconfig: Path | None = None,
+        applications: ApplicationCache | None = None,
+        **more: Any,
     ) -> ApplicationRunner:
         api = Api.from_kubeconfig(kubeconfig or cluster.operator_kubeconfig, patience_s=1.0)
         apis.append(api)
-        arguments = {
-            "builder": KubeflowApplications(SETTINGS),
-            "namespace": space.namespace,
-            "applications": ApplicationCache(),
-            "stop_s": 20.0,
-            **more,
-        }
-        return ApplicationRunner(api=api, loop=loop, owner=owner, **arguments)
+        return ApplicationRunner(
+            api=api,
+            loop=loop,
+            builder=KubeflowApplications(SETTINGS),
+            placement=JobPlacement(owner, **{"namespace": space.namespace, **more}),
+            applications=ApplicationCache() if applications is None else applications,
+            stop_s=20.0,
+        )
 
     yield runner
     for api in apis:
@@ -118,10 +122,8 @@ def test_the_crd_accepts_the_applications_of_tandem(
 ) -> None:
     body = build(
         replace(REQUEST, input_bytes=input_bytes),
-        settings=SETTINGS,
-        owner=OWNER,
-        namespace=space.namespace,
-        secret_name=secret_name,
+        JobPlacement(OWNER, space.namespace, secret_name=secret_name),
+        SETTINGS,
     )
     # Nothing was pruned: what is stored is what was built.
     assert accepted(space, body)["spec"] == body["spec"]
@@ -194,11 +196,8 @@ def test_the_crd_accepts_applications_with_templates(
 ) -> None:
     body = build(
         replace(REQUEST, input_bytes=input_bytes),
-        settings=replace(SETTINGS, template=operators),
-        owner=OWNER,
-        namespace=space.namespace,
-        template=resources,
-        secret_name="lake",
+        JobPlacement(OWNER, space.namespace, template=resources, secret_name="lake"),
+        replace(SETTINGS, template=operators),
     )
     found = accepted(space, body)["spec"]
     assert found == body["spec"]

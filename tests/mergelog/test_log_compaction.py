@@ -42,7 +42,7 @@ def test_a_superseded_one_names_the_commit_that_took_its_blocks(orders: Orders) 
     status = orders.run(STITCH, Before(Point.RECONCILE, overwrite))
     assert (status.phase, status.result) == (Phase.SUPERSEDED, None)
     message = status.conditions[0].message
-    assert "no run has all of its blocks left: 4 inputs gone to" in message
+    assert "no run still has all of its blocks: 4 inputs gone to" in message
     assert f"version {version + 1} by `tandem/" in message
 
 

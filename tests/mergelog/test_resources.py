@@ -58,7 +58,7 @@ def test_merge_on_read_makes_a_log_once(table: Path) -> None:
     log = mergelog.open_log(str(table))
     planned = run(table, BY_ID, command="plan")
     assert planned.exit_code == 0, planned.output
-    assert "would make the log" in planned.stdout
+    assert "would create the log" in planned.stdout
     assert not log.exists()
     for _ in range(2):
         assert run(table, BY_ID).exit_code == 0

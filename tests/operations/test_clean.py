@@ -158,9 +158,7 @@ def test_a_second_run_is_known_from_the_log_alone() -> None:
 
 def test_the_result_of_a_failure_is_kept_for_ever() -> None:
     single = Single("update")
-    single.resource = single.resource.model_copy(
-        update={"spec": single.resource.spec.model_copy(update={"active_deadline_seconds": 1})}
-    )
+    single.limit(active_deadline_seconds=1)
 
     def slow(effect: Effect, call: Callable[[], Event]) -> Event:
         if effect.point is Point.START_JOB:

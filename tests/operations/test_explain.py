@@ -89,7 +89,7 @@ def met(
             [
                 "99 commits since version 41",
                 "1 input gone to version 44 by `delta-rs:py-1.6.6` (OPTIMIZE) → 10 rows masked",
-                "20 rows masked whose inputs are gone",
+                "20 rows masked because their inputs are gone",
             ],
         ),
         (

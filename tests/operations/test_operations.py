@@ -52,9 +52,7 @@ def test_interrupted_after_the_commit_reports_the_commit() -> None:
 
 def test_a_deadline_ends_the_operation_for_good() -> None:
     single = Single("compaction")
-    single.resource = single.resource.model_copy(
-        update={"spec": single.resource.spec.model_copy(update={"active_deadline_seconds": 60})}
-    )
+    single.limit(active_deadline_seconds=60)
     session = single.session()
     single.until(session, Point.POLL_JOB)
     single.world.clock.now += 60_000
@@ -66,9 +64,7 @@ def test_a_deadline_ends_the_operation_for_good() -> None:
 
 def test_a_deadline_counts_from_the_first_start_and_not_from_a_restart() -> None:
     single = Single("compaction")
-    single.resource = single.resource.model_copy(
-        update={"spec": single.resource.spec.model_copy(update={"active_deadline_seconds": 60})}
-    )
+    single.limit(active_deadline_seconds=60)
     began = single.world.clock.now
     assert single.run(StrikeOnce(Point.RECONCILE, Fault.DIE_BEFORE)) is None
     single.world.clock.now += 60_000
@@ -80,9 +76,7 @@ def test_a_deadline_counts_from_the_first_start_and_not_from_a_restart() -> None
 
 def test_a_deadline_that_passed_during_downtime_does_not_hide_the_commit() -> None:
     single = Single("compaction")
-    single.resource = single.resource.model_copy(
-        update={"spec": single.resource.spec.model_copy(update={"active_deadline_seconds": 60})}
-    )
+    single.limit(active_deadline_seconds=60)
     began = single.world.clock.now
     assert single.run(StrikeOnce(Point.FINISH_JOB, Fault.DIE_BEFORE)) is None
     single.world.clock.now += 60_000
@@ -345,9 +339,7 @@ def test_pins_name_what_an_unfinished_attempt_reads() -> None:
 
 def test_a_failed_attempt_is_tried_again_until_the_backoff_limit() -> None:
     single = Single("compaction")
-    single.resource = single.resource.model_copy(
-        update={"spec": single.resource.spec.model_copy(update={"backoff_limit": 2})}
-    )
+    single.limit(backoff_limit=2)
     session = single.session()
     started = 0
     while session.advance():
@@ -365,9 +357,7 @@ def test_a_failed_attempt_is_tried_again_until_the_backoff_limit() -> None:
 
 def test_a_failure_that_was_closed_but_not_recorded_is_recorded_by_the_next_run() -> None:
     single = Single("update")
-    single.resource = single.resource.model_copy(
-        update={"spec": single.resource.spec.model_copy(update={"active_deadline_seconds": 5})}
-    )
+    single.limit(active_deadline_seconds=5)
     session = single.session(StrikeOnce(Point.RECORD_RESULT, Fault.DIE_BEFORE))
     single.until(session, Point.POLL_JOB)
     single.world.clock.now += 5_000

@@ -10,7 +10,13 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from tandem.planning.auto.schedule_times import is_open, latest_run, next_opening, next_run, spelled
+from tandem.planning.auto.schedule_times import (
+    is_open,
+    kubernetes_time,
+    latest_run,
+    next_opening,
+    next_run,
+)
 
 MINUTE = 60_000
 HOUR = 60 * MINUTE
@@ -179,4 +185,4 @@ def test_a_window_goes_over_midnight() -> None:
 
 
 def test_times_are_spelled_as_kubernetes_does() -> None:
-    assert spelled(at("2026-11-21T10:00:01") + 999) == "2026-11-21T10:00:01Z"
+    assert kubernetes_time(at("2026-11-21T10:00:01") + 999) == "2026-11-21T10:00:01Z"

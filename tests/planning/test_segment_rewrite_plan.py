@@ -11,7 +11,7 @@ from support.lake.segments import add_file, loads, segments
 from tandem.errors import UnknownSegment
 from tandem.planning.segment_rewrite import SegmentRewriteRequest, plan_segment_rewrite
 from tandem.spec.segment_rewrite import Codec, Recompress, Rewrite, SegmentRewriteSpec
-from tandem.timeline.segment_files import TAG_CHUNK, TAG_LAYOUT
+from tandem.timeline.file_columns import TAG_CHUNK, TAG_LAYOUT
 from tandem.timeline.segments import (
     TAG_PARENTS,
     TAG_ROW_MAP,

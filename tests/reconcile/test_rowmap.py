@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
+from reconcile.damage import require_damage_noticed
 from support.calls import count_calls
 from tandem.errors import ManifestInvalid, RowMapInvalid
 from tandem.rowmap.binary_format import from_bytes, to_bytes
@@ -172,14 +173,7 @@ def test_positions_beyond_the_file_are_refused() -> None:
 
 def test_every_cut_and_every_flipped_byte_is_noticed() -> None:
     data = to_bytes(build([(40, {1, 7}), (3, set())], [(0, 0, 40, "a"), (1, 0, 3, "a")]))
-    for size in range(len(data)):
-        with pytest.raises(RowMapInvalid):
-            from_bytes(data[:size])
-    for place in range(len(data)):
-        broken = bytearray(data)
-        broken[place] ^= 0x41
-        with pytest.raises(RowMapInvalid):
-            from_bytes(bytes(broken))
+    require_damage_noticed(data)
     with pytest.raises(RowMapInvalid, match="trailing bytes"):
         from_bytes(data + b"\0")
 
@@ -249,7 +243,7 @@ def _asked_too_early() -> int:
 
 @pytest.mark.parametrize(
     ("rows", "message"),
-    [(1 << 32, "4294967296 rows, and there are 1000 at most"), (-3, "fewer than no rows")],
+    [(1 << 32, "4294967296 rows, and there are 1000 at most"), (-3, "negative number of rows")],
 )
 def test_a_map_that_claims_more_rows_than_there_can_be_is_refused_before_it_is_decoded(
     rows: int, message: str

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
+from reconcile.damage import require_damage_noticed
 from tandem.errors import RowMapInvalid
 from tandem.reconcile.model import FileState
 from tandem.reconcile.rewrite import RewriteInput, rewrite
@@ -295,15 +296,7 @@ def a_sorted_map() -> RowMap:
 
 
 def test_every_cut_and_every_flipped_byte_of_a_sorted_map_is_noticed() -> None:
-    data = to_bytes(a_sorted_map())
-    for size in range(len(data)):
-        with pytest.raises(RowMapInvalid):
-            from_bytes(data[:size])
-    for place in range(len(data)):
-        broken = bytearray(data)
-        broken[place] ^= 0x41
-        with pytest.raises(RowMapInvalid):
-            from_bytes(bytes(broken))
+    require_damage_noticed(to_bytes(a_sorted_map()))
 
 
 @pytest.mark.parametrize(

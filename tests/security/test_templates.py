@@ -32,7 +32,12 @@ from security.hostile_templates import (
 )
 from tandem.errors import InvalidSpec
 from tandem.jobs.runner import JobRequest
-from tandem.spark.application.manifest import ApplicationSettings, JobOwner, KubeflowApplications
+from tandem.spark.application.manifest import (
+    ApplicationSettings,
+    JobOwner,
+    JobPlacement,
+    KubeflowApplications,
+)
 from tandem.spark.application.policy import TemplatePolicy, violations
 
 REQUEST = JobRequest("tandem-1", "rewrite", "s3://lake/t", "job.json", operation_id="1")
@@ -41,7 +46,7 @@ JOBS = KubeflowApplications()
 
 
 def build(template: Json | None, jobs: KubeflowApplications = JOBS, **more: Any) -> Json:
-    return jobs.build(REQUEST, owner=OWNER, namespace="n", template=template, **more)
+    return jobs.build(REQUEST, JobPlacement(OWNER, "n", template=template, **more))
 
 
 @pytest.mark.parametrize("case", [*HOSTILE, *OURS])

@@ -22,7 +22,12 @@ from security.dry_submit import API_SERVER, operators_arguments, sparks_parsing
 from security.generated_templates import expected_properties, templates
 from tandem.errors import InvalidSpec
 from tandem.jobs.runner import JobRequest
-from tandem.spark.application.manifest import ApplicationSettings, JobOwner, KubeflowApplications
+from tandem.spark.application.manifest import (
+    ApplicationSettings,
+    JobOwner,
+    JobPlacement,
+    KubeflowApplications,
+)
 from tandem.spark.application.policy import TemplatePolicy
 from tandem.spark.application.setting_checks import setting_allowed
 from tandem.spark.runtime.session import launch_environment, session_conf, spark_home
@@ -58,7 +63,7 @@ def applications(policy: TemplatePolicy, seed: int) -> list[tuple[Json, Json]]:
     for template in templates(COUNT[policy], seed):
         try:
             made.append(
-                (template, jobs.build(REQUEST, owner=OWNER, namespace="n", template=template))
+                (template, jobs.build(REQUEST, JobPlacement(OWNER, "n", template=template)))
             )
         except InvalidSpec:
             continue
@@ -147,7 +152,7 @@ def test_spark_submit_connects_to_nothing_that_a_template_names(tmp_path: Path) 
         with pytest.raises(InvalidSpec):
             jobs.check({"spec": {"sparkConf": {smuggled: "x"}}})
         admitted = {"spec": {"sparkConf": {"spark.sql.shuffle.partitions": 4}}}
-        application = jobs.build(REQUEST, owner=OWNER, namespace="n", template=admitted)
+        application = jobs.build(REQUEST, JobPlacement(OWNER, "n", template=admitted))
         [answer] = operators_arguments([application])
         arguments = answer["arguments"]
         at = arguments.index(application["spec"]["mainApplicationFile"])

@@ -102,10 +102,4 @@ def test_Z1_a_driver_that_resumes_during_its_successors_work(kind: str) -> None:
     """It ends before the other goes on. Every third pair of points."""
     for begun in range(steps_of(kind)):
         for done in range(begun % 3, steps_of(kind), 3):
-            pair = Pair(kind)
-            pair.take(pair.first, begun)
-            second = pair.session()
-            pair.take(second, done)
-            pair.run(pair.first)
-            pair.run(second)
-            pair.check(pair.first, second)
+            Pair(kind).interleave(begun, done)

@@ -94,6 +94,11 @@ class Single:
         """The newest one of what the operation works on."""
         return self.checker.log_version if self.resource.on_log else self.checker.version
 
+    def limit(self, **fields: int) -> None:
+        """Set fields of the operation's spec, such as `backoff_limit`."""
+        spec = self.resource.spec.model_copy(update=fields)
+        self.resource = self.resource.model_copy(update={"spec": spec})
+
     def session(
         self,
         interceptor: Interceptor = passthrough,

@@ -54,10 +54,4 @@ def test_Z1_a_driver_that_resumes_during_its_successors_work(kind: str) -> None:
     """It ends before the other goes on. Every 13th pair of points."""
     for begun in range(steps_of(kind)):
         for done in range(begun % 13, steps_of(kind), 13):
-            pair = Pair(kind)
-            pair.take(pair.first, begun)
-            second = pair.session()
-            pair.take(second, done)
-            pair.run(pair.first)
-            pair.run(second)
-            pair.check(pair.first, second)
+            Pair(kind).interleave(begun, done)

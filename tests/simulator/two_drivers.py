@@ -1,4 +1,4 @@
-"""Two drivers of one operation on one table, of which neither takes the other for alive."""
+"""Two drivers of one operation on one table, neither of which considers the other alive."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def steps_of(kind: str) -> int:
 
 
 class Pair:
-    """Two sessions, neither of which takes the other for alive; rows are appended in between."""
+    """Two sessions, neither of which considers the other alive; rows are appended in between."""
 
     def __init__(self, kind: str) -> None:
         self.single = Single(kind)
@@ -27,13 +27,13 @@ class Pair:
         self._others = ["append"]
 
     def session(self) -> Session:
-        """Another driver starts, and every other process is taken for dead."""
+        """Another driver starts, and every other process is considered dead."""
         session = self.single.session()
         self.single.world.living.clear()
         return session
 
     def steps(self, session: Session) -> Iterator[None]:
-        """A step of the session, and one of every job, each time that it is asked for."""
+        """A step of the session, and one of every job, on each iteration."""
         while session.advance():
             self.single.checker.catch_up()
             if session.state.attempt.persisted and self._others:
@@ -55,6 +55,16 @@ class Pair:
     def run(self, session: Session) -> None:
         self.take(session, MOST_STEPS)
         assert session.ending is not None, f"it hangs at {session.next_effect}"
+
+    def interleave(self, begun: int, done: int) -> None:
+        """The first session stands still after `begun` steps, a second one after `done`; the first
+        ends before the second goes on."""
+        self.take(self.first, begun)
+        second = self.session()
+        self.take(second, done)
+        self.run(self.first)
+        self.run(second)
+        self.check(self.first, second)
 
     def check(self, *sessions: Session) -> None:
         """What must be true when both have ended."""

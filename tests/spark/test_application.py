@@ -13,6 +13,7 @@ from tandem.jobs.runner import JobRequest
 from tandem.spark.application.manifest import (
     ApplicationSettings,
     JobOwner,
+    JobPlacement,
     KubeflowApplications,
     build,
     label_value,
@@ -46,9 +47,7 @@ def built(
     settings: ApplicationSettings = SETTINGS,
     **more: Any,
 ) -> Json:
-    return build(
-        request, settings=settings, owner=OWNER, namespace="lake", template=template, **more
-    )
+    return build(request, JobPlacement(OWNER, "lake", template=template, **more), settings)
 
 
 def spec(template: Json | None = None, **more: Any) -> Json:

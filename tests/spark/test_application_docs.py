@@ -13,6 +13,7 @@ from tandem.spark.application.manifest import (
     ApplicationSettings,
     DriverTimeouts,
     JobOwner,
+    JobPlacement,
     KubeflowApplications,
 )
 from tandem.spark.application.sizes import (
@@ -101,9 +102,11 @@ def test_the_example_is_a_template() -> None:
     applications.check(template)
     built = applications.build(
         JobRequest("tandem-x-1", "rewrite", "s3://lake/t", "job.json"),
-        owner=JobOwner("tandem.dev/v1alpha1", "TableCompaction", "nightly", "u"),
-        namespace="lake",
-        template=template,
+        JobPlacement(
+            JobOwner("tandem.dev/v1alpha1", "TableCompaction", "nightly", "u"),
+            "lake",
+            template=template,
+        ),
     )
     assert built["spec"]["executor"]["instances"] == 4
     assert built["spec"]["sparkConf"]["spark.local.dir"] == "/spill"

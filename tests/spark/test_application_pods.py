@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tandem.jobs.runner import JobRequest
-from tandem.spark.application.manifest import ApplicationSettings, JobOwner, build
+from tandem.spark.application.manifest import ApplicationSettings, JobOwner, JobPlacement, build
 
 Json = dict[str, Any]
 
@@ -18,9 +18,7 @@ TMP = {"name": "tandem-tmp", "mountPath": "/tmp"}
 
 
 def spec(template: Json | None = None) -> Json:
-    built = build(
-        REQUEST, settings=ApplicationSettings(), owner=OWNER, namespace="lake", template=template
-    )
+    built = build(REQUEST, JobPlacement(OWNER, "lake", template=template), ApplicationSettings())
     found: Json = built["spec"]
     return found
 

@@ -57,7 +57,7 @@ def test_a_text_with_one_meaning_is_read(text: str, dialect: Dialect, expected: 
 @pytest.mark.parametrize(
     ("text", "dialect", "line", "column", "said"),
     [
-        ('1,a\n2,"b\nc\n', Dialect(), 2, "", "not closed"),
+        ('1,a\n2,"b\nc\n', Dialect(), 2, "", "not terminated"),
         ('1,a\n2,"b"c\n', Dialect(), 2, "b", "follows a closing quote"),
         ('1,"b" \n', Dialect(), 1, "b", "follows a closing quote"),
         ('1,"a\\"b"\n', Dialect(), 1, "b", "follows a closing quote"),

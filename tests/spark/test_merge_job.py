@@ -420,7 +420,7 @@ SET_A = (matched("Update", a="s.a"),)
         ("s.json", '{"id": 1, "more": {"k": 1, "k": 2}}\n', LEFT, "column more.k: an object has"),
         ("s.json", '{"id": 1}\n{"id": 2.9}\n', LEFT, "s.json, line 2, column id: a value does"),
         ("s.csv", 'id,x\n1,"a"b\n', LEFT, "s.csv, line 2, column x: text follows a closing quote"),
-        ("s.csv", 'id,x\n1,"a\n', LEFT, "s.csv, line 2: a quoted value is not closed"),
+        ("s.csv", 'id,x\n1,"a\n', LEFT, "s.csv, line 2: a quoted value is not terminated"),
         ("s.csv", "id,a\n1,2.9\n", SET_A, "line 2, column a"),
         ("s.json", '{"id": 1, "a": 2.9}\n', SET_A, "s.json, line 1, column a: a value does"),
         ("s.parquet", pa.table({"id": [1], "a": [2.9]}), SET_A, "DOUBLE cannot be stored"),

@@ -64,7 +64,7 @@ def cases(draw: st.DrawFn) -> tuple[pa.RecordBatch, RowsWork]:
             partition_columns=tuple(names),
             configuration={},
         ),
-        spellings=tuple(spelt) if draw(st.booleans()) else (),
+        logged_values=tuple(spelt) if draw(st.booleans()) else (),
     )
     return batch, work
 
@@ -76,7 +76,7 @@ def model(batch: pa.RecordBatch, work: RowsWork) -> list[tuple[tuple[str | None,
         key = []
         for name in work.table.partition_columns:
             [text] = partition_texts(batch.column(name).slice(row, 1))
-            for each in work.spellings:
+            for each in work.logged_values:
                 if (each.column, each.input, each.ours) == (name, inputs[row], text):
                     text = each.logged
             key.append(text)

@@ -77,4 +77,4 @@ def test_a_source_of_much_memory_is_not_collected(
     size = source_copy.measure(source, merge)
     assert size.rows == 3
     assert 3 * 12582912 < size.bytes < 3 * 12582912 + 1000
-    assert source_copy.whole(nowhere, source, merge, size, 0) is None
+    assert source_copy.copy_all_rows(nowhere, source, merge, size, 0) is None

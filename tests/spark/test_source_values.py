@@ -199,7 +199,7 @@ def test_char_and_varchar_are_stored_as_spark_stores_them(
         source.write_text(f"{good}\n{text}\n")
         failure = outcome(job_for(tmp_path / "t", "Json", source, attempt), spark)
         place = f"s.json, line 2, column {column}"
-        assert f"{place}: a text is too long for its column" in failure.message
+        assert f"{place}: a string is too long for its column" in failure.message
         assert failure.reason == Reason.STATEMENT_FAILED
 
 

@@ -64,7 +64,7 @@ def _rewrite(spec: str) -> str:
         (_table(f"schema: {TWO_COLUMNS}, partitionBy: [a, A]"), "a, A"),
         (_table(f"schema: {TWO_COLUMNS}, partitionBy: [a, b]"), "all 2 columns"),
         (_table("schema: [{name: a, type: long}, {name: A, type: long}]"),
-         "a twice, in whatever case"),
+         "a twice, ignoring case"),
     ],
 )  # fmt: skip
 def test_a_misfit_has_all_that_an_error_has(text: str, found: str) -> None:

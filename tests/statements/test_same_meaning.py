@@ -10,6 +10,7 @@ expressions the values, or the error raised, must be the same.
 from __future__ import annotations
 
 import itertools
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -214,11 +215,19 @@ def _is_fickle(tree: Expr) -> bool:
     return isinstance(tree, Call) and tree.function in ("rand", "uuid")
 
 
+def accepted_of(some: list[str]) -> dict[str, Expr]:
+    """The trees of the texts that are valid."""
+    accepted = {}
+    for text in some:
+        with suppress(InvalidStatement):
+            accepted[text] = tree_of(text)
+    return accepted
+
+
 KINDS = st.sampled_from(["bool", "bool", "int", "number", "string", "date", "time"])
 
 
-@settings(
-    max_examples=25,
+UNSHRUNK = settings(
     deadline=None,
     derandomize=True,
     # Shrinking asks Spark thousands of times; the differing text says enough.
@@ -226,34 +235,20 @@ KINDS = st.sampled_from(["bool", "bool", "int", "number", "string", "date", "tim
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow,
                            HealthCheck.data_too_large, HealthCheck.large_base_example],
 )  # fmt: skip
+
+
+@settings(UNSHRUNK, max_examples=25)
 @given(st.lists(KINDS.flatmap(texts), min_size=20, max_size=60, unique=True))
 def test_random_texts_are_read_as_spark_reads_them(frame: DataFrame, some: list[str]) -> None:
-    accepted = {}
-    for text in some:
-        try:
-            accepted[text] = tree_of(text)
-        except InvalidStatement:
-            continue
-        assert tree_of(to_spark_sql(accepted[text])) == accepted[text]
+    accepted = accepted_of(some)
+    for tree in accepted.values():
+        assert tree_of(to_spark_sql(tree)) == tree
     assert differences(frame, accepted) == []
 
 
-@settings(
-    max_examples=4,
-    deadline=None,
-    derandomize=True,
-    # Shrinking asks Spark thousands of times; the differing text says enough.
-    phases=[Phase.generate],
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow,
-                           HealthCheck.data_too_large, HealthCheck.large_base_example],
-)  # fmt: skip
+@settings(UNSHRUNK, max_examples=4)
 @given(st.lists(KINDS.flatmap(texts), min_size=8, max_size=20, unique=True))
 def test_random_texts_give_the_same_values_and_errors(frame: DataFrame, some: list[str]) -> None:
-    accepted = {}
-    for text in some:
-        try:
-            accepted[text] = tree_of(text)
-        except InvalidStatement:
-            continue
+    accepted = accepted_of(some)
     if accepted:
         assert disagreements(frame, accepted) == []

@@ -83,7 +83,7 @@ def test_a_superseded_compaction_names_the_commit_that_superseded_it(lake: Quick
     done = compaction.finish()
     assert done.phase is Phase.SUPERSEDED
     assert message(done) == (
-        f"none of its inputs is left to replace: 4 inputs gone to version 5 by {other.id}"
+        f"other commits have replaced all of its inputs: 4 inputs gone to version 5 by {other.id}"
     )
 
 

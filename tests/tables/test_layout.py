@@ -16,7 +16,7 @@ from support.lake.lake import Lake, Lakes, batch, loads, reason, reconciled, res
 from support.lake.rows import Rows, id_in, join, k_is, plus, without
 from tandem.operations.machine.effects import Point
 from tandem.spec.resources import Operation
-from tandem.timeline.segment_files import TAG_LAYOUT
+from tandem.timeline.file_columns import TAG_LAYOUT
 
 FOUR = loads(range(4))
 SMALL = 1200

@@ -13,9 +13,9 @@ from tandem.delta.actions import AddFile, Commit, RemoveFile
 from tandem.spec.table import Granularity
 from tandem.timeline import lineage
 from tandem.timeline.chunks import TimeColumn
+from tandem.timeline.file_columns import TAG_CHUNK
 from tandem.timeline.history import retired
 from tandem.timeline.names import foreign_name
-from tandem.timeline.segment_files import TAG_CHUNK
 from tandem.timeline.segments import (
     TAG_PARENTS,
     TAG_SEGMENT,

@@ -75,7 +75,7 @@ def _filter(
                     "the condition failed on a row",
                     resource="--where",
                     found=_first_sentence(error, described),
-                    expected="a condition that every row has an answer to",
+                    expected="a condition that is defined for every row",
                     remedy="Guard it with CASE WHEN",
                 ) from error
             yield from rows.select(range(wanted)).take(numbers).to_batches()

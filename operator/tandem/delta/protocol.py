@@ -44,7 +44,7 @@ _NEW_VALUES = frozenset({OperationKind.INGEST, OperationKind.UPDATE, OperationKi
 _NEW_FILES = _NEW_VALUES | {OperationKind.COMPACTION}
 _WRITES = _NEW_FILES | _STATEMENTS
 OF_LOG = frozenset({OperationKind.LOG_COMPACTION, OperationKind.LOG_APPEND})
-"""What is done to logs of Tandem's alone."""
+"""Operations on the logs of merge-on-read tables."""
 _ALL = _WRITES | _READ | OF_LOG
 _NOTHING: frozenset[OperationKind] = frozenset()
 
@@ -136,7 +136,7 @@ _TABLE = (
     Feature("v2Checkpoint", _always, _NOTHING,
             "read with sidecars; we write classic V1 checkpoints, which stay allowed"),
     Feature("inCommitTimestamp", _property("delta.enableInCommitTimestamps"), _NOTHING,
-            "honoured in time travel, and written, always later than the version before"),
+            "used for time travel, and written, always later than those of the version before"),
     Feature("vacuumProtocolCheck", _always, _NOTHING,
             "we check the writer protocol before anything is removed"),
     Feature("domainMetadata", _always, _NOTHING,
@@ -148,7 +148,7 @@ _TABLE = (
     Feature("typeWidening-preview", _field_key("delta.typeChanges"), _NOTHING,
             "older files are read with the type that the table has now"),
     Feature("checkpointProtection", _always, _NOTHING,
-            "commits are unaffected; log clean-up is left to others on such tables"),
+            "commits are unaffected; other engines clean up the log of such tables"),
     Feature("rowTracking", _tracks_rows, _WRITES,
             "every new or recommitted file needs row ids, which we do not generate"),
     Feature("variantType", _type("variant"), _ALL, "variant columns have no Arrow form here"),
@@ -260,13 +260,13 @@ def _vector_clashes(schema: StructType) -> Iterator[tuple[str, str]]:
         if field.name.lower() in _SPARKS_OWN:
             yield (
                 f"column {field.name}",
-                "Spark has a column of this name of its own, and could not read the table once a "
-                "file has a deletion vector; rename the column",
+                "Spark reserves this column name, and cannot read the table once a file has a "
+                "deletion vector; rename the column",
             )
 
 
 def check_vectors(metadata: Metadata, *, resource: str = "") -> None:
-    """Refuse to enable deletion vectors if they would make the table unreadable for Spark. Raises:
+    """Reject enabling deletion vectors if they would make the table unreadable for Spark. Raises:
     UnsupportedFeature."""
     schema = parse(metadata.schema_string, resource=resource)
     _refuse(list(_vector_clashes(schema)), "enabling deletion vectors is refused", resource)
@@ -283,7 +283,7 @@ def refusals(
     schema = parse(metadata.schema_string)
     if not reads and kind not in OF_LOG:
         for column in filter(is_reserved_column, (field.name for field in schema)):
-            yield f"column {column}", f"names that begin with {HIDDEN_PREFIX} are our own"
+            yield f"column {column}", f"names beginning with {HIDDEN_PREFIX} are reserved by Tandem"
     if kind in _STATEMENTS:
         yield from _vector_clashes(schema)
     for column, type_ in _strange_types(schema):

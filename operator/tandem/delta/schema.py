@@ -291,34 +291,33 @@ def to_arrow(schema: StructType, *, physical: bool = False) -> pa.Schema:
 
 def fields_of(type_: DataType) -> Iterator[Field]:
     """Every field in a type, outermost first, through structs, arrays and maps."""
-    match type_:
-        case StructType():
-            for inner in type_.fields:
-                yield inner
-                yield from fields_of(inner.type)
-        case ArrayType():
-            yield from fields_of(type_.element)
-        case MapType():
-            yield from fields_of(type_.key)
-            yield from fields_of(type_.value)
-        case PrimitiveType():
-            return
+    if isinstance(type_, StructType):
+        for field_ in type_.fields:
+            yield field_
+            yield from fields_of(field_.type)
+    else:
+        for inner in _types_in(type_):
+            yield from fields_of(inner)
 
 
 def types_of(type_: DataType) -> Iterator[DataType]:
     """The type itself and every type within."""
     yield type_
+    for inner in _types_in(type_):
+        yield from types_of(inner)
+
+
+def _types_in(type_: DataType) -> tuple[DataType, ...]:
+    """The types that a type is made of."""
     match type_:
         case StructType():
-            for inner in type_.fields:
-                yield from types_of(inner.type)
+            return tuple(field_.type for field_ in type_.fields)
         case ArrayType():
-            yield from types_of(type_.element)
+            return (type_.element,)
         case MapType():
-            yield from types_of(type_.key)
-            yield from types_of(type_.value)
+            return (type_.key, type_.value)
         case PrimitiveType():
-            return
+            return ()
 
 
 def leaves(schema: StructType) -> Iterator[tuple[tuple[Field, ...], DataType]]:

@@ -104,7 +104,7 @@ class JobLayout(Format):
 
 
 class Job(Format):
-    """Base of the kinds of jobs: what the engine must know of one, whichever it is.
+    """Base of the kinds of jobs: what the engine must know of every kind.
 
     `app` is its application in `spark_apps/`.
     """
@@ -127,7 +127,34 @@ class Job(Format):
         return 0
 
 
-class RewriteJob(Job):
+class FileJob(Job):
+    """A job that reads data files of the table."""
+
+    inputs: tuple[InputFile, ...]
+
+    @property
+    def reads(self) -> tuple[InputFile, ...]:
+        return self.inputs
+
+
+class SourceJob(Job):
+    """A job that reads a source beside the table.
+
+    `source_format` is one of Parquet, Csv, Json, Delta; `source_options` are Spark's reader
+    options on the allow-list; `source_version` pins a Delta source.
+    """
+
+    source_format: str
+    source_location: str
+    source_options: dict[str, str] = Field(default_factory=dict)
+    source_version: int | None = None
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        return (self.source_location,)
+
+
+class RewriteJob(FileJob):
     """Re-encode each bin, in order or in that of `layout`, without the rows deleted at the read
     version.
 
@@ -137,7 +164,6 @@ class RewriteJob(Job):
 
     app: ClassVar[str] = "rewrite"
     kind: Literal[JobKind.REWRITE] = JobKind.REWRITE
-    inputs: tuple[InputFile, ...]
     bins: tuple[JobBin, ...]
     target_file_size: int
     codec: str = ""
@@ -145,16 +171,12 @@ class RewriteJob(Job):
     layout: JobLayout | None = None
 
     @property
-    def reads(self) -> tuple[InputFile, ...]:
-        return self.inputs
-
-    @property
     def tasks(self) -> int:
         """A bin that keeps its order is a task."""
         return len(self.bins) if self.layout is None else 0
 
 
-class StatementJob(Job):
+class StatementJob(FileJob):
     """Evaluate a canonical statement on the files of round 0, then serve rounds until done.
 
     `where` and each `set` value are canonical Spark SQL generated from the typed tree by
@@ -166,32 +188,15 @@ class StatementJob(Job):
     kind: Literal[JobKind.STATEMENT] = JobKind.STATEMENT
     where: str
     set: dict[str, str] = Field(default_factory=dict)
-    inputs: tuple[InputFile, ...]
     target_file_size: int
 
-    @property
-    def reads(self) -> tuple[InputFile, ...]:
-        return self.inputs
 
-
-class IngestJob(Job):
-    """Append the rows of a source as new files.
-
-    `source_format` is one of Parquet, Csv, Json, Delta; `source_options` are Spark's reader
-    options on the allow-list; `source_version` pins a Delta source.
-    """
+class IngestJob(SourceJob):
+    """Append the rows of a source as new files."""
 
     app: ClassVar[str] = "ingest"
     kind: Literal[JobKind.INGEST] = JobKind.INGEST
-    source_format: str
-    source_location: str
-    source_options: dict[str, str] = Field(default_factory=dict)
-    source_version: int | None = None
     target_file_size: int
-
-    @property
-    def sources(self) -> tuple[str, ...]:
-        return (self.source_location,)
 
 
 class MergeClause(Format):
@@ -208,34 +213,21 @@ class MergeClause(Format):
     field: str = ""
 
 
-class MergeJob(Job):
+class MergeJob(SourceJob, FileJob):
     """Merge a source into the files of round 0, then serve rounds until done: each is the whole
     merge again, at a later version.
 
     `on` and the clauses are as typed: what their names mean is known when the source's columns
     are, so the driver parses them (`tandem.statements.merge`) and hands Spark canonical text
-    only. The source is as in `IngestJob`; which files of it, or which version, all rounds and
-    attempts read is pinned by the first driver that reads it (`tandem.spark.sources.source_pin`).
+    only. Which files of the source, or which version, all rounds and attempts read is pinned by
+    the first driver that reads it (`tandem.spark.sources.source_pin`).
     """
 
     app: ClassVar[str] = "merge"
     kind: Literal[JobKind.MERGE] = JobKind.MERGE
-    source_format: str
-    source_location: str
-    source_options: dict[str, str] = Field(default_factory=dict)
-    source_version: int | None = None
     on: str
     clauses: tuple[MergeClause, ...]
-    inputs: tuple[InputFile, ...]
     target_file_size: int
-
-    @property
-    def reads(self) -> tuple[InputFile, ...]:
-        return self.inputs
-
-    @property
-    def sources(self) -> tuple[str, ...]:
-        return (self.source_location,)
 
 
 class StitchRun(Format):
@@ -247,7 +239,7 @@ class StitchRun(Format):
     last: tuple[int, ...]
 
 
-class StitchJob(Job):
+class StitchJob(FileJob):
     """Stitch each run of blocks of a log; its table is the log.
 
     `mark` is what the log recorded at the read version; deletes up to the instant `expired` are
@@ -256,17 +248,12 @@ class StitchJob(Job):
 
     app: ClassVar[str] = "stitch"
     kind: Literal[JobKind.STITCH] = JobKind.STITCH
-    inputs: tuple[InputFile, ...]
     runs: tuple[StitchRun, ...]
     keys: tuple[str, ...]
     ordering_column: str = ""
     mark: int
     expired: int
     max_block_bytes: int
-
-    @property
-    def reads(self) -> tuple[InputFile, ...]:
-        return self.inputs
 
     @property
     def tasks(self) -> int:
@@ -283,7 +270,7 @@ class LogBlock(Format):
     partition_values: dict[str, str | None] = Field(default_factory=dict)
 
 
-class LogMergeJob(Job):
+class LogMergeJob(FileJob):
     """Merge blocks of a log into its base table: which rows of `inputs` they hide, and the rows
     that they show.
 
@@ -294,7 +281,6 @@ class LogMergeJob(Job):
 
     app: ClassVar[str] = "log_merge"
     kind: Literal[JobKind.LOG_MERGE] = JobKind.LOG_MERGE
-    inputs: tuple[InputFile, ...]
     blocks: tuple[LogBlock, ...]
     log_version: int
     log_partition_columns: tuple[str, ...] = ()
@@ -304,40 +290,27 @@ class LogMergeJob(Job):
     target_file_size: int
 
     @property
-    def reads(self) -> tuple[InputFile, ...]:
-        return self.inputs
-
-    @property
     def tasks(self) -> int:
         return max(1, len(self.inputs))
 
 
-class UpsertJob(Job):
+class UpsertJob(SourceJob):
     """Write the rows of a source as blocks of a log, one a key; its table is the log.
 
-    The source is as in `IngestJob`; `field` is where it stands in the resource, for errors.
-    `blocks` is how the blocks are written: the columns of the base table at the version that was
-    planned on, with the log's own two. With `deletes`, the source has the keys, and the ordering
-    column if there is one, and each row deletes its key. `max_block_bytes` is the size at which a
-    block is split.
+    `field` is where the source stands in the resource, for errors. `blocks` is how the blocks are
+    written: the columns of the base table at the version that was planned on, with the log's own
+    two. With `deletes`, the source has the keys, and the ordering column if there is one, and each
+    row deletes its key. `max_block_bytes` is the size at which a block is split.
     """
 
     app: ClassVar[str] = "upsert"
     kind: Literal[JobKind.UPSERT] = JobKind.UPSERT
-    source_format: str
-    source_location: str
-    source_options: dict[str, str] = Field(default_factory=dict)
-    source_version: int | None = None
     field: str
     blocks: JobTable
     keys: tuple[str, ...]
     ordering_column: str = ""
     deletes: bool = False
     max_block_bytes: int
-
-    @property
-    def sources(self) -> tuple[str, ...]:
-        return (self.source_location,)
 
 
 AnyJob = Annotated[

@@ -42,6 +42,7 @@ from tandem.operations.session.options import Interceptor, passthrough
 from tandem.spark.application.manifest import (
     ApplicationBuilder,
     JobOwner,
+    JobPlacement,
     KubeflowApplications,
     label_value,
 )
@@ -242,13 +243,15 @@ def _spark_applications(
             api=api,
             loop=loop,
             builder=builder,
-            owner=JobOwner(resource.api_version, resource.kind_name, resource.name, uid_of(body)),
-            namespace=resource.namespace,
+            placement=JobPlacement(
+                JobOwner(resource.api_version, resource.kind_name, resource.name, uid_of(body)),
+                resource.namespace,
+                template=template,
+                secret_name=secret.name if secret is not None else None,
+                service_account=account,
+                labels=labels,
+            ),
             applications=applications,
-            template=resource.spec.spark_template,
-            secret_name=secret.name if secret is not None else None,
-            service_account=account,
-            labels=labels,
         )
 
     return runner_factory

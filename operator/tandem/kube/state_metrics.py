@@ -33,7 +33,7 @@ from tandem.spec.status import Phase, TableStatus
 _PASSING = frozenset({Reason.PENDING, Reason.PLANNED, Reason.RUNNING, Reason.RECONCILING, ""})
 """Reasons of operations that make progress."""
 _STAY = 1.25
-"""A table with series of its own is replaced only by one with so many times its files: the choice
+"""A table with series of its own is replaced only by one with this many times its files: the choice
 must not change with every commit."""
 _NO_STATUS = TableStatus()
 TableKey = tuple[str, str]

@@ -9,7 +9,7 @@ merging them into the base table change no view. Does not run operations.
     runs     which blocks a log compaction stitches
     create   makes the log of a base table
     usage    what a log holds, and for how long
-    resolve  a decision about records whose validity is not certain
+    resolve  a decision about records whose validity is unclear
     writer   `LogWriter`
     uploads  blocks that several processes write for one append
     upkeep   commits that add no records

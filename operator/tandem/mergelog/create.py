@@ -55,7 +55,8 @@ def ensure_log(log: MergeLog, settings: LogSettings, *, now_ms: int, nonce: str)
             field="spec.mergeOnRead",
             found=_text(wanted),
             expected=_text(found),
-            remedy="Restore the settings; or merge the log, remove `_tandem/log`, and set the new",
+            remedy="Restore the settings; or merge the log, remove `_tandem/log`, and apply the "
+            "new ones",
         )
     return False
 

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import Self
 
 import pyarrow as pa
@@ -38,8 +37,8 @@ from tandem.mergelog.state.model import ROLLBACK, WRITER, block_of, upload_folde
 from tandem.mergelog.uploads import UPLOAD, Uploaded, digest, layout_of, require_distinct
 
 FAIRNESS = 2.0
-"""After a commit a writer pauses for a random time of at most so many times as long as that commit
-took: without the pause, the 99th percentile of 16 saturated writers is twice as long."""
+"""After a commit a writer pauses for a random time, at most this many times the duration of that
+commit: without the pause, the 99th percentile of 16 saturated writers is twice as long."""
 
 LATE_MS = 3_600_000
 """A commit that took so long is checked: the process may have been paused. Cleaning leaves each
@@ -87,7 +86,7 @@ class LogWriter:
                 field="name",
                 found=repr(name),
                 expected="printable text",
-                remedy="Give each writer a name of its own that never changes",
+                remedy="Give each writer a unique, stable name",
             )
         self._log, self._name = log, name
         self._now_ms, self._pause = now_ms, pause
@@ -131,7 +130,7 @@ class LogWriter:
         """Append blocks that other processes wrote for one `Upload`, as one instant.
 
         Returns: None if there are no blocks; such a batch leaves no trace.
-        Raises: as `append`; DuplicateKeys; CommitConflict, if the blocks cannot be used any more.
+        Raises: as `append`; DuplicateKeys; CommitConflict, if the blocks can no longer be used.
         """
         adds = [add for part in parts for add in part.adds]
         if not adds:
@@ -141,9 +140,9 @@ class LogWriter:
 
         def uploaded() -> list[AddFile]:
             if {part.layout for part in parts} != {digest(self._base)}:
-                raise _void(self._log, "the base table has other columns than when it began")
+                raise _void(self._log, "the columns of the base table have changed")
             if self._rolled_back():
-                raise _void(self._log, "cleaning took it for that of a dead writer")
+                raise _void(self._log, "cleaning removed it as the upload of a dead writer")
             require_distinct(self._log.store, self._base, settings_of(self._snapshot), parts)
             return adds
 
@@ -314,12 +313,7 @@ class LogWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -85,7 +85,7 @@ def open_session(
             on_status(_status(state, identity, resource, start, ports.clock.now_ms()))
 
     def open_first(first: Operation, changed: Callable[[], None]) -> Session:
-        # A run that was begun is ended first, perhaps that of an earlier process.
+        # A run in progress is finished first; it may be that of an earlier process.
         last = identify(first, table, latest, again=False)
         again = is_recorded(table, last.operation_id)
         options = replace(execution, again=again, only_failed=False)

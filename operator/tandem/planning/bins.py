@@ -10,7 +10,8 @@ from tandem.distinct import IntArray
 from tandem.planning.model import Bin
 from tandem.pruning.bounds import BoolArray
 from tandem.timeline.chunks import ALWAYS, TimeInterval, components
-from tandem.timeline.segment_files import Partition, SegmentFile, SegmentFiles
+from tandem.timeline.file_columns import Partition
+from tandem.timeline.segment_files import SegmentFile, SegmentFiles
 
 FULL_SHARE = 0.75
 """A file of at least this share of the target size is full: rewriting it gains nothing. The

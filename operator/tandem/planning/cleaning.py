@@ -91,7 +91,7 @@ class Tombstone:
 class OperationEnd:
     """What is known of an operation's attempts.
 
-    `succeeded` and `abandoned` are attempts, 0 for none; `closed`: no attempt may commit any more.
+    `succeeded` and `abandoned` are attempts, 0 for none; `closed`: no further attempt may commit.
     `logged`: the log itself shows the success. `version` and `committed_ms` are of the success: if
     its commit is no longer in the log, the first version and time that are not earlier.
     `recorded`: there is a result. `ended_before_start` is the attempt with which the operation
@@ -132,7 +132,7 @@ class CleaningFacts:
         reads: the version that each unfinished plan reads.
         inputs: the data files that these plans read, or that a version needs beyond those that it
             refers to.
-        rolled_back: session → the last upload that can never be committed any more.
+        rolled_back: session → the last upload that can no longer be committed.
     """
 
     now_ms: int

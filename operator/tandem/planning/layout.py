@@ -45,7 +45,7 @@ def rewrite_criterion(request: CompactionRequest) -> Callable[[Bin], bool]:
 
 
 def useful_bins(files: SegmentFiles, request: CompactionRequest) -> tuple[Bin, ...]:
-    """Those of the bins whose rewriting pays."""
+    """The bins that are worth rewriting."""
     if request.layout_label:
         return tuple(filter(rewrite_criterion(request), bins_of(files, request)))
     return pack(files, request.target_file_size, useful_only=True)

@@ -137,9 +137,7 @@ def plan_segment_rewrite(
     if parts:
         return SegmentRewritePlan(parts)
     if not wanted:
-        gone = (
-            f"Of {_named(request.segments)} nothing is live any more: other operations rewrote it."
-        )
+        gone = f"Of {_named(request.segments)} no file is live: other operations rewrote them."
         return SegmentRewritePlan((), gone, superseded=True)
     return SegmentRewritePlan(
         (), f"No file of {_named(request.segments)} has deleted rows to purge."

@@ -67,7 +67,7 @@ deletes in one input does not require a new lookup of the rows of all others. A 
 starts from the map again (I-16)."""
 
 
-def fate(planned: RewriteInput, now: FileState | None) -> InputFate:
+def input_fate(planned: RewriteInput, now: FileState | None) -> InputFate:
     """The line of the table that applies to an input.
 
     Raises: CountMismatch if the file under this path has another number of rows than planned.
@@ -107,7 +107,7 @@ def rewrite(
     """
     files = {file.path: file for file in inputs}
     _check_map(files, row_map)
-    fates = {path: fate(file, view.get(path)) for path, file in files.items()}
+    fates = {path: input_fate(file, view.get(path)) for path, file in files.items()}
     bins = _bins(files, row_map)
     dropped: set[str] = set()
     bins_dropped = 0
@@ -185,7 +185,7 @@ def _bins(
             bins.append((members, outputs))
         elif any(known):
             raise RowMapInvalid(
-                "Inputs were rewritten together that are not planned together",
+                "Inputs were rewritten together although the plan separates them",
                 resource=", ".join(outputs),
                 found=", ".join(members),
                 expected="all of them, or none, among the inputs",
@@ -200,7 +200,7 @@ def _check_map(files: Mapping[str, RewriteInput], row_map: RowMapLike) -> None:
         known = row_map.input(path)
         if known.rows != file.rows or known.dead != file.dead_at_read:
             raise RowMapInvalid(
-                "The input was rewritten in another state than planned",
+                "The input was not in the planned state when it was rewritten",
                 resource=path,
                 found=f"{known.rows} rows, {len(known.dead)} deleted",
                 expected=f"{file.rows} rows, {len(file.dead_at_read)} deleted",
@@ -219,7 +219,7 @@ def _mask(
         added += len(mask) - before
     if added != expected:
         raise CountMismatch(
-            "Deleted rows were not all found again in the outputs",
+            "Some deleted rows were not found in the outputs",
             resource=path,
             found=f"{added} rows",
             expected=f"{expected} rows",

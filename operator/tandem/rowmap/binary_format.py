@@ -151,7 +151,7 @@ def from_bytes(
         # The checksum is valid, so a writer other than Tandem made the map.
         raise invalid("The row map's header does not describe its body", error) from error
     if expected is not None and identity != expected:
-        raise invalid("The row map is of another rewrite", identity, str(expected))
+        raise invalid("The row map belongs to another rewrite", identity, str(expected))
     return row_map
 
 
@@ -159,7 +159,7 @@ def _check_claim(header: dict[str, Any], most_rows: Callable[[], int] | None) ->
     for files in (header["inputs"], header["outputs"]):
         counts = [int(file[1]) for file in files]
         if min(counts, default=0) < 0:
-            raise ValueError("a file has fewer than no rows")
+            raise ValueError("a file has a negative number of rows")
         claimed = sum(counts)
         if most_rows is not None and claimed > LARGE_ROWS and claimed > most_rows():
             raise ValueError(f"{claimed} rows, and there are {most_rows()} at most")

@@ -66,7 +66,7 @@ class Permutation:
         """Why this is not a one-to-one map of all rows onto all rows; "" if it is one."""
         count = len(self.ranks)
         if count >= MOST_ROWS:
-            return f"{count} rows were sorted together, {MOST_ROWS - 1} are the most"
+            return f"{count} rows were sorted together, the maximum is {MOST_ROWS - 1}"
         if count != sum(self.live):
             return f"{count} rows are mapped, {sum(self.live)} were live"
         if count != sum(self.rows):

@@ -14,7 +14,7 @@ One pydantic model is the source for the command line, the custom resource defin
     rules            validators that the API server runs, too
     resources        all kinds
     identity         the hash of a spec
-    status           `status`
+    status           package: `status`
     problems         from pydantic's errors to `InvalidSpec`
     remedies         what each reason means, and what to do
     crd              package: custom resource definitions

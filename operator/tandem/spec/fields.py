@@ -88,7 +88,7 @@ class Model(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _null_is_absent(cls, value: Any) -> Any:
-        # As in Kubernetes, whose API server drops a field that is null and may not be.
+        # As the API server does, which drops null values of fields that are not nullable.
         if isinstance(value, dict):
             return {key: item for key, item in value.items() if item is not None}
         return value
@@ -162,7 +162,7 @@ _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 )
 @cel(
     "!self.matches('^(s3|gs)://[^/]*@')",
-    "must not hold credentials: put them into the table's storage.secretRef",
+    "must not contain credentials: put them into the table's storage.secretRef",
     hides_value=True,
 )
 @cel(
@@ -207,7 +207,9 @@ def _location(value: str) -> str:
         if not re.fullmatch(r"[^@:/]+@[^@:/]+", parts.netloc):
             raise ValueError("must be abfss://container@account.dfs.core.windows.net/path")
     elif "@" in parts.netloc:
-        raise ValueError("must not hold credentials: put them into the table's storage.secretRef")
+        raise ValueError(
+            "must not contain credentials: put them into the table's storage.secretRef"
+        )
     elif not _BUCKET.fullmatch(parts.netloc):
         raise ValueError("must name a bucket, as in s3://bucket/path")
     if not unquote(parts.path).strip("/") and parts.scheme == "file":

@@ -19,7 +19,7 @@ MEANING: Final[Mapping[Reason, str]] = {
     "table is not ready.",
     Reason.WAITING_FOR_LOCK: "A conflicting operation holds a lock.",
     Reason.RUNNING: "The Spark job is running.",
-    Reason.RECONCILING: "The result is merged with what was committed meanwhile.",
+    Reason.RECONCILING: "The result is being reconciled with concurrent commits.",
     Reason.RETRYING: "An attempt failed; another one follows.",
     Reason.SUSPENDED: "`spec.suspend` is true.",
     Reason.COMMITTED: "Done: the result is visible in `status.result.version`.",
@@ -49,10 +49,10 @@ MEANING: Final[Mapping[Reason, str]] = {
     Reason.NOT_MERGE_ON_READ: "The table has no log: `spec.mergeOnRead` is not set.",
     Reason.DUPLICATE_KEYS: "Several rows of the source have the same key, and no ordering column "
     "decides which of them wins.",
-    Reason.BASE_REPLACED: "Another writer replaced the base table, and whether the unmerged "
-    "records are still valid is not certain.",
-    Reason.BASE_HISTORY_GAP: "Commits of the base table are gone that decide which unmerged "
-    "records are valid.",
+    Reason.BASE_REPLACED: "Another writer replaced the base table, and it is unclear whether "
+    "the unmerged records are still valid.",
+    Reason.BASE_HISTORY_GAP: "Commits of the base table that decide which unmerged "
+    "records are valid are no longer in its log.",
     Reason.LOCKS_UNAVAILABLE: "etcd, which keeps the locks, cannot be reached. Nothing is "
     "lost; the operation waits.",
     Reason.CLUSTER_UNAVAILABLE: "The Kubernetes API does not answer.",
@@ -65,18 +65,18 @@ MEANING: Final[Mapping[Reason, str]] = {
     Reason.JOB_NOT_STARTED: "The driver's container cannot be created; often a Secret is missing.",
     Reason.SUBMISSION_FAILED: "The Spark operator could not submit the job.",
     Reason.DRIVER_EVICTED: "The driver's pod was evicted, or its node was lost.",
-    Reason.JOB_VANISHED: "The job or its driver is gone, and left no result.",
+    Reason.JOB_VANISHED: "The job or its driver no longer exists, and left no result.",
     Reason.STATEMENT_FAILED: "The statement failed on a row.",
     Reason.SOURCE_CHANGED: "The source changed while it was read; nothing was committed.",
     Reason.SOURCE_UNREADABLE: "A file of the source is damaged, truncated, or of another format.",
     Reason.MANIFEST_INVALID: "A job's result is missing, truncated or of another attempt.",
-    Reason.OUTPUT_MISSING: "A file that a job wrote is gone before the commit.",
+    Reason.OUTPUT_MISSING: "A file that a job wrote was deleted before the commit.",
     Reason.CONFLICT: "The operation conflicts with another commit.",
     Reason.TABLE_REPLACED: "The table was replaced by another one, or rolled back.",
     Reason.COUNT_MISMATCH: "A replay touched an unexpected number of rows.",
     Reason.ABANDONED: "A later attempt declared this one dead.",
     Reason.DEADLINE_EXCEEDED: "`activeDeadlineSeconds` is over.",
-    Reason.BACKOFF_LIMIT_EXCEEDED: "As many attempts failed as `backoffLimit` allows.",
+    Reason.BACKOFF_LIMIT_EXCEEDED: "The number of failed attempts reached `backoffLimit`.",
     Reason.ALREADY_RUNNING: "Another process runs this operation.",
     Reason.INTERRUPTED: "Stopped by the user.",
     Reason.CANCELLED: "The resource was deleted before the operation had committed.",
@@ -200,8 +200,8 @@ HERE: Final[Mapping[Reason, str]] = {
     Reason.OUT_OF_MEMORY: "Give it more memory in `sparkTemplate`.",
     Reason.STORAGE_FULL: "Free space, then `{again}`.",
     Reason.ACCESS_DENIED: "Check the credentials in the environment, and their permissions.",
-    Reason.SOURCE_CHANGED: "Keep the source unchanged meanwhile, or name the `version` of a Delta "
-    "table, then `{again}`.",
+    Reason.SOURCE_CHANGED: "Do not change the source during the run, or name the `version` of a "
+    "Delta table, then `{again}`.",
     Reason.SOURCE_UNREADABLE: "Write the file that the message names again, then `{again}`.",
     Reason.OUTPUT_MISSING: "Find out who deletes files below the table, then `{again}`.",
     Reason.TABLE_REPLACED: "`{again}` works on the table as it is now.",

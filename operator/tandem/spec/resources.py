@@ -134,7 +134,7 @@ def _not_built(resource: AnyResource) -> list[InvalidSpec]:
                 "spec.lockMode",
                 "Exclusive",
                 "Concurrent",
-                "Leave lockMode out: writers and this operation then go on side by side",
+                "Remove lockMode: this operation then runs concurrently with writers",
             )
         )
     return problems

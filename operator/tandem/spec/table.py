@@ -59,12 +59,12 @@ class Storage(Model):
     @cel(
         "self.all(key, !key.matches(r'(?i)secret|password|token|access_?key|account_?key|"
         r"credential|sas\b'))",
-        "must hold nothing secret: put it into the Secret that storage.secretRef names",
+        "must not contain secrets: put them into the Secret that storage.secretRef names",
         hides_value=True,
     )
     @cel(
         "self.all(key, !(self[key].contains('://') && self[key].contains('@')))",
-        "must hold nothing secret, but a URL has user info: put credentials into the Secret that "
+        "must not contain secrets, but a URL has user info: put credentials into the Secret that "
         "storage.secretRef names",
         hides_value=True,
     )
@@ -72,13 +72,13 @@ class Storage(Model):
         for key, text in value.items():
             if "://" in text and "@" in text:
                 raise ValueError(
-                    f"must hold nothing secret, but {key!r} has user info in its URL; put "
+                    f"must not contain secrets, but {key!r} has user info in its URL; put "
                     "credentials into the Secret that storage.secretRef names, or without a "
                     "cluster into the environment"
                 )
             if _SECRET_OPTION.search(key):
                 raise ValueError(
-                    f"must hold nothing secret, but has {key!r}; put it into the Secret that "
+                    f"must not contain secrets, but has {key!r}; put it into the Secret that "
                     "storage.secretRef names, or without a cluster into the environment"
                 )
         return value
@@ -169,7 +169,7 @@ class Create(Model):
             if names.count(name) > 1:
                 raise IncompatibleFields(
                     f"schema names the column {name!r} twice",
-                    found=f"{name} twice, in whatever case",
+                    found=f"{name} twice, ignoring case",
                     expected="names that differ in more than their case",
                     remedy="Rename or remove one of them",
                 )

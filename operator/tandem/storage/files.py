@@ -8,7 +8,6 @@ from __future__ import annotations
 import io
 from abc import abstractmethod
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any
 
 # A request for less than this is extended to it: footers and page headers are read in many small
@@ -75,12 +74,7 @@ class PublishingWriter(io.RawIOBase):
                 raise
         super().close()
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, exc_type: type[BaseException] | None, *_: object) -> None:
         if exc_type is None:
             self.close()
         else:

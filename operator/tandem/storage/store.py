@@ -57,7 +57,7 @@ class Store(Protocol):
 
         Raises `AlreadyExists` if there is an object, `OutcomeUnknown` if the answer was lost: then
         check with `get`. It is never sent twice, but a proxy in between may repeat it, so
-        `AlreadyExists` means that an object exists, not whose it is: compare a token in the
+        `AlreadyExists` means that an object exists, not who wrote it: compare a token in the
         content where that matters."""
         ...
 

@@ -3,7 +3,8 @@
 No I/O and no clock: everything here works on Delta actions that were read elsewhere.
 
     segments        segments and their tags
-    segment_files   live files as columns
+    segment_files   live files, each an index into columns
+    file_columns    those columns
     file_intervals  which time chunks each file covers
     names           names and numbers of segments
     name_columns    names for all files at once

@@ -6,204 +6,17 @@ decoded on demand. So a file that a plan does not take costs no Python object.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Iterable, Iterator, Sequence
 from typing import overload
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
 
-from tandem.delta import stats as stats_
 from tandem.delta.actions import AddFile
-from tandem.delta.log import files as files_
-from tandem.distinct import IntArray, number_rows
+from tandem.distinct import IntArray
 from tandem.pruning.bounds import BoolArray
-from tandem.timeline.chunks import TimeColumn, TimeInterval
-from tandem.timeline.file_intervals import FileIntervals, file_intervals
-
-TAG_CHUNK = "tandem.chunk"
-TAG_LAYOUT = "tandem.layout"
-"""The order in which a compaction wrote its segment: `segments.layout_label`."""
-
-PartitionValues = Mapping[str, str | None]
-Partition = tuple[tuple[str, str | None], ...]
-
-
-class FileColumns:
-    """Files of `table` (as `Snapshot.files`) in the order of their segments and paths.
-
-    Args:
-        order: for each place the index of its row in `table`.
-        segments: for each place its segment, as an index into `names`; ascending.
-        names: those of the segments, in their order.
-    """
-
-    def __init__(
-        self, table: pa.Table, order: IntArray, segments: IntArray, names: pa.Array,
-        time: TimeColumn | None,
-    ) -> None:  # fmt: skip
-        self._table, self._order, self._time = table, order, time
-        self.segments, self.names = segments, names
-        self._adds: dict[int, AddFile] = {}
-        self._among: tuple[frozenset[str], BoolArray] | None = None
-
-    def ordered(self, name: str) -> IntArray:
-        """A column of numbers, in the order of places."""
-        found: IntArray = self._table[name].to_numpy()[self._order]
-        return found
-
-    @cached_property
-    def paths(self) -> list[str]:
-        return self.paths_at(np.arange(len(self._order)))
-
-    def paths_at(self, places: IntArray) -> list[str]:
-        return list(self._table["path"].take(pa.array(self._order[places])).to_pylist())
-
-    @cached_property
-    def size(self) -> IntArray:
-        return self.ordered("size")
-
-    @cached_property
-    def deleted(self) -> IntArray:
-        """Rows in deletion vectors."""
-        found = pc.fill_null(pc.struct_field(self._table["deletion_vector"], "cardinality"), 0)
-        deleted: IntArray = found.to_numpy()[self._order]
-        return deleted
-
-    @cached_property
-    def rows(self) -> list[int | None]:
-        """Physical rows, None if the log does not record them."""
-        known = stats_.num_records(self._table["stats"]).combine_chunks()
-        return list(known.take(pa.array(self._order)).to_pylist())
-
-    @cached_property
-    def live_bytes(self) -> IntArray:
-        found = self.size.copy()
-        for at in np.flatnonzero(self.deleted).tolist():
-            found[at] = SegmentFile(self, at).live_bytes
-        return found
-
-    @cached_property
-    def deleted_shares(self) -> npt.NDArray[np.float64]:
-        found = np.zeros(len(self.deleted), np.float64)
-        for at in np.flatnonzero(self.deleted).tolist():
-            found[at] = SegmentFile(self, at).deleted_share
-        return found
-
-    @cached_property
-    def sizes(self) -> list[int]:
-        return list(self.size.tolist())
-
-    @cached_property
-    def deletions(self) -> list[int]:
-        return list(self.deleted.tolist())
-
-    @cached_property
-    def _intervals(self) -> FileIntervals | None:
-        if self._time is None:
-            return None
-        found = file_intervals(self._table, self._time, TAG_CHUNK)
-        return FileIntervals(found.codes[self._order], found.distinct, found.spans[self._order])
-
-    @cached_property
-    def interval_codes(self) -> IntArray:
-        """For each file the index of its interval in `intervals`; -1 if it has none."""
-        found = self._intervals
-        return found.codes if found is not None else np.full(len(self._order), -1, np.int64)
-
-    @cached_property
-    def intervals(self) -> tuple[TimeInterval | None, ...]:
-        """The distinct intervals, and None at the end, for code -1."""
-        return (*(self._intervals.distinct if self._intervals is not None else ()), None)
-
-    @cached_property
-    def codes(self) -> list[int]:
-        return list(self.interval_codes.tolist())
-
-    @cached_property
-    def spans(self) -> BoolArray:
-        found = self._intervals
-        return found.spans if found is not None else np.zeros(len(self._order), np.bool_)
-
-    @cached_property
-    def layouts(self) -> list[str | None]:
-        """For each file the tag that records the order of its rows."""
-        return list(self.tags(TAG_LAYOUT).to_pylist())
-
-    def tags(self, key: str) -> pa.Array:
-        """For each file the value of a tag, or null."""
-        found = pc.map_lookup(self._table["tags"], key, "first").combine_chunks()
-        return found.take(pa.array(self._order))
-
-    @cached_property
-    def partition_codes(self) -> IntArray:
-        """For each file the index of its values in `partitions`."""
-        codes: IntArray = self._partitions[0][self._order]
-        return codes
-
-    @cached_property
-    def partition_numbers(self) -> list[int]:
-        return list(self.partition_codes.tolist())
-
-    @cached_property
-    def partitions(self) -> list[PartitionValues]:
-        """The distinct partition values, as logged."""
-        return self._partitions[1]
-
-    @cached_property
-    def by_partition(self) -> tuple[IntArray, list[Partition]]:
-        """For each file the index of its partition, and the partitions; values that differ only
-        in the order of columns are the same."""
-        numbers: dict[Partition, int] = {}
-        same = [
-            numbers.setdefault(tuple(sorted(values.items())), len(numbers))
-            for values in self.partitions
-        ]
-        return np.array(same, np.int64)[self.partition_codes], list(numbers)
-
-    @cached_property
-    def _partitions(self) -> tuple[IntArray, list[PartitionValues]]:
-        maps = self._table["partition_values"].combine_chunks()
-        offsets = maps.offsets.to_numpy()
-        widths = np.diff(offsets)
-        if not len(widths):
-            return widths.astype(np.int64), []
-        first, last = int(offsets[0]), int(offsets[-1])
-        keys, values = (
-            each.slice(first, last - first).dictionary_encode("encode")
-            for each in (maps.keys, maps.items)
-        )
-        entries = keys.indices.to_numpy() * np.int64(len(values.dictionary) or 1)
-        entries += values.indices.to_numpy()
-        width = max(1, int(widths.max()))
-        # One row per file, padded for files with fewer values.
-        table = np.full((len(widths), width), -1, np.int64)
-        table[np.arange(width) < widths[:, None]] = entries
-        codes, at = number_rows([*table.T])
-        found = maps.take(pa.array(at)).to_pylist(maps_as_pydicts="lossy")
-        return codes, [each or {} for each in found]
-
-    def among(self, paths: frozenset[str]) -> BoolArray:
-        """Which of the files have one of the logged paths."""
-        if self._among is None or self._among[0] is not paths:
-            found = files_.have_paths(self._table, paths)
-            self._among = (paths, np.asarray(found)[self._order])
-        return self._among[1]
-
-    def add(self, at: int) -> AddFile:
-        found = self._adds.get(at)
-        if found is None:
-            self.decode([at])
-            found = self._adds[at]
-        return found
-
-    def decode(self, places: Iterable[int]) -> None:
-        """Decode these `add` actions together, which is faster than one by one."""
-        missing = [at for at in places if at not in self._adds]
-        rows = self._table.take(pa.array(self._order[np.array(missing, np.int64)]))
-        self._adds.update(zip(missing, files_.to_adds(rows), strict=True))
+from tandem.timeline.chunks import TimeInterval
+from tandem.timeline.file_columns import FileColumns, PartitionValues
 
 
 class SegmentFile:
@@ -269,16 +82,12 @@ class SegmentFile:
     @property
     def deleted_share(self) -> float:
         """The share of deleted rows, 0 to 1; 1 if some are deleted of an unknown number."""
-        if not self.deleted:
-            return 0.0
-        return min(1.0, self.deleted / self.rows) if self.rows else 1.0
+        return self._columns.deleted_share_of(self._at)
 
     @property
     def live_bytes(self) -> int:
         """Estimated bytes of the rows that are not deleted."""
-        if not self.deleted or not self.rows:
-            return self.size
-        return self.size * max(self.rows - self.deleted, 0) // self.rows
+        return self._columns.live_bytes_of(self._at)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, SegmentFile) and (

@@ -24,16 +24,11 @@ from tandem.delta.log import files as files_
 from tandem.distinct import IntArray
 from tandem.pruning.bounds import BoolArray
 from tandem.timeline.chunks import TimeColumn, TimeInterval
+from tandem.timeline.file_columns import TAG_CHUNK, TAG_LAYOUT, FileColumns
 from tandem.timeline.lineage import Lineage, format_lineage, parse_lineage
 from tandem.timeline.name_columns import name_files
 from tandem.timeline.names import foreign_name, parse_name
-from tandem.timeline.segment_files import (
-    TAG_CHUNK,
-    TAG_LAYOUT,
-    FileColumns,
-    SegmentFile,
-    SegmentFiles,
-)
+from tandem.timeline.segment_files import SegmentFile, SegmentFiles
 
 _OURS = "tandem."
 TAG_SEGMENT = "tandem.segment"

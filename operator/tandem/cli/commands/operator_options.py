@@ -181,7 +181,7 @@ def operator(
     """Run the operator in a cluster.
 
     Serves LakeTables and all kinds of operations; runs their jobs as SparkApplications. Ends
-    cleanly on SIGTERM: jobs go on, and the next operator takes them over. Exit code 1 when
+    cleanly on SIGTERM: jobs continue, and the next operator takes them over. Exit code 1 when
     another operator has taken over the lead.
     """
     with errors_to_exit():

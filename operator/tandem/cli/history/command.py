@@ -65,7 +65,7 @@ def _write_page(html: str, text: str) -> None:
             "the page cannot be written",
             resource="--html",
             found=f"{html}: {error.strerror}",
-            expected="a file in a folder that is there, or - for standard output",
+            expected="a file in an existing folder, or - for standard output",
         ) from error
     say(f"Wrote {html}.")
 

@@ -14,7 +14,7 @@ _EFFECTS = {
 }
 
 
-def who(entry: HistoryEntry) -> str:
+def author_name(entry: HistoryEntry) -> str:
     """The resource of an operation of ours, or else the engine."""
     return entry.by or entry.engine or "unknown"
 
@@ -38,7 +38,7 @@ def rows(entry: HistoryEntry) -> str:
     return " ".join(parts)
 
 
-def meeting(met: ConcurrentCommit) -> str:
+def conflict_phrase(met: ConcurrentCommit) -> str:
     """`2,113 deleted by 43 replayed onto 0.1`"""
     onto = ""
     if met.onto:

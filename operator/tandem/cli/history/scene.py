@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from tandem.cli.history.model import EntryKind, HistoryEntry, SegmentLifetime
-from tandem.cli.history.phrases import who
+from tandem.cli.history.phrases import author_name
 from tandem.reconcile.text import clean
 
 MOST_COLUMNS = 48
@@ -211,7 +211,7 @@ def _spans(
 
 def _span(entry: HistoryEntry, start: int, end: int, columns: int) -> OperationSpan:
     pitch = pitch_of(columns)
-    label = clean(who(entry), LONGEST_LABEL)
+    label = clean(author_name(entry), LONGEST_LABEL)
     long = (len(label) * GLYPH + 26) / pitch
     if long <= end - start:
         return OperationSpan(entry, start, end, label, LabelPosition.INSIDE)

@@ -232,7 +232,7 @@ class Drawing:
     def arrow(self, span: OperationSpan, at: int, mets: list[ConcurrentCommit]) -> None:
         x, y = self.x(at), self.lane_y(span.lane)
         top = self.source_y(mets[0].version) + 8
-        title = "\n".join(phrases.meeting(met) for met in mets)
+        title = "\n".join(phrases.conflict_phrase(met) for met in mets)
         down = top < y
         tip = y - 10 if down else y + 10
         if not down:
@@ -330,11 +330,11 @@ _VERBS = {
 }
 
 
-def svg(scene: Scene, title: str, description: str, *, alone: bool = False) -> str:
-    """The picture; `alone`: as a file of its own, with its style sheet."""
+def svg(scene: Scene, title: str, description: str, *, standalone: bool = False) -> str:
+    """The picture; `standalone`: as a file of its own, with its style sheet."""
     drawing = Drawing(scene)
     body = drawing.draw()
-    style = f"<style>{STYLE}</style>" if alone else ""
+    style = f"<style>{STYLE}</style>" if standalone else ""
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="tandem-history" role="img" '
         f'aria-labelledby="history-title history-text" width="{drawing.width}" '
@@ -362,7 +362,8 @@ def _title(entries: list[HistoryEntry]) -> str:
     if len(entries) > 1:
         return f"{len(entries):,} commits, versions {entries[0].version} to {entries[-1].version}"
     entry = entries[0]
-    label = f"version {entry.version}: {entry.operation or 'no operation'} by {phrases.who(entry)}"
+    author = phrases.author_name(entry)
+    label = f"version {entry.version}: {entry.operation or 'no operation'} by {author}"
     return "\n".join(filter(None, [label, phrases.rows(entry), phrases.files(entry)]))
 
 

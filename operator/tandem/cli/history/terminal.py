@@ -32,10 +32,10 @@ def table(entries: Sequence[HistoryEntry]) -> Table:
             drawn,
             people_time(entry.time_ms),
             entry.operation,
-            phrases.who(entry),
+            phrases.author_name(entry),
             phrases.files(entry),
             phrases.rows(entry),
-            "; ".join(phrases.meeting(met) for met in entry.meetings),
+            "; ".join(phrases.conflict_phrase(met) for met in entry.meetings),
         ]
         for entry, drawn in zip(reversed(entries), reversed(pictures), strict=True)
     ]

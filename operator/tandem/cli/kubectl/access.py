@@ -189,7 +189,7 @@ def in_words(
         )
     if isinstance(error, NotFound) and path.group == GROUP and (not path.name or not _named(error)):
         return ReferenceNotFound(
-            "this cluster does not know the kind",
+            "the cluster has no such kind",
             resource=what,
             remedy="Install Tandem's CRDs: docs/operator.md",
         )

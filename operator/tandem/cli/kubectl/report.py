@@ -81,7 +81,7 @@ class Bundle:
         texts = {}
         for name, content in self.files.items():
             clean = self.redactor.finish(content)
-            texts[name] = clean if isinstance(clean, str) else dumped(clean)
+            texts[name] = clean if isinstance(clean, str) else yaml_text(clean)
         listed = {
             **manifest,
             "included": {name: len(text.encode()) for name, text in sorted(texts.items())},
@@ -99,7 +99,7 @@ class Bundle:
         return packed.getvalue()
 
 
-def dumped(data: Any) -> str:
+def yaml_text(data: Any) -> str:
     return yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=10_000)
 
 

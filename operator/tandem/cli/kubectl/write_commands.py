@@ -78,7 +78,7 @@ def suspend(flags: Flags, text: str, *, wanted: bool) -> Exit:
         if wanted and not await _until(access, where, lambda o: not _is_at_work(o), _ASKED_S):
             say(f"{kind}/{name}: will be suspended; its job is being stopped")
         else:
-            say(f"{kind}/{name}: {'suspended' if wanted else 'goes on'}")
+            say(f"{kind}/{name}: {'suspended' if wanted else 'resumed'}")
         return Exit.OK
 
     return access_.run(flags, work)

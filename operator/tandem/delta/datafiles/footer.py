@@ -67,7 +67,7 @@ class TailBuffer(io.RawIOBase):
         end = len(held) - len(_MAGIC) - _LENGTH
         start = end - int.from_bytes(held[end : end + _LENGTH], "little")
         if start < 0:
-            raise ValueError(f"a footer begins {-start} bytes before what was held of its file")
+            raise ValueError(f"a footer begins {-start} bytes before the buffered part of its file")
         footer = mend(held[start:end])
         length = len(footer).to_bytes(_LENGTH, "little")
         self._sink.write(held[:start] + footer + length + _MAGIC)

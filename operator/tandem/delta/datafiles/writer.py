@@ -19,7 +19,6 @@ import uuid
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any, Self
 
 import pyarrow as pa
@@ -166,7 +165,7 @@ class ParquetDataWriter:
                 self._encode(self._take_pending())
             self._finish_file()
         finally:
-            self._abort()
+            self.abort()
         return tuple(self._done)
 
     @property
@@ -241,7 +240,8 @@ class ParquetDataWriter:
             )
         )
 
-    def _abort(self) -> None:
+    def abort(self) -> None:
+        """Discard the unfinished file."""
         self._encoder.shutdown(wait=True, cancel_futures=True)
         if self._file is not None:
             self._file.abort()
@@ -250,16 +250,11 @@ class ParquetDataWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, exc_type: type[BaseException] | None, *_: object) -> None:
         if exc_type is None:
             self.close()
         else:
-            self._abort()
+            self.abort()
 
 
 class _OpenFile:

@@ -331,6 +331,6 @@ def _corrupt(path: str, found: str, expected: str) -> CorruptLog:
         resource=path,
         found=found,
         expected=expected,
-        remedy="Delete the checkpoint if the commits before it are all there, else restore it "
-        "from a backup",
+        remedy="Delete the checkpoint if all commits before it exist; otherwise restore it from "
+        "a backup",
     )

@@ -178,7 +178,7 @@ def _check(store: Store, path: str, rows: int) -> int:
             resource=path,
             found=found,
             expected=f"{rows} rows",
-            remedy="Nothing is lost: the commits are all there. Check the store",
+            remedy="No data is lost: all commits exist. Check the store",
         )
     return store.head(path).size
 

@@ -358,7 +358,7 @@ class DeltaLog:
             field="version",
             found=version,
             expected=f"a version from {listing.earliest} to {listing.latest}",
-            remedy="Older versions end with log clean-up, newer ones are not committed yet",
+            remedy="Log clean-up removes older versions; newer ones are not committed yet",
         )
 
     def _gap(self, first: int, missing: int) -> LogGap:

@@ -129,7 +129,7 @@ class Snapshot:
             resource=self.location,
             field=twice,
             found=f"several add actions as of version {self.version}",
-            expected="a remove action of the former, whenever another vector is added",
+            expected="a remove action for the old vector with each add of a new one",
             remedy="A writer has damaged the log: restore the version before that",
         )
 

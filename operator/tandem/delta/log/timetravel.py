@@ -90,5 +90,5 @@ def _too_early(latest: Snapshot, timestamp_ms: int, first: int) -> VersionNotFou
         field="timestamp",
         found=f"{timestamp_ms} ms",
         expected=f"a time not before version {first}, the oldest that is left",
-        remedy="Older versions end with log clean-up (delta.logRetentionDuration)",
+        remedy="Log clean-up removes older versions (delta.logRetentionDuration)",
     )

@@ -213,13 +213,13 @@ REPLAYED = _counter(
     "reconciled_deletes", "Deleted rows that were moved onto rewritten files.", KIND
 )
 MASKED = _counter(
-    "reconciled_rows_masked", "Rows of our outputs hidden since their input was gone.", KIND
+    "reconciled_rows_masked", "Rows of our outputs hidden because their input was removed.", KIND
 )
 EVALUATED = _counter(
     "reconciled_rows_evaluated", "Rows on which a statement was evaluated again.", KIND
 )
 BINS_DROPPED = _counter(
-    "reconciled_bins_dropped", "Bins left out of a commit since an input had changed.", KIND
+    "reconciled_bins_dropped", "Bins left out of a commit because an input had changed.", KIND
 )
 FILES_ADDED = _counter("files_added", "Files that commits added.", KIND)
 FILES_REMOVED = _counter("files_removed", "Files that commits removed.", KIND)

@@ -106,7 +106,7 @@ class _Setup:
                 return self._done
         assert last is not None
         raise LocksUnavailable(
-            "etcd refuses the set-up",
+            "etcd rejects the setup",
             resource=self._endpoints[0].address,
             found=f"{last.code.name}: {last.details}"[:300],
             remedy="Set the user up with etcdctl, or give Tandem an etcd of its own",
@@ -130,7 +130,7 @@ class _Setup:
             if "not enabled" in refused.details:
                 return False
             raise LocksUnavailable(
-                "authentication is enabled already, and root has another password",
+                "authentication is already enabled, and root has a different password",
                 resource=self._endpoints[0].address,
                 found=f"{refused.code.name}: {refused.details}"[:300],
                 remedy="Give root's password, or have etcd's administrator make the user",
@@ -169,7 +169,7 @@ class _Setup:
                     rpc.AuthRoleRevokePermissionRequest(role=name, key=key, range_end=range_end),
                 )
                 text = key.decode(errors="replace")
-                self._done.append(f"role {name} may not use {text!r}… any more")
+                self._done.append(f"role {name} no longer has access to {text!r}…")
 
     async def _user(self, *, asks: bool) -> None:
         name, password = self._owner.user, self._owner.password
@@ -187,7 +187,7 @@ class _Setup:
             if role != name:
                 revoke = rpc.AuthUserRevokeRoleRequest(name=name, role=role)
                 await self._call("UserRevokeRole", revoke)
-                self._done.append(f"user {name} has no role {role} any more")
+                self._done.append(f"user {name} no longer has role {role}")
 
     # Users
 
@@ -203,7 +203,7 @@ class _Setup:
     async def _change(self, user: str, password: str) -> None:
         request = rpc.AuthUserChangePasswordRequest(name=user, password=password)
         await self._call("UserChangePassword", request)
-        self._done.append(f"user {user} has the password that was given")
+        self._done.append(f"user {user} has the given password")
 
     async def _knows(self, user: str, password: str) -> bool:
         try:

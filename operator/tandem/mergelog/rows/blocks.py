@@ -117,7 +117,7 @@ def _check_nulls(base: Snapshot, upserts: Sequence[pa.Array]) -> None:
     for field, column in zip(base.schema, upserts, strict=True):
         found = null_in(column, field)
         if found is not None:
-            raise _wrong(base, "a column is NULL that must not be", found, "NULL", "a value")
+            raise _wrong(base, "a required column is NULL", found, "NULL", "a value")
 
 
 def _check_keys(base: Snapshot, settings: LogSettings, table: pa.Table) -> None:

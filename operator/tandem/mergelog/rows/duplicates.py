@@ -1,8 +1,9 @@
-"""Keys that occur twice among rows without an order, where no ordering column decides. Pure."""
+"""The greatest row of each key, and the keys that occur twice where no ordering column decides.
+Pure."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +17,23 @@ from tandem.mergelog.state.log_table import LogSettings
 _EXAMPLES: Final = 3
 
 
+class Greatest(NamedTuple):
+    """Indexes of rows, ascending. `rows` has one for each key, of the greatest rank; `tied` are
+    those of them whose rank another row of the key has, too."""
+
+    rows: IntArray
+    tied: IntArray
+
+
+def greatest_rows(keys: IntArray, ranks: IntArray) -> Greatest:
+    order = np.lexsort((ranks, keys))
+    keys, ranks = keys[order], ranks[order]
+    repeated = keys[1:] == keys[:-1]
+    last = np.append(~repeated, True)[: len(keys)]
+    tie = np.append(False, repeated & (ranks[1:] == ranks[:-1]))[: len(keys)]
+    return Greatest(np.sort(order[last]), np.sort(order[last & tie]))
+
+
 def undecided(records: Records) -> IntArray:
     """Indexes of records, one for each key of which several have the greatest value of the
     ordering column; ascending."""
@@ -23,11 +41,7 @@ def undecided(records: Records) -> IntArray:
         return np.empty(0, np.int64)
     keys = number_keys(records.keys)
     ranks = np.zeros(len(records), np.int64) if records.order is None else rank(records.order)
-    order = np.lexsort((ranks, keys))
-    keys, ranks = keys[order], ranks[order]
-    last = np.append(keys[1:] != keys[:-1], True)
-    tie = np.append(False, (keys[1:] == keys[:-1]) & (ranks[1:] == ranks[:-1]))
-    return np.sort(order[last & tie])
+    return greatest_rows(keys, ranks).tied
 
 
 def require_decided(records: Records, settings: LogSettings, location: str) -> None:
@@ -49,5 +63,5 @@ def require_decided(records: Records, settings: LogSettings, location: str) -> N
         expected=f"rows of a key that differ in {settings.ordering_column}"
         if settings.ordered
         else "one row of each key, since rows have no order here",
-        remedy="Keep the row of each key that counts, and repeat; nothing was committed",
+        remedy="Keep one row of each key and retry; nothing was committed",
     )

@@ -94,7 +94,7 @@ def kept_by_stitching(records: Records, mark: int, expired: int = -1) -> IntArra
 
     Keeps a record unless a later one of its key beats it, so that the block is right for every
     mark. A delete is beaten by deletes only: with an ordering column it stays in force after a
-    merge, when the upserts that are greater are no records any more. Drops what no view needs once
+    merge, when greater upserts are no longer records. Drops what no view needs once
     `mark` is recorded: upserts up to it, and deletes up to the instant `expired`, or up to the mark
     without an ordering column.
     """

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from tandem.distinct import IntArray
+from tandem.mergelog.rows.duplicates import greatest_rows
 from tandem.mergelog.rows.records import number_keys, rank
 from tandem.mergelog.state.log_table import LogSettings
 
@@ -70,17 +71,11 @@ class UniqueRows:
         return keys, rank(rows[settings.ordering_column].combine_chunks())
 
     def _reduced(self, rows: pa.Table, keys: IntArray, ranks: IntArray) -> pa.Table:
-        order = np.lexsort((ranks, keys))
-        keys, ranks = keys[order], ranks[order]
-        again = keys[1:] == keys[:-1]
-        last = np.append(~again, True)[: len(keys)]
-        tied = np.append(False, again & (ranks[1:] == ranks[:-1]))[: len(keys)] & last
-        examples = [
-            self._text(rows, int(at))
-            for at in np.sort(order[tied])[: SHOWN - len(self.repeated.examples)]
-        ]
-        self.repeated.add(Repeated(int(tied.sum()), examples))
-        return rows.take(pa.array(np.sort(order[last])))
+        greatest = greatest_rows(keys, ranks)
+        shown = greatest.tied[: SHOWN - len(self.repeated.examples)]
+        examples = [self._text(rows, int(at)) for at in shown]
+        self.repeated.add(Repeated(len(greatest.tied), examples))
+        return rows.take(pa.array(greatest.rows))
 
     def _text(self, rows: pa.Table, at: int) -> str:
         values = ((key, rows[key][at].as_py()) for key in self._settings.keys)

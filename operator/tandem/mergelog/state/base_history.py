@@ -1,7 +1,7 @@
 """Brings a version of the log up to a version of its base table: reads the commits in between.
 
 A restore is resolved as the engines do, and checked by its files. Never guesses: a commit that is
-gone, or whose meaning is not certain, is an error while there are unmerged records.
+gone, or whose meaning is unclear, is an error while there are unmerged records.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class BaseHistory:
                 resource=self._log.base.store.location,
                 field="version",
                 found=version,
-                expected=f"at least {state.base}, which the log has seen",
+                expected=f"at least {state.base}, which the log has recorded",
                 remedy="The base table was replaced: restore it, or remove its log",
             )
         commits = self._commits(state, version)
@@ -130,7 +130,7 @@ class BaseHistory:
 
     def _gap(self, found: str, expected: str) -> BaseHistoryGap:
         return BaseHistoryGap(
-            "commits of the base table are gone that decide which records are valid",
+            "commits that decide which records are valid are no longer in the base table's log",
             resource=self._log.base.store.location,
             field="version",
             found=found,
@@ -174,7 +174,7 @@ class BaseHistory:
         if len(same) == 1:
             return same[0]
         raise BaseReplaced(
-            f"which version the restore in version {commit.version} restored is not certain",
+            f"it is unclear which version the restore in version {commit.version} restored",
             resource=base.store.location,
             field="operationParameters.timestamp",
             found=time,
@@ -205,7 +205,7 @@ class BaseHistory:
                 resource=self._log.store.location,
                 field="version",
                 found=f"versions from {low} on",
-                expected=f"one that has looked at base version {version} or less",
+                expected=f"one that recorded base version {version} or less",
                 remedy=RESOLVE,
             )
         while low < high:
@@ -221,7 +221,7 @@ def require_same_table(base: Snapshot, state: LogState) -> None:
     """Check that the base table is the one that the log belongs to. Raises: BaseReplaced."""
     if base.version == state.base and base.metadata.id != state.base_id:
         raise BaseReplaced(
-            "the base table was made again at the same place",
+            "the base table was re-created at the same location",
             resource=base.location,
             field="metaData.id",
             found=base.metadata.id,

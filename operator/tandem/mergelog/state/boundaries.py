@@ -276,8 +276,8 @@ def _require_ordinary(commit: Commit, files: BaseFiles) -> None:
 def _contradiction(commit: Commit, found: str, expected: str) -> BaseReplaced:
     operation = commit.info.operation if commit.info else ""
     return BaseReplaced(
-        f"what {operation or 'an unknown operation'} in version {commit.version} means for the "
-        "unmerged records is not certain",
+        f"it is unclear whether the unmerged records are still valid after "
+        f"{operation or 'an unknown operation'} in version {commit.version}",
         field=f"version {commit.version}",
         found=found,
         expected=expected,

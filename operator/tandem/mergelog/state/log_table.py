@@ -316,7 +316,7 @@ def _column(base: Snapshot, field: str, name: str) -> str:
 
 def _invalid(base: Snapshot, field: str, found: str, expected: str) -> InvalidSpec:
     return InvalidSpec(
-        "the log of a merge-on-read table cannot be made",
+        "the log of a merge-on-read table cannot be created",
         resource=base.location,
         field=f"spec.mergeOnRead.{field}",
         found=found,

@@ -166,7 +166,7 @@ def success_app(operation_id: str) -> str:
 
 
 def closed_app(operation_id: str) -> str:
-    """`txn` application id that says: ended without success, no attempt may commit any more."""
+    """`txn` application id that says: ended without success, no further attempt may commit."""
     return f"tandem:{operation_id}:closed"
 
 

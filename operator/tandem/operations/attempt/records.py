@@ -133,7 +133,7 @@ def decode(data: bytes, model: type[_F], path: str, **expected: object) -> _F:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         raise ManifestInvalid(
-            "this file is truncated, damaged, or of another version of Tandem",
+            "this file is truncated, damaged, or written by another version of Tandem",
             resource=path,
             field=".".join(str(part) for part in first["loc"]),
             found=first["msg"],

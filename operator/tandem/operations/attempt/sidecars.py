@@ -15,7 +15,7 @@ def read_sidecar(store: Store, ref: SidecarRef) -> bytes:
         data = store.get(ref.path)
     except ObjectNotFound as error:
         raise ManifestInvalid(
-            "a file of the result is gone",
+            "a file of the result no longer exists",
             resource=ref.path,
             found="no such object",
             expected=f"{ref.size} bytes",

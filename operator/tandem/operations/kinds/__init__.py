@@ -12,6 +12,7 @@ Makes plans, jobs and change sets; never performs an effect and never commits.
     log_merge        `TableCompaction` of type `LogMerge`
     rewrite          what rewrites share
     row_level        what updates, deletes and merges share
+    statement_rounds which rows of a statement are evaluated next, and where
     statement_run    the progress of a statement, and what its commit changes
     table            package: the table as kinds see it
 """

@@ -24,14 +24,14 @@ from tandem.planning.compaction import plan_compaction
 from tandem.planning.layout import checked_columns
 from tandem.planning.model import CompactionPlan, CompactionRequest, SegmentRun
 from tandem.pruning.selection import Selection
-from tandem.reconcile.rewrite import RewriteDecision
 from tandem.spec.compaction import LayoutStrategy, TableCompaction
 from tandem.spec.status import Plan
 from tandem.statements.statement import parse_where
 from tandem.timeline import lineage
+from tandem.timeline.file_columns import TAG_CHUNK
 from tandem.timeline.live_tags import live_names, mentioned_names
 from tandem.timeline.names import NameRequest, SegmentNumbers, output_names
-from tandem.timeline.segment_files import TAG_CHUNK, decode_adds
+from tandem.timeline.segment_files import decode_adds
 from tandem.timeline.segments import layout_label, output_tags, segments
 
 
@@ -112,12 +112,8 @@ class CompactionKind(RewriteKind):
     # Committing
 
     def change(self, work: Work) -> ChangeSet:
-        assert work.decision is not None
-        decision = work.decision.payload
-        assert isinstance(decision, RewriteDecision)
-        plan, job = work.frozen
-        assert isinstance(job.job, RewriteJob)
-        order = job.job.layout
+        decision, order = self.to_commit(work)
+        plan, _ = work.frozen
         removed = self.removed(decision)
         runs = {output.run for output in published(work, decision)}
         names, numbers = self._names(work, removed.values(), runs)

@@ -143,7 +143,7 @@ class LogCompactionKind:
         )
         left = RunsLeft(applicable, frozenset(gone))
         if not applicable:
-            why = "no run has all of its blocks left"
+            why = "no run still has all of its blocks"
             return Decision(Verdict.SUPERSEDED, why, payload=left)
         return Decision(Verdict.COMMIT, payload=left)
 

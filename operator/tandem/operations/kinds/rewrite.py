@@ -13,7 +13,7 @@ from pyroaring import BitMap64
 from tandem.delta import dv, protocol
 from tandem.delta.actions import AddFile
 from tandem.errors import CountMismatch, LogGap, ManifestInvalid
-from tandem.jobs.formats import InputFile, RewriteJob
+from tandem.jobs.formats import InputFile, JobLayout, RewriteJob
 from tandem.jobs.results import OutputFile
 from tandem.locks.model import LockResource, segment
 from tandem.operations.attempt import paths
@@ -119,7 +119,7 @@ class RewriteKind:
             protocol.writes_deletion_vectors(snapshot.protocol, snapshot.metadata),
         )
         if decision.superseded:
-            nothing = "none of its inputs is left to replace"
+            nothing = "other commits have replaced all of its inputs"
             return Decision(Verdict.SUPERSEDED, nothing, payload=decision)
         return Decision(Verdict.COMMIT, payload=decision)
 
@@ -137,6 +137,15 @@ class RewriteKind:
             )
             self._decided = (grounds, decision)
         return self._decided[1]
+
+    def to_commit(self, work: Work) -> tuple[RewriteDecision, JobLayout | None]:
+        """The decision to commit, and the layout that the job gave the outputs."""
+        assert work.decision is not None
+        decision = work.decision.payload
+        assert isinstance(decision, RewriteDecision)
+        _, job = work.frozen
+        assert isinstance(job.job, RewriteJob)
+        return decision, job.job.layout
 
     def removed(self, decision: RewriteDecision) -> dict[str, AddFile]:
         """The live adds of `decision.removes` by logged path, at the version of the decision."""

@@ -8,26 +8,19 @@ kinds define the meaning of a statement and the job that evaluates it (`update.p
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import ClassVar, Generic
-
-import pyarrow as pa
-from pyroaring import BitMap64
 
 from tandem.delta import protocol
 from tandem.delta.actions import Metadata
 from tandem.delta.log import files as files_
 from tandem.delta.log.snapshot import Snapshot
 from tandem.errors import DeletionVectorsDisabled, ManifestInvalid, Reason
-from tandem.jobs.formats import InputFile, MergeJob, RoundRequest, StatementJob
-from tandem.jobs.results import OutputFile
+from tandem.jobs.formats import InputFile, MergeJob, StatementJob
 from tandem.locks.model import WHOLE_TABLE, LockResource, segment
 from tandem.operations.attempt import paths
-from tandem.operations.attempt.sidecars import read_sidecar
+from tandem.operations.kinds.statement_rounds import StatementRounds, absorbed, result_of_round
 from tandem.operations.kinds.statement_run import (
     CommitDescription,
-    Evaluation,
     S,
     StatementRun,
     change_set,
@@ -35,15 +28,12 @@ from tandem.operations.kinds.statement_run import (
 from tandem.operations.kinds.table.commit_history import CommitHistory
 from tandem.operations.kinds.table.job_files import input_file, require_inside
 from tandem.operations.kinds.table.merged import StatementLog
-from tandem.operations.kinds.table.snapshot_view import SnapshotView, VectorCache
+from tandem.operations.kinds.table.snapshot_view import VectorCache
 from tandem.operations.kinds.table.table_changes import verdict_of_table
 from tandem.operations.machine.events import Verdict
 from tandem.operations.model import ChangeSet, Decision, Planned, Work
-from tandem.operations.rounds.port import SmallRoundResult
 from tandem.pruning.selection import Selection
 from tandem.reconcile import statement as rule
-from tandem.reconcile.matches import InsertFile, RoundResult, round_result
-from tandem.reconcile.merge_sources import matched_sources
 from tandem.spec.status import Plan
 from tandem.spec.update import TableUpdate
 from tandem.timeline.segments import segment_name
@@ -52,8 +42,6 @@ MAX_SEGMENT_LOCKS = 1_000
 """A statement that concerns more segments locks the whole table, to keep the lock entry small."""
 
 MERGES_FIRST = "a LogMerge: the statement has to see the records of the log"
-
-_OfJob = rule.ReadyToCommit | rule.Evaluate | rule.Reexecute | rule.StatementConflict
 
 
 class RowLevelKind(ABC, Generic[S]):
@@ -174,57 +162,41 @@ class RowLevelKind(ABC, Generic[S]):
 
     # Reconciling
 
+    def _rounds(self, run: StatementRun[S]) -> StatementRounds:
+        spec, statement = self._resource.spec, run.statement
+        return StatementRounds(
+            run,
+            rule.Policy(
+                spec.isolation,
+                statement.deterministic,
+                spec.conflict.max_attempts,
+                inserts=self.inserts(statement),
+            ),
+            merges=self.merges,
+            selects=lambda snapshot: self.selects(statement, snapshot),
+            needs_job=lambda files: self.needs_job(statement, files),
+        )
+
     def load(self, work: Work, round_: int) -> None:
         plan, _ = work.frozen
         run = self._run
         if run is None or (round_ == 0 and run.progress is not None):
             run = self._begin(work)
-        result = self._round(work, round_)
+        rounds = self._rounds(run)
+        result = result_of_round(work, round_, merged=self.merges)
         if round_ == 0:
             run.settle(rule.start(plan.read_version, result))
             return
         request = work.requests[round_]
         if run.evaluation is None:
-            self._restore_request(work, run, request.table_version, round_)
+            rounds.restore_request(work, request.table_version, round_)
         if run.evaluation is None or run.request != request:
             raise ManifestInvalid(
                 "the round was requested for a state that no longer applies",
                 resource=paths.round_file(plan.operation_id, plan.attempt, round_, "request.json"),
             )
-        run.settle(_absorbed(run.evaluation, result))
+        run.settle(absorbed(run.evaluation, result))
         run.evaluation = run.request = None
-
-    def _round(self, work: Work, round_: int) -> RoundResult:
-        """The matches and insert files of a round. Raises: ManifestInvalid, CountMismatch."""
-        _, job = work.frozen
-        assert isinstance(job.job, StatementJob | MergeJob)
-        result = work.results[round_]
-        inputs = job.job.inputs if round_ == 0 else work.requests[round_].inputs
-        if result.matches is None:
-            raise ManifestInvalid(
-                "a statement's result has no matches",
-                resource=paths.rounds(result.operation_id, result.attempt),
-                field="matches",
-            )
-        data = read_sidecar(work.table.store, result.matches)
-        with pa.ipc.open_file(pa.BufferReader(data)) as reader:
-            table = reader.read_all()
-        return round_result(
-            table,
-            [file.logged_path for file in inputs],
-            _files(result.outputs, fresh=False),
-            fresh=_files(result.outputs, fresh=True),
-            merged=self.merges,
-        )
-
-    def _restore_request(self, work: Work, run: StatementRun[S], at: int, round_: int) -> None:
-        """Restore the request that an earlier process made at a version: the rule is
-        deterministic."""
-        view = run.history.view(at)
-        outcome = None if view is None else self._next_of_job(run, view)
-        if isinstance(outcome, rule.Evaluate | rule.Reexecute):
-            run.evaluation = outcome
-            run.request = self._request(run, work, outcome, round_)
 
     def decide(self, work: Work) -> Decision:
         refusal = verdict_of_table(work, self.protocol_kind, needs_vectors=True)
@@ -242,7 +214,8 @@ class RowLevelKind(ABC, Generic[S]):
         run = self._run
         assert run is not None
         latest = run.history.remember(snapshot)
-        outcome = self._ahead(work, run, latest) or self._next_of_job(run, latest)
+        rounds = self._rounds(run)
+        outcome = rounds.without_job(work, latest) or rounds.with_job(latest)
         if isinstance(outcome, rule.StatementConflict):
             return Decision(Verdict.CONFLICT, outcome.why, outcome.reason, payload=outcome)
         if isinstance(outcome, rule.ReadyToCommit):
@@ -253,143 +226,8 @@ class RowLevelKind(ABC, Generic[S]):
                 {run.settled.evaluated_at, outcome.progress.evaluated_at, outcome.at}
             )
             return Decision(Verdict.COMMIT, payload=outcome)
-        run.evaluation = outcome
-        run.request = self._request(run, work, outcome, max(work.results) + 1)
-        return Decision(Verdict.EVALUATE, outcome.why, evaluate=run.request)
-
-    def _ahead(
-        self, work: Work, run: StatementRun[S], latest: SnapshotView
-    ) -> rule.ReadyToCommit | None:
-        """The commit, if the rest can be evaluated without a job: rows of files whose statistics
-        rule out a match, and small rounds. None if the job is needed."""
-        while work.small_rounds.can_evaluate(work):
-            progress = run.progress
-            assert progress is not None
-            outcome = self._rule(run, latest, progress, small=True)
-            if isinstance(outcome, rule.ReadyToCommit):
-                return outcome
-            if isinstance(outcome, rule.Evaluate):
-                questions = self._questions(run, outcome)
-                if not self.needs_job(run.statement, len(questions)):
-                    run.progress = _absorbed(outcome, RoundResult(merged=self.merges))
-                    continue
-                view = run.history.view(outcome.at)
-                assert view is not None
-                view.prefetch(questions)
-                inputs = tuple(
-                    input_file(view, path, questions[path]) for path in sorted(questions)
-                )
-                answer = work.small_rounds.rows(work, inputs)
-                if answer is None:
-                    return None
-                run.progress = rule.absorb(outcome, self._taken(run, inputs, answer))
-            elif isinstance(outcome, rule.Reinsert):
-                answer = work.small_rounds.inserts(work, matched_sources(outcome.progress.matches))
-                if answer is None:
-                    return None
-                fresh = self._taken(run, (), answer).fresh
-                run.progress = rule.inserted(outcome.progress, fresh)
-            else:
-                return None
-        return None
-
-    def _taken(
-        self, run: StatementRun[S], inputs: Sequence[InputFile], answer: SmallRoundResult
-    ) -> RoundResult:
-        """Raises: CountMismatch."""
-        run.has_small_rounds = True
-        run.outputs |= {output.path: output for output in answer.outputs}
-        return round_result(
-            answer.matches,
-            [file.logged_path for file in inputs],
-            _files(answer.outputs, fresh=False),
-            fresh=_files(answer.outputs, fresh=True),
-            merged=self.merges,
-        )
-
-    def _next_of_job(self, run: StatementRun[S], latest: SnapshotView) -> _OfJob:
-        """The next step after the rounds of the job, without small rounds; rows that statistics
-        rule out are settled here."""
-        progress, settled = run.progress, run.settled
-        assert progress is not None
-        assert settled is not None
-        if run.has_small_rounds:
-            # The small rounds did not lead to a commit, but count as attempts.
-            progress = replace(settled, attempts=progress.attempts)
-            run.has_small_rounds = False
-            run.outputs.clear()
-        while True:
-            outcome = self._rule(run, latest, progress)
-            if not isinstance(outcome, rule.Evaluate | rule.Reexecute):
-                assert not isinstance(outcome, rule.Reinsert)
-                run.progress = progress
-                return outcome
-            if self.needs_job(run.statement, len(self._questions(run, outcome))):
-                run.progress = progress
-                return outcome
-            progress = _absorbed(outcome, RoundResult(merged=self.merges))
-
-    def _rule(
-        self,
-        run: StatementRun[S],
-        latest: SnapshotView,
-        progress: rule.StatementProgress,
-        *,
-        small: bool = False,
-    ) -> rule.Outcome:
-        spec = self._resource.spec
-        return rule.decide(
-            progress,
-            run.history.since(progress.evaluated_at, latest.snapshot),
-            view=run.history.view,
-            row_maps=run.history.row_maps,
-            policy=rule.Policy(
-                spec.isolation,
-                run.statement.deterministic,
-                spec.conflict.max_attempts,
-                inserts=self.inserts(run.statement),
-            ),
-            concerned=lambda at, rows: self._concerned(run, at, rows),
-            small=small,
-        )
-
-    def _concerned(
-        self, run: StatementRun[S], at: int, rows: Mapping[str, BitMap64]
-    ) -> Mapping[str, BitMap64]:
-        """`rows` without those of files whose statistics rule out a match."""
-        view = run.history.view(at)
-        assert view is not None
-        files = files_.with_paths(view.snapshot.files, rows)
-        selected = self.selects(run.statement, view.snapshot).paths(files)
-        return {path: positions for path, positions in rows.items() if path in selected}
-
-    def _questions(
-        self, run: StatementRun[S], evaluation: Evaluation
-    ) -> Mapping[str, BitMap64 | None]:
-        """The rows to evaluate by file (None: all live ones), without files that cannot match."""
-        if isinstance(evaluation, rule.Evaluate):
-            return evaluation.rows
-        view = run.history.view(evaluation.at)
-        assert view is not None
-        selects = self.selects(run.statement, view.snapshot)
-        return dict.fromkeys(sorted(selects.paths(view.snapshot.files)))
-
-    def _request(
-        self, run: StatementRun[S], work: Work, evaluation: Evaluation, round_: int
-    ) -> RoundRequest:
-        plan, _ = work.frozen
-        view = run.history.view(evaluation.at)
-        assert view is not None
-        questions = self._questions(run, evaluation)
-        view.prefetch(questions)
-        return RoundRequest(
-            operation_id=plan.operation_id,
-            attempt=plan.attempt,
-            round=round_,
-            table_version=evaluation.at,
-            part=self.inserts(run.statement) and isinstance(evaluation, rule.Evaluate),
-            inputs=tuple(input_file(view, path, questions[path]) for path in sorted(questions)),
-        )
+        request = rounds.request(work, outcome, max(work.results) + 1)
+        return Decision(Verdict.EVALUATE, outcome.why, evaluate=request)
 
     # Committing
 
@@ -402,18 +240,6 @@ class RowLevelKind(ABC, Generic[S]):
         inserted = sum(written[path].rows for path in run.commit.fresh)
         described = self.commit_description(run.statement, run.commit, inserted)
         return change_set(work, run, written, described, self._resource.spec.isolation)
-
-
-def _absorbed(evaluation: Evaluation, result: RoundResult) -> rule.StatementProgress:
-    if isinstance(evaluation, rule.Evaluate):
-        return rule.absorb(evaluation, result)
-    return rule.start(
-        evaluation.at, result, attempts=evaluation.attempts, round_history=evaluation.round_history
-    )
-
-
-def _files(outputs: Sequence[OutputFile], *, fresh: bool) -> list[InsertFile]:
-    return [InsertFile(o.path, o.rows) for o in outputs if o.fresh is fresh]
 
 
 def _locks(names: tuple[str, ...]) -> tuple[LockResource, ...]:

@@ -23,7 +23,6 @@ from tandem.planning.segment_rewrite import (
     SegmentRewriteRequest,
     plan_segment_rewrite,
 )
-from tandem.reconcile.rewrite import RewriteDecision
 from tandem.spec.segment_rewrite import SegmentRewrite
 from tandem.spec.status import Plan
 from tandem.timeline.segment_files import decode_adds
@@ -91,12 +90,8 @@ class SegmentRewriteKind(RewriteKind):
         return JobLayout(strategy="Sort", columns=found)
 
     def change(self, work: Work) -> ChangeSet:
-        assert work.decision is not None
-        decision = work.decision.payload
-        assert isinstance(decision, RewriteDecision)
-        plan, job = work.frozen
-        assert isinstance(job.job, RewriteJob)
-        order = job.job.layout
+        decision, order = self.to_commit(work)
+        plan, _ = work.frozen
         label = layout_label(order.strategy, order.columns) if order is not None else ""
         removed = self.removed(decision)
         # The current ones: other writers may have changed their tags since.

@@ -1,6 +1,6 @@
 """The progress of a statement in one attempt, and what its commit changes.
 
-Evaluates nothing, and does not decide on the next step: that is done by `row_level` and
+Evaluates nothing, and does not decide on the next step: that is done by `statement_rounds` and
 `tandem.reconcile.statement`.
 """
 

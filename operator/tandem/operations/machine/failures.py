@@ -99,7 +99,7 @@ def _closing_failed(state: OperationState, closing: Closing, event: EffectFailed
         return close(state, closing)
     meant = closing.ending
     message = f"{meant.message}; the attempt could not be closed: {event.message}. A later run "
-    message += "may go on with it"
+    message += "may resume it"
     resumes = meant.phase is Phase.SUSPENDED or meant.reason in UNRECORDED
     ending = (
         replace(meant, message=message)

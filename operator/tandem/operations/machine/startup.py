@@ -100,7 +100,7 @@ def earlier_found(state: OperationState, event: EarlierFound) -> Transition:
             do(state, Point.PLAN) if state.request.stop is None else stop(state, state.request.stop)
         )
     if event.alive:
-        message = f"attempt {event.attempt} is being worked on by {event.alive}"
+        message = f"attempt {event.attempt} is being run by {event.alive}"
         return end(state, Ending(Phase.FAILED, Reason.ALREADY_RUNNING, message, event.attempt))
     if event.attempt > log.abandoned:
         return _take_over(_work_on(state, event.attempt), event)

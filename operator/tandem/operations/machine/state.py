@@ -43,7 +43,7 @@ class LogState:
     """What the log shows as of `version`, the version that was read last (-1: none yet).
 
     `succeeded` is the attempt that committed and `abandoned` the highest one declared dead (0:
-    none); if `closed`, no attempt may commit any more. `unreadable` are versions that refer to a
+    none); if `closed`, no further attempt may commit. `unreadable` are versions that refer to a
     data file that is gone, so that no plan can be made on them.
     """
 

@@ -32,7 +32,7 @@ def sentences(
     lines += [sentence for met in found.met or () for sentence in of_met(met)]
     unattributed = found.rows_masked - sum(met.rows_masked or 0 for met in found.met or ())
     if unattributed > 0:
-        lines.append(f"{counted(unattributed, 'row')} masked whose inputs are gone")
+        lines.append(f"{counted(unattributed, 'row')} masked because their inputs are gone")
     if found.bins_dropped:
         bins = counted(found.bins_dropped, "bin")
         lines.append(f"{bins} left out: inputs had changed, and there are no deletion vectors")

@@ -221,7 +221,7 @@ class _Files:
             table=self.spec.table,
             data_prefix=self.spec.data_prefix,
             target_file_size=job.target_file_size,
-            spellings=logged_partition_values(
+            logged_values=logged_partition_values(
                 self.spec.table,
                 inputs,
                 [name.lower() for name in new],
@@ -289,9 +289,9 @@ class _Merge:
         clauses = np.full(table.num_rows, -1, dtype=np.int64)
         pairs = self.local.matched_rows(target, self.copy.rows, found)
         clauses[found.target] = self.local.clause_numbers("Matched", pairs)
-        alone = np.flatnonzero(sources < 0)
-        left = self.local.unmatched_rows(target, alone, "NotMatchedBySource")
-        clauses[alone] = self.local.clause_numbers("NotMatchedBySource", left)
+        unmatched = np.flatnonzero(sources < 0)
+        left = self.local.unmatched_rows(target, unmatched, "NotMatchedBySource")
+        clauses[unmatched] = self.local.clause_numbers("NotMatchedBySource", left)
         updated, deleted = [], []
         for clause in self.local.clauses:
             places = np.flatnonzero(clauses == clause.number)
@@ -349,8 +349,8 @@ class _Merge:
         for clause in self.local.when("NotMatched"):
             chosen = missing[clauses == clause.number]
             if len(chosen):
-                alone = self.local.unmatched_rows(self.copy.rows, chosen, "NotMatched")
-                written.append(_written(clause, alone, empty, chosen))
+                unmatched = self.local.unmatched_rows(self.copy.rows, chosen, "NotMatched")
+                written.append(_written(clause, unmatched, empty, chosen))
         outputs = self.files.write(pa.concat_tables(written), fresh=True)[0] if written else []
         return SmallRoundResult(MATCHES.empty_table(), tuple(outputs))
 

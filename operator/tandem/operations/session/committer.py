@@ -131,7 +131,7 @@ class Committer:
     def abandon_unowned(self, work: Work, attempt: int, why: str, session: str) -> bool:
         """Commit that the attempts up to this one, on which no process works, are dead. False,
         without a commit, if a success is visible or the last one's owner has ended the operation.
-        Raises: AlreadyExists if other writers were faster every time, StorageError."""
+        Raises: AlreadyExists if other writers committed first every time, StorageError."""
         self.refresh(work)
         if commit_actions.txn_markers(work.snapshot, self._id).succeeded:
             return False
@@ -203,7 +203,7 @@ class Committer:
                 continue
             # Check again: it counts once the table shows it.
         return EffectFailed(
-            effect, Reason.CONFLICT, "other writers were faster every time", retryable=True
+            effect, Reason.CONFLICT, "other writers committed first every time", retryable=True
         )
 
     def _visible(self, work: Work, result: OperationResult) -> Event:

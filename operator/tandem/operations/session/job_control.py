@@ -143,7 +143,7 @@ def read_result(work: Work, attempt: int, round_: int) -> None:
     )
     if result is None:
         raise ManifestInvalid(
-            "the result is gone",
+            "the result no longer exists",
             resource=path,
             found="no such object",
             expected="the result that existed a moment ago",
@@ -186,11 +186,11 @@ def check_outputs(store: Store, operation_id: str, attempt: int, change: ChangeS
     for output in change.outputs:
         if there.get(output.add.path) != output.add.size:
             raise OutputMissing(
-                "a file that the job wrote is gone before it could be committed",
+                "a file that the job wrote was deleted before the commit",
                 resource=output.add.path,
                 found=f"{there.get(output.add.path, 'no')} bytes",
                 expected=f"{output.add.size} bytes",
-                remedy="Is this table vacuumed without retention?",
+                remedy="Is this table vacuumed with a retention of zero?",
             )
 
 

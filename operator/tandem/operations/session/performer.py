@@ -1,7 +1,7 @@
 """Performs effects on the store, the log, the locks and the jobs. One method per point.
 
-An exception of an effect becomes an event here, in one place, so that `step` decides what a
-failure means. `interceptor` is a hook for tests: it wraps every effect.
+An exception of an effect becomes an event, so that `step` decides what a failure
+means. `interceptor` is a hook for tests: it wraps every effect.
 """
 
 from __future__ import annotations
@@ -10,17 +10,10 @@ from collections.abc import Callable
 
 from tandem.delta import protocol
 from tandem.errors import (
-    AccessDenied,
-    AlreadyExists,
-    DataFileMissing,
     ManifestInvalid,
     ObjectNotFound,
-    OutputMissing,
     RowMapInvalid,
-    StorageError,
-    StorageFull,
     TandemError,
-    Unreachable,
 )
 from tandem.locks.model import CommitLease, Granted, LockRequest
 from tandem.operations.attempt import garbage, paths, records
@@ -34,10 +27,8 @@ from tandem.operations.machine.events import (
     CommitFound,
     CommitLost,
     CommitRefused,
-    CommitUnknown,
     Decided,
     EffectDone,
-    EffectFailed,
     Ending,
     Event,
     LocksGranted,
@@ -54,24 +45,9 @@ from tandem.operations.ports import AttemptKey, Ports
 from tandem.operations.report.explain import Explainer
 from tandem.operations.session import commit_actions, job_control, recovery
 from tandem.operations.session.committer import Committer
+from tandem.operations.session.error_events import failure_of
 from tandem.operations.session.options import Interceptor, PerformerOptions, passthrough
 from tandem.spec.common import Operation
-
-_FRESH = (ManifestInvalid, RowMapInvalid, OutputMissing, DataFileMissing)
-"""Failures that another attempt, with a plan of its own, may not meet."""
-
-
-def failure_of(effect: Effect, error: TandemError) -> Event:
-    """What an error of an effect means to the machine."""
-    if isinstance(error, Unreachable):
-        return EffectFailed(effect, error.reason, str(error), retryable=True, patient=True)
-    lasting = isinstance(error, AccessDenied | StorageFull | ObjectNotFound | AlreadyExists)
-    passing = isinstance(error, StorageError) and not lasting
-    # The outcome of a put is never assumed: it is looked up first.
-    if effect.point is Point.PUT_COMMIT and passing:
-        return CommitUnknown()
-    fresh = isinstance(error, (*_FRESH, ObjectNotFound))
-    return EffectFailed(effect, error.reason, str(error), retryable=passing, fresh=fresh)
 
 
 class Performer:
@@ -337,8 +313,8 @@ class Performer:
         work, change = self.work, self.work.change
         assert change is not None
         if work.rounds > 1 and self._committer.version_is_taken(work):
-            # Beside a busy writer the evaluation takes as long as its commits are apart: begin the
-            # next round at once, instead of writing what is in vain.
+            # The evaluation takes as long as a busy writer's commits are apart: begin the next
+            # round at once, instead of writing files that no commit can use.
             return CommitLost()
         folder = paths.deletion_vectors(self._id, effect.attempt)
         work.vectors = commit_actions.write_vectors(self._store, folder, change, work.vectors)

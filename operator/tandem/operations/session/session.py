@@ -25,7 +25,8 @@ from tandem.operations.machine.state import Limits, OperationState, Request
 from tandem.operations.machine.step import step
 from tandem.operations.model import Identity
 from tandem.operations.ports import Clock
-from tandem.operations.session.performer import Performer, failure_of
+from tandem.operations.session.error_events import failure_of
+from tandem.operations.session.performer import Performer
 from tandem.spec.common import Operation
 from tandem.spec.status import Phase
 

@@ -103,7 +103,7 @@ def _with_log(table: Table, adopted: AdoptedTable, clock: Clock, nonces: Nonces)
     log = MergeLog(table.log)
     if not ensure_log(log, settings, now_ms=clock.now_ms(), nonce=nonces.nonce()):
         return adopted
-    changed = ", ".join(filter(None, (adopted.changed, "made the log of upserts and deletes")))
+    changed = ", ".join(filter(None, (adopted.changed, "created the log of upserts and deletes")))
     return replace(adopted, changed=changed)
 
 
@@ -128,7 +128,7 @@ def preview(table: Table) -> AdoptedTable:
         check_settings(snapshot, LogSettings(wanted.keys, wanted.ordering_column or ""))
         if not upgrade:
             check_base(snapshot)
-        changes.append("would make the log of upserts and deletes")
+        changes.append("would create the log of upserts and deletes")
     return AdoptedTable(snapshot, Reason.ADOPTED, ", ".join(changes))
 
 
@@ -225,7 +225,7 @@ def _enable_deletion_vectors(
         if _put(table, snapshot.version + 1, [info, new, metadata], nonces.nonce()):
             changed = "enabled deletion vectors"
         snapshot = table.log.update(snapshot)
-    raise AlreadyExists("other writers were faster every time", resource=table.location)
+    raise AlreadyExists("other writers committed first every time", resource=table.location)
 
 
 def _put(table: Table, version: int, actions: list[Action], token: str) -> bool:

@@ -8,7 +8,7 @@ from tandem.operations.kinds.table.time_column import time_column
 from tandem.planning.auto.child_compactions import TableId
 from tandem.planning.auto.decide import decide
 from tandem.planning.auto.model import AutoCompactionDecision, TableFacts
-from tandem.planning.auto.schedule_times import spelled
+from tandem.planning.auto.schedule_times import kubernetes_time
 from tandem.spec.status import NextCompaction, NextRun
 from tandem.spec.table import LakeTable
 from tandem.timeline.segments import segments
@@ -38,15 +38,15 @@ def next_compaction(decision: AutoCompactionDecision, why: str) -> NextCompactio
     """The decision as a field of a LakeTable's status. Pure."""
     return NextCompaction(
         what=decision.next_what,
-        next_time=spelled(decision.next_ms) if decision.next_ms is not None else None,
+        next_time=kubernetes_time(decision.next_ms) if decision.next_ms is not None else None,
         why=why,
         schedules=tuple(
             NextRun(
                 id=state.line,
                 cron=state.cron,
                 type=state.type,
-                since=spelled(state.since_ms),
-                next_time=spelled(state.next_ms) if state.next_ms is not None else None,
+                since=kubernetes_time(state.since_ms),
+                next_time=kubernetes_time(state.next_ms) if state.next_ms is not None else None,
             )
             for state in decision.schedules
         )

@@ -12,7 +12,7 @@ from tandem.operations.report.status import rfc3339
 from tandem.planning.auto.child_compactions import TableId
 from tandem.planning.auto.log import decide_log
 from tandem.planning.auto.model import AutoCompactionDecision
-from tandem.planning.auto.schedule_times import spelled
+from tandem.planning.auto.schedule_times import kubernetes_time
 from tandem.spec.log_compaction import DEFAULT_MAX_BLOCK_BYTES, MergeOnRead
 from tandem.spec.status import LogStatus, NextLogAction, TableStatus
 from tandem.spec.table import LakeTable
@@ -56,7 +56,7 @@ def next_log_action(decision: AutoCompactionDecision, why: str) -> NextLogAction
     """The decision as a field of a LakeTable's status. Pure."""
     return NextLogAction(
         what=decision.next_what,
-        next_time=spelled(decision.next_ms) if decision.next_ms is not None else None,
+        next_time=kubernetes_time(decision.next_ms) if decision.next_ms is not None else None,
         why=why,
     )
 

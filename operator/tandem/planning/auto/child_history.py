@@ -23,7 +23,7 @@ def last_ended(children: Iterable[ChildState], line: str) -> ChildState | None:
     return max(ended, default=None, key=lambda child: (child.last_ms, child.retries, child.name))
 
 
-def still(child: ChildState) -> str:
+def busy_reason(child: ChildState) -> str:
     return f"{child.display} is {'suspended' if child.phase == Phase.SUSPENDED else 'at work'}."
 
 
@@ -50,7 +50,7 @@ def after_failure(
     return last.last_ms + wait, why
 
 
-def beyond(
+def beyond_history_limits(
     history: HistoryLimits, children: Sequence[ChildState], lines: Iterable[str]
 ) -> tuple[str, ...]:
     """Finished children beyond the limits, oldest first. The last one of each of the `lines`

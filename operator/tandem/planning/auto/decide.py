@@ -30,7 +30,13 @@ from tandem.planning.auto.child_compactions import (
     scheduled_spec,
     zone_of,
 )
-from tandem.planning.auto.child_history import after_failure, beyond, last_ended, still, unfinished
+from tandem.planning.auto.child_history import (
+    after_failure,
+    beyond_history_limits,
+    busy_reason,
+    last_ended,
+    unfinished,
+)
 from tandem.planning.auto.model import (
     AutoCompactionDecision,
     AutoCompactionWait,
@@ -92,7 +98,7 @@ def decide(
     states = tuple(_states(policy, table.id, children, now_ms, since or {}))
     candidates, notes = _due(policy, table, children, now_ms, states)
     lines = {MINOR_LINE, *(state.line for state in states)}
-    delete = beyond(policy.history, children, lines)
+    delete = beyond_history_limits(policy.history, children, lines)
     coming = [each.ready_ms for each in candidates if each.ready_ms > now_ms]
     coming += [state.next_ms for state in states if state.next_ms is not None]
     ready = sorted((c for c in candidates if c.ready_ms <= now_ms), key=lambda c: c.rank)
@@ -191,7 +197,7 @@ def _minor(
     assert policy.minor is not None
     running = unfinished(children, MINOR_LINE)
     if running is not None:
-        return None, still(running)
+        return None, busy_reason(running)
     held = frozenset[str]().union(*(c.segments or () for c in children if c.at_work))
     request = CompactionRequest(
         CompactionType.MINOR,
@@ -249,7 +255,7 @@ def _scheduled(
     name = scheduled_name(table, state.type, state.line, run_ms or 0)
     running = unfinished(children, state.line)
     if running is not None:
-        return None, still(running)
+        return None, busy_reason(running)
     if run_ms is None:
         return None, ""
     ready_ms, why, retries = _after_failed_run(children, state.line)

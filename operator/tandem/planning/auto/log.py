@@ -27,7 +27,13 @@ from tandem.planning.auto.child_compactions import (
     log_merge_spec,
     log_name,
 )
-from tandem.planning.auto.child_history import after_failure, beyond, last_ended, still, unfinished
+from tandem.planning.auto.child_history import (
+    after_failure,
+    beyond_history_limits,
+    busy_reason,
+    last_ended,
+    unfinished,
+)
 from tandem.planning.auto.model import AutoCompactionDecision, AutoCompactionWait, ChildState
 from tandem.spec.fields import format_duration
 from tandem.spec.log_compaction import (
@@ -74,7 +80,7 @@ def decide_log(
         _add(_merge(policy.merge, table, log, children), found, notes)
     if policy.log_compaction is not None:
         _add(_compaction(policy.log_compaction, table, log, children), found, notes)
-    delete = beyond(HISTORY, children, LOG_LINES)
+    delete = beyond_history_limits(HISTORY, children, LOG_LINES)
     later = [each for each in found if each.ready_ms > now_ms]
     wake_ms = min((each.ready_ms for each in later), default=None)
     ready = [each for each in found if each.ready_ms <= now_ms]
@@ -111,7 +117,7 @@ def _merge(
     """A merge, or why the clock alone does not bring one."""
     running = unfinished(children, LOG_MERGE_LINE)
     if running is not None:
-        return still(running)
+        return busy_reason(running)
     blocks = log.state.unmerged
     if not blocks:
         return "The table holds all records of the log."
@@ -139,7 +145,7 @@ def _compaction(
     """A log compaction, or why the clock alone does not bring one."""
     running = unfinished(children, LOG_COMPACTION_LINE)
     if running is not None:
-        return still(running)
+        return busy_reason(running)
     counts, least = log.counts, policy.min_blocks
     if counts.least < least:
         last = "log compaction" if counts.since_compaction < counts.since_merge else "merge"

@@ -98,6 +98,6 @@ def _ms(moment: datetime) -> int:
     return (moment - _EPOCH) // _MILLISECOND
 
 
-def spelled(ms: int) -> str:
+def kubernetes_time(ms: int) -> str:
     """A time as Kubernetes writes it."""
     return (_EPOCH + ms // 1000 * timedelta(seconds=1)).strftime("%Y-%m-%dT%H:%M:%SZ")

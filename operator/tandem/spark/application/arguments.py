@@ -167,7 +167,7 @@ def _lists(spec: Mapping[str, Any]) -> Iterator[InvalidText]:
         if items is None:
             continue
         if not isinstance(items, list):
-            yield InvalidText(path, type(items).__name__, "a list of texts")
+            yield InvalidText(path, type(items).__name__, "a list of strings")
             continue
         for index, item in enumerate(items):
             if not isinstance(item, str):

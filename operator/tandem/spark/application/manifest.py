@@ -20,7 +20,12 @@ from tandem.jobs.runner import JobRequest, JobStatus
 from tandem.spark.application import template as templates
 from tandem.spark.application.pods import SECURITY, complete_pods
 from tandem.spark.application.policy import TemplatePolicy, require_listed, require_restricted
-from tandem.spark.application.port import ApplicationBuilder, ApplicationSettings, JobOwner
+from tandem.spark.application.port import (
+    ApplicationBuilder,
+    ApplicationSettings,
+    JobOwner,
+    JobPlacement,
+)
 from tandem.spark.application.setting_checks import check_patterns
 from tandem.spark.application.sizes import MIB, JobSizes, PodSize, sizes
 from tandem.spark.application.status import (
@@ -42,6 +47,7 @@ __all__ = [
     "ApplicationSettings",
     "DriverTimeouts",
     "JobOwner",
+    "JobPlacement",
     "KubeflowApplications",
     "build",
     "classify",
@@ -113,11 +119,10 @@ class KubeflowApplications:
         without, made = (
             build(
                 _ANY_JOB,
-                settings=self.settings,
-                owner=_PLACEHOLDER_OWNER,
-                namespace="",
-                template=piece,
-                service_account=service_account,
+                JobPlacement(
+                    _PLACEHOLDER_OWNER, "", template=piece, service_account=service_account
+                ),
+                self.settings,
             )["spec"]
             for piece in (None, template)
         )
@@ -129,30 +134,14 @@ class KubeflowApplications:
             field="spec.sparkTemplate",
         )
 
-    def build(
-        self,
-        request: JobRequest,
-        *,
-        owner: JobOwner,
-        namespace: str,
-        template: Mapping[str, Any] | None = None,
-        secret_name: str | None = None,
-        service_account: str = "",
-        labels: Mapping[str, str] | None = None,
-    ) -> Json:
+    def build(self, request: JobRequest, placement: JobPlacement) -> Json:
         # The caller may not have checked the template.
-        whose = f"{owner.kind}/{owner.name}"
-        self.check(template, resource=whose, service_account=service_account)
-        return build(
-            request,
-            settings=self.settings,
-            owner=owner,
-            namespace=namespace,
-            template=template,
-            secret_name=secret_name,
-            service_account=service_account,
-            labels=labels,
+        self.check(
+            placement.template,
+            resource=placement.resource,
+            service_account=placement.service_account,
         )
+        return build(request, placement, self.settings)
 
     def classify(
         self,
@@ -176,33 +165,15 @@ class KubeflowApplications:
         return f"sparkoperator.k8s.io/app-name={name}"
 
 
-def build(
-    request: JobRequest,
-    *,
-    settings: ApplicationSettings,
-    owner: JobOwner,
-    namespace: str,
-    template: Mapping[str, Any] | None = None,
-    secret_name: str | None = None,
-    service_account: str = "",
-    labels: Mapping[str, str] | None = None,
-) -> Json:
+def build(request: JobRequest, placement: JobPlacement, settings: ApplicationSettings) -> Json:
     """The `SparkApplication` of one attempt. The same arguments give the same object.
-
-    Args:
-        template: the resource's `sparkTemplate`, merged over `settings.template`.
-        secret_name: a Secret whose keys become environment variables of driver and executors.
-            Credentials never occur in arguments or anywhere else in the object.
-        service_account: that of the table's storage, instead of the settings'; ignored if there is
-            a Secret.
-        labels: additional labels; names of resources are shortened by `label_value`.
 
     Raises: InvalidSpec that names the path that a template must not set, or if a name is not a
         DNS-1035 label.
     """
     _check_name(request.name)
-    whose = f"{owner.kind}/{owner.name}"
-    templates.check(template, resource=whose, field="spec.sparkTemplate")
+    template, owner, secret_name = placement.template, placement.owner, placement.secret_name
+    templates.check(template, resource=placement.resource, field="spec.sparkTemplate")
     users = templates.merge(settings.template or {}, template or {})
     conf = templates.texts((users.get("spec") or {}).get("sparkConf") or {})
     user_spec = users.get("spec") or {}
@@ -217,7 +188,7 @@ def build(
         distributed=distributed,
     )
     # If a table has both, the Secret is used.
-    account = "" if secret_name else service_account
+    account = "" if secret_name else placement.service_account
     defaults = _defaults(request, settings, size, account or settings.service_account)
     for (part, key), setting in _SIZE_KEYS.items():
         if setting in conf:
@@ -229,7 +200,7 @@ def build(
     # One after the other, so that a null in the resource's template removes the value below it.
     merged = templates.merge(merged, template or {})
     spec = merged.setdefault("spec", {})
-    complete_pods(spec, secret_name, alone=not size.executors)
+    complete_pods(spec, secret_name, driver_only=not size.executors)
     spec.update(
         {
             "type": "Python",
@@ -250,7 +221,7 @@ def build(
         "kind": "SparkApplication",
         "metadata": {
             "name": request.name,
-            "namespace": namespace,
+            "namespace": placement.namespace,
             "ownerReferences": [owner.reference()],
             "labels": {
                 **templates.texts(metadata.get("labels") or {}),
@@ -258,7 +229,7 @@ def build(
                 "tandem.dev/kind": owner.kind,
                 OPERATION_LABEL: label_value(request.operation_id),
                 ATTEMPT_LABEL: str(request.attempt),
-                **{key: label_value(value) for key, value in (labels or {}).items()},
+                **{key: label_value(value) for key, value in placement.labels.items()},
             },
             "annotations": {
                 **templates.texts(metadata.get("annotations") or {}),

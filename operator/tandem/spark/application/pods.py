@@ -26,7 +26,7 @@ SCRATCH: Final = "/tmp"
 _SCRATCH_VOLUME: Final = "tandem-tmp"
 
 
-def complete_pods(spec: Json, secret_name: str | None, *, alone: bool) -> None:
+def complete_pods(spec: Json, secret_name: str | None, *, driver_only: bool) -> None:
     """Add credentials; no token of the API server if the job uses none; and a pod template with
     everything that must also apply in a cluster without the Spark operator's webhook, since only
     the webhook applies the fields outside the template."""
@@ -40,7 +40,7 @@ def complete_pods(spec: Json, secret_name: str | None, *, alone: bool) -> None:
         if pod.get("securityContext"):
             main["securityContext"] = pod["securityContext"]
         ours: Json = {"spec": {"containers": [main]}}
-        if alone or part == "executor":
+        if driver_only or part == "executor":
             ours["spec"]["automountServiceAccountToken"] = False
         pod["template"] = templates.merge(ours, pod.get("template") or {})
         containers = pod["template"].setdefault("spec", {}).setdefault("containers", [])

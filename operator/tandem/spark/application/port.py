@@ -63,6 +63,32 @@ class ApplicationSettings:
     patience: DriverTimeouts = field(default_factory=DriverTimeouts)
 
 
+@dataclass(frozen=True, slots=True)
+class JobPlacement:
+    """For which resource a job runs, where, and with which settings of that resource and its table.
+
+    Attributes:
+        template: the resource's `sparkTemplate`, merged over `ApplicationSettings.template`.
+        secret_name: a Secret whose keys become environment variables of driver and executors.
+            Credentials never occur in arguments or anywhere else in the object.
+        service_account: that of the table's storage, instead of the settings'; ignored if there is
+            a Secret.
+        labels: additional labels; names of resources are shortened by `label_value`.
+    """
+
+    owner: JobOwner
+    namespace: str
+    template: Mapping[str, Any] | None = None
+    secret_name: str | None = None
+    service_account: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def resource(self) -> str:
+        """The resource, for errors."""
+        return f"{self.owner.kind}/{self.owner.name}"
+
+
 class ApplicationBuilder(Protocol):
     """What `tandem.kube.controllers.operation.spark_jobs` knows of a Spark operator's resources."""
 
@@ -82,17 +108,7 @@ class ApplicationBuilder(Protocol):
         policy refuses."""
         ...
 
-    def build(
-        self,
-        request: JobRequest,
-        *,
-        owner: JobOwner,
-        namespace: str,
-        template: Mapping[str, Any] | None = None,
-        secret_name: str | None = None,
-        service_account: str = "",
-        labels: Mapping[str, str] | None = None,
-    ) -> Json:
+    def build(self, request: JobRequest, placement: JobPlacement) -> Json:
         """The whole object to create. Raises: InvalidSpec."""
         ...
 

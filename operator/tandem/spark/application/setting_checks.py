@@ -13,7 +13,7 @@ from tandem.spark.application.arguments import InvalidText, arguments, shown
 
 OPTION: Final = "--template-allow"
 VALUE: Final = "templateAllow"
-NOT_LISTED: Final = "it is not among what templates may set"
+NOT_LISTED: Final = "templates may not set it"
 
 _PATTERN = re.compile(r"(?:spark|spec|metadata)(?:\.[A-Za-z0-9_-]+|\.\*)+")
 _CONTAINERS: Final = ("containers", "initContainers", "sidecars")
@@ -84,7 +84,7 @@ _WHY: Final = (
     (r"spark\.hadoop\.", "the Spark operator, which submits, would use it with its own rights"),
     (r"spark\.(kerberos|security)\.", "it names files of the Spark operator's pod"),
     (r"spark\.(yarn|mesos|deploy|standalone)\.", "it is for another cluster manager"),
-    (r"spark\.kubernetes\.", "it is none of those that only shape the job's pods"),
+    (r"spark\.kubernetes\.", "it does more than shape the job's pods"),
 )
 _SETTINGS: Final = "a setting of docs/template-policy.md"
 _FIELDS: Final = "a field of docs/template-policy.md"

@@ -46,7 +46,7 @@ STATES: Final[Mapping[str, tuple[JobPhase, str]]] = {
     RUNNING: (JobPhase.RUNNING, ""),
     SUCCEEDING: (JobPhase.RUNNING, "its driver has succeeded"),
     COMPLETED: (JobPhase.ENDED, ""),
-    FAILING: (JobPhase.RUNNING, "its driver has failed; the Spark operator is concluding"),
+    FAILING: (JobPhase.RUNNING, "its driver has failed; the Spark operator is finishing"),
     FAILED: (JobPhase.FAILED, ""),
     SUBMISSION_FAILED: (JobPhase.FAILED, ""),
     PENDING_RERUN: (JobPhase.STARTING, "its spec was changed, so that it runs again"),
@@ -113,8 +113,8 @@ def classify(
     """A job's status.
 
     Args:
-        application: None if it does not exist (any more): then the job is `UNKNOWN`, and the engine
-            looks for its result.
+        application: None if there is none: then the job is `UNKNOWN`, and the engine looks for
+            its result.
         driver_pod: None if it does not exist, or is not needed (`needs_pod`).
         now_ms: the time, for `patience`, in Unix milliseconds; None: a hanging driver never fails.
     """
@@ -127,7 +127,7 @@ def classify(
     state = state_of(application)
     log = _log(application, pod)
     phase, message = STATES.get(
-        state, (JobPhase.RUNNING, f"the Spark operator says {state}, which is not known here")
+        state, (JobPhase.RUNNING, f"the Spark operator says {state}, which is an unknown state")
     )
     if phase is JobPhase.FAILED:
         return _failed(application, pod, state, log, now_ms, patience)
@@ -222,13 +222,13 @@ def _eviction(pod: Mapping[str, Any]) -> str:
     status = pod.get("status") or {}
     if status.get("reason") in _EVICTED:
         message = _line(status.get("message") or "")
-        return f"the driver's pod was taken away: {status['reason']}" + (
+        return f"the driver's pod was removed: {status['reason']}" + (
             f": {message}" if message else ""
         )
     disruption = _condition(pod, "DisruptionTarget")
     if disruption.get("status") == "True":
         message = _line(disruption.get("message") or "")
-        return f"the driver's pod was taken away: {disruption.get('reason')}: {message}"
+        return f"the driver's pod was removed: {disruption.get('reason')}: {message}"
     return ""
 
 

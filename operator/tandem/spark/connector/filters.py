@@ -1,7 +1,7 @@
 """Filters that Spark pushes, as conditions by which files are left out.
 
 Spark evaluates every filter itself, on the rows that a read gives. So a filter that is not
-understood here, or only by half, costs time and nothing else.
+understood here, or only partly, only costs time.
 """
 
 from __future__ import annotations

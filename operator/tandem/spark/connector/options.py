@@ -114,12 +114,12 @@ class _Options:
         except ValueError as error:
             # It may have secrets: the value is not shown, nor the error, which quotes it.
             if name == "storageOptions":
-                raise self.wrong(name, "not shown", "a JSON object of texts") from None
+                raise self.wrong(name, "not shown", "a JSON object of strings") from None
             raise self.wrong(name, text, str(error)) from error
 
     def wrong(self, name: str, found: str, expected: str) -> InvalidSpec:
         return InvalidSpec(
-            'an option of format("tandem") is wrong',
+            'an option of format("tandem") is invalid',
             resource=self.location,
             field=self._spellings.get(name.lower(), name),
             found=found[:200],
@@ -144,7 +144,7 @@ def names_in(text: str) -> tuple[str, ...]:
 def _texts(text: str) -> dict[str, str]:
     found = _json(text)
     if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
-        raise ValueError("a JSON object of texts")
+        raise ValueError("a JSON object of strings")
     return found
 
 

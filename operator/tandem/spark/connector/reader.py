@@ -74,7 +74,7 @@ class ViewVersion:
         view = MergedView.at(log, self.version, self.instant)
         if view.base.metadata.id != self.table_id:
             raise TableReplaced(
-                "another table is at the location since this one was loaded",
+                "the table at this location was replaced since it was loaded",
                 resource=self.location,
                 field="metaData.id",
                 found=view.base.metadata.id,

@@ -77,7 +77,7 @@ class BlockWriter:
 
     def _wrong_marker(self, found: str, expected: str) -> InvalidSpec:
         return InvalidSpec(
-            "the marker of deletes is wrong",
+            "the marker of deletes is invalid",
             resource=self._options.location,
             field="deletes",
             found=found,

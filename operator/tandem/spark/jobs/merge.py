@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from tandem.errors import CountMismatch, JobFailed, ObjectNotFound, SourceChanged, StatementFailed
+from tandem.errors import CountMismatch, SourceChanged, StatementFailed
 from tandem.jobs.formats import SOURCE_IDS, InputFile, MergeJob
 from tandem.jobs.results import JobResult, SidecarRef
 from tandem.spark.jobs import merge_source, source_copy
@@ -30,6 +30,7 @@ from tandem.spark.runtime.frames import (
     isolated_session,
     read_rows,
     reported_shares,
+    save_rows,
     table_schema,
 )
 from tandem.spark.runtime.listing import ListedSource
@@ -156,7 +157,7 @@ def _copy(
     """Copy the source for the engine: whole in the first round, if it is small; else its bounds in
     the second round, which most merges do not have."""
     if round_ == 0 and size is not None:
-        return source_copy.whole(control, sides.plain, sides.statement, size, round_)
+        return source_copy.copy_all_rows(control, sides.plain, sides.statement, size, round_)
     if round_ == 1 and control.result(0).source is None:
         return source_copy.bounds(control, sides.plain, sides.statement, round_)
     return None
@@ -256,7 +257,6 @@ def _write(
     round_: int,
 ) -> MergeWriteResult:
     from tandem.spark.jobs.merge_writer import NAME, MergeWork, MergeWriteResult
-    from tandem.spark.runtime.datasource import put_work
     from tandem.spark.runtime.row_files import logged_partition_values
 
     tasks = int(sides.table.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1)
@@ -267,7 +267,7 @@ def _write(
         target_file_size=target_file_size,
         answer_path=control.round_path(round_, f"answer-{uuid.uuid4()}"),
         round=round_,
-        spellings=logged_partition_values(control.spec.table, inputs),
+        logged_values=logged_partition_values(control.spec.table, inputs),
         one_match_only=sides.statement.one_match_only,
         record=record,
         record_of_task=min(record, UNEVEN * record // tasks),
@@ -276,12 +276,7 @@ def _write(
             for clause in sides.statement.clauses
         ),
     )
-    options = put_work(control, work, round_)
-    _decided(sides).write.format(NAME).options(**options).mode("append").save()
-    try:
-        return MergeWriteResult.model_validate_json(control.store.get(work.answer_path))
-    except ObjectNotFound as error:
-        raise JobFailed("Spark wrote no answer", resource=work.answer_path) from error
+    return save_rows(control, _decided(sides), NAME, work, MergeWriteResult)
 
 
 def _decided(sides: _Sides) -> DataFrame:
@@ -420,5 +415,5 @@ def _several(
         field="spec.merge.on",
         found=f"{found['__tandem_count']} rows for {values or f'row {position} of {file}'}",
         expected="at most one",
-        remedy="Make on or the source more exact, so that each row is matched once",
+        remedy="Make `on` or the source more selective, so that each row is matched at most once",
     )

@@ -12,11 +12,12 @@ from functools import reduce
 from typing import TYPE_CHECKING
 
 from tandem.errors import InvalidSpec
+from tandem.jobs.formats import SourceJob
 from tandem.spark.runtime.control import Control
 from tandem.spark.runtime.listing import ListedSource, check_unique_names
 from tandem.spark.runtime.names import quoted_identifier
 from tandem.spark.sources import readers
-from tandem.spark.sources.options import SourceJob, check_option_names, place, source_job
+from tandem.spark.sources.options import check_option_names, place, source_job
 from tandem.spark.sources.schema_alignment import by_name
 from tandem.spark.sources.source_pin import SourcePin
 

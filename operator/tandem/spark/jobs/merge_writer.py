@@ -148,9 +148,9 @@ class MergeWriter(DataSourceArrowWriter):
                 _places(places[RowFate.KEPT]),
                 None if record is None else record.serialized(),
             )
-        except BaseException as error:
-            discard(updated, error)
-            discard(inserted, error)
+        except BaseException:
+            discard(updated)
+            discard(inserted)
             raise
 
     def _require_texts(self, batch: pa.RecordBatch) -> None:
@@ -250,7 +250,7 @@ def _with(touched: pa.Table, record: pa.Table) -> pa.Table:
     found = _sorted(pa.concat_tables([touched, kept]))
     if not found.select([0, 1]).equals(record.select([0, 1])):
         raise CountMismatch(
-            "a merge recorded other rows than it matched",
+            "a merge recorded different rows from those it matched",
             found=len(record),
             expected=f"{len(found)}",
         )

@@ -252,7 +252,7 @@ def bin_row_map(
         while left:
             if not room:
                 raise CountMismatch(
-                    "rows of a rewrite are in no output", resource=input_.logged_path
+                    "some rows of a rewrite are in no output", resource=input_.logged_path
                 )
             path, free = room[0]
             take = min(free, left)

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from tandem.delta.schema import to_arrow_field
-from tandem.errors import CountMismatch, JobFailed, ObjectNotFound
+from tandem.errors import CountMismatch
 from tandem.jobs.formats import InputFile, JobLayout, RewriteJob
 from tandem.jobs.results import OutputFile, SidecarRef
 from tandem.rowmap.permutation import starts
@@ -29,7 +29,13 @@ from tandem.spark.jobs.sorted_rows import BIN, NAME, PART, SortedRowsSource, Sor
 from tandem.spark.runtime.control import Control
 from tandem.spark.runtime.counters import prefix_of
 from tandem.spark.runtime.datasource import WriteResult, put_work
-from tandem.spark.runtime.frames import dead_rows, isolated_session, reported_shares, table_schema
+from tandem.spark.runtime.frames import (
+    dead_rows,
+    isolated_session,
+    reported_shares,
+    save_rows,
+    table_schema,
+)
 from tandem.spark.runtime.ipc import to_file
 from tandem.spark.runtime.names import quoted_identifier
 from tandem.spark.runtime.row_files import INPUT, POSITION
@@ -104,19 +110,13 @@ class _Sorting:
             .drop(PART, Z)
         )
         with reported_shares(self._control, "Sorting", work.inputs, 0):
-            options = put_work(self._control, work, 0)
-            rows.write.format(NAME).options(**options).mode("append").save()
-        store = self._control.store
-        try:
-            answer = WriteResult.model_validate_json(store.get(work.answer_path))
-            moved = pa.ipc.open_file(store.get(answer.matches)).read_all()
-        except ObjectNotFound as error:
-            raise JobFailed("Spark wrote no answer", resource=work.answer_path) from error
+            answer = save_rows(self._control, rows, NAME, work, WriteResult)
+        moved = pa.ipc.open_file(self._control.store.get(answer.matches)).read_all()
         if not answer.rows == moved.num_rows == sum(self._live):
             raise CountMismatch(
                 "a rewrite would not have kept every row",
                 resource=work.data_prefix,
-                found=f"{answer.rows} rows written, {moved.num_rows} with a place",
+                found=f"{answer.rows} rows written, {moved.num_rows} with a position",
                 expected=f"{sum(self._live)} live rows by the plan",
             )
         columns = [moved[name].to_numpy().astype(np.int64) for name in moved.column_names]
@@ -220,7 +220,7 @@ class _Sorting:
         owners = np.full(outputs, -1, dtype=np.int64)
         owners[output] = bin_of_input[which]
         if bool((owners < 0).any()) or bool((owners[output] != bin_of_input[which]).any()):
-            raise CountMismatch("rows of different bins are in one file, or none are")
+            raise CountMismatch("a file of a rewrite has rows of several bins, or of none")
         return owners
 
     def _row_map(

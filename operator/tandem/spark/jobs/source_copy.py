@@ -60,7 +60,7 @@ def measure(source: DataFrame, merge: MergeStatement) -> SourceSize:
     return SourceSize(count, fixed + sum(size or 0 for size in found[1:]))
 
 
-def whole(
+def copy_all_rows(
     control: Control, source: DataFrame, merge: MergeStatement, size: SourceSize, round_: int
 ) -> SidecarRef | None:
     """Copy all rows of the columns that the merge reads; None if there are too many."""

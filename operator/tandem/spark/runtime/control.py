@@ -281,7 +281,9 @@ def translate(error: BaseException) -> TandemError:
             return errors.StatementFailed(
                 plain,
                 found=f"[{condition}]",
-                expected="a value for every row" if on_a_row else "what Spark can do here",
+                expected="a value for every row"
+                if on_a_row
+                else "an operation that Spark supports",
                 remedy="Change the statement or the source, or leave such rows out"
                 if on_a_row
                 else "Correct the statement or the source",
@@ -298,8 +300,8 @@ def translate(error: BaseException) -> TandemError:
         return errors.OutOfMemory(
             "the job ran out of memory",
             found=_around(OUT_OF_MEMORY, text),
-            remedy="Give its driver or executors more by sparkTemplate (`memoryOverhead` is what "
-            "Python workers use), or set a smaller target file size",
+            remedy="Give its driver or executors more memory in sparkTemplate (Python workers use "
+            "`memoryOverhead`), or set a smaller target file size",
         )
     return errors.JobFailed(
         "the job failed",

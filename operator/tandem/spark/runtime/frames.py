@@ -5,13 +5,13 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from pyroaring import BitMap64
 
 from tandem.delta.dv import from_base64
 from tandem.errors import JobFailed, ObjectNotFound
-from tandem.jobs.formats import InputFile, JobTable
+from tandem.jobs.formats import Format, InputFile, JobTable
 from tandem.spark.runtime.control import Control
 from tandem.spark.runtime.counters import prefix_of, reported
 from tandem.spark.runtime.session import session_conf
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from tandem.spark.runtime.datasource import WriteResult
-    from tandem.spark.runtime.row_files import LoggedPartitionValue
+    from tandem.spark.runtime.row_files import LoggedPartitionValue, RowsWork
+
+_Answer = TypeVar("_Answer", bound=Format)
 
 
 @contextmanager
@@ -96,13 +98,13 @@ def write_rows(
     rows: DataFrame,
     target_file_size: int,
     round_: int,
-    spellings: tuple[LoggedPartitionValue, ...] = (),
+    logged_values: tuple[LoggedPartitionValue, ...] = (),
     *,
     new_columns: Sequence[str],
 ) -> WriteResult:
     """Write rows as data files of the table; hidden columns become matches, and determine whose
-    spellings of partition values a row keeps. `new_columns`: as in `RowsWork`."""
-    from tandem.spark.runtime.datasource import NAME, WriteResult, put_work
+    logged partition values a row keeps. `new_columns`: as in `RowsWork`."""
+    from tandem.spark.runtime.datasource import NAME, WriteResult
     from tandem.spark.runtime.row_files import RowsWork
 
     work = RowsWork(
@@ -111,15 +113,27 @@ def write_rows(
         target_file_size=target_file_size,
         answer_path=control.round_path(round_, f"answer-{uuid.uuid4()}"),
         round=round_,
-        spellings=spellings,
+        logged_values=logged_values,
         new_columns=tuple(new_columns),
     )
-    options = put_work(control, work, round_)
-    rows.write.format(NAME).options(**options).mode("append").save()
+    return save_rows(control, rows, NAME, work, WriteResult)
+
+
+def save_rows(
+    control: Control, rows: DataFrame, source: str, work: RowsWork, answer: type[_Answer]
+) -> _Answer:
+    """Write rows with one of our data sources, and return the answer of its commit.
+
+    Raises: JobFailed if there is no answer.
+    """
+    from tandem.spark.runtime.datasource import put_work
+
+    options = put_work(control, work, work.round)
+    rows.write.format(source).options(**options).mode("append").save()
     try:
-        return WriteResult.model_validate_json(control.store.get(work.answer_path))
+        return answer.model_validate_json(control.store.get(work.answer_path))
     except ObjectNotFound as error:
-        raise JobFailed("Spark wrote no answer", resource=work.answer_path) from error
+        raise JobFailed("Spark wrote no result", resource=work.answer_path) from error
 
 
 def dead_rows(input_: InputFile) -> BitMap64:

@@ -64,7 +64,7 @@ def list_source(location: str, options: Mapping[str, str], *, field: str) -> Lis
     partitioned = next((m.path for m in files if "=" in m.path.rpartition("/")[0]), "")
     if partitioned:
         raise InvalidSpec(
-            "the folders of a source must not be partitions",
+            "the folders of a source must not be partitioned",
             field=field,
             found=f"{partitioned} in {location}",
             expected="files that hold all columns",

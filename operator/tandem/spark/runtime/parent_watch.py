@@ -1,4 +1,4 @@
-"""Ends a local job whose engine has ended, so that a crash leaves no Spark processes behind."""
+"""Ends a local job whose engine has ended, so that a crash leaves no Spark processes running."""
 
 from __future__ import annotations
 

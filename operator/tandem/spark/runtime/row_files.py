@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 from urllib.parse import unquote
 
 import numpy as np
@@ -62,7 +62,7 @@ class RowsWork(Format):
     round: int = 0
     counters: str = ""
     """The prefix of the readers' progress counters in the control store, "" for none."""
-    spellings: tuple[LoggedPartitionValue, ...] = ()
+    logged_values: tuple[LoggedPartitionValue, ...] = ()
     """For a write of rows that are in the table."""
     new_columns: tuple[str, ...] = ()
     """Columns of a write with new values: their texts must be UTF-8. Others are carried over
@@ -155,10 +155,10 @@ Partitions = dict[tuple[str | None, ...], PartitionWriter]
 """By partition values in the form of the log."""
 
 
-def discard(partitions: Partitions, error: BaseException) -> None:
+def discard(partitions: Partitions) -> None:
     """Discard incomplete files."""
     for partition in partitions.values():
-        partition.writer.__exit__(type(error), error, None)
+        partition.writer.abort()
 
 
 class RowFiles:
@@ -166,6 +166,9 @@ class RowFiles:
 
     `names` are the columns of the batches, in order.
     """
+
+    checksums: ClassVar[bool] = False
+    """Whether the files have a checksum of each page."""
 
     def __init__(self, control: Store, work: RowsWork, names: tuple[str, ...]) -> None:
         super().__init__()
@@ -175,7 +178,7 @@ class RowFiles:
         self._columns = tuple(n for n in names if n not in HIDDEN)
         self._table = job_table_format(work.table)
         self._logged: dict[str, dict[tuple[int, str | None], str | None]] = {}
-        for each in work.spellings:
+        for each in work.logged_values:
             self._logged.setdefault(each.column, {})[each.input, each.ours] = each.logged
 
     def write_all(self, batches: Iterable[pa.RecordBatch]) -> RowsWritten:
@@ -187,8 +190,8 @@ class RowFiles:
             for batch in batches:
                 self.take(partitions, batch)
             return self.written(partitions)
-        except BaseException as error:
-            discard(partitions, error)
+        except BaseException:
+            discard(partitions)
             raise
 
     def take(self, partitions: Partitions, batch: pa.RecordBatch) -> None:
@@ -213,6 +216,7 @@ class RowFiles:
             partition_values=dict(zip(names, key, strict=True)),
             target_size=self._work.target_file_size,
             task=self._task(),
+            checksums=self.checksums,
         )
 
     def _task(self) -> int:
@@ -242,10 +246,10 @@ class RowFiles:
             encoded = _encoded(batch.column(name))
         except UnicodeDecodeError as error:
             raise StatementFailed(
-                "a partition value cannot be written as text",
+                "a partition value cannot be written as a string",
                 field=name,
                 found=f"X'{bytes(error.object).hex()}'",
-                expected="bytes that are UTF-8: the log keeps partition values as texts",
+                expected="valid UTF-8: the log stores partition values as strings",
                 remedy="Leave such rows out, or partition by another column",
             ) from error
         logged = self._logged.get(name)
@@ -355,10 +359,10 @@ def require_texts(array: Any, column: str) -> None:
         require_utf8(array, column)
     except SchemaMismatch as error:
         raise StatementFailed(
-            "a new text is not UTF-8, and most readers refuse a file that holds it",
+            "a new string is not valid UTF-8, and most readers reject such a file",
             field=error.column,
             found=error.found,
-            expected="bytes that are UTF-8",
+            expected="valid UTF-8",
             remedy="Keep such bytes in a BINARY column, or leave such rows out",
         ) from error
 

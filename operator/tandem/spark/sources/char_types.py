@@ -62,7 +62,7 @@ def _fitting(column: Column, type_: DataType, path: str, where: Column | None) -
     size = type_.length
     text = column.cast("string")
     whole = F.rpad(text, size, " ") if isinstance(type_, T.CharType) else text
-    error = refusal(text, type_.simpleString(), path, where, "a text is too long for its column")
+    error = refusal(text, type_.simpleString(), path, where, "a string is too long for its column")
     return (
         F.when(text.isNull(), F.lit(None).cast("string"))
         .when(F.length(text) <= size, whole)

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from tandem.delta.protocol import HIDDEN_PREFIX, is_reserved_column
 from tandem.errors import InvalidSpec
-from tandem.jobs.formats import IngestJob, JobSpec, MergeJob, UpsertJob
+from tandem.jobs.formats import JobSpec, MergeJob, SourceJob, UpsertJob
 from tandem.storage.paths import canonical_location, split_location
 
 ENCODINGS = ("utf-8", "us-ascii", "iso-8859-1")
@@ -67,8 +67,6 @@ _ESCAPES = {
     "\\": "\\",
     "u0000": "\0",
 }
-
-SourceJob = IngestJob | MergeJob | UpsertJob
 
 
 def source_job(spec: JobSpec) -> SourceJob:

@@ -24,7 +24,7 @@ from tandem.delta.datafiles.reader import DataFileReader, TableFormat
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.scan import check_rows
 from tandem.errors import InvalidSpec, SourceUnreadable, StorageError
-from tandem.jobs.formats import InputFile, JobTable
+from tandem.jobs.formats import InputFile, JobTable, SourceJob
 from tandem.spark.runtime.control import Control
 from tandem.spark.runtime.frames import read_rows
 from tandem.spark.runtime.listing import (
@@ -34,7 +34,6 @@ from tandem.spark.runtime.listing import (
     list_source,
 )
 from tandem.spark.sources.options import (
-    SourceJob,
     check_option_names,
     checked,
     place,

@@ -91,7 +91,7 @@ def check_columns(
                     found=", ".join(extra),
                     expected=", ".join(above + name for name in wanted.names),
                     remedy="Add the columns to the table, or leave them out of the source; "
-                    "if they are no names, correct the options header and sep"
+                    "if these are not column names, correct the options header and sep"
                     if csv
                     else "Add the columns to the table, or leave them out of the source",
                 )

@@ -200,7 +200,7 @@ def _duration_rule(extra: Any, bound: Any) -> Rule:
     sign = ">=" if isinstance(extra, at.Gt | at.Ge) else "<"
     limit = format_duration(bound + isinstance(extra, at.Gt | at.Le))
     return Rule(
-        # What is no duration has a rule of its own, and must not fail here with another message.
+        # A value that is no duration violates another rule, and must not fail here, too.
         f"!self.matches('^(0|([0-9.]+[nuµμm]?[smh])+)$') "
         f"|| duration(self) {sign} duration('{limit}')",
         f"must be {words} {format_duration(bound) if bound else 0}",

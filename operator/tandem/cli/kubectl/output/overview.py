@@ -204,7 +204,7 @@ def _of_operation(operation: Body, all_: Sequence[Body], now_ms: int) -> Json | 
 
 
 def _is_made_good(operation: Body, all_: Iterable[Body]) -> bool:
-    """An automatic compaction whose line has gone well since."""
+    """A failed automatic compaction that was followed by a successful one of its line."""
     line = _labels(operation).get(_AUTOMATIC)
     return line is not None and any(
         _labels(o).get(_AUTOMATIC) == line

@@ -4,6 +4,7 @@ Modules:
 
     controller         the life cycle of one resource
     session_loop       drives a session from the event loop
+    signals            requests to controller and session, and waiting for them
     preconditions      why it cannot start now
     instrumentation    metrics and events from effects
     reporting          what its status and events say

@@ -31,7 +31,8 @@ from tandem.kube.client.kinds import (
 from tandem.kube.controllers.operation.instrumentation import InstrumentedInterceptor
 from tandem.kube.controllers.operation.preconditions import table_for_cleaning, waiting_reason
 from tandem.kube.controllers.operation.reporting import BEGUN, Reporter
-from tandem.kube.controllers.operation.session_loop import SessionLoop, Signals
+from tandem.kube.controllers.operation.session_loop import SessionLoop
+from tandem.kube.controllers.operation.signals import Signals
 from tandem.kube.runtime.context import OperatorContext
 from tandem.kube.runtime.log_context import LogContext, bound_log_context
 from tandem.operations.execute import ExecutionOptions, finish, open_session
@@ -65,7 +66,7 @@ class OperationController:
         self._context = context
         self._uid = uid_of(body)
         self._key = key_of(body)
-        self._signals = Signals(asyncio.Event())
+        self._signals = Signals()
         self._session: Session | None = None
         self._table: Table | None = None
         self._deleted = False
@@ -103,7 +104,7 @@ class OperationController:
         minding = asyncio.create_task(self._await_stop(stopped), name="mind the stop")
         try:
             with context.resource_lock(self._key) as lock:
-                if await self._acquire(lock):
+                if await self._signals.acquire(lock, self._is_over):
                     try:
                         await self._live()
                     finally:
@@ -141,8 +142,8 @@ class OperationController:
         elif mismatch and self._is_gone:
             self._gone()
         elif mismatch and self._session is not None:
-            # Another operator has reported the end. Ours finds that out by itself, and lets go
-            # of the locks, which would else live as long as this process.
+            # Another operator has reported the end. Our session detects that and releases the
+            # locks, which would otherwise be held as long as this process lives.
             self._signals.wake.set()
         else:
             self._signals.leave()
@@ -177,31 +178,7 @@ class OperationController:
             session.request_stop(StopRequest.SUSPEND)
         self._signals.wake.set()
 
-    async def _wait(self, seconds: float | None) -> None:
-        """Wait until something changes, at most `seconds`."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._signals.wake.wait()
-        self._signals.wake.clear()
-
-    async def _acquire(self, lock: asyncio.Lock) -> bool:
-        taking = asyncio.ensure_future(lock.acquire())
-        while not taking.done() and not self._over:
-            waking = asyncio.ensure_future(self._signals.wake.wait())
-            await asyncio.wait({taking, waking}, return_when=asyncio.FIRST_COMPLETED)
-            waking.cancel()
-            if not taking.done():
-                self._signals.wake.clear()
-        if taking.done():
-            return True
-        taking.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            if await taking:
-                lock.release()
-        return False
-
-    @property
-    def _over(self) -> bool:
+    def _is_over(self) -> bool:
         return self._signals.leaving or self._deleted or not self._context.may_write()
 
     # The life cycle
@@ -236,8 +213,8 @@ class OperationController:
             return
         loop = asyncio.get_running_loop()
         until = loop.time() + _FINALIZER_S
-        while not has_finalizer(self._body) and not self._over and loop.time() < until:
-            await self._wait(until - loop.time())
+        while not has_finalizer(self._body) and not self._is_over() and loop.time() < until:
+            await self._signals.wait(until - loop.time())
 
     @property
     def _has_begun(self) -> bool:
@@ -291,7 +268,7 @@ class OperationController:
     ) -> None:
         """Report it, and wait until something changes, at most this long (None: any time)."""
         self._reporter.waiting(phase, reason, message)
-        await self._wait(seconds)
+        await self._signals.wait(seconds)
 
     async def _drive(
         self, resource: Operation, table: Table, snapshot: Snapshot | None
@@ -367,14 +344,14 @@ class OperationController:
         ending = session.ending
         status = self._reporter.as_of_now(finish(session, resource, ports), retry)
         if status.phase is Phase.SUSPENDED:
-            # Resumed meanwhile, it is not as its owner wants it: the next turn goes on.
+            # It was resumed meanwhile: the next turn continues.
             if spec_of(self._body).get("suspend") is True:
                 self._reporter.offer(status)
             return None
         if ending is not None and ending.elsewhere and not self._deleted:
             if self._reporter.has_begun_before:
                 # The process that works on it reports. We take over once that one is dead.
-                await self._wait(_LOOK_AGAIN_S)
+                await self._signals.wait(_LOOK_AGAIN_S)
             else:
                 await self._report_and_wait(
                     Phase.PENDING, ending.reason, ending.message, _LOOK_AGAIN_S

@@ -12,10 +12,10 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass
 from typing import TypeVar
 
 from tandem.errors import LocksUnavailable
+from tandem.kube.controllers.operation.signals import Signals
 from tandem.kube.runtime.job_slots import JobSlots
 from tandem.locks.port import LockStore
 from tandem.operations.machine.effects import Point
@@ -33,19 +33,6 @@ _DRIVER_NEEDED = frozenset(
 """Between a job's start and these, its driver may still be running."""
 _PREPARED = frozenset({Point.AWAIT_LOCKS, Point.START_JOB, Point.POLL_JOB})
 """For these, the loop awaits what they need."""
-
-
-@dataclass(slots=True)
-class Signals:
-    """Requests to the driver. `wake`: look again at once; `leaving`: perform no further effect
-    and leave everything as it is for the next session."""
-
-    wake: asyncio.Event
-    leaving: bool = False
-
-    def leave(self) -> None:
-        self.leaving = True
-        self.wake.set()
 
 
 class SessionLoop:

@@ -40,7 +40,7 @@ from tandem.kube.client.api import (
     Unavailable,
 )
 from tandem.kube.client.json_depth import Json
-from tandem.spark.application.manifest import LOG_ANNOTATION, ApplicationBuilder, JobOwner
+from tandem.spark.application.manifest import LOG_ANNOTATION, ApplicationBuilder, JobPlacement
 from tandem.spark.application.status import FINISHED, state_of
 
 T = TypeVar("T")
@@ -152,10 +152,8 @@ class ApplicationRunner:
     Args:
         api, loop: the client, and the loop that it belongs to.
         builder: the Spark operator's side.
-        owner, namespace: the resource for which jobs run; they are deleted with it.
+        placement: of the jobs; they are deleted with its owner.
         applications: fed by a watch of the builder's resource.
-        template: the resource's `sparkTemplate`.
-        secret_name, service_account, labels: see `tandem.spark.application.manifest.build`.
     """
 
     def __init__(
@@ -164,29 +162,21 @@ class ApplicationRunner:
         api: Api,
         loop: asyncio.AbstractEventLoop,
         builder: ApplicationBuilder,
-        owner: JobOwner,
-        namespace: str,
+        placement: JobPlacement,
         applications: ApplicationCache,
-        template: Mapping[str, Any] | None = None,
-        secret_name: str | None = None,
-        service_account: str = "",
-        labels: Mapping[str, str] | None = None,
         stop_s: float = STOP_S,
     ) -> None:
         self._api = api
         self._loop = loop
         self._builder = builder
-        self._owner = owner
-        self._namespace = namespace
+        self._placement = placement
+        self._owner = placement.owner
+        self._namespace = placement.namespace
         self._cache = applications
-        self._template = template
-        self._secret = secret_name
-        self._account = service_account
-        self._labels = dict(labels or {})
         self._stop_s = stop_s
         group, version, plural = builder.resource
-        self._path = ResourcePath(group, version, plural, namespace)
-        # When the driver's pod was read last, and what it came to.
+        self._path = ResourcePath(group, version, plural, self._namespace)
+        # When the driver's pod was last read, and the status that resulted.
         self._pods: dict[tuple[str, JobPhase], tuple[float, JobStatus]] = {}
 
     # JobRunner
@@ -202,16 +192,7 @@ class ApplicationRunner:
             SparkMissing: the kind is not installed.
             ClusterUnavailable: no answer; try again.
         """
-        body = self._builder.build(
-            request,
-            owner=self._owner,
-            namespace=self._namespace,
-            template=self._template,
-            secret_name=self._secret,
-            service_account=self._account,
-            labels=self._labels,
-        )
-        self._call(self._create(body))
+        self._call(self._create(self._builder.build(request, self._placement)))
 
     def status(self, name: str) -> JobStatus:
         """Raises: ClusterUnavailable."""

@@ -74,24 +74,11 @@ class TtlController:
             await self._api.delete(
                 path(*summary.key), uid=uid, resource_version=summary.resource_version
             )
-            _log.info(
-                "deleted after its TTL",
-                kind=summary.kind,
-                namespace=summary.namespace,
-                name=summary.name,
-                operation=summary.operation,
-            )
+            _log.info("deleted after its TTL", **_named(summary))
         except (NotFound, Conflict):
             return  # gone, or changed: then another event follows
         except ApiError as error:
-            _log.warning(
-                "not deleted yet",
-                kind=summary.kind,
-                namespace=summary.namespace,
-                name=summary.name,
-                operation=summary.operation,
-                problem=str(error),
-            )
+            _log.warning("not deleted yet", **_named(summary), problem=str(error))
             heapq.heappush(self._due, (now_s + _RETRY_S, uid))
 
     async def _observe(self, uid: str) -> None:
@@ -113,14 +100,17 @@ class TtlController:
         except (NotFound, Conflict):
             return
         except ApiError as error:
-            _log.warning(
-                "generation not observed",
-                kind=summary.kind,
-                namespace=summary.namespace,
-                name=summary.name,
-                operation=summary.operation,
-                problem=str(error),
-            )
+            _log.warning("generation not observed", **_named(summary), problem=str(error))
+
+
+def _named(summary: CachedResource) -> dict[str, str]:
+    """What each log line says of a resource."""
+    return {
+        "kind": summary.kind,
+        "namespace": summary.namespace,
+        "name": summary.name,
+        "operation": summary.operation,
+    }
 
 
 def due_s(summary: CachedResource) -> float | None:

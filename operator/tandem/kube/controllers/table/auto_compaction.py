@@ -28,8 +28,8 @@ from tandem.spec.status import NextCompaction
 from tandem.spec.table import AutomaticCompaction, LakeTable
 
 _CALM_FACTOR = 10
-"""After planning, a new version alone starts no planning for so many times as long as it took:
-a busy table of any size costs a tenth of a thread."""
+"""After planning, a new version alone starts no planning for this many times its duration: a busy
+table of any size costs a tenth of a thread."""
 _CALM_MOST_S = 60.0
 
 
@@ -130,9 +130,9 @@ class AutoCompactionController:
             memory.calm_until_s = now_s + min((now_s - begun_s) * _CALM_FACTOR, _CALM_MOST_S)
         memory.since = {state.line: state.since_ms for state in decision.schedules}
         memory.next_ms = decision.next_ms
-        carried = await memory.children.carry_out(decision, resource, now_ms)
-        memory.hold, memory.wake_ms = carried.hold, carried.wake_ms
-        memory.status = _status(next_compaction(decision, carried.why))
+        outcome = await memory.children.carry_out(decision, resource, now_ms)
+        memory.hold, memory.wake_ms = outcome.hold, outcome.wake_ms
+        memory.status = _status(next_compaction(decision, outcome.why))
 
 
 def remembered(body: Body) -> dict[str, int]:

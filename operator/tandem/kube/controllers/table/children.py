@@ -44,7 +44,7 @@ _REFUSED_MS = 60_000
 
 
 @dataclass(slots=True)
-class CarriedOut:
+class DecisionOutcome:
     """What became of a decision: as the fields of `AutoCompactionDecision`."""
 
     why: str
@@ -134,14 +134,14 @@ class Children:
 
     async def carry_out(
         self, decision: AutoCompactionDecision, resource: LakeTable, now_ms: int
-    ) -> CarriedOut:
+    ) -> DecisionOutcome:
         """Create and delete what a decision says."""
-        done = CarriedOut(decision.why, decision.hold, decision.wake_ms)
+        done = DecisionOutcome(decision.why, decision.hold, decision.wake_ms)
         for child in decision.create:
             refusal = await self._create(child, resource, now_ms)
             if refusal:
                 refused = AutoCompactionWait.REFUSED
-                done = CarriedOut(refusal, refused, now_ms + _REFUSED_MS)
+                done = DecisionOutcome(refusal, refused, now_ms + _REFUSED_MS)
             else:
                 done.why = f"{child.display} was started."
         if self._made:

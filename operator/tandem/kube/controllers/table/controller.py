@@ -43,7 +43,7 @@ _CALM = 0.3
 """Seconds between two rounds: a burst of events causes a single round."""
 _IDLE_FACTOR = 1.3
 _IDLE_MOST = 6.0
-"""An idle table is refreshed up to so many times less often."""
+"""An idle table is refreshed up to this many times less often."""
 _STILL_THERE_S = 300.0
 """How often to check whether the resource still exists. No finalizer keeps it, and a watch that
 had to list again does not report what was deleted meanwhile."""

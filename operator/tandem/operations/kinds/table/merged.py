@@ -87,7 +87,7 @@ class StatementLog:
 
 def _merge_before(work: Work, resource: TableUpdate) -> TableCompaction:
     """The merge that a statement needs. Its name depends on the statement alone: another process
-    goes on with a merge that was begun."""
+    continues a merge in progress."""
     spec = resource.spec
     return TableCompaction.model_validate(
         {

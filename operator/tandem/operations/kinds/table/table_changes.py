@@ -15,7 +15,7 @@ from tandem.reconcile.table_changes import TableState, check_table
 
 
 def verdict_of_table(work: Work, kind: OperationKind, *, needs_vectors: bool) -> Decision | None:
-    """What to do if the table is not as it was when the operation planned; None to go on.
+    """The verdict if the table changed since the plan in a way that matters; None to continue.
 
     `needs_vectors`: the commit always adds deletion vectors to files.
     """

@@ -24,7 +24,7 @@ def time_column(table: LakeTable | None, snapshot: Snapshot) -> TimeColumn | Non
         isinstance(field.type, PrimitiveType) and field.type.name in _TIME_TYPES
     ):
         raise InvalidSpec(
-            "this is not a time column of the table",
+            "the table has no such time column",
             resource=table.id,
             field="spec.time.column",
             found=time.column,

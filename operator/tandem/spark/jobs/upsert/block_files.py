@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from tandem.delta.datafiles.conform import nulls
-from tandem.delta.datafiles.writer import ParquetDataWriter, WrittenFile
+from tandem.delta.datafiles.writer import WrittenFile
 from tandem.errors import DuplicateKeys
 from tandem.jobs.formats import UpsertJob
 from tandem.jobs.results import JobResult, OutputFile
@@ -70,6 +70,8 @@ class BlocksWritten:
 class BlockFiles(RowFiles):
     """Writes rows that come sorted by key, so that equal keys follow each other."""
 
+    checksums = True
+
     def __init__(self, control: Store, work: BlockWork) -> None:
         super().__init__(control, work, tuple(job_table_format(work.table).schema.names))
         self._blocks = work
@@ -109,18 +111,6 @@ class BlockFiles(RowFiles):
             for field in self._table.schema
         ]
         return [pa.RecordBatch.from_arrays(arrays, names=self._table.schema.names)]
-
-    def _open(self, key: tuple[str | None, ...]) -> ParquetDataWriter:
-        names = [self._table.schema[n].physical_name for n in self._table.partition_columns]
-        return ParquetDataWriter(
-            self._control,
-            self._work.data_prefix,
-            self._table,
-            partition_values=dict(zip(names, key, strict=True)),
-            target_size=self._work.target_file_size,
-            task=self._task(),
-            checksums=True,
-        )
 
 
 def publish(

@@ -12,14 +12,14 @@ from functools import reduce
 from typing import TYPE_CHECKING
 
 from tandem.delta.protocol import is_reserved_column
-from tandem.errors import InvalidSpec, JobFailed, ObjectNotFound
+from tandem.errors import InvalidSpec
 from tandem.jobs.formats import UpsertJob
 from tandem.jobs.results import JobProgress
 from tandem.mergelog.rows.unique import Repeated
 from tandem.mergelog.state.log_table import LogSettings
 from tandem.spark.jobs.upsert.block_files import block_work, columns_of, publish
 from tandem.spark.runtime.control import Control
-from tandem.spark.runtime.frames import isolated_session, table_schema
+from tandem.spark.runtime.frames import isolated_session, save_rows, table_schema
 from tandem.spark.runtime.listing import ListedSource
 from tandem.spark.runtime.names import quoted_identifier
 from tandem.spark.sources import readers, source_pin
@@ -118,7 +118,7 @@ def _written(control: Control, rows: DataFrame, job: UpsertJob) -> BlockWriteRes
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
     from tandem.spark.jobs.upsert.sink import NAME, BlockWriteResult
-    from tandem.spark.runtime.datasource import STRIPE_BYTES, put_work
+    from tandem.spark.runtime.datasource import STRIPE_BYTES
 
     keys = [F.col(quoted_identifier(key)) for key in job.keys]
     # A partition that is read has about `STRIPE_BYTES`.
@@ -126,13 +126,7 @@ def _written(control: Control, rows: DataFrame, job: UpsertJob) -> BlockWriteRes
     tasks = max(1, math.ceil(size / max(job.max_block_bytes, 1)))
     ranged = rows.repartitionByRange(tasks, *keys) if tasks > 1 else rows.coalesce(1)
     work = block_work(control, job, control.round_path(0, f"answer-{uuid.uuid4()}"))
-    options = put_work(control, work, 0)
-    sorted_ = ranged.sortWithinPartitions(*keys)
-    sorted_.write.format(NAME).options(**options).mode("append").save()
-    try:
-        return BlockWriteResult.model_validate_json(control.store.get(work.answer_path))
-    except ObjectNotFound as error:
-        raise JobFailed("Spark wrote no answer", resource=work.answer_path) from error
+    return save_rows(control, ranged.sortWithinPartitions(*keys), NAME, work, BlockWriteResult)
 
 
 def _report(control: Control, done: int, stage: str) -> None:

@@ -162,7 +162,7 @@ class CsvParser:
     def _never(self) -> CsvProblem:
         begun = self._pending[0]
         return CsvProblem(
-            "a quoted value is not closed",
+            "a quoted value is not terminated",
             self._begun,
             found=_without_end(begun)[:120],
             expected="a closing quote",

@@ -193,7 +193,9 @@ class Dialect:
         place = str(number + 1)
         closed = re.compile(f"{self._space}{re.escape(self.quote)}").match(text, at)
         if closed is None or self._closed.match(text, closed.end()) is None:
-            return CsvProblem("a quoted value is not closed", line, place, rest, "a closing quote")
+            return CsvProblem(
+                "a quoted value is not terminated", line, place, rest, "a closing quote"
+            )
         return CsvProblem(
             "text follows a closing quote",
             line,

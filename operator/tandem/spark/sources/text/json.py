@@ -205,7 +205,7 @@ class _JsonParser:
         whole = found[1]
         if len(whole) > 1 and whole.startswith("0"):
             if not self._lenient.leading_zeros:
-                raise self._problem("a number begins with zero", path, "a number as JSON has it")
+                raise self._problem("a number begins with zero", path, "a valid JSON number")
             sign = "-" if found[0].startswith("-") else ""
             rest = found[0][len(sign) :].lstrip("0")
             text = sign + (rest if rest[:1].isdigit() else f"0{rest}")
@@ -274,7 +274,7 @@ class _JsonParser:
         while True:
             sign = self._peek()
             if not sign:
-                raise self._problem("a text is not closed", path, mark)
+                raise self._problem("a string is not terminated", path, mark)
             if sign == mark:
                 self._at += 1
                 return "".join(out)
@@ -283,7 +283,7 @@ class _JsonParser:
                 continue
             if sign < " " and not self._lenient.control_characters:
                 raise self._problem(
-                    "a text holds a control character", path, "an escape, such as \\n"
+                    "a string contains a control character", path, "an escape, such as \\n"
                 )
             out.append(sign)
             self._at += 1
@@ -297,7 +297,7 @@ class _JsonParser:
             if not sign or not (
                 self._lenient.any_escape or (sign == "'" and self._lenient.single_quotes)
             ):
-                raise self._problem("a text holds an unknown escape", path, 'such as \\" or \\n')
+                raise self._problem("a string has an unknown escape", path, 'such as \\" or \\n')
             known = sign
         self._at += 2
         return known
@@ -305,7 +305,7 @@ class _JsonParser:
     def _unicode(self, path: str) -> str:
         found = re.compile(r"\\u([0-9A-Fa-f]{4})").match(self._text, self._at)
         if found is None:
-            raise self._problem("a text holds an unknown escape", path, "\\u and four hex digits")
+            raise self._problem("a string has an unknown escape", path, "\\u and four hex digits")
         self._at = found.end()
         code = int(found[1], 16)
         low = re.compile(r"\\u([dD][c-fC-F][0-9A-Fa-f]{2})").match(self._text, self._at)

@@ -288,7 +288,7 @@ def _encodable(text: str, path: str) -> str:
         text.encode()
     except UnicodeEncodeError:
         raise JsonProblem(
-            "a text holds half a character (a lone surrogate)",
+            "a string contains half a character (a lone surrogate)",
             path=path,
             found=ascii(text)[:60],
             expected="whole characters",

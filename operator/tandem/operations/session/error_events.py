@@ -1,0 +1,35 @@
+"""The event that an exception of an effect becomes. Pure."""
+
+from __future__ import annotations
+
+from tandem.errors import (
+    AccessDenied,
+    AlreadyExists,
+    DataFileMissing,
+    ManifestInvalid,
+    ObjectNotFound,
+    OutputMissing,
+    RowMapInvalid,
+    StorageError,
+    StorageFull,
+    TandemError,
+    Unreachable,
+)
+from tandem.operations.machine.effects import Effect, Point
+from tandem.operations.machine.events import CommitUnknown, EffectFailed, Event
+
+_FRESH = (ManifestInvalid, RowMapInvalid, OutputMissing, DataFileMissing)
+"""Failures that another attempt, with a plan of its own, may not meet."""
+
+
+def failure_of(effect: Effect, error: TandemError) -> Event:
+    """What an error of an effect means to the machine."""
+    if isinstance(error, Unreachable):
+        return EffectFailed(effect, error.reason, str(error), retryable=True, patient=True)
+    lasting = isinstance(error, AccessDenied | StorageFull | ObjectNotFound | AlreadyExists)
+    passing = isinstance(error, StorageError) and not lasting
+    # The outcome of a put is never assumed: it is looked up first.
+    if effect.point is Point.PUT_COMMIT and passing:
+        return CommitUnknown()
+    fresh = isinstance(error, (*_FRESH, ObjectNotFound))
+    return EffectFailed(effect, error.reason, str(error), retryable=passing, fresh=fresh)

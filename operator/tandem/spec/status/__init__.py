@@ -1,0 +1,65 @@
+"""What Tandem reports about a resource: its `status`, as the contract spells it.
+
+Everything but `phase` is optional: what does not apply is absent when printed.
+
+    conditions  phase and conditions, and the base of all status models
+    operation   the status of an operation
+    table       the status of a `LakeTable`
+"""
+
+from tandem.spec.status.conditions import (
+    ENDED,
+    PLANNED_ONLY,
+    Condition,
+    ConditionStatus,
+    ConditionType,
+    Phase,
+    StatusModel,
+)
+from tandem.spec.status.operation import (
+    OperationResult,
+    OperationStatus,
+    Plan,
+    Progress,
+    Reconciled,
+    ReconciledCommit,
+    RowsAffected,
+)
+from tandem.spec.status.table import (
+    FinishedOperation,
+    LogStatus,
+    NextCompaction,
+    NextLogAction,
+    NextRun,
+    TableCleaning,
+    TableLock,
+    TableStatus,
+)
+
+__all__ = [
+    "ENDED",
+    "PLANNED_ONLY",
+    "Condition",
+    "ConditionStatus",
+    "ConditionType",
+    "FinishedOperation",
+    "LogStatus",
+    "NextCompaction",
+    "NextLogAction",
+    "NextRun",
+    "OperationResult",
+    "OperationStatus",
+    "Phase",
+    "Plan",
+    "Progress",
+    "Reconciled",
+    "ReconciledCommit",
+    "ResourceStatus",
+    "RowsAffected",
+    "StatusModel",
+    "TableCleaning",
+    "TableLock",
+    "TableStatus",
+]
+
+ResourceStatus = OperationStatus | TableStatus
