@@ -12,7 +12,7 @@ from tandem.operations.attempt import pins
 from tandem.operations.machine.state import Limits, OperationState
 from tandem.operations.model import Identity, Table
 from tandem.operations.ports import Ports
-from tandem.operations.registry import kind_of, table_of
+from tandem.operations.registry import kind_of, left_before, table_of
 from tandem.operations.report.status import status_of
 from tandem.operations.session.identity import has_begun, identify, is_recorded
 from tandem.operations.session.options import Interceptor, PerformerOptions, passthrough
@@ -93,6 +93,10 @@ def open_session(
             first, table, ports, options, lambda _: changed(), started_ms=start, snapshot=latest
         )
 
+    def open_left(changed: Callable[[], None]) -> Session | None:
+        left = left_before(resource, table, identity, latest)
+        return None if left is None else open_first(left, changed)
+
     return Session(
         performer,
         ports.clock,
@@ -102,6 +106,7 @@ def open_session(
         watch=watch,
         identity=identity,
         open_first=open_first,
+        open_left=open_left,
     )
 
 
