@@ -39,6 +39,22 @@ class BaseHistory:
         self._read: dict[int, Commit] = {}
         self._changes: dict[int, BaseChange] = {}
 
+    def following(self, snapshot: Snapshot) -> BaseHistory:
+        """The history for a later version of the same log. What was read of the base table is kept,
+        so that each round of a commit loop reads only the commits since the last one."""
+        found = BaseHistory(self._log, snapshot)
+        if snapshot.metadata.id != self._newest.metadata.id:
+            return found  # the log was made again
+        base = base_of(snapshot)
+        found._read = {at: commit for at, commit in self._read.items() if at > base}
+        found._changes = {at: change for at, change in self._changes.items() if at > base}
+        # What was found before the newest version stays: the next version has looked further.
+        found._before = {
+            at: known for at, known in self._before.items() if known[0] < self._newest.version
+        }
+        found._restored = dict(self._restored)
+        return found
+
     def at(self, version: int) -> LogState:
         """The state of the log as of a base version that is not before its own.
 

@@ -74,6 +74,10 @@ def failure_of(effect: Effect, error: TandemError) -> Event:
     return EffectFailed(effect, error.reason, str(error), retryable=passing, fresh=fresh)
 
 
+_AT_ONCE_MS = 3_000
+"""So long a commit to a log is repeated at once. A commit lease is granted for longer."""
+
+
 class Performer:
     """Performs the effects of one operation. Not thread-safe: one thread per operation."""
 
@@ -356,7 +360,36 @@ class Performer:
         return CommitRefused(revoked=lease is CommitLease.REVOKED)
 
     def _put_commit(self, effect: Effect, state: OperationState) -> Event:
-        return self._committer.put(self.work, effect, state.locks.token)
+        event = self._committer.put(self.work, effect, state.locks.token)
+        if self._table.base is None:
+            return event
+        # A log has as many writers as there are, whose rounds are three requests. With all the
+        # looks of a full round in between, an operation would lose each time.
+        until_ms = self._ports.clock.now_ms() + _AT_ONCE_MS
+        while isinstance(event, CommitLost) and self._ports.clock.now_ms() < until_ms:
+            if not self._decided_at_once(effect, state):
+                break
+            event = self._committer.put_at_once(self.work, effect.attempt, state.locks.token)
+        return event
+
+    def _decided_at_once(self, effect: Effect, state: OperationState) -> bool:
+        """Decide again after a lost put; False for anything but another put, which the next full
+        round finds out, too."""
+        work = self.work
+        before = work.snapshot.version
+        self._committer.refresh(work)
+        if work.snapshot.version == before:
+            return False
+        work.at_once = True
+        try:
+            found = self._reconcile(effect, state)
+        finally:
+            work.at_once = False
+        if not isinstance(found, Decided) or found.verdict is not Verdict.COMMIT:
+            return False
+        assert work.change is not None
+        work.sidecars = commit_actions.adds_of(work.change, work.vectors)
+        return True
 
     def _look_up_commit(self, effect: Effect, _state: OperationState) -> Event:
         return self._committer.look_up(self.work, effect)
