@@ -370,6 +370,8 @@ class TableCleaning(StatusModel):
     """Their size."""
     next_time: str | None = None
     """When the next is due."""
+    problem: str | None = None
+    """Why the table, or its log of blocks, was not cleaned."""
 
 
 class TableStatus(StatusModel):
