@@ -34,10 +34,16 @@ class Repeated:
 
 class UniqueRows:
     """Takes the rows in parts. The rows of the last key of a part are kept, since the next part
-    may have more of them: two are enough, the greatest ones."""
+    may have more of them: two are enough, the greatest ones.
 
-    def __init__(self, settings: LogSettings) -> None:
+    Args:
+        alike: whether rows have no other columns than those that decide: then it does not matter
+            which of several equal ones wins.
+    """
+
+    def __init__(self, settings: LogSettings, *, alike: bool = False) -> None:
         self._settings = settings
+        self._alike = alike
         self._held: pa.Table | None = None
         self.repeated = Repeated()
 
@@ -75,6 +81,8 @@ class UniqueRows:
         again = keys[1:] == keys[:-1]
         last = np.append(~again, True)[: len(keys)]
         tied = np.append(False, again & (ranks[1:] == ranks[:-1]))[: len(keys)] & last
+        if self._alike:
+            tied[:] = False
         examples = [
             self._text(rows, int(at))
             for at in np.sort(order[tied])[: SHOWN - len(self.repeated.examples)]
