@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import count
 
 import pytest
@@ -12,8 +13,8 @@ from tandem.delta.log.checkpoint_write import write_checkpoint
 from tandem.delta.log.commit import commit_info
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.names import commit_path
-from tandem.errors import BaseHistoryGap
-from tandem.mergelog.state.base_history import BaseHistory
+from tandem.errors import BaseHistoryGap, CorruptLog
+from tandem.mergelog.state.base_history import BaseHistory, base_of
 from tandem.mergelog.state.retained import retained
 
 
@@ -96,6 +97,13 @@ def test_the_history_of_a_later_version_finds_the_restored_state_again() -> None
     history = BaseHistory(merged.log, merged.log.snapshot(0))
     assert not history.at(4).live
     assert history.following(merged.log.snapshot()).at(4).live
+
+
+def test_a_version_without_its_base_version_is_an_error_by_name() -> None:
+    merged = Merged(in_memory())
+    newest = merged.log.snapshot()
+    with pytest.raises(CorruptLog, match="a txn"):
+        base_of(replace(newest, txns={}))
 
 
 def test_a_restore_by_time_looks_at_the_version_of_that_time_first() -> None:
