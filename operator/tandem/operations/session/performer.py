@@ -16,6 +16,7 @@ from tandem.errors import (
     ManifestInvalid,
     ObjectNotFound,
     OutputMissing,
+    Reason,
     RowMapInvalid,
     StorageError,
     StorageFull,
@@ -260,6 +261,10 @@ class Performer:
         except (ManifestInvalid, RowMapInvalid, ObjectNotFound) as error:
             work.forget_attempt()
             return AdoptionRefused(f"attempt {effect.attempt} cannot be used: {error}")
+        why = self._options.begun_elsewhere()
+        if why:
+            work.forget_attempt()
+            return AdoptionRefused(f"attempt {effect.attempt} cannot be used: {why}")
         if awaited is not None:
             return AttemptAdopted(work.plan.summary, awaited, awaited=True)
         if last < 0:
@@ -295,6 +300,9 @@ class Performer:
         return EffectDone(effect.point)
 
     def _start_job(self, effect: Effect, _state: OperationState) -> Event:
+        why = self._options.begun_elsewhere()
+        if why:
+            return EffectFailed(effect, Reason.ABANDONED, f"{why}: nothing was committed here")
         self._ports.jobs.start(job_control.request(self.work, effect.attempt))
         return EffectDone(effect.point)
 
