@@ -11,6 +11,13 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
+WHOLE_LOG = "the whole log"
+LOG_INSTANT = "instant "
+"""How `TableStatus.locks` names what is locked of a log: all of it, or a block by its first
+instant."""
+MERGES_LOG = "Rewrite the log"
+"""What the plan of a LogMerge locks."""
+
 
 class StatusModel(BaseModel):
     """Base of all status models. Open to fields of later versions: status is read back from
@@ -350,7 +357,8 @@ class TableLock(StatusModel):
     state: str
     """`Held`, `Committing` (it cannot be taken away now) or `Waiting`."""
     segments: tuple[str, ...] = ()
-    """Segments, intervals or `the whole table`; the first few of them."""
+    """Segments, intervals or `the whole table`; of the log of blocks `instant 3`, the first one of
+    a block, or `the whole log`. The first few of them."""
     more: int | None = None
     """How many more there are."""
     since: str | None = None
