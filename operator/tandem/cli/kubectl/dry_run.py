@@ -96,12 +96,12 @@ def _expected_of_log(
     """`expected` for a log compaction: its plan names runs of instants (`3-7`), and a lock the
     first instant of each block."""
     runs = [
-        range(int(found[1]), int(found[2]) + 1)
+        range(int(run[1]), int(run[2]) + 1)
         for name in plan.get("instants") or ()
-        if (found := _RUN.fullmatch(str(name)))
+        if (run := _RUN.fullmatch(str(name)))
     ]
     cut = len(runs) < len(plan.get("instants") or ())
-    found = []
+    found: list[Json] = []
     for lock in locks:
         if lock.get("operation") == itself or lock.get("mode") not in set(Mode):
             continue
@@ -112,7 +112,7 @@ def _expected_of_log(
         common = {
             name
             for name in theirs
-            if any(int(name.removeprefix(LOG_INSTANT)) in run for run in runs)
+            if any(int(name.removeprefix(LOG_INSTANT)) in each for each in runs)
         }
         if common or (theirs and (cut or lock.get("more"))):
             found.append(
