@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
 from cli.invoke import Tandem
 from tandem.delta.actions import CommitInfo, Json
@@ -37,6 +37,22 @@ def log(tmp_path: Path) -> MergeLog:
 def rows(tandem: Tandem, table: Path) -> list[tuple[int, str]]:
     found = tandem("scan", table, "-o", "json").stdout.splitlines()
     return sorted((row["id"], row["v"]) for row in map(json.loads, found))
+
+
+def test_clean_says_why_the_log_was_not_cleaned(
+    tandem: Tandem, log: MergeLog, tmp_path: Path
+) -> None:
+    """The commits of the table that decide which records are valid are gone."""
+    path = tmp_path / "t"
+    for number in range(2):
+        write_deltalake(str(path), pa.table({"id": [10 + number], "v": ["x"]}), mode="append")
+    DeltaTable(str(path)).create_checkpoint()
+    (path / "_delta_log" / f"{1:020d}.json").unlink()
+    cleaned = tandem("clean", path)
+    assert cleaned.exit_code == 1
+    assert "The log of blocks was not cleaned" in cleaned.stderr, cleaned.stderr
+    assert "tandem log resolve" in cleaned.stderr
+    assert json.loads(tandem("clean", path, "-o", "json").stdout) == []
 
 
 def test_show_lists_the_blocks_in_order(tandem: Tandem, log: MergeLog, tmp_path: Path) -> None:

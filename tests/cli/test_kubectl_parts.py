@@ -258,6 +258,32 @@ def test_operations_that_a_plan_meets_follow_the_lock_matrix() -> None:
     assert [c["operation"] for c in expected("TableUpdate", plan, locks, "b")] == ["d"]
 
 
+def test_a_plan_meets_the_locks_of_the_log_by_instants() -> None:
+    def lock(name: str, mode: str, *segments: str, **more: Any) -> Json:
+        return {"operation": name, "mode": mode, "segments": list(segments), **more}
+
+    locks = [
+        lock("a", "Rewrite", "instant 3", "instant 12"),
+        lock("b", "Rewrite", "instant 9"),
+        lock("c", "Update", "the whole log"),
+        lock("d", "Rewrite", "instant 40", more=3),
+        lock("e", "Rewrite", "5", "the whole table"),
+        lock("f", "Rewrite", "_tandem/log"),
+    ]
+    plan = {"instants": ["3-7", "10-13"], "locks": ["Rewrite instants 3-7"]}
+    met = {
+        c["operation"]: (c["means"], c["segments"]) for c in expected("LogCompaction", plan, locks)
+    }
+    assert met == {"a": ("waits", ["instant 3", "instant 12"]), "d": ("perhaps", [])}
+    assert expected("LogCompaction", {"instants": []}, locks) == []
+    # Those of the table and of its log are apart.
+    met_by = [c["operation"] for c in expected("TableCompaction", {"segments": ["3"]}, locks)]
+    assert met_by == ["e"]
+    merge = {"locks": ["Rewrite the log"]}
+    met_by = [c["operation"] for c in expected("TableCompaction", merge, locks)]
+    assert met_by == ["e", "f"]
+
+
 def test_segments_that_are_not_listed_are_not_reported_as_free() -> None:
     def met(plan: Json, **lock: Any) -> list[str]:
         locks = [{"operation": "a", "mode": "Rewrite", "state": "Held", **lock}]

@@ -164,6 +164,10 @@ def test_the_status_of_a_table_shows_its_locks() -> None:
     many = entry(*(segment(str(number)) for number in range(10)))
     assert held_lock(many).endswith("6, 7 and 2 more (Rewrite)")
     waits = entry(segment("1"), state=EntryState.WAITING)
+    log = [entry(segment("3")), entry(WHOLE_TABLE)]
+    status = compose(None, ready(Reason.ADOPTED, "", 1, 0), 1, [], [], log_locks=log)
+    assert [lock.segments for lock in status.locks or ()] == [("instant 3",), ("the whole log",)]
+    assert status.held_locks[0] == "TableCompaction/m: instant 3 (Rewrite)"
     status = compose(None, ready(Reason.ADOPTED, "", 1, 0), 1, [], [waits])
     assert status.held_locks == ()
 

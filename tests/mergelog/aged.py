@@ -116,7 +116,14 @@ class AgedOrders(Orders):
                 self.files.stamp(meta.path)
 
     def clean(self, days: float = 0, rules: CleaningRules = KEEP, **options: Any) -> CleaningResult:
-        """A cleaning of both tables, so many days later."""
+        """A cleaning of both tables, so many days later, which meets no problem."""
+        found = self.clean_round(days, rules, **options)
+        assert not found.problem, found.problem
+        return found
+
+    def clean_round(
+        self, days: float = 0, rules: CleaningRules = KEEP, **options: Any
+    ) -> CleaningResult:
         self.clock.pass_days(days)
         dependencies = CleaningDependencies(clock=self.clock)
         return clean_with_log(self.table, rules, dependencies, CleaningOptions(**options))

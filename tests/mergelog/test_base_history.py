@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import count
 
 import pytest
@@ -12,8 +13,8 @@ from tandem.delta.log.checkpoint_write import write_checkpoint
 from tandem.delta.log.commit import commit_info
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.names import commit_path
-from tandem.errors import BaseHistoryGap
-from tandem.mergelog.state.base_history import BaseHistory
+from tandem.errors import BaseHistoryGap, CorruptLog
+from tandem.mergelog.state.base_history import BaseHistory, base_of
 from tandem.mergelog.state.retained import retained
 
 
@@ -69,6 +70,40 @@ def test_a_history_reads_each_commit_once() -> None:
     store.fault = calls.append
     assert history.at(11).base == 11
     assert {call.path for call in calls if call.path.endswith(".json")} == {commit_path(11)}
+
+
+def test_the_history_of_the_next_version_of_the_log_reads_new_commits_only() -> None:
+    store = in_memory()
+    merged = Merged(store)
+    first = merged.log.snapshot()
+    for version in range(1, 11):
+        commit(merged, version, "SET TBLPROPERTIES")
+    history = BaseHistory(merged.log, first)
+    assert history.at(10).base == 10
+    settings = merged.log.log.snapshot()
+    info = commit_info("WRITE", {}, now_ms=0, previous=settings, blind_append=False)
+    merged.log.log.put_commit(1, [info], token="without a look")
+    commit(merged, 11, "RESTORE", version="4")
+    later = history.following(merged.log.snapshot())
+    calls: list[Call] = []
+    store.fault = calls.append
+    assert later.at(11).base == 11
+    names = {call.path for call in calls if call.path.startswith("_delta_log/0")}
+    assert names == {commit_path(11)}
+
+
+def test_the_history_of_a_later_version_finds_the_restored_state_again() -> None:
+    _, merged = restored(3)
+    history = BaseHistory(merged.log, merged.log.snapshot(0))
+    assert not history.at(4).live
+    assert history.following(merged.log.snapshot()).at(4).live
+
+
+def test_a_version_without_its_base_version_is_an_error_by_name() -> None:
+    merged = Merged(in_memory())
+    newest = merged.log.snapshot()
+    with pytest.raises(CorruptLog, match="a txn"):
+        base_of(replace(newest, txns={}))
 
 
 def test_a_restore_by_time_looks_at_the_version_of_that_time_first() -> None:

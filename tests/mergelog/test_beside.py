@@ -49,8 +49,8 @@ def _delete_by_vector(orders: Orders) -> None:
     )
     parameters = {"predicate": '["(id = 2)"]'}
     info = commit_info("DELETE", parameters, now_ms=1, previous=snapshot, blind_append=False)
-    actions = [info, remove_of(add, deletion_ms=1, data_change=True), changed]
-    base.put_commit(snapshot.version + 1, actions, token="other")
+    removed = remove_of(add, deletion_ms=1, data_change=True)
+    base.put_commit(snapshot.version + 1, (info, removed, changed), token="other")
 
 
 def _merge(orders: Orders) -> None:

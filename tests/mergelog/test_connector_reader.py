@@ -8,6 +8,7 @@ import random
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 import pyarrow as pa
@@ -36,8 +37,10 @@ from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.scan import scan
 from tandem.delta.schema import Field, PrimitiveType, StructType
 from tandem.errors import InvalidSpec, TableReplaced, UnsupportedFeature
-from tandem.mergelog.state.log_table import MergeLog
+from tandem.mergelog.create import ensure_log
+from tandem.mergelog.state.log_table import LogSettings, MergeLog
 from tandem.mergelog.view import MergedView
+from tandem.mergelog.writer import LogWriter
 from tandem.spark.connector import reader as reader_
 from tandem.spark.connector import source as source_
 from tandem.spark.connector.options import read_options
@@ -267,6 +270,23 @@ def test_a_table_that_was_replaced_is_refused(tmp_path: Path) -> None:
         ViewReader(version, ["k"]).partitions()
 
 
+def test_a_log_that_was_made_again_is_refused(tmp_path: Path) -> None:
+    """Its instants have the same numbers, and other records."""
+    path = tmp_path / "t"
+    rows = table(range(3), "base", 5)
+    write_deltalake(str(path), rows, configuration=DELETION_VECTORS)
+    merged = Merged(open_store(path.as_uri()), ("k",))
+    merged.append(table(range(1), "first log", 6))
+    version = ViewVersion.of(merged.open(), read_options({"path": str(path)}))
+    rmtree(path / "_tandem" / "log")
+    settings = LogSettings(("k",))
+    assert ensure_log(merged.log, settings, now_ms=0, nonce="made again")
+    with LogWriter(merged.log, "w") as writer:
+        assert writer.append(table(range(1), "second log", 6), batch=0).instant == version.instant
+    with pytest.raises(TableReplaced, match="another log is in"):
+        ViewReader(version, ["k"]).partitions()
+
+
 def test_a_reader_works_with_and_without_pushed_filters() -> None:
     """What Spark checks before it refuses a reader while the setting is off."""
     assert "pushFilters" in vars(ViewReader)
@@ -305,6 +325,13 @@ def test_a_value_that_may_be_a_secret_is_not_shown(options: dict[str, str]) -> N
     with pytest.raises(InvalidSpec) as refused:
         read_options({"path": "/t", **options})
     assert "hidden" not in "".join(traceback.format_exception(refused.value))
+
+
+def test_user_info_of_a_location_is_not_shown() -> None:
+    with pytest.raises(InvalidSpec) as refused:
+        read_options({"path": "s3://hidden:hidden@lake/t", "version": "x"})
+    assert "lake/t" in str(refused.value)
+    assert "hidden" not in str(refused.value)
 
 
 def test_names_with_commas_and_spaces(tmp_path: Path) -> None:

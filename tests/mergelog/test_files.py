@@ -120,8 +120,8 @@ class History:
             spec = {"upsert": {"source": table.source(rows, name)}}
         status = table.run(spec, name=name)
         assert status.result is not None, status
-        assert status.result.instant is not None
-        self.appends.append(Append(status.result.instant, len(self.changes) - 1, events))
+        assert status.result.version is not None
+        self.appends.append(Append(status.result.version, len(self.changes) - 1, events))
 
     def _events(self, *, deletes: float) -> tuple[Event, ...]:
         """Of each key at most one; `deletes` is the probability of a delete."""

@@ -84,7 +84,9 @@ def litter(tmp_path_factory: pytest.TempPathFactory) -> tuple[MemoryStore, TestC
 
 def clean(store: MemoryStore, clock: TestClock, rules: CleaningRules) -> CleaningResult:
     table = Table(store, DeltaLog(store, parallel_reads=1), "LakeTable/orders")
-    return clean_with_log(table, rules, CleaningDependencies(clock=clock), CleaningOptions())
+    found = clean_with_log(table, rules, CleaningDependencies(clock=clock), CleaningOptions())
+    assert not found.problem, found.problem
+    return found
 
 
 def retained(store: MemoryStore, rules: CleaningRules) -> range:

@@ -29,7 +29,8 @@ from tandem.errors import (
     UnsupportedFeature,
 )
 from tandem.mergelog.create import ensure_log
-from tandem.mergelog.state.log_table import LogSettings, MergeLog
+from tandem.mergelog.state.log_table import LogSettings, MergeLog, state_of
+from tandem.mergelog.upkeep import catch_up
 from tandem.mergelog.view import MergedView
 from tandem.mergelog.writer import LogWriter
 
@@ -328,6 +329,24 @@ def test_a_gap_in_the_history_of_the_base_is_refused_while_records_are_unmerged(
         with pytest.raises(BaseHistoryGap, match="decide which records are valid"):
             refused()
     assert merged.log.log.latest_version() == 1
+
+
+def test_a_gap_that_may_hide_a_restore_is_refused_although_no_block_is_live(
+    tmp_path: Path,
+) -> None:
+    """The restore brings a merged record back, and its commit is gone."""
+    path = tmp_path / "t"
+    merged = made(path, ROW)
+    merged.append(table((2, "b", None)))
+    merge(merged, path, mark=1)
+    assert catch_up(merged.log, now_ms=0) == 2
+    assert not state_of(merged.log.snapshot()).live
+    delta(path).restore(0)
+    grow(path)
+    without_history(path)
+    for refused in (merged.rows, lambda: merged.append(table((3, "c", None)))):
+        with pytest.raises(BaseHistoryGap, match="decide which records are valid"):
+            refused()
 
 
 def test_a_gap_is_harmless_while_the_log_is_empty(tmp_path: Path) -> None:

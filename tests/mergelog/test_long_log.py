@@ -71,7 +71,7 @@ def test_a_reader_lists_and_reads_what_follows_the_last_checkpoint(
     assert counted.read <= 2 * interval + 3
     # A day passes between two instants, and the log keeps a month.
     base = Table(store, DeltaLog(store), "LakeTable/long")
-    clean_with_log(base, KEEP, CleaningDependencies(clock=clock))
+    assert not clean_with_log(base, KEEP, CleaningDependencies(clock=clock)).problem
     assert len(list(store.list(LOG))) <= 2 * (31 + 2 * interval)
     assert merged.rows() == before
     with LogWriter(merged.log, "w", now_ms=clock.now_ms) as again:

@@ -21,7 +21,15 @@ from tandem.mergelog import open_log, upkeep, usage
 from tandem.mergelog.create import put
 from tandem.mergelog.state.instants import InstantCounts, LogFacts
 from tandem.mergelog.state.log_table import state_of
-from tandem.mergelog.upkeep import BASE_AGE_MS, BASE_VERSIONS, due_ms, record_base
+from tandem.mergelog.upkeep import (
+    BASE_AGE_MS,
+    BASE_VERSIONS,
+    IDLE_AGE_MS,
+    catch_up,
+    due_ms,
+    keep_fresh,
+    record_base,
+)
 from tandem.mergelog.usage import LogReader
 
 HOUR = 3600 * 1000
@@ -165,12 +173,15 @@ def test_the_base_version_is_due_by_number_and_with_live_blocks_by_age(lake: Mer
     assert due_ms(far, HOUR) == HOUR
     # Whose commit is gone already: at once.
     assert due_ms(replace(behind, moved_ms=None), HOUR) == HOUR
-    assert due_ms(replace(behind, state=replace(state, base=1, live={})), HOUR) is None
+    # Without one, a restore among the commits may bring one back.
+    empty = replace(behind, state=replace(state, base=1, live={}))
+    assert due_ms(empty, HOUR) == HOUR + IDLE_AGE_MS
+    assert due_ms(replace(empty, newest=0), HOUR) is None
     # Merged deletes stay in force, and a gap in the base table's commits would refuse them.
     merged = replace(behind.state, mark=facts.newest)
     assert not merged.unmerged
     assert due_ms(replace(behind, state=merged), HOUR) == HOUR + BASE_AGE_MS
-    # Without blocks nothing is at stake, but each reader reads the commits.
+    # Each reader reads the commits.
     assert due_ms(replace(far, state=replace(far.state, live={})), HOUR) == HOUR
 
 
@@ -187,6 +198,28 @@ def test_recording_the_base_version_changes_no_view(lake: Merged, tmp_path: Path
     assert lake.rows() == rows
     # The writer goes on.
     assert lake.append(table((4, "d", None))).instant == 3
+
+
+def test_a_cleaning_and_a_run_record_the_base_version_of_an_idle_log(
+    lake: Merged, tmp_path: Path
+) -> None:
+    """Without an operator nothing else does: after the table's retention it would be a gap."""
+    write_deltalake(str(tmp_path / "t"), table((7, "n", None)), mode="append")
+    assert catch_up(lake.log, now_ms=5) is None  # nothing was ever appended
+    lake.append(table((3, "c", None)))
+    assert catch_up(lake.log, now_ms=5) is None
+    write_deltalake(str(tmp_path / "t"), table((8, "n", None)), mode="append")
+    committed = lake.log.base.commit(2)
+    assert committed is not None
+    rows = lake.rows()
+    assert not keep_fresh(lake.log, now_ms=committed.timestamp_ms + BASE_AGE_MS - 1)
+    assert keep_fresh(lake.log, now_ms=committed.timestamp_ms + BASE_AGE_MS)
+    assert fresh(lake).recorded == 2
+    write_deltalake(str(tmp_path / "t"), table((9, "n", None)), mode="append")
+    assert catch_up(lake.log, now_ms=5) == 3
+    assert catch_up(lake.log, now_ms=5) is None
+    assert fresh(lake).recorded == 3
+    assert lake.rows() == [*rows, (9, "n", None)]
 
 
 def test_of_two_that_record_the_base_version_one_commits(

@@ -47,6 +47,7 @@ def clean_as_if_dead(single: Single) -> tuple[tuple[str, int], ...]:
     cleaned = clean_with_log(
         single.base, RULES, CleaningDependencies(ports.clock, ports.processes, ports.nonces)
     )
+    assert not cleaned.problem, cleaned.problem
     single.checker.catch_up()
     return cleaned.abandoned
 

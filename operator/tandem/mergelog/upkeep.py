@@ -10,7 +10,12 @@ from tandem.delta.actions import Action, Txn
 from tandem.delta.log.commit import commit_info
 from tandem.delta.log.snapshot import Snapshot
 from tandem.mergelog.create import put
-from tandem.mergelog.state.base_history import BaseHistory, require_same_table
+from tandem.mergelog.state.base_history import (
+    BaseHistory,
+    base_of,
+    require_same_table,
+    was_appended,
+)
 from tandem.mergelog.state.commits import transition
 from tandem.mergelog.state.instants import LogFacts
 from tandem.mergelog.state.log_table import MergeLog, state_of
@@ -20,6 +25,8 @@ BASE_VERSIONS = 100
 """So many versions of the base table, at most, are not recorded."""
 BASE_AGE_MS = 3600 * 1000
 """So old, at most, is the first of them while there is a live block."""
+IDLE_AGE_MS = 24 * BASE_AGE_MS
+"""So old, at most, is it otherwise."""
 
 
 def due_ms(facts: LogFacts, now_ms: int) -> int | None:
@@ -29,16 +36,17 @@ def due_ms(facts: LogFacts, now_ms: int) -> int | None:
     Each commit that adds rows records it. Without them, the commits of the base table since the
     recorded version grow in number: each reader reads them, and a clean-up may remove some, after
     which a log with live blocks is refused (`BaseHistoryGap`). With an ordering column, blocks with
-    deletes are live after they are merged, too.
+    deletes are live after they are merged, too. Without a live block, one of the commits may be a
+    restore that brings blocks back.
     """
     behind = facts.state.base - facts.recorded
     if behind >= BASE_VERSIONS:
         return now_ms
-    if not facts.state.live or behind <= 0:
+    if behind <= 0 or not (facts.state.live or facts.newest):
         return None
     if facts.moved_ms is None:
         return now_ms
-    return facts.moved_ms + BASE_AGE_MS
+    return facts.moved_ms + (BASE_AGE_MS if facts.state.live else IDLE_AGE_MS)
 
 
 def record_base(log: MergeLog, *, now_ms: int) -> bool:
@@ -48,23 +56,48 @@ def record_base(log: MergeLog, *, now_ms: int) -> bool:
     Raises: NotMergeOnRead, BaseReplaced, BaseHistoryGap, OutcomeUnknown, StorageError.
     """
     snapshot = log.snapshot()
-    return _record(log, snapshot, _newest(log, snapshot), now_ms)
+    return _record(log, snapshot, _newest(log, BaseHistory(log, snapshot)), now_ms)
 
 
 def catch_up(log: MergeLog, *, now_ms: int) -> int | None:
     """Record what the base table's commits mean for the blocks and the mark: merged and void
-    blocks leave the log, restored ones are back. Returns the version, None if nothing changes.
+    blocks leave the log, restored ones are back. The base version is recorded, too: without an
+    operator nothing else does that for an idle log. Returns the version, None if nothing changes.
 
     Raises: as `record_base`.
     """
+    snapshot = log.snapshot()
+    history = BaseHistory(log, snapshot)
     while True:
-        snapshot = log.snapshot()
-        newest = _newest(log, snapshot)
+        newest = _newest(log, history)
         before, state = state_of(snapshot), newest.state
-        if (state.mark, state.live, state.base_id) == (before.mark, before.live, before.base_id):
+        same = (state.mark, state.live, state.base_id) == (before.mark, before.live, before.base_id)
+        if same and (state.base == before.base or not was_appended(snapshot)):
             return None
         if _record(log, snapshot, newest, now_ms):
             return snapshot.version + 1
+        # Not from its checkpoint on: the others would be faster each time.
+        snapshot = log.update(snapshot)
+        history = history.following(snapshot)
+
+
+def keep_fresh(log: MergeLog, *, now_ms: int) -> bool:
+    """Record the base version if that is due, as an operator does; returns whether it was. For
+    tables without an operator: each run of a table calls it.
+
+    Raises: as `record_base`.
+    """
+    snapshot = log.snapshot()
+    recorded = base_of(snapshot)
+    behind = log.base.latest_version(recorded) - recorded
+    if behind <= 0 or not was_appended(snapshot):
+        return False
+    if behind < BASE_VERSIONS:
+        moved = log.base.commit(recorded + 1)
+        age_ms = BASE_AGE_MS if snapshot.num_files else IDLE_AGE_MS
+        if moved is not None and now_ms < moved.timestamp_ms + age_ms:
+            return False
+    return record_base(log, now_ms=now_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +109,8 @@ class _Newest:
     state: LogState
 
 
-def _newest(log: MergeLog, snapshot: Snapshot) -> _Newest:
+def _newest(log: MergeLog, history: BaseHistory) -> _Newest:
     base = log.base.snapshot()
-    history = BaseHistory(log, snapshot)
     state = history.at(base.version)
     require_same_table(base, state)
     return _Newest(base, history, state)

@@ -56,7 +56,11 @@ class LogReader:
                 self._snapshot = self._facts = None
                 return False
         if found is not None and found is not before:
-            self._snapshot, self._history = found, BaseHistory(self._log, found)
+            known = self._history
+            self._history = (
+                BaseHistory(self._log, found) if known is None else known.following(found)
+            )
+            self._snapshot = found
         return True
 
     def _has(self, version: int) -> bool:

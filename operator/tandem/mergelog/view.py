@@ -74,6 +74,7 @@ class MergedView:
         base: the version of the base table.
         instant: the version of the log, -1 before its first one.
         state: the log as of that version of the base table.
+        log_id: the id of the log; "" if it is left out.
     """
 
     log: MergeLog
@@ -81,6 +82,7 @@ class MergedView:
     instant: int
     state: LogState
     settings: LogSettings
+    log_id: str = ""
 
     @classmethod
     def open(
@@ -103,7 +105,7 @@ class MergedView:
         settings = settings_of(snapshot)
         if state.live:
             check_settings(base, settings)
-        return cls(log, base, instant, state, settings)
+        return cls(log, base, instant, state, settings, snapshot.metadata.id)
 
     @classmethod
     def at(cls, log: MergeLog, base_version: int, instant: int) -> MergedView:
@@ -116,7 +118,7 @@ class MergedView:
         snapshot = log.snapshot(instant)
         base = log.base.snapshot(base_version)
         state = BaseHistory(log, snapshot).at(base.version)
-        return cls(log, base, instant, state, settings_of(snapshot))
+        return cls(log, base, instant, state, settings_of(snapshot), snapshot.metadata.id)
 
     @classmethod
     def of_base(cls, log: MergeLog, version: int | None = None) -> MergedView:

@@ -95,6 +95,7 @@ class LogWriter:
         self._resume_at = 0.0
         self._snapshot = log.snapshot()
         self._base = log.base.snapshot()
+        self._history = BaseHistory(log, self._snapshot)
         self._checkpointed = self._snapshot.checkpoint_version or 0
         # Two requests of an append, and a checkpoint.
         self._pool = ThreadPoolExecutor(3, "tandem-log")
@@ -250,7 +251,7 @@ class LogWriter:
     def _commit(self, adds: list[AddFile], batch: int) -> int | None:
         """The instant, None if another writer was faster."""
         instant = self._snapshot.version + 1
-        history = BaseHistory(self._log, self._snapshot)
+        history = self._history = self._history.following(self._snapshot)
         state = history.at(self._base.version)
         require_same_table(self._base, state)
         mine = {add.logged_path: tagged(add, instant, instant) for add in adds}

@@ -8,17 +8,25 @@ from dataclasses import dataclass, replace
 
 from tandem.delta.log import maintenance
 from tandem.delta.log.snapshot import Snapshot
+from tandem.mergelog.state.log_table import MergeLog
 from tandem.operations.attempt import pins
+from tandem.operations.kinds.log_compaction import log_of
 from tandem.operations.machine.state import Limits, OperationState
 from tandem.operations.model import Identity, Table
 from tandem.operations.ports import Ports
-from tandem.operations.registry import kind_of, table_of
+from tandem.operations.registry import kind_of, left_before, table_of
 from tandem.operations.report.status import status_of
-from tandem.operations.session.identity import has_begun, identify, is_recorded
+from tandem.operations.session.identity import (
+    has_begun,
+    has_ended,
+    identify,
+    is_recorded,
+    may_count,
+)
 from tandem.operations.session.options import Interceptor, PerformerOptions, passthrough
 from tandem.operations.session.performer import Performer
 from tandem.operations.session.session import Session
-from tandem.spec.resources import Operation
+from tandem.spec.resources import Operation, TableIngest
 from tandem.spec.status import OperationStatus
 
 _LOG = logging.getLogger(__name__)
@@ -60,6 +68,7 @@ def open_session(
 
     Raises: TableNotFound, NotMergeOnRead, StorageError.
     """
+    lake = table
     table, latest, identity = _opened(resource, table, snapshot, execution)
     spec = resource.spec
     limits = Limits(
@@ -73,6 +82,7 @@ def open_session(
         lock_wait_s=execution.lock_wait_s,
         priority=spec.priority,
         maintain=lambda table_, snapshot_: _maintain(table_, snapshot_, ports),
+        begun_elsewhere=lambda: _begun_elsewhere(resource, lake, table, execution),
     )
     kind = kind_of(resource, table)
     performer = Performer(identity, table, kind, ports, options, execution.interceptor)
@@ -93,6 +103,10 @@ def open_session(
             first, table, ports, options, lambda _: changed(), started_ms=start, snapshot=latest
         )
 
+    def open_left(changed: Callable[[], None]) -> Session | None:
+        left = left_before(resource, table, identity, latest)
+        return None if left is None else open_first(left, changed)
+
     return Session(
         performer,
         ports.clock,
@@ -102,6 +116,7 @@ def open_session(
         watch=watch,
         identity=identity,
         open_first=open_first,
+        open_left=open_left,
     )
 
 
@@ -120,11 +135,41 @@ def _opened(
     if of is table:
         return identified(table, snapshot)
     found = identified(of, None)
-    if resource.on_log or has_begun(of, found[1], found[2].operation_id):
+    if resource.on_log or has_ended(of, found[1], found[2].operation_id):
         return found
     # One that began on the table before it had a log, or has ended there, must not begin again.
     before = identified(table, snapshot)
-    return before if has_begun(table, before[1], before[2].operation_id) else found
+    last = before[2].operation_id
+    if not has_begun(table, before[1], last):
+        return found
+    if not has_begun(of, found[1], found[2].operation_id):
+        return before
+    return before if may_count(table, before[1], last) else found
+
+
+def _begun_elsewhere(
+    resource: Operation, lake: Table, table: Table, execution: ExecutionOptions
+) -> str:
+    """Why an ingest must not go on with its plan on `table`; "" if it may.
+
+    Processes that open it before and after the log is made work on different tables. Each first
+    leaves a trace on its own, an identity on the log and a plan on the base table, and then looks
+    for that of the other: at least one of them sees it, and gives up its attempt.
+    """
+    if not isinstance(resource, TableIngest):
+        return ""
+    if table is lake:
+        if not MergeLog(lake.log).exists():
+            return ""
+        of = log_of(lake)
+        latest = of.log.snapshot()
+        last = identify(resource, of, latest, again=False).operation_id
+        return "it has begun on the log" if has_begun(of, latest, last) else ""
+    latest = lake.log.snapshot()
+    last = identify(
+        resource, lake, latest, again=execution.again, only_failed=execution.only_failed
+    ).operation_id
+    return "it has begun on the table" if may_count(lake, latest, last) else ""
 
 
 def finish(session: Session, resource: Operation, ports: Ports) -> OperationStatus:

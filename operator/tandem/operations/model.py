@@ -157,7 +157,8 @@ class ProgressBaseline:
 class Work:
     """The state of one operation between effects. `latest` is the version last read, `job` and
     `plan` are the attempt's frozen ones, `requests` and `results` those of the rounds so far,
-    `sources` the copies of a merge's source by path."""
+    `sources` the copies of a merge's source by path. `at_once`: the round follows a lost put
+    without a pause."""
 
     identity: Identity
     table: Table
@@ -179,6 +180,7 @@ class Work:
     rounds: int = 0
     progress_baseline: ProgressBaseline | None = None
     polls: int = 0
+    at_once: bool = False
 
     def forget_attempt(self) -> None:
         """Drop everything that belongs to the last attempt, since another one begins."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from tandem.delta.log.snapshot import Snapshot
 from tandem.mergelog.state.log_table import MergeLog
 from tandem.operations.kinds.compaction import CompactionKind
 from tandem.operations.kinds.ingest import IngestKind
@@ -17,9 +18,10 @@ from tandem.operations.kinds.log_compaction import LogCompactionKind, log_of
 from tandem.operations.kinds.log_merge import LogMergeKind
 from tandem.operations.kinds.merge import MergeKind
 from tandem.operations.kinds.segment_rewrite import SegmentRewriteKind
+from tandem.operations.kinds.table.merged import left_merge
 from tandem.operations.kinds.update import UpdateKind
 from tandem.operations.kinds.upsert import UpsertKind
-from tandem.operations.model import Kind, Table
+from tandem.operations.model import Identity, Kind, Table
 from tandem.spec.resources import (
     CompactionType,
     LogCompaction,
@@ -55,6 +57,21 @@ def kind_of(resource: Operation, table: Table) -> Kind:
     if table.base is not None and isinstance(resource, TableUpdate | TableIngest):
         return UpsertKind(resource)
     return PERFORMED_BY[type(resource)](resource)
+
+
+def left_before(
+    resource: Operation, table: Table, identity: Identity, snapshot: Snapshot
+) -> Operation | None:
+    """The operation that an earlier process has begun, since it has to end before this one plans,
+    and that has not ended; None if there is none.
+
+    Args:
+        table, identity, snapshot: of this one.
+    Raises: StorageError.
+    """
+    if isinstance(resource, TableUpdate) and not resource.spec.appends:
+        return left_merge(resource, table, identity, snapshot)
+    return None
 
 
 def table_of(resource: Operation, table: Table) -> Table:

@@ -6,12 +6,15 @@ otherwise they start together, each in its own thread.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 
-from tandem.errors import InvalidSpec, Reason, TandemError
+from tandem.errors import BaseHistoryGap, BaseReplaced, InvalidSpec, Reason, TandemError
+from tandem.mergelog import upkeep
+from tandem.mergelog.state.log_table import MergeLog
 from tandem.operations.execute import ExecutionOptions, finish, open_session
 from tandem.operations.machine.events import StopRequest
 from tandem.operations.model import Table
@@ -186,6 +189,8 @@ class _Runner:
             adopted = tables.preview(table)
         else:
             adopted = tables.adopt(table, ports.clock, ports.nonces, probe=options.probe)
+            if resource.spec.merge_on_read is not None:
+                self._keep_fresh(table)
         with self._lock:
             self._tables[resource.key] = table
             if adopted.snapshot is None:
@@ -201,6 +206,11 @@ class _Runner:
             status = status.model_copy(update={"next_compaction": coming})
         self._report(resource, status)
         return ResourceOutcome(resource, status)
+
+    def _keep_fresh(self, table: Table) -> None:
+        # A log that is refused says so in the status, and in each operation that needs it.
+        with contextlib.suppress(BaseReplaced, BaseHistoryGap):
+            upkeep.keep_fresh(MergeLog(table.log), now_ms=self._ports.clock.now_ms())
 
     def _run_operation(self, resource: Operation) -> ResourceOutcome:
         table_key = (LakeTable.kind_name, resource.namespace, resource.spec.table_ref.name)

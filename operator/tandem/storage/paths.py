@@ -132,7 +132,7 @@ def split_location(
         return InvalidSpec(
             message,
             field=field,
-            found=_without_userinfo(location)[:200],
+            found=without_userinfo(location)[:200],
             expected="file:///…, s3://bucket/…, gs://bucket/…, "
             "abfss://container@account.dfs.core.windows.net/… or an absolute path",
             remedy=remedy,
@@ -206,7 +206,7 @@ def is_below(location: str, prefix: str) -> bool:
     return location == prefix or location.startswith(f"{prefix}/")
 
 
-def _without_userinfo(location: str) -> str:
+def without_userinfo(location: str) -> str:
     """For messages: the part before an `@` may be a secret."""
     return re.sub(r"//[^/]*@", "//…@", location.split("?")[0])
 
@@ -253,7 +253,7 @@ def _not_allowed(path: str, root: str, allowed_prefixes: Sequence[str]) -> Locat
         "the log names an absolute path outside the table",
         resource=root,
         field="path",
-        found=_without_userinfo(path)[:200],
+        found=without_userinfo(path)[:200],
         expected="a path below " + " or ".join((root, *allowed_prefixes)),
         remedy="If the table may read there (a shallow clone), add the prefix to the allowed "
         "prefixes of the LakeTable",

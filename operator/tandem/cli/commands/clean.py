@@ -57,6 +57,9 @@ def clean(target: Target, *, output: Output, dry_run: bool) -> Exit:
         say(f"{attempt_of} {verb} abandoned: no process works on it.")
     for session, upload in cleaned.rolled_back:
         say(f"Upload {upload} of log writer {session} {verb} rolled back: it was never committed.")
+    if cleaned.problem:
+        say(f"The log of blocks {'cannot be' if dry_run else 'was not'} cleaned: {cleaned.problem}")
+        return Exit.FAILED
     return Exit.OK
 
 

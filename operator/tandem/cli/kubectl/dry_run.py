@@ -15,6 +15,8 @@ from tandem.kube.client.json_depth import Json
 from tandem.kube.client.kinds import PLAN
 from tandem.locks.conflicts import MATRIX, Compatibility
 from tandem.spec.common import API_VERSION, OPERATIONS, Mode
+from tandem.spec.log_compaction import LogCompaction
+from tandem.spec.status import LOG_INSTANT, MERGES_LOG, WHOLE_LOG
 
 TTL_S = 300
 """The operator deletes the copy after so long if this process could not."""
@@ -23,6 +25,7 @@ _INTERVAL = " to "
 CUT = re.compile(r"… and (\d+) more")
 """The last element of a shortened list in a status."""
 _MOST_NAME = 40
+_RUN = re.compile(r"(\d{1,18})-(\d{1,18})")
 
 
 def plan_copy(kind: str, name: str, spec: Mapping[str, Any]) -> Json:
@@ -54,7 +57,13 @@ def expected(
         locks: those of the table's status.
         itself: the operation of the plan, which does not wait for itself.
     """
+    if issubclass(OPERATIONS[kind], LogCompaction):
+        return _expected_of_log(kind, plan, locks, itself)
     wanted = set(map(str, plan.get("segments") or ()))
+    if MERGES_LOG in (plan.get("locks") or ()):
+        from tandem.mergelog.state.log_table import LOG_FOLDER  # a slow import
+
+        wanted.add(LOG_FOLDER)
     named = {name for name in wanted if not CUT.fullmatch(name)}
     found = []
     for lock in locks:
@@ -62,6 +71,8 @@ def expected(
             continue
         beside = MATRIX[OPERATIONS[kind].mode, Mode(lock["mode"])]
         theirs = set(map(str, lock.get("segments") or ()))
+        if theirs and all(name == WHOLE_LOG or name.startswith(LOG_INSTANT) for name in theirs):
+            continue  # a log has locks of its own
         common = named if _WHOLE in theirs else named & theirs
         unnamed = named != wanted or lock.get("more") or any(_INTERVAL in name for name in theirs)
         if beside is Compatibility.YES or not named or not (common or unnamed):
@@ -76,4 +87,43 @@ def expected(
                 "segments": sorted(common),
             }
         )
+    return found
+
+
+def _expected_of_log(
+    kind: str, plan: Mapping[str, Any], locks: Sequence[Mapping[str, Any]], itself: str
+) -> list[Json]:
+    """`expected` for a log compaction: its plan names runs of instants (`3-7`), and a lock the
+    first instant of each block."""
+    runs = [
+        range(int(run[1]), int(run[2]) + 1)
+        for name in plan.get("instants") or ()
+        if (run := _RUN.fullmatch(str(name)))
+    ]
+    cut = len(runs) < len(plan.get("instants") or ())
+    found: list[Json] = []
+    for lock in locks:
+        if lock.get("operation") == itself or lock.get("mode") not in set(Mode):
+            continue
+        names = [str(name) for name in lock.get("segments") or ()]
+        theirs = {name for name in names if name.startswith(LOG_INSTANT)}
+        if MATRIX[OPERATIONS[kind].mode, Mode(lock["mode"])] is Compatibility.YES or not runs:
+            continue
+        common = {
+            name
+            for name in theirs
+            if any(int(name.removeprefix(LOG_INSTANT)) in each for each in runs)
+        }
+        if common or (theirs and (cut or lock.get("more"))):
+            found.append(
+                {
+                    "operation": lock["operation"],
+                    "means": "waits" if common else "perhaps",
+                    "state": lock.get("state"),
+                    "since": lock.get("since"),
+                    "segments": sorted(
+                        common, key=lambda name: int(name.removeprefix(LOG_INSTANT))
+                    ),
+                }
+            )
     return found

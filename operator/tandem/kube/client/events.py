@@ -32,6 +32,7 @@ class EventReason(StrEnum):
     RESUMED = "Resumed"
     CANCELLED = "Cancelled"
     CLEANED = "Cleaned"
+    NOT_CLEANED = "NotCleaned"
 
 
 def post(body: Body, reason: str, message: str, *, warning: bool = False) -> None:

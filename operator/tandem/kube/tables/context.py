@@ -107,6 +107,7 @@ class TableContext:
         self.conditions: tuple[Condition, ...] = ()
         self.facts: TableStatus | None = None
         self.locks: tuple[LockEntry, ...] = ()
+        self.log_locks: tuple[LockEntry, ...] = ()
         self.log: TableLog | None = None
         self.auto_compaction: AutoCompactionState | None = None
         self.adopted = adopted
@@ -338,9 +339,14 @@ class TableContext:
         table = self.table
         if table is None:
             return
+        places = [table.location]
+        if self.log is not None and self._has_log:
+            places.append(self.log.log.store.location)
+        locks = self._dependencies.locks
         try:
-            self.locks = await self._dependencies.threads(
-                lambda: self._dependencies.locks.entries(table.location)
+            found = await self._dependencies.threads(
+                lambda: [locks.entries(place) for place in places]
             )
+            self.locks, self.log_locks = found[0], found[1] if len(found) > 1 else ()
         except LocksUnavailable as error:
             _log.warning("locks not read", location=table.location, problem=str(error))

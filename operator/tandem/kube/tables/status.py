@@ -12,6 +12,8 @@ from tandem.locks.model import WHOLE_TABLE, EntryState, LockEntry, LockResource
 from tandem.locks.rules import blockers_of, waiting
 from tandem.operations.report.status import rfc3339
 from tandem.spec.status import (
+    LOG_INSTANT,
+    WHOLE_LOG,
     Condition,
     ConditionStatus,
     ConditionType,
@@ -83,12 +85,13 @@ def compose(
     locks: Iterable[LockEntry],
     since: MutableMapping[tuple[str, bool], str] | None = None,
     now_ms: int = 0,
+    log_locks: Iterable[LockEntry] = (),
 ) -> TableStatus:
     """The whole status: `facts` of the table's latest version (None if it was never read), and its
-    operations and locks. `since` as for `table_locks`."""
+    operations and locks. `since` and `log_locks` as for `table_locks`."""
     # Dry runs of `kubectl tandem plan` are left out.
     operations = [o for o in operations if all(key != PLAN for key, _ in o.labels)]
-    locks = tuple(locks)
+    locks, log_locks = tuple(locks), tuple(log_locks)
     is_ready = conditions[0].status == "True"
     is_stalled = conditions[2].status == "True"
     return (facts or TableStatus()).model_copy(
@@ -98,9 +101,12 @@ def compose(
             "conditions": conditions,
             "running_operations": tuple(sorted(o.display for o in operations if _running(o))),
             "held_locks": tuple(
-                held_lock(entry) for entry in locks if entry.state is not EntryState.WAITING
+                held_lock(entry, of_log=entries is log_locks)
+                for entries in (locks, log_locks)
+                for entry in entries
+                if entry.state is not EntryState.WAITING
             ),
-            "locks": table_locks(locks, {} if since is None else since, now_ms) or None,
+            "locks": table_locks(locks, {} if since is None else since, now_ms, log_locks) or None,
             "last_operations": _last(operations),
         }
     )
@@ -126,30 +132,36 @@ def _last(operations: list[CachedResource]) -> tuple[FinishedOperation, ...]:
 
 
 def table_locks(
-    entries: Sequence[LockEntry], since: MutableMapping[tuple[str, bool], str], now_ms: int
+    entries: Sequence[LockEntry],
+    since: MutableMapping[tuple[str, bool], str],
+    now_ms: int,
+    log_entries: Sequence[LockEntry] = (),
 ) -> tuple[TableLock, ...]:
     """Locks in detail, and the queue; no more than a status should hold.
 
     Args:
+        log_entries: those of the table's log of blocks, which has locks of its own.
         since: since when each operation holds (True) or waits (False). New ones are added with
             `now_ms`, and those that are gone are removed. Lock entries have no times.
     """
-    there = {_place(entry) for entry in entries}
+    there = {_place(entry) for entry in (*entries, *log_entries)}
     for place in [place for place in since if place not in there]:
         del since[place]
     found: list[TableLock] = []
-    for entry in entries:
+    both = [(entry, entries, False) for entry in entries]
+    both += [(entry, log_entries, True) for entry in log_entries]
+    for entry, among, of_log in both:
         begun = since.setdefault(_place(entry), rfc3339(now_ms))
         if len(found) == _LOCKS:
             continue
         resources = entry.request.resources
-        behind = waiting(blockers_of(entry, entries)).blockers
+        behind = waiting(blockers_of(entry, among)).blockers
         found.append(
             TableLock(
                 operation=entry.request.display or entry.request.operation,
                 mode=entry.request.mode,
                 state=entry.state.capitalize(),
-                segments=tuple(_named(resource) for resource in resources[:_NAMED]),
+                segments=tuple(_named(resource, of_log=of_log) for resource in resources[:_NAMED]),
                 more=len(resources) - _NAMED if len(resources) > _NAMED else None,
                 since=begun,
                 behind=tuple(f"{who} on {what}" for who, what in behind[:_BEHIND]) or None,
@@ -172,18 +184,18 @@ def _place(entry: LockEntry) -> tuple[str, bool]:
     return who, entry.state is not EntryState.WAITING
 
 
-def held_lock(entry: LockEntry) -> str:
+def held_lock(entry: LockEntry, *, of_log: bool = False) -> str:
     """`TableCompaction/nightly: 0.1, 5 (Rewrite)`"""
     resources = entry.request.resources
-    names = [_named(resource) for resource in resources[:_NAMED]]
+    names = [_named(resource, of_log=of_log) for resource in resources[:_NAMED]]
     more = f" and {len(resources) - _NAMED} more" if len(resources) > _NAMED else ""
     who = entry.request.display or entry.request.operation
     return f"{who}: {', '.join(names)}{more} ({entry.request.mode})"
 
 
-def _named(resource: LockResource) -> str:
+def _named(resource: LockResource, *, of_log: bool) -> str:
     if resource == WHOLE_TABLE:
-        return "the whole table"
+        return WHOLE_LOG if of_log else "the whole table"
     if resource.segment:
-        return resource.segment
+        return f"{LOG_INSTANT}{resource.segment}" if of_log else resource.segment
     return f"{resource.interval.start or '…'} to {resource.interval.end or '…'}"

@@ -35,10 +35,16 @@ class Repeated:
 
 class UniqueRows:
     """Takes the rows in parts. The rows of the last key of a part are kept, since the next part
-    may have more of them: two are enough, the greatest ones."""
+    may have more of them: two are enough, the greatest ones.
 
-    def __init__(self, settings: LogSettings) -> None:
+    Args:
+        alike: whether rows have no other columns than those that decide: then it does not matter
+            which of several equal ones wins.
+    """
+
+    def __init__(self, settings: LogSettings, *, alike: bool = False) -> None:
         self._settings = settings
+        self._alike = alike
         self._held: pa.Table | None = None
         self.repeated = Repeated()
 
@@ -72,9 +78,10 @@ class UniqueRows:
 
     def _reduced(self, rows: pa.Table, keys: IntArray, ranks: IntArray) -> pa.Table:
         greatest = greatest_rows(keys, ranks)
-        shown = greatest.tied[: SHOWN - len(self.repeated.examples)]
-        examples = [self._text(rows, int(at)) for at in shown]
-        self.repeated.add(Repeated(len(greatest.tied), examples))
+        if not self._alike:
+            shown = greatest.tied[: SHOWN - len(self.repeated.examples)]
+            examples = [self._text(rows, int(at)) for at in shown]
+            self.repeated.add(Repeated(len(greatest.tied), examples))
         return rows.take(pa.array(greatest.rows))
 
     def _text(self, rows: pa.Table, at: int) -> str:

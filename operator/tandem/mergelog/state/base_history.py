@@ -23,7 +23,7 @@ from tandem.mergelog.state.boundaries import (
     removed_paths,
 )
 from tandem.mergelog.state.log_table import MergeLog, settings_of, state_of
-from tandem.mergelog.state.model import BASE, LogState
+from tandem.mergelog.state.model import BASE, MARK, ROLLBACK, LogState
 
 
 class BaseHistory:
@@ -38,6 +38,22 @@ class BaseHistory:
         self._before: dict[int, tuple[int, LogState]] = {}
         self._read: dict[int, Commit] = {}
         self._changes: dict[int, BaseChange] = {}
+
+    def following(self, snapshot: Snapshot) -> BaseHistory:
+        """The history for a later version of the same log. What was read of the base table is kept,
+        so that each round of a commit loop reads only the commits since the last one."""
+        found = BaseHistory(self._log, snapshot)
+        if snapshot.metadata.id != self._newest.metadata.id:
+            return found  # the log was made again
+        base = base_of(snapshot)
+        found._read = {at: commit for at, commit in self._read.items() if at > base}
+        found._changes = {at: change for at, change in self._changes.items() if at > base}
+        # What was found before the newest version stays: the next version has looked further.
+        found._before = {
+            at: known for at, known in self._before.items() if known[0] < self._newest.version
+        }
+        found._restored = dict(self._restored)
+        return found
 
     def at(self, version: int) -> LogState:
         """The state of the log as of a base version that is not before its own.
@@ -95,7 +111,7 @@ class BaseHistory:
                 expected=f"at least {state.base}, which the log has recorded",
                 remedy="The base table was replaced: restore it, or remove its log",
             )
-        commits = self._commits(state, version)
+        commits = self._commits(snapshot, state, version)
         if commits is None:
             # The base table may have become another one: it is as if the log began there.
             return LogState(self._log.base.snapshot(version).metadata.id, version, state.mark)
@@ -112,8 +128,8 @@ class BaseHistory:
             return RestoredTo(self._version_of(commit, found.time))
         return found
 
-    def _commits(self, state: LogState, version: int) -> list[Commit] | None:
-        """None if some are gone, but no record is at stake."""
+    def _commits(self, snapshot: Snapshot, state: LogState, version: int) -> list[Commit] | None:
+        """None if some are gone, but the log has never had a record."""
         wanted = range(state.base + 1, version + 1)
         try:
             first = next((number for number in wanted if number not in self._read), None)
@@ -122,8 +138,9 @@ class BaseHistory:
                 self._read |= {commit.version: commit for commit in commits}
             return [self._read[number] for number in wanted]
         except LogGap as gap:
-            # Merged deletes of an ordered log are at stake, too: they stay in force.
-            if not state.live:
+            # Merged deletes of an ordered log are at stake, too: they stay in force. Without a live
+            # block, a restore among the commits may have brought one back.
+            if not was_appended(snapshot):
                 return None
             found = f"commits from version {gap.first_available} on"
             raise self._gap(found, f"commits from version {state.base + 1} on") from gap
@@ -230,9 +247,27 @@ def require_same_table(base: Snapshot, state: LogState) -> None:
         )
 
 
+def was_appended(snapshot: Snapshot) -> bool:
+    """Whether a version of the log, or an earlier one, may have blocks: each append leaves a
+    `txn`."""
+    return any(
+        app not in (BASE, MARK) and not app.startswith(ROLLBACK) for app in snapshot.txns
+    ) or bool(snapshot.num_files)
+
+
 def base_of(snapshot: Snapshot) -> int:
-    """The base version that a version of the log has looked at."""
-    return snapshot.txns[BASE].version
+    """The base version that a version of the log has looked at. Raises: CorruptLog."""
+    found = snapshot.txns.get(BASE)
+    if found is None:
+        raise CorruptLog(
+            "a version of the log of blocks cannot be read",
+            resource=snapshot.location,
+            field=f"version {snapshot.version}",
+            found="none",
+            expected=f"a txn {BASE}",
+            remedy="Another writer has changed the log: restore its files from a backup",
+        )
+    return found.version
 
 
 def _paths(snapshot: Snapshot) -> frozenset[str]:

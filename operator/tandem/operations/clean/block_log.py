@@ -19,7 +19,7 @@ from tandem.delta.log.maintenance import maintain
 from tandem.delta.log.snapshot import Snapshot
 from tandem.delta.properties import cleans_log, log_retention_ms
 from tandem.delta.protocol import OperationKind
-from tandem.errors import InvalidSpec
+from tandem.errors import InvalidSpec, TandemError
 from tandem.jobs.formats import JobSpec, LogMergeJob
 from tandem.mergelog.state.log_table import LOG_FOLDER, MergeLog
 from tandem.mergelog.state.model import upload_of
@@ -57,12 +57,16 @@ def clean_with_log(
     options: CleaningOptions | None = None,
 ) -> CleaningResult:
     """One round for a table, and one for its log, if it has one. Paths are relative to the table.
+    An error of the log is a `problem` of the result, which has what was done to the table.
 
-    Raises: as `clean_log`.
+    Raises: as `clean`.
     """
     found = clean(table, rules, dependencies, options)
-    # Later: an attempt that was abandoned just now keeps no block any more.
-    log = clean_log(table, rules, dependencies, options)
+    try:
+        # Later: an attempt that was abandoned just now keeps no block any more.
+        log = clean_log(table, rules, dependencies, options)
+    except TandemError as error:
+        return replace(found, problem=str(error))
     if log is None:
         return found
     of_log = (

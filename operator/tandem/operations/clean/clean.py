@@ -73,13 +73,14 @@ class CleaningResult:
     """`garbage` was deleted, or would be in a dry run. `abandoned` are the attempts that were
     declared dead before, `rolled_back` the sessions of writers and their last dead uploads.
     `more`: garbage beyond the limit is left. `next_ms`: when the next file becomes old enough
-    (Unix milliseconds)."""
+    (Unix milliseconds). `problem`: why the log of blocks was not cleaned, or not to its end."""
 
     garbage: tuple[Garbage, ...]
     abandoned: tuple[tuple[str, int], ...] = ()
     rolled_back: tuple[tuple[str, int], ...] = ()
     more: bool = False
     next_ms: int | None = None
+    problem: str = ""
 
     @property
     def size(self) -> int:

@@ -46,7 +46,7 @@ from tandem.operations.kinds.table.table_changes import verdict_of_table
 from tandem.operations.machine.events import Verdict
 from tandem.operations.model import ChangeSet, Decision, OutputFileChange, Planned, Work
 from tandem.spec.compaction import TableCompaction
-from tandem.spec.status import Plan, Reconciled, RowsAffected
+from tandem.spec.status import MERGES_LOG, Plan, Reconciled, RowsAffected
 from tandem.timeline.segments import output_tags
 
 _LOCK: tuple[LockResource, ...] = (segment(LOG_FOLDER),)
@@ -128,7 +128,7 @@ class LogMergeKind:
             update={
                 "inputs": len(live) + len(candidates),
                 "input_bytes": sum(b.size for b in live) + sum(a.size for a in candidates),
-                "locks": ("Rewrite the log",),
+                "locks": (MERGES_LOG,),
             }
         )
         return Planned(summary, job, _LOCK)

@@ -14,7 +14,7 @@ from tandem.delta.log.snapshot import Snapshot
 from tandem.delta.schema import StructType, to_delta_json
 from tandem.jobs.formats import JobSpec, JobTable, UpsertJob
 from tandem.locks.model import WHOLE_TABLE
-from tandem.mergelog.state.base_history import BaseHistory, require_same_table
+from tandem.mergelog.state.base_history import BaseHistory, base_of, require_same_table
 from tandem.mergelog.state.commits import transition
 from tandem.mergelog.state.log_table import (
     LogSettings,
@@ -62,6 +62,7 @@ class UpsertKind:
         self._resource = resource
         self._input = _input_of(resource)
         self._base: Snapshot | None = None
+        self._history: BaseHistory | None = None
 
     # Planning
 
@@ -91,13 +92,21 @@ class UpsertKind:
         return Planned(summary, job, (WHOLE_TABLE,))
 
     def _place(self, work: Work) -> _Place:
-        """Look at the base table, after the version of the log that the commit would follow.
+        """Look at the base table, after the version of the log that the commit would follow. If a
+        put was lost a moment ago, what was seen before it is enough, unless the log has seen more.
 
         Raises: BaseReplaced, BaseHistoryGap.
         """
         log = MergeLog(_base_of(work.table).log)
-        self._base = log.base.snapshot() if self._base is None else log.base.update(self._base)
-        history = BaseHistory(log, work.snapshot)
+        if self._base is None:
+            self._base = log.base.snapshot()
+        elif not work.at_once or self._base.version < base_of(work.snapshot):
+            self._base = log.base.update(self._base)
+        if self._history is None:
+            self._history = BaseHistory(log, work.snapshot)
+        else:
+            self._history = self._history.following(work.snapshot)
+        history = self._history
         state = history.at(self._base.version)
         require_same_table(self._base, state)
         return _Place(self._base, history, state)

@@ -138,8 +138,8 @@ def result_of(work: Work, version: int) -> OperationResult:
         bytes_removed=sum(add.size for add in change.removes),
         rows_affected=change.rows,
         segments=change.segments or None,
-        blocks=change.blocks,
-        instant=None if change.blocks is None else version,
+        blocks_out=change.blocks,
+        instants=None if change.blocks is None else (str(version),),
         reconciled=change.reconciled,
         summary=change.summary or None,
     )

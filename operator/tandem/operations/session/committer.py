@@ -72,12 +72,26 @@ class Committer:
             return CommitLost()
         # As late as possible: a vacuum without retention may run at any time.
         job_control.check_outputs(self._store, self._id, effect.attempt, work.change)
+        return self._put(work, effect.attempt, fencing)
+
+    def put_at_once(self, work: Work, attempt: int, fencing: int) -> Event:
+        """As `put`, a moment after one that was lost, on a log of blocks: its versions stay for a
+        day at least, and no other engine may vacuum it.
+
+        Raises: StorageError.
+        """
+        if commit_actions.txn_markers(work.snapshot, self._id).forbid(attempt):
+            return CommitLost()
+        return self._put(work, attempt, fencing)
+
+    def _put(self, work: Work, attempt: int, fencing: int) -> Event:
+        version = work.snapshot.version + 1
         # One token per content: it distinguishes this put from an earlier one that got lost.
-        work.token = self._new_token(effect.attempt)
-        actions = commit_actions.actions(work, effect.attempt, fencing)
-        result = commit_actions.result_of(work, effect.version)
+        work.token = self._new_token(attempt)
+        actions = commit_actions.actions(work, attempt, fencing)
+        result = commit_actions.result_of(work, version)
         try:
-            self._table.log.put_commit(effect.version, actions, token=work.token)
+            self._table.log.put_commit(version, actions, token=work.token)
         except AlreadyExists:
             return CommitLost()
         except OutcomeUnknown:

@@ -63,6 +63,19 @@ def has_begun(table: Table, snapshot: Snapshot, operation_id: str) -> bool:
     return in_log or _exists(table, paths.identity(operation_id))
 
 
+def has_ended(table: Table, snapshot: Snapshot, operation_id: str) -> bool:
+    """Whether the run has ended: it is not continued."""
+    return _finished(table, snapshot, operation_id)
+
+
+def may_count(table: Table, snapshot: Snapshot, operation_id: str) -> bool:
+    """Whether the run has ended, or has an attempt with a plan that may yet commit."""
+    stops = commit_actions.txn_markers(snapshot, operation_id)
+    return _finished(table, snapshot, operation_id) or recovery.has_live_plan(
+        table.store, operation_id, stops
+    )
+
+
 def is_recorded(table: Table, operation_id: str) -> bool:
     """Whether the end of the run is recorded: nothing of it is left to do."""
     return _exists(table, paths.result(operation_id))

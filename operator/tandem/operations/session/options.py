@@ -26,9 +26,11 @@ def passthrough(_effect: Effect, call: Callable[[], Event]) -> Event:
 class PerformerOptions:
     """`mode` and `priority` are those of the locks. `maintain` runs after a commit and does what
     table properties require (checkpoint, log clean-up); it gets the version that was read
-    last."""
+    last. `begun_elsewhere` says why an attempt with a plan must not go on, since another process
+    works for the same operation on another table; "" if it may."""
 
     mode: Mode
     lock_wait_s: float = _LOCK_WAIT_S
     priority: int = 0
     maintain: Callable[[Table, Snapshot], None] | None = None
+    begun_elsewhere: Callable[[], str] = lambda: ""

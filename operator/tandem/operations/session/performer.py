@@ -12,6 +12,7 @@ from tandem.delta import protocol
 from tandem.errors import (
     ManifestInvalid,
     ObjectNotFound,
+    Reason,
     RowMapInvalid,
     TandemError,
 )
@@ -29,6 +30,7 @@ from tandem.operations.machine.events import (
     CommitRefused,
     Decided,
     EffectDone,
+    EffectFailed,
     Ending,
     Event,
     LocksGranted,
@@ -48,6 +50,9 @@ from tandem.operations.session.committer import Committer
 from tandem.operations.session.error_events import failure_of
 from tandem.operations.session.options import Interceptor, PerformerOptions, passthrough
 from tandem.spec.common import Operation
+
+_AT_ONCE_MS = 3_000
+"""So long a commit to a log is repeated at once. A commit lease is granted for longer."""
 
 
 class Performer:
@@ -232,6 +237,10 @@ class Performer:
         except (ManifestInvalid, RowMapInvalid, ObjectNotFound) as error:
             work.forget_attempt()
             return AdoptionRefused(f"attempt {effect.attempt} cannot be used: {error}")
+        why = self._options.begun_elsewhere()
+        if why:
+            work.forget_attempt()
+            return AdoptionRefused(f"attempt {effect.attempt} cannot be used: {why}")
         if awaited is not None:
             return AttemptAdopted(work.plan.summary, awaited, awaited=True)
         if last < 0:
@@ -267,6 +276,9 @@ class Performer:
         return EffectDone(effect.point)
 
     def _start_job(self, effect: Effect, _state: OperationState) -> Event:
+        why = self._options.begun_elsewhere()
+        if why:
+            return EffectFailed(effect, Reason.ABANDONED, f"{why}: nothing was committed here")
         self._ports.jobs.start(job_control.request(self.work, effect.attempt))
         return EffectDone(effect.point)
 
@@ -332,7 +344,36 @@ class Performer:
         return CommitRefused(revoked=lease is CommitLease.REVOKED)
 
     def _put_commit(self, effect: Effect, state: OperationState) -> Event:
-        return self._committer.put(self.work, effect, state.locks.token)
+        event = self._committer.put(self.work, effect, state.locks.token)
+        if self._table.base is None:
+            return event
+        # A log has as many writers as there are, whose rounds are three requests. With all the
+        # looks of a full round in between, an operation would lose each time.
+        until_ms = self._ports.clock.now_ms() + _AT_ONCE_MS
+        while isinstance(event, CommitLost) and self._ports.clock.now_ms() < until_ms:
+            if not self._decided_at_once(effect, state):
+                break
+            event = self._committer.put_at_once(self.work, effect.attempt, state.locks.token)
+        return event
+
+    def _decided_at_once(self, effect: Effect, state: OperationState) -> bool:
+        """Decide again after a lost put; False for anything but another put, which the next full
+        round finds out, too."""
+        work = self.work
+        before = work.snapshot.version
+        self._committer.refresh(work)
+        if work.snapshot.version == before:
+            return False
+        work.at_once = True
+        try:
+            found = self._reconcile(effect, state)
+        finally:
+            work.at_once = False
+        if not isinstance(found, Decided) or found.verdict is not Verdict.COMMIT:
+            return False
+        assert work.change is not None
+        work.sidecars = commit_actions.adds_of(work.change, work.vectors)
+        return True
 
     def _look_up_commit(self, effect: Effect, _state: OperationState) -> Event:
         return self._committer.look_up(self.work, effect)

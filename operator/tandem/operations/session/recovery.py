@@ -94,6 +94,13 @@ def last_ending_before_start(store: Store, operation_id: str) -> Ending | None:
     return ending_before_start(store, operation_id, last) if last else None
 
 
+def has_live_plan(store: Store, operation_id: str, stops: TxnMarkers) -> bool:
+    """Whether an attempt has a plan, and may yet commit."""
+    splits = (paths.split_attempt(m.path) for m in store.list(paths.attempts(operation_id)))
+    plans = {s[0] for s in splits if s is not None and s[1] == "plan.json"}
+    return any(not stops.forbid(attempt) for attempt in plans)
+
+
 def _known(jobs: JobRunner, operation_id: str, attempt: int) -> bool:
     # The runner knows why a job has ended, which is better than an assumption.
     return jobs.status(paths.job_name(operation_id, attempt)).phase is not JobPhase.UNKNOWN

@@ -33,6 +33,9 @@ from tandem.spec.status import Phase
 Watch = Callable[[OperationState], None]
 Open = Callable[[Operation, Callable[[], None]], "Session"]
 """Opens an operation on the same table; the second argument is called after each of its steps."""
+OpenLeft = Callable[[Callable[[], None]], "Session | None"]
+"""Opens the operation that an earlier process has begun for `Open` and has not ended; None if there
+is none."""
 
 
 class Session:
@@ -48,6 +51,9 @@ class Session:
         watch: called after every step, for progress and status.
         open_first: opens an operation that has to end before this one plans. It is advanced as a
             part of this one: by `advance`, with its delays and its stop requests.
+        open_left: opens such an operation if an earlier process has begun it. A stop request may
+            come before this session plans, and so before it knows of that operation: it is opened
+            only to be stopped.
 
     Attributes:
         on_stop_request: called after each `request_stop`, in the caller's thread.
@@ -63,6 +69,7 @@ class Session:
         *,
         identity: Identity,
         open_first: Open,
+        open_left: OpenLeft = lambda _: None,
         started_ms: int | None = None,
         deadline_ms: int | None = None,
         watch: Watch | None = None,
@@ -75,6 +82,8 @@ class Session:
         self._deadline = None if deadline_ms is None else self.started_ms + deadline_ms
         self._watch = watch
         self._open_first = open_first
+        self._open_left = open_left
+        self._looked = limits.dry_run
         self._first: Session | None = None
         self._effects: deque[Effect] = deque()
         self._stop_requests: deque[StopRequest] = deque()
@@ -139,6 +148,8 @@ class Session:
             return self.state.outcome.ended is None
         if not self._effects:
             return False
+        if self.state.request.stop is not None and self._stops_left():
+            return True  # suspended by its spec
         delay = self.wait_ms() if sleep else 0
         if delay:
             self._clock.sleep(delay, self._wake)
@@ -148,6 +159,7 @@ class Session:
         event = self._performer.perform(effect, self.state)
         if isinstance(event, PrerequisiteFound):
             try:
+                self._looked = True
                 self._first = self._open_first(self._performer.prerequisite, self._show)
             except TandemError as error:
                 event = failure_of(effect, error)
@@ -165,7 +177,7 @@ class Session:
         self._first = None
         ending = first.ending
         assert ending is not None
-        if self._stop_requests:
+        if self._stop_requests or self.state.request.stop is not None:
             # The request ended it, or came too late: in both cases it is this operation's turn.
             self._step(PrerequisiteFound())
         elif ending.phase in (Phase.SUCCEEDED, Phase.SUPERSEDED):
@@ -189,9 +201,40 @@ class Session:
         if not self._stop_requests:
             return False
         self._wake.clear()
+        if self._stops_left():
+            return True
         # The pending effect is dropped, unless the answer requests it again.
         self._effects.clear()
         self._step(self._stop_requests.popleft())
+        return True
+
+    def _stops_left(self) -> bool:
+        """Before a stop request is handled: stop what an earlier process of this operation has
+        begun first, else its job would go on. True if there is something, or if that is not known
+        yet; the request is handled after it.
+
+        An attempt of this operation is made only after the other one has ended.
+        """
+        if self._looked or self.state.attempt.number or self.state.outcome.closing is not None:
+            return False
+        try:
+            first = self._open_left(self._show)
+        except TandemError as error:
+            pending = self.state.pending.effect
+            assert pending is not None
+            self._effects.clear()
+            self._step(failure_of(Effect(pending.point, pending.attempt), error))
+            return True
+        self._looked = True
+        if first is None:
+            return False
+        self._effects.clear()
+        self._first = first
+        for request in (*self._stop_requests, self.state.request.stop):
+            if request is not None:
+                # An interrupt would not wait until that session has found its job.
+                interrupt = request is StopRequest.INTERRUPT
+                first.request_stop(StopRequest.CANCEL if interrupt else request)
         return True
 
     def _step(self, event: Event) -> None:

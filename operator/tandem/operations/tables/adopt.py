@@ -20,7 +20,14 @@ from tandem.delta.log.commit import commit_info
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.snapshot import Snapshot
 from tandem.delta.schema import parse, to_delta_json
-from tandem.errors import AlreadyExists, OutcomeUnknown, Reason, TableNotFound
+from tandem.errors import (
+    AccessDenied,
+    AlreadyExists,
+    ObjectNotFound,
+    OutcomeUnknown,
+    Reason,
+    TableNotFound,
+)
 from tandem.mergelog.create import ensure_log
 from tandem.mergelog.state.log_table import LogSettings, MergeLog, check_base, check_settings
 from tandem.operations.kinds.table.time_column import time_column
@@ -101,10 +108,26 @@ def _with_log(table: Table, adopted: AdoptedTable, clock: Clock, nonces: Nonces)
         return adopted
     settings = LogSettings(wanted.keys, wanted.ordering_column or "")
     log = MergeLog(table.log)
-    if not ensure_log(log, settings, now_ms=clock.now_ms(), nonce=nonces.nonce()):
+    there = False
+    try:
+        there = log.exists()
+        made = ensure_log(log, settings, now_ms=clock.now_ms(), nonce=nonces.nonce())
+    except (AccessDenied, ObjectNotFound):
+        if not there and _is_readable(log):
+            raise  # it cannot be made
+        return adopted  # `status.log` says why it cannot be read; the table itself can be used
+    if not made:
         return adopted
     changed = ", ".join(filter(None, (adopted.changed, "created the log of upserts and deletes")))
     return replace(adopted, changed=changed)
+
+
+def _is_readable(log: MergeLog) -> bool:
+    try:
+        log.exists()
+    except (AccessDenied, ObjectNotFound):
+        return False
+    return True
 
 
 def preview(table: Table) -> AdoptedTable:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tandem.delta.log.snapshot import Snapshot
-from tandem.errors import StorageError, TandemError
+from tandem.errors import AccessDenied, ObjectNotFound, StorageError, TandemError
 from tandem.mergelog.state.instants import LogFacts
 from tandem.mergelog.state.log_table import MergeLog
 from tandem.mergelog.usage import LogReader
@@ -78,6 +78,8 @@ def read_log_status(
             return None
         base: Snapshot = table.log.snapshot()
         facts = reader.facts(base)
+    except (AccessDenied, ObjectNotFound) as error:
+        return LogStatus(problem=str(error))
     except StorageError:
         raise
     except TandemError as error:

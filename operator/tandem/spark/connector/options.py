@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 
 from tandem.errors import InvalidSpec, closest_name
 from tandem.mergelog.rows.parts import MEMORY
+from tandem.storage.paths import without_userinfo
 
 T = TypeVar("T")
 
@@ -120,7 +121,7 @@ class _Options:
     def wrong(self, name: str, found: str, expected: str) -> InvalidSpec:
         return InvalidSpec(
             'an option of format("tandem") is invalid',
-            resource=self.location,
+            resource=without_userinfo(self.location),
             field=self._spellings.get(name.lower(), name),
             found=found[:200],
             expected=expected,

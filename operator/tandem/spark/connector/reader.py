@@ -44,6 +44,7 @@ class ViewVersion:
         version: of the base table.
         instant: the version of the log, -1 to leave it out.
         table_id: the id of the base table.
+        log_id: the id of the log. One that was made again has other records under the same number.
         schema_string: the columns of the base table.
         memory: bytes that the index of the log may take.
     """
@@ -53,6 +54,7 @@ class ViewVersion:
     version: int
     instant: int
     table_id: str
+    log_id: str
     schema_string: str
     memory: int
 
@@ -64,6 +66,7 @@ class ViewVersion:
             view.base.version,
             view.instant,
             view.base.metadata.id,
+            view.log_id if view.instant >= 0 else "",
             view.base.metadata.schema_string,
             options.memory,
         )
@@ -72,15 +75,19 @@ class ViewVersion:
         """Raises: VersionNotFound, TableReplaced."""
         log = open_log(self.location, dict(self.storage))
         view = MergedView.at(log, self.version, self.instant)
-        if view.base.metadata.id != self.table_id:
-            raise TableReplaced(
-                "the table at this location was replaced since it was loaded",
-                resource=self.location,
-                field="metaData.id",
-                found=view.base.metadata.id,
-                expected=self.table_id,
-                remedy="Load the table again",
-            )
+        for what, found, expected in (
+            ("table at this location", view.base.metadata.id, self.table_id),
+            ("log of the table", view.log_id, self.log_id),
+        ):
+            if found != expected:
+                raise TableReplaced(
+                    f"the {what} was replaced since the table was loaded",
+                    resource=self.location,
+                    field="metaData.id",
+                    found=found,
+                    expected=expected,
+                    remedy="Load the table again",
+                )
         # In the same order in each process, whatever checkpoints were written meanwhile.
         files = view.base.files.sort_by("path")
         return replace(view, base=replace(view.base, files=files))

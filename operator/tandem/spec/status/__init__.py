@@ -26,6 +26,9 @@ from tandem.spec.status.operation import (
     RowsAffected,
 )
 from tandem.spec.status.table import (
+    LOG_INSTANT,
+    MERGES_LOG,
+    WHOLE_LOG,
     FinishedOperation,
     LogStatus,
     NextCompaction,
@@ -38,7 +41,10 @@ from tandem.spec.status.table import (
 
 __all__ = [
     "ENDED",
+    "LOG_INSTANT",
+    "MERGES_LOG",
     "PLANNED_ONLY",
+    "WHOLE_LOG",
     "Condition",
     "ConditionStatus",
     "ConditionType",

@@ -150,17 +150,14 @@ class OperationResult(StatusModel):
     blocks_in: int | None = None
     """Blocks of a log that a log compaction replaced."""
     blocks_out: int | None = None
-    """Blocks that it made of them."""
+    """Blocks that it made of them, or that an operation appended to a log."""
     bytes_in: int | None = None
     """Size of the replaced blocks."""
     bytes_out: int | None = None
     """Size of the new blocks."""
     instants: tuple[str, ...] | None = None
-    """The intervals of instants of the replaced blocks, one for each run: `1-3`."""
-    blocks: int | None = None
-    """Blocks that it appended to the log of a merge-on-read table."""
-    instant: int | None = None
-    """The version of that log."""
+    """The intervals of instants of the replaced blocks, one for each run: `1-3`; or the instant of
+    the appended ones: `4`."""
     reconciled: Reconciled | None = None
     """The concurrent commits of other writers, and how they were reconciled with."""
     summary: tuple[str, ...] | None = None

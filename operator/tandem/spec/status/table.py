@@ -6,6 +6,13 @@ from pydantic import Field
 
 from tandem.spec.status.conditions import Condition, Phase, StatusModel
 
+WHOLE_LOG = "the whole log"
+LOG_INSTANT = "instant "
+"""How `TableStatus.locks` names what is locked of a log: all of it, or a block by its first
+instant."""
+MERGES_LOG = "Rewrite the log"
+"""What the plan of a LogMerge locks."""
+
 
 class FinishedOperation(StatusModel):
     name: str
@@ -95,7 +102,8 @@ class TableLock(StatusModel):
     state: str
     """`Held`, `Committing` (it cannot be taken away now) or `Waiting`."""
     segments: tuple[str, ...] = ()
-    """Segments, intervals or `the whole table`; the first few of them."""
+    """Segments, intervals or `the whole table`; of the log of blocks `instant 3`, the first one of
+    a block, or `the whole log`. The first few of them."""
     more: int | None = None
     """How many more there are."""
     since: str | None = None
@@ -115,6 +123,8 @@ class TableCleaning(StatusModel):
     """Their size."""
     next_time: str | None = None
     """When the next is due."""
+    problem: str | None = None
+    """Why the table, or its log of blocks, was not cleaned."""
 
 
 class TableStatus(StatusModel):

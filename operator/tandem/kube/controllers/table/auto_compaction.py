@@ -17,7 +17,7 @@ from tandem.delta.log.snapshot import Snapshot
 from tandem.errors import TandemError
 from tandem.kube.client.kinds import Body, status_of
 from tandem.kube.client.resource_cache import CachedResource
-from tandem.kube.controllers.table.children import LOOK_AGAIN_S, Children, seconds_until, time_ms
+from tandem.kube.controllers.table.children import Children, seconds_until, time_ms
 from tandem.kube.runtime.context import OperatorContext
 from tandem.kube.tables.context import AutoCompactionState, TableContext
 from tandem.operations.tables.auto_compaction import next_compaction, table_facts
@@ -76,7 +76,7 @@ class AutoCompactionController:
             return {}, math.inf
         memory = self._memory(table)
         if not await memory.children.are_known(resource, children):
-            return memory.status, LOOK_AGAIN_S
+            return memory.status, memory.children.look_again_s
         now_ms = self._context.clock.now_ms()
         facts = memory.children.states(children, now_ms)
         key = (resource.spec, facts, snapshot.metadata.id, snapshot.version)

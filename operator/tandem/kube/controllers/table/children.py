@@ -34,8 +34,10 @@ SCHEDULED: Final = "tandem.dev/scheduled"
 """Label: the minute (since 1970) at which it was due."""
 RETRIES: Final = "tandem.dev/retries"
 """Label: how many compactions of the same line failed in a row before this one."""
-LOOK_AGAIN_S: Final = 1.0
+_LOOK_AGAIN_S: Final = 1.0
 """When to look again while children that exist are not in the cache yet."""
+_LIST_AGAIN_S: Final = 60.0
+"""The longest pause before they are listed again, after errors of the API server."""
 
 _TABLE: Final = "tandem.dev/table"
 _UNSEEN_MS = 10_000
@@ -75,20 +77,34 @@ class Children:
         # Those that existed at the start and are not in the cache yet; None before they are listed.
         self._unseen: set[str] | None = None
         self._unseen_until_s = 0.0
+        self._errors = 0
+        self._list_at_s = 0.0
         # Those that exist although they are not in the cache yet.
         self._made: dict[str, ChildState] = {}
+
+    @property
+    def look_again_s(self) -> float:
+        """In how many seconds to call `are_known` again."""
+        left = self._list_at_s - asyncio.get_running_loop().time()
+        return max(_LOOK_AGAIN_S, left if self._unseen is None else 0.0)
 
     async def are_known(self, resource: LakeTable, cached: Iterable[CachedResource]) -> bool:
         """Whether the cache has all children that existed at the start: the first decision of an
         operator must not depend on the order of events."""
         loop = asyncio.get_running_loop()
         if self._unseen is None:
+            if loop.time() < self._list_at_s:
+                return False
             found: set[str] = set()
             for kind in self._kinds:
                 listed = await self._list(kind, resource)
                 if listed is None:
+                    pause_s = min(_LIST_AGAIN_S, _LOOK_AGAIN_S * 2 ** min(self._errors, 16))
+                    self._errors += 1
+                    self._list_at_s = loop.time() + pause_s
                     return False
                 found |= listed
+            self._errors = 0
             self._unseen = found
             self._unseen_until_s = loop.time() + _UNSEEN_MS / 1000
         self._unseen -= {summary.name for summary in cached}

@@ -34,6 +34,7 @@ _MOST_FILES = 5_000
 _LEAST_MS = 3_600_000
 _AGAIN_MS = 60_000
 _FAILED_MS = 600_000
+"""After a round that failed; doubled with each further one in a row, up to `_LEAST_MS`."""
 
 
 class CleaningController:
@@ -61,8 +62,10 @@ class CleaningController:
         self._task: asyncio.Task[None] | None = None
         self._asked: CleaningRules | None = None
         self._closed = False
+        self._failures = 0
         known = status_of(body()).get("lastCleaning")
         self.status: dict[str, Any] = {"lastCleaning": known} if known is not None else {}
+        self._problem = str(known.get("problem", "")) if isinstance(known, Mapping) else ""
         # Not all tables at once, and none before its first refresh.
         wait_ms = int(context.settings.clean_s * 1000 * (1 + hash(table.uid) % 4))
         self._due_ms = max(context.clock.now_ms() + wait_ms, _next_of(known))
@@ -95,6 +98,11 @@ class CleaningController:
         except TandemError:
             return False
 
+    @property
+    def _display(self) -> str:
+        table = self._table.table
+        return table.display if table is not None else ""
+
     def _rules_now(self) -> CleaningRules:
         """Raises: InvalidSpec."""
         resource, snapshot = self._table.resource, self._table.snapshot
@@ -106,7 +114,7 @@ class CleaningController:
         context, table = self._context, self._table.table
         assert table is not None
         now_ms = context.clock.now_ms()
-        self._due_ms = now_ms + _FAILED_MS
+        self._due_ms = now_ms + min(_FAILED_MS << min(self._failures, 8), _LEAST_MS)
         options = CleaningOptions(
             limit=_MOST_FILES,
             # The first round also finds what an earlier operator left.
@@ -120,11 +128,14 @@ class CleaningController:
                 lambda: clean_with_log(table, rules, dependencies, options)
             )
         except TandemError as error:
-            _log.warning("not cleaned", table=table.display, problem=str(error))
+            self._failures += 1
+            self._tell(CleaningResult((), problem=str(error)), now_ms)
         except Exception as error:  # noqa: BLE001 - a bug, which no other process would report
+            self._failures += 1
             context.metrics.internal_errors.count("table")
             _log.error("a bug: please report it", table=table.display, at=traceback_of(error))
         else:
+            self._failures = 0
             self._due_ms = due(cleaned, rules, now_ms)
             self._tell(cleaned, now_ms)
         finally:
@@ -134,9 +145,17 @@ class CleaningController:
         files, size = len(cleaned.garbage), cleaned.size
         self.status = {
             "lastCleaning": TableCleaning(
-                time=rfc3339(now_ms), files=files, bytes=size, next_time=rfc3339(self._due_ms)
+                time=rfc3339(now_ms),
+                files=files,
+                bytes=size,
+                next_time=rfc3339(self._due_ms),
+                problem=cleaned.problem or None,
             ).manifest()
         }
+        if cleaned.problem and cleaned.problem != self._problem:
+            post(self._body(), EventReason.NOT_CLEANED, cleaned.problem, warning=True)
+            _log.warning("not cleaned", table=self._display, problem=cleaned.problem)
+        self._problem = cleaned.problem
         self._context.metrics.cleaned_files.add(files)
         self._context.metrics.cleaned_bytes.add(size)
         if files or cleaned.abandoned or cleaned.rolled_back:

@@ -169,7 +169,11 @@ class TableController:
                     next_look = loop.time() + self._interval_s
             if self._table.problem != problem:
                 self._context.table_changed(*self._key[1:])
-            if self._table.locks or any(o.active for o in self._operations()):
+            if (
+                self._table.locks
+                or self._table.log_locks
+                or any(o.active for o in self._operations())
+            ):
                 await self._table.refresh_locks()
             if self._leaving:
                 return
@@ -227,6 +231,7 @@ class TableController:
             self._table.locks,
             self._locked_since,
             self._context.clock.now_ms(),
+            self._table.log_locks,
         )
         manifest = status.manifest()
         if said is not None:

@@ -18,7 +18,7 @@ import structlog
 from tandem.errors import TandemError
 from tandem.kube.client.kinds import spec_of, status_of
 from tandem.kube.client.resource_cache import CachedResource
-from tandem.kube.controllers.table.children import LOOK_AGAIN_S, Children, seconds_until
+from tandem.kube.controllers.table.children import Children, seconds_until
 from tandem.kube.runtime.context import OperatorContext
 from tandem.kube.tables.context import TableContext
 from tandem.mergelog import upkeep
@@ -130,7 +130,7 @@ class LogAutomation:
     ) -> float:
         """Start what is due. Returns in how many seconds to decide again."""
         if not await memory.children.are_known(resource, operations):
-            return LOOK_AGAIN_S
+            return memory.children.look_again_s
         now_ms = self._context.clock.now_ms()
         states = memory.children.states(operations, now_ms)
         others = tuple(self._others(memory, operations))

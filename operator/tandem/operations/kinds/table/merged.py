@@ -14,7 +14,7 @@ from tandem.delta.log.snapshot import Snapshot
 from tandem.mergelog.state.base_history import BaseHistory
 from tandem.mergelog.state.log_table import MergeLog, state_of
 from tandem.mergelog.state.model import LogState
-from tandem.operations.model import Work
+from tandem.operations.model import Identity, Table, Work
 from tandem.operations.session.identity import has_begun, identify, is_recorded
 from tandem.spec.compaction import CompactionType, TableCompaction
 from tandem.spec.update import TableUpdate
@@ -59,11 +59,11 @@ class StatementLog:
         Raises: BaseReplaced, BaseHistoryGap.
         """
         log = MergeLog(work.table.log)
-        merge = _merge_before(work, resource)
+        merge = _merge_before(work.identity, resource)
         if not self._began:
             self._began = True
             self._cut = log_as_of(log, work.snapshot.version) if log.exists() else None
-            if self._cut is not None and _was_left(work, merge):
+            if self._cut is not None and _was_left(work.table, work.snapshot, merge):
                 return merge
         if self._cut is None or not self._cut.state.live:
             return None
@@ -85,7 +85,16 @@ class StatementLog:
         return history is not None and history.at(now).mark < self._planned.mark
 
 
-def _merge_before(work: Work, resource: TableUpdate) -> TableCompaction:
+def left_merge(
+    resource: TableUpdate, table: Table, identity: Identity, snapshot: Snapshot
+) -> TableCompaction | None:
+    """The merge that an earlier process of a statement has begun and not ended; None if there is
+    none. Raises: StorageError."""
+    merge = _merge_before(identity, resource)
+    return merge if _was_left(table, snapshot, merge) else None
+
+
+def _merge_before(identity: Identity, resource: TableUpdate) -> TableCompaction:
     """The merge that a statement needs. Its name depends on the statement alone: another process
     continues a merge in progress."""
     spec = resource.spec
@@ -94,7 +103,7 @@ def _merge_before(work: Work, resource: TableUpdate) -> TableCompaction:
             "apiVersion": resource.api_version,
             "kind": TableCompaction.kind_name,
             "metadata": {
-                "name": f"before-{work.identity.operation_id}",
+                "name": f"before-{identity.operation_id}",
                 "namespace": resource.namespace,
             },
             "spec": {
@@ -110,11 +119,11 @@ def _merge_before(work: Work, resource: TableUpdate) -> TableCompaction:
     )
 
 
-def _was_left(work: Work, merge: TableCompaction) -> bool:
+def _was_left(table: Table, snapshot: Snapshot, merge: TableCompaction) -> bool:
     """Whether an earlier process has begun the merge, and its end is not recorded: it may have
     committed, but until it has ended, its plan pins files and versions."""
-    last = identify(merge, work.table, work.snapshot, again=False).operation_id
-    return has_begun(work.table, work.snapshot, last) and not is_recorded(work.table, last)
+    last = identify(merge, table, snapshot, again=False).operation_id
+    return has_begun(table, snapshot, last) and not is_recorded(table, last)
 
 
 @dataclass(frozen=True, slots=True)

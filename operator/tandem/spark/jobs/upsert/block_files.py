@@ -81,7 +81,8 @@ class BlockFiles(RowFiles):
 
         Raises: StatementFailed for a NULL, or a text that is not UTF-8.
         """
-        unique = UniqueRows(self._blocks.settings)
+        # A delete has its key and the value of the ordering column: two that are equal are one.
+        unique = UniqueRows(self._blocks.settings, alike=self._blocks.deletes)
         rows = 0
 
         def parts() -> Iterator[pa.RecordBatch]:
