@@ -47,13 +47,15 @@ STITCHES: tuple[Mapping[str, Any], ...] = (
 
 @dataclass(frozen=True)
 class Enough:
-    """When the storm is over: after so many seconds, and not before so much has happened."""
+    """When the storm is over: after so many seconds, and not before so much has happened. Writers
+    rest for up to `rest_s` between two appends."""
 
     appends: int
     kills: int
     merges: int = 1
     compactions: int = 1
     seconds: float = 0.0
+    rest_s: float = 0.0
 
 
 @dataclass
@@ -96,7 +98,7 @@ class Storm:
             threading.Thread(target=self._repeat, args=(self._merge, self.merges, stop)),
             threading.Thread(target=self._repeat, args=(self._stitch, self.compactions, stop)),
         ]
-        writers = WriterProcesses(self.location, self.options)
+        writers = WriterProcesses(self.location, self.options, enough.rest_s)
         began = time.monotonic()
         try:
             for number in range(WRITERS):
@@ -105,7 +107,7 @@ class Storm:
                 loop.start()
             self._storm(writers, enough, random.Random(seed))
             writers.stop()
-            while writers.living:
+            while writers.running:
                 self._hear(writers)
             self.took = time.monotonic() - began
         finally:

@@ -12,7 +12,7 @@ import pytest
 from mergelog.storm.storm import Enough, Storm, on_s3
 from support.lake.s3 import S3Server
 
-ENOUGH = Enough(appends=48, kills=6)
+ENOUGH = Enough(appends=48, kills=6, rest_s=0.5)
 
 
 def test_L12_sixteen_writers_that_are_killed_lose_nothing(
