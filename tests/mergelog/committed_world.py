@@ -257,20 +257,21 @@ class CommittedWorld(World):
 
     # What must be readable
 
-    def is_certain(self, version: int) -> bool:
-        """Whether all is left that the view of a base version follows from. By what happened."""
-        instant = max(at for at, state in enumerate(self.log) if state.base <= version)
+    def is_certain(self, version: int, newest: int | None = None) -> bool:
+        """Whether all is left that the view of a base version follows from, by what happened.
+        `newest` is the newest version of the log that counts."""
+        log = self.log if newest is None else self.log[: newest + 1]
+        instant = max(at for at, state in enumerate(log) if state.base <= version)
         if instant < self.archived:
             return False
-        return all(self._is_left(c) for c in range(self.log[instant].base + 1, version + 1))
+        return all(self._is_left(c, newest) for c in range(log[instant].base + 1, version + 1))
 
-    def _is_left(self, version: int) -> bool:
+    def _is_left(self, version: int, newest: int | None) -> bool:
         match self.changes[version]:
             case Restore(to):
                 by_time = "timestamp" in _parameters(self.commits[version])
-                return self.is_certain(to) and self.cut <= (
-                    min(to, version) if by_time else version
-                )
+                read = min(to, version) if by_time else version
+                return self.cut <= read and self.is_certain(to, newest)
             case Overwrite():
                 return self.cut < version  # its files are compared with those of the version before
             case _:
