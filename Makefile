@@ -71,6 +71,7 @@ matrix: setup ## Every foreign writer with every operation; the whole search; th
 	@$(BIN)/pytest -o python_files='timed_*.py' tests/matrix
 	@PYTHONPATH=operator:tests $(BIN)/python -m reconcile.search --all --random 200000 --processes 2
 	@PYTHONPATH=operator:tests $(BIN)/python -m simulator --seeds 0:3000 --processes 2
+	@PYTHONPATH=operator:tests $(BIN)/python -m simulator --logged --seeds 0:1000 --processes 2
 
 .PHONY: mutants
 mutants: setup ## Plant one bug at a time: a check must fail for each (long)

@@ -106,6 +106,17 @@ def replay(
     return state
 
 
+def of_prefix(
+    changes: Sequence[Change], appends: Sequence[Append], instant: int, *, ordered: bool
+) -> list[Row] | None:
+    """The view of the newest of these base versions for a reader that knows the log up to an
+    instant; None if the base table holds later ones, which a reader must know."""
+    if any(isinstance(change, Merge) and change.upto > instant for change in changes):
+        return None
+    known = [append for append in appends if append.instant <= instant]
+    return view(replay(changes, known, ordered=ordered), ordered=ordered)
+
+
 def after(state: State, change: Change, saved: Sequence[State], *, ordered: bool) -> State:
     """The state after the next base version. `saved` are those after earlier ones."""
     match change:

@@ -1,6 +1,6 @@
 """Random histories of a base table and its log, checked against the serial model after each step.
 
-python -m mergelog.search --seeds 0:10000 [--cleaning]
+python -m mergelog.search --seeds 0:10000 [--cleaning | --cut]
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 
 from mergelog import oracle
 from mergelog.cleaned_world import FILES_MS, Cleaner
+from mergelog.committed_world import CommittedWorld
 from mergelog.oracle import Event, Row
 from mergelog.world import MergePlan, World
-from tandem.errors import BaseHistoryGap
+from tandem.errors import BaseHistoryGap, BaseReplaced
 from tandem.mergelog.runs import Run
 from tandem.mergelog.state.retained import current_at
 from tandem.planning.cleaning import DAY_MS
@@ -40,6 +41,9 @@ class History:
     steps: int = 16
     cleaning: bool = False
     """Whether time passes and the log is cleaned."""
+    cut: bool = False
+    """Whether what the base table's commits mean is read from a log, of which the beginning is cut
+    off. A view may be refused then, by name, but only if something is gone that it depends on."""
     random: random.Random = field(init=False)
     world: World = field(init=False)
     trace: list[str] = field(default_factory=list)
@@ -47,32 +51,68 @@ class History:
     stitching: list[tuple[tuple[Run, ...], int]] = field(default_factory=list)
     merging: list[MergePlan] = field(default_factory=list)
     named: int = 0
+    refused: bool = False
     cleaner: Cleaner = field(init=False)
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
-        self.world = World(ordered=self.random.random() < 0.5)
+        ordered = self.random.random() < 0.5
+        self.world = (
+            CommittedWorld(ordered=ordered, seed=self.seed) if self.cut else World(ordered=ordered)
+        )
         self.cleaner = Cleaner(self.world)
 
     def run(self) -> None:
         """Raises: AssertionError, with the history."""
         self.world.insert(self._rows(3))
-        steps = {**STEPS, **CLEANING} if self.cleaning else STEPS
+        steps = STEPS | (CLEANING if self.cleaning else {}) | (CUT if self.cut else {})
         for _ in range(self.steps):
             step = self.random.choices(list(steps), list(steps.values()))[0]
             before = self._view()
             self.trace.append(step.__name__.strip("_"))
-            unchanged = step(self)
+            try:
+                unchanged = step(self)
+                after = self._view()
+            except (BaseHistoryGap, BaseReplaced) as error:
+                self._require_uncertain(self.world.base, error)
+                self.refused = True
+                return  # until an owner decides (`tandem log resolve`)
             if unchanged:
-                assert self._view() == before, self._failure("the view changed")
+                assert after == before, self._failure("the view changed")
             self._check()
+        if not self.cleaning and not self.cut:
+            self._check_prefixes()
+
+    def _check_prefixes(self) -> None:
+        """I-37: of each prefix of the log, with each base version that a reader of it may see. The
+        model knows no stitched block."""
+        world = self.world
+        for instant, state in enumerate(world.log):
+            known = world.prefix(instant)
+            for version in range(state.base, world.base + 1):
+                changes = world.changes[: version + 1]
+                expected = oracle.of_prefix(changes, world.appends, instant, ordered=world.ordered)
+                if expected is not None:
+                    found = known.view(version)
+                    assert found == expected, self._failure(
+                        f"instant {instant}, version {version}: {found}, expected {expected}"
+                    )
+
+    def _require_uncertain(self, version: int, error: Exception) -> None:
+        """A view of a base version is refused only if what it depends on is gone."""
+        world = self.world
+        if not isinstance(world, CommittedWorld) or world.is_certain(version):
+            raise AssertionError(self._failure(f"version {version}: {error!r}")) from error
 
     def _check(self) -> None:
         world = self.world
-        for version in range(world.base + 1):
+        for version in range(world.cut if isinstance(world, CommittedWorld) else 0, world.base + 1):
             try:
                 found = world.view(version)
-            except (BaseHistoryGap, KeyError) as error:
+            except (BaseHistoryGap, BaseReplaced, KeyError) as error:
+                if self.cut and not isinstance(error, KeyError):
+                    self._require_uncertain(version, error)
+                    continue
                 # A block, or what tells which blocks count, is gone.
                 if version >= self._first_retained:
                     raise AssertionError(self._failure(f"version {version}: {error!r}")) from error
@@ -139,8 +179,26 @@ class History:
         return False
 
     def _restore(self) -> bool:
-        self.world.restore(self.random.randint(self._first_retained, self.world.base))
+        first = self._first_retained
+        if isinstance(self.world, CommittedWorld):
+            first = max(first, self.world.cut)
+        self.world.restore(self.random.randint(first, self.world.base))
         return False
+
+    def _cut_base(self) -> bool:
+        """The history of the base table is cleaned up, by any engine."""
+        assert isinstance(self.world, CommittedWorld)
+        self.world.cut_base(self.random.randint(self.world.cut, self.world.base))
+        return True
+
+    def _archive(self) -> bool:
+        """The first versions of the log are cleaned up, also those that restores need. What plans
+        read is kept."""
+        world = self.world
+        reads = [at for _, at in self.stitching] + [plan.instant for plan in self.merging]
+        last = min([len(world.log) - 1, *reads])
+        world.archived = self.random.randint(world.archived, max(world.archived, last))
+        return True
 
     def _append(self) -> bool:
         self.world.append(self._events(), self.world.base)
@@ -233,15 +291,27 @@ CLEANING: dict[Callable[[History], bool], float] = {
 }
 """What differs with cleaning."""
 
+CUT: dict[Callable[[History], bool], float] = {
+    History._cut_base: 1.5,
+    History._archive: 0.3,
+    History._overwrite: 1,
+    History._restore: 2,
+    History._advance: 1.5,
+    History._merge: 1.5,
+}
+"""What differs with histories that are cut."""
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", default="0:10000")
     parser.add_argument("--cleaning", action="store_true")
+    parser.add_argument("--cut", action="store_true")
     asked = parser.parse_args()
     first, last = (int(text) for text in asked.seeds.split(":"))
     for seed in range(first, last):
-        History(seed, steps=24 if asked.cleaning else 16, cleaning=asked.cleaning).run()
+        steps = 24 if asked.cleaning else 16
+        History(seed, steps=steps, cleaning=asked.cleaning, cut=asked.cut).run()
     sys.stdout.write(f"{last - first} histories agree with the serial model\n")
 
 

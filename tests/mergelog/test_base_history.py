@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from itertools import count
 
 import pytest
 
 from mergelog.lake import Merged, in_memory, table
 from support.lake.memory_store import Call, MemoryStore
+from tandem.delta.actions import AddFile, RemoveFile
 from tandem.delta.log.checkpoint_write import write_checkpoint
 from tandem.delta.log.commit import commit_info
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.names import commit_path
-from tandem.errors import BaseHistoryGap, CorruptLog
+from tandem.errors import BaseHistoryGap, BaseReplaced, CorruptLog
 from tandem.mergelog.state.base_history import BaseHistory, base_of
 from tandem.mergelog.state.retained import retained
 
@@ -119,6 +121,67 @@ def test_a_restore_by_time_looks_at_the_version_of_that_time_first() -> None:
     store.fault = calls.append
     BaseHistory(merged.log, merged.log.snapshot()).at(41)
     assert len({call.number for call in calls}) < 10 * 41
+
+
+@pytest.mark.parametrize("zone", ["", "+00:00"])
+def test_a_restore_by_time_to_a_version_that_is_gone_is_not_guessed(zone: str) -> None:
+    """Versions 1 to 3 have the same files, but an instant came between 1 and 2."""
+    ticks = count(0, 100_000)
+    store = in_memory(clock=lambda: next(ticks))
+    merged = Merged(store)
+    base = merged.log.base
+    commit(merged, 1, "SET TBLPROPERTIES")
+    meant = base.commit(1)
+    assert meant is not None
+    merged.append(table((1, "a", None)))
+    commit(merged, 2, "SET TBLPROPERTIES")
+    merged.append(table((2, "b", None)))
+    time = datetime.fromtimestamp(meant.timestamp_ms / 1000, UTC)
+    commit(merged, 3, "RESTORE", timestamp=f"{time:%Y-%m-%d %H:%M:%S.%f}{zone}")
+    assert merged.rows() == [(1, "a", None)]
+    write_checkpoint(base, base.snapshot(2), now_ms=0)
+    store.delete([commit_path(0), commit_path(1)])
+    with pytest.raises(BaseReplaced, match="not certain"):
+        merged.rows()
+
+
+def test_a_restore_by_time_to_a_version_that_is_left_is_found_by_its_files() -> None:
+    """In another time zone: the time alone would mean another version."""
+    hours = count(0, 3_600_000)
+    store = in_memory(clock=lambda: next(hours))
+    merged = Merged(store)
+    base = merged.log.base
+    for version in range(1, 30):
+        add = AddFile(f"file-{version}", {}, 1, 0, True)
+        info = commit_info("WRITE", {}, now_ms=0, previous=None, blind_append=True)
+        base.put_commit(version, [info, add], token=str(version))
+    merged.append(table((1, "a", None)))
+    removes = [RemoveFile(f"file-{version}", 0, True) for version in range(27, 30)]
+    meant = base.commit(26)
+    assert meant is not None
+    time = datetime.fromtimestamp(meant.timestamp_ms / 1000, UTC) - timedelta(hours=3)
+    info = commit_info("RESTORE", {"timestamp": f"{time:%Y-%m-%d %H:%M:%S}"}, now_ms=0,
+                       previous=None, blind_append=False)  # fmt: skip
+    base.put_commit(30, [info, *removes], token="30")
+    write_checkpoint(base, base.snapshot(2), now_ms=0)
+    store.delete([commit_path(0), commit_path(1)])
+    assert BaseHistory(merged.log, merged.log.snapshot(0)).at(30).base == 30
+    assert BaseHistory(merged.log, merged.log.snapshot()).at(30).live == {}
+
+
+def test_a_restored_version_that_is_gone_is_a_gap_also_if_the_log_had_no_records() -> None:
+    store = in_memory()
+    merged = Merged(store)
+    base = merged.log.base
+    commit(merged, 1, "SET TBLPROPERTIES")
+    commit(merged, 2, "SET TBLPROPERTIES")
+    merged.append(table((1, "a", None)))
+    commit(merged, 3, "RESTORE", version="1")
+    assert merged.rows() == []
+    write_checkpoint(base, base.snapshot(2), now_ms=0)
+    store.delete([commit_path(0), commit_path(1)])
+    with pytest.raises(BaseHistoryGap, match="version 1"):
+        merged.rows()
 
 
 def test_a_restored_version_from_before_the_log_that_is_gone_is_a_gap() -> None:

@@ -1,5 +1,5 @@
 """Random histories of appends, log compactions, merges and statements of others agree with the
-serial model (L0-L5, I-37 for each version of the base table)."""
+serial model (L0-L5, I-37 for each version of the base table and each prefix of the log)."""
 
 from __future__ import annotations
 
@@ -19,3 +19,14 @@ def test_I37_random_histories_agree_with_the_serial_model(first: int) -> None:
 def test_L11_L15_histories_with_cleanings_agree_with_the_serial_model(first: int) -> None:
     for seed in range(first, first + 20):
         History(seed, steps=24, cleaning=True).run()
+
+
+@pytest.mark.parametrize("first", some(range(0, 400, 20), every=10))
+def test_L11_histories_that_are_cut_agree_with_the_serial_model_or_are_refused(first: int) -> None:
+    """Overwrites and restores under the names of engines; the beginning of both logs goes."""
+    refused = 0
+    for seed in range(first, first + 20):
+        history = History(seed, cut=True)
+        history.run()
+        refused += history.refused
+    assert 0 < refused < 20

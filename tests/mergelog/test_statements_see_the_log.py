@@ -177,3 +177,17 @@ def test_the_status_names_the_merge_that_runs_first(orders: Orders) -> None:
     assert "Succeeded" not in [phase for phase, _ in first]
     # With its attempt: the operator takes a status without one for that of a session that begins.
     assert {("Running", 1), ("Reconciling", 1)} <= first
+
+
+@pytest.mark.parametrize("where", ["true", "1 = 1", "id IS NULL OR TRUE"])
+def test_what_is_appended_while_a_statement_deletes_every_row_survives_it(
+    orders: Orders, where: str
+) -> None:
+    """A DELETE without condition of another engine makes unmerged records void; ours has merged
+    those that came before it, and the others come after it."""
+    late = rows(range(7, 9), "late", 30)
+    status = orders.run(
+        {"delete": {"where": where}}, _AtStatement(Point.PUT_COMMIT, lambda: orders.append(late))
+    )
+    assert status.phase is Phase.SUCCEEDED, status
+    assert orders.view() == [(7, 30, "late"), (8, 30, "late")]

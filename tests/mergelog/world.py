@@ -7,6 +7,7 @@ log compaction and a merge plan and commit.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -112,6 +113,12 @@ class World:
         changes = self.effects[state.base + 1 : base + 1]
         return advance(state, changes, self.state_at, ordered=self.ordered)
 
+    def prefix(self, instant: int) -> World:
+        """The world of a reader that knows the log up to an instant."""
+        found = copy(self)
+        found.log = self.log[: instant + 1]
+        return found
+
     def state_at(self, base: int) -> LogState:
         """`LogHistory`: the newest version that looked no further, as of exactly `base`."""
         newest = self.newest_before(base)
@@ -199,8 +206,10 @@ class World:
     # Reading
 
     def merged_rows(self, instant: int, base: int) -> list[Row]:
+        return self.rows_of(self.fold(instant, base), base)
+
+    def rows_of(self, state: LogState, base: int) -> list[Row]:
         """The view as the readers compute it."""
-        state = self.fold(instant, base)
         rows = list(self.bases[base])
         parts = [self.contents[path] for path in state.live]
         if not parts:

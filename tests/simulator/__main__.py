@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 
 from simulator.checker import Violation
 from simulator.history import History
@@ -41,11 +42,11 @@ class Played:
         self.stories += other.stories
 
 
-def play(seeds: Sequence[int], *, tell: bool = False) -> Played:
+def play(seeds: Sequence[int], *, tell: bool = False, logged: bool = False) -> Played:
     """Play these, until one fails."""
     played = Played()
     for seed in seeds:
-        history = History(seed)
+        history = History(seed, merge_on_read=logged)
         try:
             history.run()
         except Violation as violation:
@@ -63,15 +64,16 @@ def play(seeds: Sequence[int], *, tell: bool = False) -> Played:
     return played
 
 
-def parts(seeds: range, processes: int, *, tell: bool) -> Iterator[Played]:
+def parts(seeds: range, processes: int, *, tell: bool, logged: bool) -> Iterator[Played]:
     """A few seeds at a time, in as many processes."""
     if processes == 1:
         for seed in seeds:
-            yield play([seed], tell=tell)
+            yield play([seed], tell=tell, logged=logged)
         return
     with ProcessPoolExecutor(processes) as pool:
         yield from pool.map(
-            play, [seeds[at : at + AT_ONCE] for at in range(0, len(seeds), AT_ONCE)]
+            partial(play, logged=logged),
+            [seeds[at : at + AT_ONCE] for at in range(0, len(seeds), AT_ONCE)],
         )
 
 
@@ -81,12 +83,13 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=0.0, help="stop after so long; 0: never")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--story", action="store_true", help="print the story of every seed")
+    parser.add_argument("--logged", action="store_true", help="merge-on-read tables only")
     asked = parser.parse_args()
     first, _, end = asked.seeds.partition(":")
     seeds = range(int(first), int(end) if end else int(first) + 1)
     began = time.monotonic()
     played = Played()
-    for part in parts(seeds, asked.processes, tell=asked.story):
+    for part in parts(seeds, asked.processes, tell=asked.story, logged=asked.logged):
         played.add(part)
         if played.failed:
             sys.stdout.write(f"{played.failed}\n")

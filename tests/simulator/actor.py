@@ -44,6 +44,12 @@ class Actor:
     ended: Ending | None = None
     struck: int = 0
     operation_id: str = ""
+    log_version: int = -1
+    """The newest instant that was acknowledged when it began."""
+
+    @property
+    def on_log(self) -> bool:
+        return self.target is not self.table
 
     @property
     def target(self) -> Table:
@@ -59,6 +65,8 @@ class Actor:
         ports = self.world.ports()
         pid = ports.processes.me().pid
         session = self._open(ports)
+        if not self.operation_id and self.world.merge_log is not None:
+            self.log_version = self.world.merge_log.version
         self.operation_id = session.identity.operation_id
         self.process = Process(pid, session)
         self.world.say(f"{self.name}: process {pid} starts")

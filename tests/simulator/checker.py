@@ -29,6 +29,7 @@ from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.names import commit_path
 from tandem.errors import ObjectNotFound
 from tandem.mergelog.state.log_table import LOG_FOLDER
+from tandem.mergelog.state.model import BASE
 from tandem.reconcile.model import ChangeKind
 from tandem.spec.common import Mode
 
@@ -43,7 +44,8 @@ SMALL = 14
 class Checker:
     """Fed with every version as soon as it exists, before anything can be cleaned.
 
-    `batches` are the rows of ingests by operation id, `merges` what merges mean,
+    `batches` are the rows of ingests by operation id, `upserts` the records of appends to the log,
+    `merges` what merges mean, `began` which instant was acknowledged when a statement began,
     `serializable` the ids of statements with that isolation. `serial` is what each version
     did, for `check_every_order`.
     """
@@ -51,6 +53,8 @@ class Checker:
     world: World
     intents: dict[int, Intent] = field(default_factory=dict)
     batches: dict[str, list[Row]] = field(default_factory=dict)
+    upserts: dict[str, tuple[oracle.Event, ...]] = field(default_factory=dict)
+    began: Callable[[str], int] = lambda _: -1
     merges: dict[str, Merge] = field(default_factory=dict)
     serializable: set[str] = field(default_factory=set)
     invariants: Invariants = field(default_factory=Invariants)
@@ -67,6 +71,7 @@ class Checker:
     named: set[str] = field(default_factory=set)
     ever: set[int] = field(default_factory=set)
     log_version: int = -1
+    log_base: int = -1
 
     def __post_init__(self) -> None:
         self.invariants.vectors = self.world.deletion_vectors
@@ -87,9 +92,21 @@ class Checker:
             self.log_version += 1
             actions = _actions(store.get(path))
             self._check_txns(self.log_version, actions, log.log.log)
+            self._note_instant(log, actions)
             self.named |= {LOG + unquote(a["add"]["path"]) for a in actions if "add" in a}
         log.check()
         self.invariants.checked["I-37"] += 1
+
+    def _note_instant(self, log: SimulatedLog, actions: list[dict[str, Any]]) -> None:
+        """Upserts, deletes by key and ingests of ours, in the model of the log."""
+        for action in actions:
+            if action.get("txn", {}).get("appId") == BASE:
+                self.log_base = action["txn"]["version"]
+        ours = next(a["commitInfo"] for a in actions if "commitInfo" in a).get("tandem") or {}
+        events = self.upserts.get(ours.get("operation", ""))
+        if events is not None and "abandoned" not in ours:
+            log.appended(self.log_version, self.log_base, events)
+            self.invariants.checked["upserts"] += 1
 
     def _check(self, version: int, actions: list[dict[str, Any]]) -> None:
         info = next(a["commitInfo"] for a in actions if "commitInfo" in a)
@@ -222,6 +239,7 @@ class Checker:
             return [self._serial(kind, before, passable_from=-1)]
         if mode_of(kind) is Mode.APPEND:
             return [self._appended(version, self.batches[operation], before)]
+        self._check_seen(version, operation)
         merge = self.merges.get(operation)
         if touched or merge is not None:
             self.changes.add(version)
@@ -239,6 +257,16 @@ class Checker:
         self._serial(str(statement), before, statement.effect, passable_from=passable)
         self._check_counts(version, ours, statement, before, met)
         return [_applied(statement, before, to) for to in met]
+
+    def _check_seen(self, version: int, operation: str) -> None:
+        """A statement sees what was acknowledged before it began."""
+        log = self.world.merge_log
+        if log is None:
+            return
+        self.invariants.checked["statements on a log"] += 1
+        unseen = log.unseen(version, self.began(operation))
+        if unseen:
+            raise Violation(f"version {version}: {operation} has not seen the instants {unseen}")
 
     def _drawn(
         self,

@@ -51,13 +51,14 @@ class History:
         foreign_commits: int | None = None,
         operations: int | None = None,
         deletion_vectors: bool | None = None,
+        merge_on_read: bool = False,
     ) -> None:
         if deletion_vectors is None:
-            deletion_vectors = seed % 8 != 7
-        partitioned = seed % 5 == 3
-        logged = deletion_vectors and not partitioned and seed % 12 == 10
+            deletion_vectors = seed % 8 != 7 or merge_on_read
+        partitioned = seed % 5 == 3 and not merge_on_read
+        logged = merge_on_read or (deletion_vectors and not partitioned and seed % 12 == 10)
         self.world = World(seed, deletion_vectors, partitioned, merge_on_read=logged)
-        self.checker = Checker(self.world)
+        self.checker = Checker(self.world, began=self._began)
         self.rng = self.world.rng
         self.table = Table(self.world.store, self.world.log, "LakeTable/simulated")
         self.actors: list[Actor] = []
@@ -71,6 +72,10 @@ class History:
             self.world.jobs.on_start = self._starts
         self.mix = Mix(self.world, self.checker)
         self.to_come = self.rng.randrange(2, (operations or (14 if long else 5)) + 1)
+
+    def _began(self, operation_id: str) -> int:
+        """The newest instant that was acknowledged when an operation began."""
+        return next(a.log_version for a in self.actors if a.operation_id == operation_id)
 
     def run(self) -> None:
         try:
@@ -193,7 +198,8 @@ class History:
             self.world.say(f"  foreign {act.__name__} commits version {version}")
 
     def _starts(self, job: JobRequest) -> None:
-        (store,) = {a.target.store for a in self.actors if a.operation_id == job.operation_id}
+        stores = [a.target.store for a in self.actors if a.operation_id == job.operation_id]
+        store = stores[0] if stores else self.world.store  # of the merge before a statement
         plan = PlanRecord.model_validate_json(store.get(paths.plan(job.operation_id, job.attempt)))
         entries = self.world.locks.entries(job.location)
         check_start(entries, job.operation_id, plan.summary.segments)
@@ -225,7 +231,7 @@ class History:
         if gone & shown:
             raise Violation(f"Z5: files of the latest version were cleaned: {gone & shown}")
         store = self.world.store
-        for actor in [a for a in self.actors if a.operation_id and not a.resource.on_log]:
+        for actor in [a for a in self.actors if a.operation_id and not a.on_log]:
             stops = commit_actions.txn_markers(snapshot, actor.operation_id)
             for attempt in range(1, recovery.highest_claim(store, actor.operation_id) + 1):
                 path = paths.job(actor.operation_id, attempt)
@@ -301,7 +307,7 @@ class History:
     def _check_garbage(self, version: int) -> None:
         for actor in self.actors:
             store, log = actor.target.store, actor.target.log
-            snapshot = log.snapshot() if actor.resource.on_log else log.snapshot(version)
+            snapshot = log.snapshot() if actor.on_log else log.snapshot(version)
             operation_id = actor.operation_id
             stops = commit_actions.txn_markers(snapshot, operation_id)
             # What a twin or zombie wrote after the cleaning is what `tandem clean` is for.
@@ -310,7 +316,7 @@ class History:
             done = self.checker.commits.get(operation_id) if stops.succeeded else None
             if done is not None:
                 garbage.clean_unused(store, operation_id, stops.succeeded, done)
-            root = LOG if actor.resource.on_log else ""
+            root = LOG if actor.on_log else ""
             left = [p for p in self.world.store.paths() if p.startswith(f"{root}{operation_id}-")]
             left = [p for p in left if p not in self.checker.named]
             assert actor.ended is not None

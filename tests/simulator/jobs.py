@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from mergelog.oracle import Event
 from simulator import rows
 from simulator.evaluate import Evaluator
 from simulator.job_rows import (
@@ -79,15 +80,16 @@ class Driver:
 
 @dataclass
 class SimulatedJobs:
-    """A `JobRunner`. `batches` holds what sources of ingests contain, by location; `merges`
-    what a merge of the source at a location means. `drawn`: by operation, the values that each
-    execution of a random statement gave to rows, by identity."""
+    """A `JobRunner`. `batches` holds what sources of ingests contain, by location, `upserts`
+    those of appends to a log; `merges` what a merge of the source at a location means. `drawn`: by
+    operation, the values that each execution of a random statement gave to rows, by identity."""
 
     store: MemoryStore
     rng: random.Random
     say: Callable[[str], None]
     batches: dict[str, list[rows.Row]] = field(default_factory=dict)
     merges: dict[str, Merge] = field(default_factory=dict)
+    upserts: dict[str, tuple[Event, ...]] = field(default_factory=dict)
     drivers: dict[str, list[Driver]] = field(default_factory=dict)
     drawn: dict[str, list[dict[int, int]]] = field(default_factory=dict)
     files: int = 0
@@ -159,10 +161,8 @@ class SimulatedJobs:
                 yield from self._rewrite(spec, job)
             elif isinstance(job, IngestJob):
                 yield from self._ingest(spec, job)
-            elif isinstance(job, StitchJob | LogMergeJob):
-                yield from log_job(Control(spec, store))
-            elif isinstance(job, UpsertJob):
-                raise AssertionError("a history appends to a log as LogWriter does")
+            elif isinstance(job, StitchJob | LogMergeJob | UpsertJob):
+                yield from log_job(Control(spec, store), self.upserts)
             else:
                 yield from self._rounds(spec, job)
         except ObjectNotFound as error:

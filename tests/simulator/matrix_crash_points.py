@@ -10,7 +10,6 @@ from collections.abc import Iterator
 import pytest
 
 from simulator.crashing import (
-    ALL_KINDS,
     Beside,
     Passage,
     crash,
@@ -31,7 +30,7 @@ RESTART_ONLY = (
 )
 PASSAGES = [
     (kind, beside, passage)
-    for kind in ALL_KINDS
+    for kind in KINDS
     for beside in Beside
     for passage in passages(kind, beside)
 ]
@@ -63,14 +62,14 @@ def restart_strikes(kind: str, first: Passage, lives: bool) -> Iterator[tuple[Pa
 @pytest.mark.parametrize("lives", [False, True], ids=["jobs die", "jobs live on"])
 @pytest.mark.parametrize(
     ("kind", "first"),
-    [(kind, first) for kind in ALL_KINDS for first in passages(kind, Beside.NOTHING)],
+    [(kind, first) for kind in KINDS for first in passages(kind, Beside.NOTHING)],
 )
 def test_C6_crash_during_the_restart(kind: str, first: Passage, lives: bool) -> None:
     for strike in restart_strikes(kind, first, lives):
         crash(kind, Beside.NOTHING, first, Fault.DIE_AFTER, again=strike, jobs_live_on=lives)
 
 
-@pytest.mark.parametrize("kind", ALL_KINDS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_restart_reaches_every_point_that_only_restarts_have(kind: str) -> None:
     """Else nothing would be tried there."""
     come_by = {
@@ -97,7 +96,7 @@ def test_Z1_Z6_a_job_resumes_after_its_attempt_was_abandoned(kind: str, cleaned:
         job_resumes(kind, begun, cleaned=cleaned)
 
 
-@pytest.mark.parametrize("kind", ALL_KINDS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_Z1_a_driver_that_resumes_during_its_successors_work(kind: str) -> None:
     """It ends before the other goes on. Every third pair of points."""
     for begun in range(steps_of(kind)):

@@ -7,6 +7,7 @@ instant; what readers see must be its view, after every commit and, at the end, 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -72,6 +73,17 @@ class SimulatedLog:
                 return int(txn["version"])
         return None
 
+    def appended(self, instant: int, base: int, events: tuple[Event, ...]) -> None:
+        """An operation of ours has made an instant."""
+        self.appends.append(oracle.Append(instant, base, events))
+        self.world.say(f"  instant {instant}: {[*events]}")
+
+    def unseen(self, version: int, upto: int) -> list[int]:
+        """The instants up to one that are unmerged right before a base version, and not void: what
+        a statement that committed it has not seen."""
+        state = oracle.replay(self.changes[:version], self.appends, ordered=self.ordered)
+        return [append.instant for append in state.pending if append.instant <= upto]
+
     def state(self) -> oracle.State:
         return oracle.replay(self.changes, self.appends, ordered=self.ordered)
 
@@ -135,12 +147,8 @@ class Appender:
 
     @classmethod
     def random(cls, log: SimulatedLog) -> Appender:
-        """Upserts and deletes of a few keys: known ones, and new ones."""
-        world = log.world
-        fresh = world.new_rows(world.rng.randrange(3))
-        known = [world.rng.randrange(world.next_rid) for _ in range(world.rng.randint(1, 3))]
-        keys = dict.fromkeys([row.rid for row in fresh] + known)
-        return cls(log, tuple(log_event(log, key) for key in keys))
+        """Upserts and deletes of a few keys."""
+        return cls(log, tuple(log_event(log, key) for key in some_keys(log.world)))
 
     def __post_init__(self) -> None:
         log = self.log
@@ -164,15 +172,7 @@ class Appender:
 
     def _upload(self) -> list[AddFile]:
         settings = settings_of(self._snapshot)
-        upserts = [e for e in self.events if e.value is not None]
-        rows = pa.Table.from_pylist(
-            [_back(oracle.Row(e.key, e.order, e.value or ""))._asdict() for e in upserts],
-            pa.schema([(name, pa.int64()) for name in _FIELDS]),
-        )
-        gone = [e for e in self.events if e.value is None]
-        deletes = pa.table({"rid": pa.array([e.key for e in gone], pa.int64())})
-        if settings.ordered:
-            deletes = deletes.append_column("v", pa.array([e.order for e in gone], pa.int64()))
+        rows, deletes = tables_of(self.events, ordered=settings.ordered)
         return write_blocks(
             self.log.log.store,
             f"blocks/{self._name}",
@@ -217,12 +217,35 @@ class Appender:
             self.done = True
 
 
-def log_event(log: SimulatedLog, key: int) -> Event:
+def some_keys(world: World) -> list[int]:
+    """A few different keys, known ones and new ones."""
+    fresh = world.new_rows(world.rng.randrange(3))
+    known = [world.rng.randrange(world.next_rid) for _ in range(world.rng.randint(1, 3))]
+    keys = [row.rid for row in fresh] + [key for key in known if key not in world.reserved]
+    return list(dict.fromkeys(keys)) or [row.rid for row in world.new_rows(1)]
+
+
+def log_event(log: SimulatedLog, key: int, *, deletes: bool | None = None) -> Event:
     """An upsert or a delete of a key, with random values."""
     rng = log.world.rng
     k, v = rng.randrange(4), rng.randrange(100)
-    value = None if rng.random() < 0.3 else f"{k},{v}"
-    return Event(key, v if log.ordered else None, value)
+    if deletes is None:
+        deletes = rng.random() < 0.3
+    return Event(key, v if log.ordered else None, None if deletes else f"{k},{v}")
+
+
+def tables_of(events: Sequence[Event], *, ordered: bool) -> tuple[pa.Table, pa.Table]:
+    """Upserts, and deletes, as a writer or a source of an operation has them."""
+    upserts = [e for e in events if e.value is not None]
+    rows = pa.Table.from_pylist(
+        [_back(oracle.Row(e.key, e.order, e.value or ""))._asdict() for e in upserts],
+        pa.schema([(name, pa.int64()) for name in _FIELDS]),
+    )
+    gone = [e for e in events if e.value is None]
+    deletes = pa.table({"rid": pa.array([e.key for e in gone], pa.int64())})
+    if ordered:
+        deletes = deletes.append_column("v", pa.array([e.order for e in gone], pa.int64()))
+    return rows, deletes
 
 
 def _back(row: oracle.Row) -> Row:

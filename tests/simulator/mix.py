@@ -8,6 +8,7 @@ from typing import Any
 from simulator.actor import operation
 from simulator.checker import Checker
 from simulator.jobs import INGEST_ROWS
+from simulator.merge_log import log_event, some_keys
 from simulator.statements import DELETES, MERGES, RANDOM, UPDATES, Statement
 from simulator.world import World
 from tandem.operations.attempt import paths
@@ -55,8 +56,8 @@ class Mix:
     def next(self, number: int) -> Operation:
         updates = [self._update, self._delete, *[self._merge] * self._merges]
         world = self._world
-        # On a log, statements begin with a merge, and ingests append by key: see tests/mergelog.
-        statements = world.deletion_vectors and not world.merge_on_read
+        if world.merge_on_read:
+            updates += [self._upsert, self._delete_keys] * 2
         by_kind: Mapping[str, Sequence[Callable[[int], Operation]]] = {
             "LogCompaction": [self._log_compaction] * 3 if world.merge_on_read else [],
             "TableCompaction": [
@@ -64,8 +65,8 @@ class Mix:
                 *[self._log_merge] * (3 if world.merge_on_read else 0),
             ],
             "SegmentRewrite": [self._segment_rewrite],
-            "TableIngest": [] if world.merge_on_read else [self._ingest],
-            "TableUpdate": updates if statements else [],
+            "TableIngest": [self._ingest_by_key if world.merge_on_read else self._ingest],
+            "TableUpdate": updates if world.deletion_vectors else [],
         }
         assert by_kind.keys() == OPERATIONS.keys(), "a kind that no history has"
         return self._rng.choice([make for makes in by_kind.values() for make in makes])(number)
@@ -106,6 +107,7 @@ class Mix:
     def _merge(self, number: int) -> Operation:
         """Its source never changes, and says which rows it inserts."""
         merge = self._rng.choice(MERGES).sourced(self._world.new_rows(2))
+        self._world.reserved |= {row.rid for row in merge.source}
         location = f"file:///sources/{number}.csv"
         self._world.jobs.merges[location] = merge
         source = {"format": "Csv", "location": location}
@@ -131,6 +133,39 @@ class Mix:
         batch = self._world.new_rows(INGEST_ROWS)
         self._world.jobs.batches[location] = batch
         self._checker.batches[operation_id(found)] = batch
+        return found
+
+    # On a log
+
+    def _upsert(self, number: int) -> Operation:
+        source = self._records(number, deletes=False)
+        return self._appends("TableUpdate", f"upsert-{number}", {"upsert": {"source": source}})
+
+    def _delete_keys(self, number: int) -> Operation:
+        source = self._records(number, deletes=True)
+        what = {"deleteKeys": {"source": source}}
+        return self._appends("TableUpdate", f"delete-keys-{number}", what)
+
+    def _ingest_by_key(self, number: int) -> Operation:
+        source = self._records(number, deletes=False)
+        return self._appends("TableIngest", f"ingest-{number}", {"source": source})
+
+    def _records(self, number: int, *, deletes: bool) -> dict[str, str]:
+        """A source of records for the log."""
+        log = self._world.merge_log
+        assert log is not None
+        location = f"file:///records/{number}.csv"
+        keys = some_keys(self._world)
+        events = tuple(log_event(log, key, deletes=deletes) for key in keys)
+        self._world.jobs.upserts[location] = events
+        return {"format": "Csv", "location": location}
+
+    def _appends(self, kind: str, name: str, what: dict[str, Any]) -> Operation:
+        found = operation(kind, name, what)
+        spec = what.get("upsert") or what.get("deleteKeys") or what
+        self._checker.upserts[operation_id(found)] = self._world.jobs.upserts[
+            spec["source"]["location"]
+        ]
         return found
 
 

@@ -10,7 +10,7 @@ from simulator.actor import operation
 from simulator.checker import LOG, Checker
 from simulator.foreign_mix import BY_NAME
 from simulator.jobs import INGEST_ROWS
-from simulator.merge_log import Appender
+from simulator.merge_log import Appender, log_event, some_keys
 from simulator.statements import MERGES
 from simulator.world import World
 from support.cases import ON_LOG
@@ -31,9 +31,14 @@ from tandem.timeline.segments import segment_name
 
 SERIALIZABLE = "serializable"
 """An update that is evaluated again, in another round, on rows that come in between."""
+UPSERT, DELETE_KEYS, INGEST_BY_KEY = "upsert", "delete keys", "ingest by key"
+APPENDS = (UPSERT, DELETE_KEYS, INGEST_BY_KEY)
+"""Appends to a log."""
 MOST_STEPS = 2_000
 BATCH = "file:///batches/0.csv"
 """Where the rows are that an operation appends."""
+RECORDS = "file:///records/0.csv"
+"""Where those are that it appends to a log."""
 
 
 class Single:
@@ -41,7 +46,7 @@ class Single:
     may be made in between."""
 
     def __init__(self, kind: str, *, seed: int = 7) -> None:
-        self.world = World(seed, merge_on_read=kind in ON_LOG)
+        self.world = World(seed, merge_on_read=kind in (*ON_LOG, *APPENDS))
         self.checker = Checker(self.world)
         self.merge = MERGES[0]
         self.base = Table(self.world.store, self.world.log, "LakeTable/simulated")
@@ -63,7 +68,9 @@ class Single:
             self.checker.merges[self.operation_id] = self.merge
         if kind == SERIALIZABLE:
             self.checker.serializable.add(self.operation_id)
-        if self.resource.mode is Mode.APPEND:
+        if kind in APPENDS:
+            self.checker.upserts[self.operation_id] = self.world.jobs.upserts[RECORDS]
+        elif self.resource.mode is Mode.APPEND:
             self.checker.batches[self.operation_id] = self.world.jobs.batches[BATCH]
 
     def foreign(self, name: str) -> None:
@@ -83,16 +90,20 @@ class Single:
 
     def beside(self, name: str) -> None:
         """Another writer commits to what the operation works on."""
-        if self.resource.on_log:
+        if self.on_log:
             self._append_to_log()
         else:
             self._foreign(name)
         self.checker.catch_up()
 
     @property
+    def on_log(self) -> bool:
+        return self.table is not self.base
+
+    @property
     def version(self) -> int:
         """The newest one of what the operation works on."""
-        return self.checker.log_version if self.resource.on_log else self.checker.version
+        return self.checker.log_version if self.on_log else self.checker.version
 
     def limit(self, **fields: int) -> None:
         """Set fields of the operation's spec, such as `backoff_limit`."""
@@ -162,9 +173,19 @@ class Single:
 
     def files_left(self) -> list[str]:
         """Files of its attempts that no version ever named."""
-        root = LOG if self.resource.on_log else ""
+        root = LOG if self.on_log else ""
         own = [p for p in self.world.store.paths() if p.startswith(f"{root}{self.operation_id}-")]
         return [p for p in own if p not in self.checker.named]
+
+    def records(self, *, deletes: bool = False) -> dict[str, str]:
+        """A source of records for the log."""
+        log = self.world.merge_log
+        assert log is not None
+        keys = some_keys(self.world)
+        self.world.jobs.upserts[RECORDS] = tuple(
+            log_event(log, key, deletes=deletes) for key in keys
+        )
+        return {"format": "Csv", "location": RECORDS}
 
     def batch(self) -> str:
         """The location of new rows to append."""
@@ -205,6 +226,10 @@ def _update(name: str, **more: str) -> Operation:
     return operation("TableUpdate", name, {"update": what, **more})
 
 
+def _append(name: str, what: dict[str, Any]) -> Operation:
+    return operation("TableUpdate", name, what)
+
+
 def _delete(_single: Single) -> Operation:
     return operation("TableUpdate", "delete", {"delete": {"where": "k = 2"}})
 
@@ -219,6 +244,13 @@ MAKERS: Final[dict[str, Callable[[Single], Operation]]] = {
     "ingest": _ingest,
     "merge": _merge,
     "update": lambda _: _update("update"),
+    UPSERT: lambda single: _append(UPSERT, {"upsert": {"source": single.records()}}),
+    DELETE_KEYS: lambda single: _append(
+        "delete-keys", {"deleteKeys": {"source": single.records(deletes=True)}}
+    ),
+    INGEST_BY_KEY: lambda single: operation(
+        "TableIngest", "ingest-by-key", {"source": single.records()}
+    ),
     SERIALIZABLE: lambda _: _update(SERIALIZABLE, isolation="Serializable"),
     "delete": _delete,
 }

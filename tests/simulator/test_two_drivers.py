@@ -11,12 +11,12 @@ from itertools import cycle
 
 import pytest
 
-from simulator.single import MOST_STEPS, SERIALIZABLE
+from simulator.single import APPENDS, MOST_STEPS, SERIALIZABLE
 from simulator.two_drivers import Pair, steps_of
-from support.cases import PLAIN
+from support.cases import ON_LOG, PLAIN
 from tandem.errors import Reason
 
-ALL = (*PLAIN, SERIALIZABLE)
+ALL = (*PLAIN, *ON_LOG, *APPENDS, SERIALIZABLE)
 
 
 @pytest.mark.parametrize("first_goes", [True, False])

@@ -87,6 +87,8 @@ class World:
     next_pid: int = 1
     next_file: int = 0
     merge_log: SimulatedLog | None = None
+    reserved: set[int] = field(default_factory=set)
+    """Identities of rows that a merge of ours may yet insert: no upsert makes rows of them."""
 
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)

@@ -4,17 +4,29 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from tandem.delta.actions import AddFile
 from tandem.delta.log.commit import commit_info
+from tandem.delta.log.snapshot import Snapshot
+from tandem.errors import BaseHistoryGap, BaseReplaced
 from tandem.mergelog.create import put
+from tandem.mergelog.state.base_history import BaseHistory, require_same_table
 from tandem.mergelog.state.commits import transition
 from tandem.mergelog.state.log_table import MergeLog, state_of
 from tandem.mergelog.state.model import LogState
 
 
-def resolve(log: MergeLog, *, keep: bool, now_ms: Callable[[], int]) -> LogState:
-    """Record that the log belongs to the base table as it is now; returns the new state.
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """The state of the log. `decided` is False if nothing was uncertain: nothing was written."""
+
+    state: LogState
+    decided: bool
+
+
+def resolve(log: MergeLog, *, keep: bool, now_ms: Callable[[], int]) -> Resolved:
+    """Record that the log belongs to the base table as it is now. What is certain is not up for
+    decision: a command that is repeated takes no record that came after the first one.
 
     Args:
         keep: whether the unmerged records stay valid. If not, they are void.
@@ -24,11 +36,18 @@ def resolve(log: MergeLog, *, keep: bool, now_ms: Callable[[], int]) -> LogState
     while True:
         snapshot = log.snapshot()
         base = log.base.snapshot()
-        before = state_of(snapshot)
-        live = before.live if keep else {}
-        state = LogState(base.metadata.id, base.version, before.mark, live)
+        history = BaseHistory(log, snapshot)
+        try:
+            state = history.at(base.version)
+            require_same_table(base, state)
+        except (BaseReplaced, BaseHistoryGap):
+            known = _last_certain(history, snapshot, base.version)
+        else:
+            return Resolved(state, decided=False)
+        live = known.live if keep else {}
+        state = LogState(base.metadata.id, base.version, known.mark, live)
         now = now_ms()
-        actions = transition(snapshot, state, _no_block_returns, base=base, now_ms=now)
+        actions = transition(snapshot, state, history.restored, base=base, now_ms=now)
         info = commit_info(
             "RESOLVE",
             {"records": "keep" if keep else "discard"},
@@ -37,8 +56,18 @@ def resolve(log: MergeLog, *, keep: bool, now_ms: Callable[[], int]) -> LogState
             blind_append=False,
         )
         if put(log, snapshot.version + 1, [info, *actions], secrets.token_hex(8)):
-            return state
+            return Resolved(state, decided=True)
 
 
-def _no_block_returns(path: str) -> AddFile:
-    raise AssertionError(f"{path} is not live in the version before")
+def _last_certain(history: BaseHistory, snapshot: Snapshot, end: int) -> LogState:
+    """The state as of the last base version before `end` for which it is certain."""
+    found = state_of(snapshot)
+    begin = found.base
+    while end - begin > 1:
+        middle = (begin + end) // 2
+        try:
+            found = history.at(middle)
+            begin = middle
+        except (BaseReplaced, BaseHistoryGap):
+            end = middle
+    return found

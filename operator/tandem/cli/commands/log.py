@@ -65,7 +65,11 @@ def resolve(table: Target, *, keep: bool) -> Exit:
     from tandem.mergelog.state.log_table import MergeLog
 
     log = MergeLog(table.log())
-    state = resolve_log(log, keep=keep, now_ms=lambda: time.time_ns() // 1_000_000)
+    found = resolve_log(log, keep=keep, now_ms=lambda: time.time_ns() // 1_000_000)
+    state = found.state
+    if not found.decided:
+        say("Which records are valid is certain: there is nothing to decide, and nothing changed.")
+        return Exit.OK
     kept = f"{len(state.unmerged)} unmerged blocks are valid" if keep else "no record is left"
     say(f"The log belongs to base version {state.base}; {kept}.")
     return Exit.OK

@@ -7,6 +7,7 @@ gone, or whose meaning is unclear, is an error while there are unmerged records.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from tandem.delta.actions import AddFile, Commit
@@ -24,6 +25,9 @@ from tandem.mergelog.state.boundaries import (
 )
 from tandem.mergelog.state.log_table import MergeLog, settings_of, state_of
 from tandem.mergelog.state.model import BASE, MARK, ROLLBACK, LogState
+
+_ZONES_MS = 14 * 3_600_000
+"""How far a time zone is ahead of UTC, at most."""
 
 
 class BaseHistory:
@@ -91,11 +95,7 @@ class BaseHistory:
     def _instant_before(self, version: int) -> tuple[int, LogState]:
         snapshot = self._newest_before(version)
         if snapshot is None:
-            try:
-                base = self._log.base.snapshot(version)
-            except (VersionNotFound, CorruptLog) as error:
-                raise self._gap(str(error), f"version {version}, which was restored") from error
-            return -1, LogState(base.metadata.id, version)
+            return -1, LogState(self._base_at(version).metadata.id, version)
         for add in snapshot.adds():
             self._restored[add.logged_path] = add
         return snapshot.version, self._advanced(snapshot, version)
@@ -114,7 +114,7 @@ class BaseHistory:
         commits = self._commits(snapshot, state, version)
         if commits is None:
             # The base table may have become another one: it is as if the log began there.
-            return LogState(self._log.base.snapshot(version).metadata.id, version, state.mark)
+            return LogState(self._base_at(version).metadata.id, version, state.mark)
         for at, commit in enumerate(commits):
             if commit.version not in self._changes:
                 change = self._change(commit, commits[:at], snapshot.metadata.id)
@@ -145,6 +145,12 @@ class BaseHistory:
             found = f"commits from version {gap.first_available} on"
             raise self._gap(found, f"commits from version {state.base + 1} on") from gap
 
+    def _base_at(self, version: int) -> Snapshot:
+        try:
+            return self._log.base.snapshot(version)
+        except (VersionNotFound, CorruptLog) as error:
+            raise self._gap(str(error), f"version {version}, which was restored") from error
+
     def _gap(self, found: str, expected: str) -> BaseHistoryGap:
         return BaseHistoryGap(
             "commits that decide which records are valid are no longer in the base table's log",
@@ -169,12 +175,12 @@ class BaseHistory:
     def _version_of(self, commit: Commit, time: str) -> int:
         """The version that a restore by time restored. Spark logs the text that the user gave,
         which need not be in UTC, so that the files decide where they can."""
-        milliseconds = _milliseconds(time)
+        moment = _moment(time)
         base = self._log.base
         at_time: int | None = None
         try:
-            if milliseconds is not None:
-                found = base.snapshot(timestamp_ms=milliseconds).version
+            if moment is not None:
+                found = base.snapshot(timestamp_ms=moment.utc_ms).version
                 at_time = found if found < commit.version else commit.version - 1
         except VersionNotFound:
             at_time = None
@@ -188,7 +194,11 @@ class BaseHistory:
             for version in range(first, commit.version)
             if _keys(base.snapshot(version)) == wanted
         ]
-        if len(same) == 1:
+        # One that is gone may have had these files, too.
+        all_are_there = not first or (
+            moment is not None and moment.earliest_ms >= base.snapshot(first).timestamp_ms
+        )
+        if len(same) == 1 and all_are_there:
             return same[0]
         raise BaseReplaced(
             f"it is unclear which version the restore in version {commit.version} restored",
@@ -278,13 +288,23 @@ def _keys(snapshot: Snapshot) -> frozenset[tuple[str, str | None]]:
     return frozenset(add.key for add in snapshot.adds())
 
 
-def _milliseconds(time: str) -> int | None:
-    """A time as engines log it: milliseconds since 1970, or a text in UTC."""
+@dataclass(frozen=True, slots=True)
+class _Moment:
+    """A time as engines log it, in Unix milliseconds: as if it were in UTC, and the earliest that
+    it can mean."""
+
+    utc_ms: int
+    earliest_ms: int
+
+
+def _moment(time: str) -> _Moment | None:
+    """Milliseconds since 1970, or a text; without a time zone it may be in any."""
     if time.lstrip("-").isdecimal():
-        return int(time)
+        return _Moment(int(time), int(time))
     try:
         found = datetime.fromisoformat(time)
     except ValueError:
         return None
     aware = found if found.tzinfo else found.replace(tzinfo=UTC)
-    return int(aware.timestamp() * 1000)
+    milliseconds = int(aware.timestamp() * 1000)
+    return _Moment(milliseconds, milliseconds - (0 if found.tzinfo else _ZONES_MS))

@@ -1,0 +1,71 @@
+"""The random histories notice planted bugs in the handling of restores, overwrites and gaps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from mergelog.search import History
+from tandem.delta.actions import Commit
+from tandem.errors import BaseHistoryGap
+from tandem.mergelog.state import base_history
+from tandem.mergelog.state.boundaries import (
+    BaseChange,
+    RestoredTo,
+    Unaffected,
+    Voided,
+    advance,
+)
+from tandem.mergelog.state.model import LogHistory, LogState
+
+SEEDS = 200
+
+
+def caught() -> bool:
+    """Whether one of the histories is wrong. Each takes 20 ms; a few dozen are enough."""
+    for seed in range(SEEDS):
+        try:
+            History(seed, cut=True).run()
+        except AssertionError:
+            return True
+    return False
+
+
+@pytest.mark.parametrize("ignored", [RestoredTo, Voided], ids=["restore", "overwrite"])
+def test_a_boundary_that_is_ignored_is_noticed(
+    monkeypatch: pytest.MonkeyPatch, ignored: type[BaseChange]
+) -> None:
+    def ignoring(
+        state: LogState, changes: Sequence[BaseChange], history: LogHistory, *, ordered: bool
+    ) -> LogState:
+        seen = [Unaffected() if isinstance(change, ignored) else change for change in changes]
+        return advance(state, seen, history, ordered=ordered)
+
+    monkeypatch.setattr(base_history, "advance", ignoring)
+    assert caught()
+
+
+def test_a_gap_that_is_taken_for_no_change_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    real: Callable[..., list[Commit] | None] = base_history.BaseHistory._commits
+
+    def commits(self: base_history.BaseHistory, *of: object) -> list[Commit] | None:
+        try:
+            return real(self, *of)
+        except BaseHistoryGap:
+            return []
+
+    monkeypatch.setattr(base_history.BaseHistory, "_commits", commits)
+    assert caught()
+
+
+def test_a_restored_version_that_is_guessed_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a time that may lie before the first version that is left."""
+    real = base_history._moment
+
+    def moment(time: str) -> base_history._Moment | None:
+        found = real(time)
+        return found and base_history._Moment(found.utc_ms, 10**15)
+
+    monkeypatch.setattr(base_history, "_moment", moment)
+    assert caught()
