@@ -39,6 +39,19 @@ if TYPE_CHECKING:
     from tandem.storage import Store
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with tests that use Spark come first. With `--dist worksteal` each worker begins with a
+    part of the list, so that one worker has Spark: starting a session, and doing everything in it
+    for the first time, takes a minute."""
+    files = {item.path for item in items if _uses_spark(item)}
+    items.sort(key=lambda item: item.path not in files)
+
+
+def _uses_spark(item: pytest.Item) -> bool:
+    marked = item.get_closest_marker("whole") is not None
+    return marked or "spark" in getattr(item, "fixturenames", ())
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """The process's one Spark session (UTC, ANSI), with Delta's jars on the class path."""

@@ -131,7 +131,7 @@ def test_the_driver_is_killed_and_no_attempt_is_left(lake: BadLake) -> None:
 
 def test_the_driver_hangs(lake: BadLake) -> None:
     """Stopped by SIGSTOP it answers nothing, not even a request to end."""
-    operation = compaction(activeDeadlineSeconds=8)
+    operation = compaction(activeDeadlineSeconds=5)
     with lake.unharmed(), tandem_run(lake, operation) as process:
         [driver] = until(lambda: drivers(process), process)
         os.kill(driver, signal.SIGSTOP)

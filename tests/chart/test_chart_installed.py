@@ -26,6 +26,7 @@ from support.cluster.helm import CHART, NAMESPACE, containers, helm, one, pods, 
 from support.cluster.operator_process import Order, ProcessStarter, starter
 from support.cluster.operator_thread import Resources, await_that
 from support.jobs import quick_lake
+from support.some import few
 
 Json = dict[str, Any]
 RELEASE, SYSTEM = "lake", "lake-system"
@@ -270,7 +271,8 @@ def refused(access: Access, method: str, path: str) -> bool:
 def test_the_operator_works_with_the_charts_rights_alone(
     release: Release, dev: ProcessStarter, tmp_path: Path
 ) -> None:
-    """For all namespaces, for a listed one, and for a pattern."""
+    """For all namespaces and for a pattern; in `make matrix` also for a listed one, which the next
+    test uses."""
     cluster = release.cluster
     values: Json = {
         "locks": "in-process",
@@ -279,7 +281,7 @@ def test_the_operator_works_with_the_charts_rights_alone(
         "jobs": {"pollMilliseconds": 50, "namespaces": NAMESPACES},
     }
     take = "--take-ownership"
-    for number, watched in enumerate(([], ["team-a"], ["team-*"])):
+    for number, watched in enumerate(([], ["team-*"], ["team-a"])[: few(2, 3)]):
         release.put("upgrade", {**values, "watch": {"namespaces": watched}}, "--install", take)
         folder = tmp_path / str(number)
         folder.mkdir()

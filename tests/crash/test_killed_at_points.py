@@ -31,7 +31,9 @@ def test_every_point_is_covered() -> None:
     assert {*STRAIGHT, *SECOND_DEATH, *CROWDED} == set(Point)
 
 
-@pytest.mark.parametrize(("kind", "point"), some([(k, p) for k in PLAIN for p in STRAIGHT]))
+@pytest.mark.parametrize(
+    ("kind", "point"), some([(k, p) for k in PLAIN for p in STRAIGHT], every=9)
+)
 def test_killed_without_concurrent_commits(
     starters: ProcessStarters, tables: Tables, kind: str, point: Point
 ) -> None:

@@ -97,10 +97,10 @@ class _Gates:
 
 
 class GatedSpark(InlineRunner):
-    """Real Spark on the session that tests share. A held job stands between its work and its
-    first result."""
+    """Real Spark on the session that tests share, or none. A held job stands between its work and
+    its first result."""
 
-    def __init__(self, spark: SparkSession) -> None:
+    def __init__(self, spark: SparkSession | None) -> None:
         super().__init__(spark, self._open_held)
         self._gates = _Gates()
         self._held: dict[str, Gate] = {}

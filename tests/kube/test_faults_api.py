@@ -21,6 +21,7 @@ from support.cluster.api_proxy import ApiProxy, CutAfter, CutBefore, Hold, Refus
 from support.cluster.api_server import own_cluster
 from support.cluster.operator_process import Child, starter
 from support.jobs import quick_lake
+from support.some import every_case
 
 if TYPE_CHECKING:
     from support.cluster.api_server import Cluster
@@ -106,9 +107,22 @@ CUT: dict[str, Strike] = {
 }
 
 
-@pytest.mark.parametrize("fault", [*REFUSED, *CUT])
-def test_a_request_is_refused_or_its_answer_lost(stage: Stage, fault: str) -> None:
-    rules = {**REFUSED, **CUT}[fault](stage.proxy)
+FAULTS = {**REFUSED, **CUT}
+TOGETHER: dict[str, list[str]] = {
+    # Of two rules for one request only the first one has an effect.
+    "status writes fail": ["status writes fail"],
+    "too many requests": ["too many requests"],
+    "cut before": [name for name in CUT if name.startswith("before")],
+    "cut after": [name for name in CUT if name.startswith("after")],
+}
+TOGETHER["refused"] = sorted(FAULTS.keys() - {name for each in TOGETHER.values() for name in each})
+"""Faults that strike the same three operations."""
+STRIKES = {name: [name] for name in FAULTS} if every_case() else TOGETHER
+
+
+@pytest.mark.parametrize("name", STRIKES)
+def test_a_request_is_refused_or_its_answer_lost(stage: Stage, name: str) -> None:
+    rules = [rule for fault in STRIKES[name] for rule in FAULTS[fault](stage.proxy)]
     applied = stage.one_of_each()
     stage.all_end_well(*applied)
     for rule in rules:

@@ -16,6 +16,7 @@ from kube.ledger import Ledger
 from support.cluster.etcd import start_etcd
 from support.cluster.operator_process import Blow, ProcessStarter, starter
 from support.jobs import quick_lake
+from support.some import some
 from tandem.operations.machine.effects import Point
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def test_the_data_of_etcd_is_gone(cluster: Cluster, tmp_path: Path) -> None:
             _all_end_well(world, ledger, table, update, compaction)
 
 
-@pytest.mark.parametrize("point", [Point.POLL_JOB, Point.PUT_COMMIT])
+@pytest.mark.parametrize("point", some([Point.PUT_COMMIT, Point.POLL_JOB], every=2))
 def test_the_lease_runs_out_while_the_operator_stands_still(
     cluster: Cluster, operators: ProcessStarter, tmp_path: Path, point: Point
 ) -> None:

@@ -1,5 +1,5 @@
 """CarbonData's and Druid's scenarios, and what must never happen (Z), in a cluster: through the
-API server, etcd and real Spark.
+API server, etcd and, in tests that are marked `whole`, real Spark (`make matrix`: in all).
 
 As on real tables (`tests/tables`), but nothing is called: resources are applied, an operator
 with its own service account sees them, and `tandem dev` runs the Spark applications that it
@@ -15,7 +15,7 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -28,7 +28,7 @@ from support.lake.lake import Lakes, batch, loads, reconciled, result
 from support.lake.log_blocks import LogBlocks
 from support.lake.rewritten import rewrite
 from support.lake.rows import Rows, join, k_is, plus, without
-from support.some import chosen
+from support.some import is_whole
 from tandem.jobs.runner import JobRequest, JobStatus
 from tandem.operations.machine.effects import Point
 from tandem.spec.common import OPERATIONS
@@ -48,10 +48,15 @@ def templates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def lakes(
-    spark: SparkSession, tmp_path: Path, templates: Path, request: pytest.FixtureRequest
-) -> Lakes:
-    return Lakes(spark, tmp_path, templates, spark_reads=chosen(request.node.nodeid))
+def works(request: pytest.FixtureRequest) -> SparkSession | None:
+    """What does the jobs, and reads: Spark in tests that are marked `whole`."""
+    return request.getfixturevalue("spark") if is_whole(request.node) else None
+
+
+@pytest.fixture
+def lakes(works: Any, tmp_path: Path, templates: Path) -> Lakes:
+    whole = works is not None
+    return Lakes(works, tmp_path, templates, spark_reads=whole, spark_works=whole)
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +66,7 @@ def operators(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessStart
 
 
 class Stage:
-    """A world with jobs on the shared Spark session, and one operator by default."""
+    """A world with jobs, and one operator by default."""
 
     def __init__(self, world: World, jobs: GatedSpark, lakes: Lakes) -> None:
         self.world = world
@@ -86,8 +91,8 @@ def world(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> World:
 
 
 @pytest.fixture(scope="module")
-def jobs(spark: SparkSession) -> GatedSpark:
-    return GatedSpark(spark)
+def jobs() -> GatedSpark:
+    return GatedSpark(None)
 
 
 @pytest.fixture(scope="module")
@@ -98,14 +103,15 @@ def running(world: World, jobs: GatedSpark) -> Iterator[World]:
 
 
 @pytest.fixture
-def stage(running: World, jobs: GatedSpark, lakes: Lakes) -> Stage:
+def stage(running: World, jobs: GatedSpark, works: SparkSession | None, lakes: Lakes) -> Stage:
+    jobs.spark = works
     return Stage(running, jobs, lakes)
 
 
 @pytest.fixture
-def bare(cluster: Cluster, tmp_path: Path, spark: SparkSession, lakes: Lakes) -> Stage:
+def bare(cluster: Cluster, tmp_path: Path, works: SparkSession | None, lakes: Lakes) -> Stage:
     """Nothing runs in it yet."""
-    return Stage(World.make(cluster, tmp_path), GatedSpark(spark), lakes)
+    return Stage(World.make(cluster, tmp_path), GatedSpark(works), lakes)
 
 
 # C: one compaction, one update, and both --------------------------------------------------------
@@ -136,6 +142,7 @@ def test_C1b_only_update_of_one_segment(stage: Stage) -> None:
     stage.done(table, FOUR, plus(FOUR, lambda row: row[0] // 10 == 1 and row[1] == 1, 15))
 
 
+@pytest.mark.whole
 def test_C2_update_commits_during_compaction(stage: Stage) -> None:
     table = stage.loaded()
     gate = stage.jobs.hold("rewrite")
@@ -150,6 +157,7 @@ def test_C2_update_commits_during_compaction(stage: Stage) -> None:
     stage.done(table, FOUR, UPDATED)
 
 
+@pytest.mark.whole
 def test_C3_compaction_commits_during_update(stage: Stage) -> None:
     table = stage.loaded()
     gate = stage.jobs.hold("statement")
@@ -345,7 +353,7 @@ def test_Z1_lease_expires_second_operator_commits_first_comes_back(
 class Twins:
     """A Spark operator that starts every driver twice."""
 
-    def __init__(self, spark: SparkSession) -> None:
+    def __init__(self, spark: SparkSession | None) -> None:
         self.runners = [InlineRunner(spark), InlineRunner(spark)]
         self.names: list[str] = []
 
@@ -367,7 +375,7 @@ def test_Z6_two_operators_reconcile_the_same_resource(bare: Stage, kind: str) ->
     """Both believe that they lead; both drive the same resource, and every driver has a twin."""
     make, after = MADE[kind]
     world = bare.world
-    twins = Twins(bare.lakes._spark)
+    twins = Twins(bare.jobs.spark)
     with ExitStack() as both:
         both.enter_context(world.dev(twins))
         both.enter_context(world.operator(election="left", instance="left"))
@@ -425,6 +433,7 @@ def test_Z7_spec_cannot_change_while_its_job_runs(stage: Stage) -> None:
     stage.done(table, FOUR, UPDATED)
 
 
+@pytest.mark.whole
 def test_Z12_no_writer_fails_or_waits_because_of_a_compaction(stage: Stage) -> None:
     """Foreign writers and ours commit during all of it, at once and at their first try."""
     table = stage.loaded()

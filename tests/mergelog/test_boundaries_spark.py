@@ -98,7 +98,7 @@ def test_statements_take_effect_under_the_log(
     stage.check(lambda stage: UNDER[name](delta_spark, stage), Effect.UNDER)
 
 
-@pytest.mark.parametrize("name", UNDER_PARTITIONED)
+@pytest.mark.parametrize("name", some([*UNDER_PARTITIONED], every=2))
 def test_overwritten_partitions_take_effect_under_the_log(
     delta_spark: SparkSession, tmp_path: Path, name: str
 ) -> None:
@@ -106,7 +106,7 @@ def test_overwritten_partitions_take_effect_under_the_log(
     stage.check(lambda stage: UNDER_PARTITIONED[name](delta_spark, stage), Effect.UNDER)
 
 
-@pytest.mark.parametrize("name", some([*VOID], every=2))
+@pytest.mark.parametrize("name", some([*VOID], every=4))
 def test_replacing_everything_voids_the_records_before(
     delta_spark: SparkSession, tmp_path: Path, name: str
 ) -> None:

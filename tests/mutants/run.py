@@ -24,6 +24,7 @@ from queue import Queue
 from mutants.catalogue import MUTANTS
 from mutants.model import Check, Mutant
 from mutants.page import PAGE, Caught, read, write
+from support.some import EVERY_CASE
 
 ROOT = Path(__file__).resolve().parents[2]
 _COPIED = ("operator", "tests", "tools", "examples", "crds", "charts", "docs", "pyproject.toml")
@@ -58,6 +59,8 @@ def run(check: Check, tree: Path) -> tuple[bool, str]:
         **os.environ,
         "PYTHONPATH": os.pathsep.join(paths),
         "PYTHONDONTWRITEBYTECODE": "1",
+        # The checks are as thorough as in `make matrix`.
+        EVERY_CASE: "1",
     }
     try:
         done = subprocess.run(

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pruning import model
+from support.some import few
 from tandem.delta import schema as schema_
 from tandem.delta.actions import AddFile
 from tandem.delta.log import files
@@ -152,7 +153,7 @@ def chunked(adds: list[AddFile], cut: int) -> pa.Table:
     return pa.concat_tables([table.slice(1, cut), table.slice(1 + cut)])
 
 
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=few(100, 400))
 @given(st.lists(_file(), min_size=1, max_size=12), st.integers(0, 12), st.sampled_from(WHERE))
 def test_all_files_at_once_are_decided_as_one_by_one(
     adds: list[AddFile], cut: int, text: str
@@ -173,7 +174,7 @@ KEYS: dict[str, list[Any]] = {
 }  # fmt: skip
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=few(50, 200))
 @given(st.lists(_file(), min_size=1, max_size=12), st.data())
 def test_keys_of_a_source_rule_out_the_same_files(adds: list[AddFile], data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(sorted(KEYS)))
@@ -188,7 +189,7 @@ def test_keys_of_a_source_rule_out_the_same_files(adds: list[AddFile], data: st.
     assert found == [model.may_occur(key, model.range_of(a, schema, PARTITIONS)) for a in adds]
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=few(50, 200))
 @given(st.lists(_statistics(), min_size=1, max_size=12))
 def test_numbers_of_rows_are_those_of_each_file(texts: list[str | None]) -> None:
     found = num_records(pa.chunked_array([texts], pa.string())).to_pylist()

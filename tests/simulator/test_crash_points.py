@@ -13,6 +13,7 @@ from simulator.crashing import Beside, Passage, crash, sample
 from simulator.single import APPENDS, SERIALIZABLE, Single
 from support.cases import OTHERS, PLAIN
 from support.lake.faults import Call, Fault, StrikeOnce
+from support.some import in_turn
 from tandem.errors import Reason
 from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import Event
@@ -20,7 +21,9 @@ from tandem.operations.session.options import Interceptor, passthrough
 from tandem.spec.status import Phase
 
 INTERFERENCE = ("", "append", "delete_with_vectors", "update_by_rewrite")
-"""What another writer commits while the operation runs."""
+"""What another writer commits while the operation runs: two of these in each test here, all in
+`make matrix` and for planted bugs."""
+FAULTS = list(Fault)
 
 
 @cache
@@ -55,7 +58,7 @@ def interfering(single: Single, what: str, interceptor: Interceptor) -> Intercep
 
 @pytest.mark.parametrize(("kind", "point", "fault"), CASES)
 def test_C4_C5_C6_crash(kind: str, point: Point, fault: Fault) -> None:
-    for foreign in INTERFERENCE:
+    for foreign in in_turn(INTERFERENCE, points(kind).index(point) + FAULTS.index(fault)):
         single = Single(kind)
         strike = StrikeOnce(point, fault)
         ending = single.run(interfering(single, foreign, strike))
@@ -109,7 +112,7 @@ def test_jobs_live_on_and_their_work_is_not_done_twice(
     kind: str, point: Point, fault: Fault
 ) -> None:
     """The operator dies, its Spark applications do not; the next one takes them over."""
-    for foreign in INTERFERENCE:
+    for foreign in in_turn(INTERFERENCE, LIVING_JOB.index(point) + FAULTS.index(fault)):
         for nth in (1, 2):
             single = Single(kind)
             strike = StrikeOnce(point, fault, nth)

@@ -3,19 +3,39 @@
 from __future__ import annotations
 
 import os
-import zlib
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    import pytest
 
 T = TypeVar("T")
 EVERY_CASE = "TANDEM_EVERY_CASE"
 
 
-def chosen(name: str, every: int = 3) -> bool:
-    """Whether the test of that name is one of the third (or so) that does all it can."""
-    return bool(os.environ.get(EVERY_CASE)) or zlib.crc32(name.encode()) % every == 0
+def every_case() -> bool:
+    """Whether all cases are wanted."""
+    return bool(os.environ.get(EVERY_CASE))
+
+
+def is_whole(node: pytest.Item) -> bool:
+    """Whether Spark does the jobs of a test: if it is marked so, or with `TANDEM_EVERY_CASE`.
+    What is around a job is tested without Spark, in a twentieth of the time
+    (`support.jobs.quick_jobs`)."""
+    return every_case() or node.get_closest_marker("whole") is not None
 
 
 def some(cases: Sequence[T], every: int = 3) -> list[T]:
     """The first of each `every` cases; all of them if the environment has `TANDEM_EVERY_CASE`."""
-    return list(cases) if os.environ.get(EVERY_CASE) else list(cases[::every])
+    return list(cases) if every_case() else list(cases[::every])
+
+
+def in_turn(cases: Sequence[T], number: int, every: int = 2) -> list[T]:
+    """The cases whose turn it is in the test of that number: each test has a part of them, and
+    several tests have all; each has all with `TANDEM_EVERY_CASE`."""
+    return list(cases) if every_case() else list(cases[number % every :: every])
+
+
+def few(count: int, all_of_them: int) -> int:
+    """A number of generated cases: `count`, or all with `TANDEM_EVERY_CASE`."""
+    return all_of_them if every_case() else count

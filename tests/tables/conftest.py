@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 from support.jobs import quick_lake
 from support.jobs.quick_lake import QuickLake
 from support.lake.lake import Lakes
 from support.lake.rewritten import two_segments, wide_segment
-from support.some import chosen
+from support.some import is_whole
 
 
 @pytest.fixture(scope="session")
@@ -21,10 +21,11 @@ def templates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def lakes(
-    spark: SparkSession, tmp_path: Path, templates: Path, request: pytest.FixtureRequest
-) -> Lakes:
-    return Lakes(spark, tmp_path, templates, spark_reads=chosen(request.node.nodeid))
+def lakes(tmp_path: Path, templates: Path, request: pytest.FixtureRequest) -> Lakes:
+    """Spark does the jobs of tests that are marked `whole`, and reads what they leave."""
+    whole = is_whole(request.node)
+    spark: Any = request.getfixturevalue("spark") if whole else None
+    return Lakes(spark, tmp_path, templates, spark_reads=whole, spark_works=whole)
 
 
 @pytest.fixture(scope="session")

@@ -59,6 +59,7 @@ def test_C1b_only_update_of_one_segment(lakes: Lakes) -> None:
     lake.assert_clean()
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("at", BEFORE_COMMIT)
 def test_C2_update_commits_during_compaction(lakes: Lakes, at: Point) -> None:
     lake = lakes.loaded(4)
@@ -141,6 +142,7 @@ def test_C2d_update_committed_before_the_compaction_reads(lakes: Lakes) -> None:
     lake.assert_clean()
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("at", BEFORE_COMMIT)
 def test_C3_compaction_commits_during_update(lakes: Lakes, at: Point) -> None:
     lake = lakes.loaded(4)
@@ -227,6 +229,7 @@ def test_C3d_update_over_compacted_and_not_yet_compacted_segments(lakes: Lakes) 
     lake.assert_clean()
 
 
+@pytest.mark.whole
 def test_C3_update_and_delete_and_compaction_all_at_once(lakes: Lakes) -> None:
     """Each reads before any of them has committed."""
     lake = lakes.loaded(4)

@@ -39,6 +39,7 @@ def _start(lake: Lake, operation: Operation) -> Held:
     return lake.hold(operation, Point.RECONCILE)
 
 
+@pytest.mark.whole
 def test_D1_ingest_succeeds(lakes: Lakes) -> None:
     lake = lakes.empty()
     lake.load(batch(0))
@@ -74,6 +75,7 @@ def test_D4_second_ingest_fails(lakes: Lakes) -> None:
     lake.assert_clean()
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 def test_D5_two_ingests_in_either_order(lakes: Lakes, order: tuple[int, int]) -> None:
     lake = lakes.empty()
@@ -198,6 +200,7 @@ def test_D14_ingest_after_failed_compaction(lakes: Lakes) -> None:
     lake.assert_clean()
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("commits_first", ["ingest", "compaction"])
 def test_D15_compaction_starts_first_both_succeed(lakes: Lakes, commits_first: str) -> None:
     lake = lakes.loaded(4)
@@ -253,6 +256,7 @@ def test_D19_ingest_starts_first_ingest_fails(lakes: Lakes) -> None:
     lake.assert_clean()
 
 
+@pytest.mark.whole
 def test_D20_ingest_starts_first_compaction_fails(lakes: Lakes) -> None:
     lake = lakes.loaded(4)
     ingest = _start(lake, lake.ingest(NEW))

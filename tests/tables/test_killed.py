@@ -13,7 +13,6 @@ from itertools import product
 import pytest
 
 from support.jobs.runners import (
-    Jobs,
     dies_after_its_work,
     has_a_twin,
     is_preceded_by_a_twin,
@@ -77,6 +76,7 @@ def _kill(lake: Lake, operation: Operation, kill: Kill) -> None:
 # C4: the update fails after its insert delta is written --------------------------------------
 
 
+@pytest.mark.whole
 def test_C4_update_fails_after_writing_its_new_segment(lakes: Lakes) -> None:
     lake = lakes.loaded(4)
     lake.jobs.next_job = dies_after_its_work
@@ -162,6 +162,7 @@ def test_C5_ingest_killed_after_its_commit_is_not_done_again(lakes: Lakes) -> No
     lake.assert_clean()
 
 
+@pytest.mark.whole
 def test_C5_the_next_run_cleans_attempts_that_it_cannot_adopt(lakes: Lakes) -> None:
     """The dead attempt's job never answered: its files go before another attempt begins."""
     lake = _patient(lakes)
@@ -234,7 +235,7 @@ def test_C6_update_killed_between_its_rounds(lakes: Lakes, kill: Kill, driver: s
     if driver == "dies too":
         for request in lake.jobs.started:
             lake.jobs.stop(request.name)
-        lake.jobs = Jobs(lake.spark, lake.store)
+        lake.jobs = lake.new_jobs()
     lake.assert_states_so_far(FOUR, foreign)
     lake.do(update)
     doubled = tuple((i, k, v * 2 if k == 1 else v) for i, k, v in foreign)
@@ -275,6 +276,7 @@ def test_C6b_row_map_in_flight_is_lost_or_corrupt(
     lake.assert_clean()
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("damage", [None, _truncate, _flip], ids=["lost", "cut off", "flipped"])
 def test_C6b_published_row_map_is_lost_or_corrupt(
     lakes: Lakes, damage: Callable[[bytes], bytes] | None
@@ -407,6 +409,7 @@ def test_Z6_second_engine_leaves_a_living_one_alone(lakes: Lakes) -> None:
     lake.assert_clean()
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("kind", "twin"), some([*product(KINDS, [has_a_twin, is_preceded_by_a_twin])])
 )

@@ -43,6 +43,7 @@ def shown_by_file(lake: Lake, column: str) -> list[tuple[int, int]]:
     return sorted(found)
 
 
+@pytest.mark.whole
 def test_a_sort_is_one_segment_of_files_that_do_not_overlap(lakes: Lakes) -> None:
     lake = lakes.loaded(4)
     done = lake.do(compaction(lake, "Sort", ["K", "id"]))
@@ -85,6 +86,7 @@ def test_C2_deletes_and_updates_commit_during_a_sort(lakes: Lakes, strategy: str
     lake.assert_clean()
 
 
+@pytest.mark.whole
 def test_C3_a_z_order_commits_during_an_update_and_a_delete(lakes: Lakes) -> None:
     lake = lakes.loaded(4)
     update = lake.hold(lake.update("k IN (1, 3)", v="v + 15"), Point.RECONCILE)
@@ -127,6 +129,7 @@ def test_C3b_a_bin_pack_of_sorted_files_replays_deletes_since_the_sort(lakes: La
     lake.assert_clean()
 
 
+@pytest.mark.whole
 def test_inputs_that_others_rewrote_stay_beside_the_sorted_files(lakes: Lakes) -> None:
     """GONE and OTHER: all rows of such an input are masked in the sorted files."""
     lake = lakes.foreign(4)
@@ -147,6 +150,7 @@ def test_inputs_that_others_rewrote_stay_beside_the_sorted_files(lakes: Lakes) -
     assert lake.deleted() == {}
 
 
+@pytest.mark.whole
 def test_partitions_are_sorted_apart_while_rows_move_between_them(lakes: Lakes) -> None:
     lake = lakes.empty(partition_by=["k"])
     for number in range(3):

@@ -37,6 +37,7 @@ def affected(status: OperationStatus) -> RowsAffected:
     return found
 
 
+@pytest.mark.whole
 def test_a_merge_with_every_clause(lakes: Lakes) -> None:
     lake = lakes.loaded(2)
     merge = lake.merge(
@@ -115,6 +116,7 @@ def small(request: pytest.FixtureRequest) -> bool:
     return bool(request.param)
 
 
+@pytest.mark.whole
 def test_a_merge_beside_changes_of_others_is_executed_again(lakes: Lakes, small: bool) -> None:
     """A row that it updated is gone, one that it would insert is there, another one is not. Each
     time a round on the rows that are new finds that. What is inserted then is determined without
@@ -229,6 +231,7 @@ def test_a_merge_killed_after_executing_again_resumes(lakes: Lakes) -> None:
     lake.assert_rows_so_far(upserted(without(TWO, id_in([4]))))
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("deletes", [False, True])
 def test_keys_that_come_twice(lakes: Lakes, deletes: bool) -> None:
     lake = lakes.loaded(2)
@@ -266,6 +269,7 @@ def test_an_empty_source_and_an_empty_table(lakes: Lakes) -> None:
     lake.assert_rows_so_far(SOURCE)
 
 
+@pytest.mark.whole
 def test_rows_move_between_partitions(lakes: Lakes) -> None:
     lake = lakes.empty(partition_by=["k"])
     lake.append(TWO)
@@ -295,6 +299,7 @@ def _change(lake: Lake, operation: Operation) -> None:
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 10_000_000))
 
 
+@pytest.mark.whole
 def test_a_source_that_changes_is_an_error_and_its_versions_are_not_mixed(
     lakes: Lakes, small: bool
 ) -> None:
@@ -317,6 +322,7 @@ def test_a_source_that_changes_is_an_error_and_its_versions_are_not_mixed(
     lake.assert_rows_so_far(before)
 
 
+@pytest.mark.whole
 def test_a_delta_source_is_read_at_one_version(lakes: Lakes) -> None:
     lake, other = lakes.loaded(2), lakes.empty()
     other.append(SOURCE)

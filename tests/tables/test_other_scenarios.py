@@ -18,6 +18,7 @@ from support.lake.lake import INSERT_ALL, Lake, Lakes, Process, batch, loads, re
 from support.lake.rewritten import PURGE, RECOMPRESS, rewrite
 from support.lake.rows import Rows, id_in, join, k_is, plus, without
 from support.lake.s3 import S3Server
+from support.some import some
 from tandem.delta import dv
 from tandem.operations.attempt import paths
 from tandem.operations.clean.clean import clean
@@ -41,7 +42,7 @@ AFTER_READING = (
 )
 
 
-@pytest.mark.parametrize("at", AFTER_READING)
+@pytest.mark.parametrize("at", some(AFTER_READING))
 def test_Z2_a_delete_between_plan_and_commit_is_not_missed(lakes: Lakes, at: Point) -> None:
     lake = lakes.loaded(4)
     compaction = lake.hold(lake.compaction(), at)
@@ -51,7 +52,7 @@ def test_Z2_a_delete_between_plan_and_commit_is_not_missed(lakes: Lakes, at: Poi
     lake.assert_clean()
 
 
-@pytest.mark.parametrize("at", AFTER_READING)
+@pytest.mark.parametrize("at", some(AFTER_READING))
 def test_Z2_a_delete_between_plan_and_commit_of_an_update(lakes: Lakes, at: Point) -> None:
     """Rows deleted meanwhile are neither deleted again nor brought back changed."""
     lake = lakes.loaded(4)
@@ -77,6 +78,7 @@ def test_Z11_the_winning_delete_removes_an_input_completely(lakes: Lakes) -> Non
     lake.assert_clean()
 
 
+@pytest.mark.whole
 def test_Z11_the_winning_update_of_ours_removes_an_input_completely(lakes: Lakes) -> None:
     lake = lakes.loaded(4)
     compaction = lake.hold(lake.compaction(), Point.RECONCILE)
@@ -123,6 +125,7 @@ def test_Z13_bins_without_conflict_are_committed_where_vectors_are_off(lakes: La
     lake.assert_clean()
 
 
+@pytest.mark.whole
 def test_Z13_a_bin_that_cannot_be_written_leaves_all_as_it_was(lakes: Lakes) -> None:
     lake = lakes.loaded(8)
     compaction = lake.hold(lake.compaction(), Point.START_JOB)
@@ -135,6 +138,7 @@ def test_Z13_a_bin_that_cannot_be_written_leaves_all_as_it_was(lakes: Lakes) -> 
     lake.assert_clean()
 
 
+@pytest.mark.whole
 def test_Z16_number_whose_segments_are_all_deleted_is_not_used_again(lakes: Lakes) -> None:
     lake = lakes.loaded(4)
     lake.do(lake.delete("true"))
@@ -178,19 +182,19 @@ def s3_lake(
     environment.update(before)
 
 
-def test_C2_on_s3(s3_lake: Lake) -> None:
+@pytest.mark.parametrize("first", some(["update", "compaction"], every=2))
+def test_C2_C3_on_s3(s3_lake: Lake, first: str) -> None:
+    if first == "compaction":
+        update = s3_lake.hold(s3_lake.update("k = 1", v="v + 15"), Point.PUT_COMMIT)
+        s3_lake.do(s3_lake.compaction())
+        assert reconciled(update.finish()).by_segment == {"0.1": 8}
+        s3_lake.assert_states(FOUR, plus(FOUR, k_is(1), 15))
+        s3_lake.assert_clean()
+        return
     compaction = s3_lake.hold(s3_lake.compaction(), Point.PUT_COMMIT)
     s3_lake.do(s3_lake.update("k = 1", v="v + 15"))
     assert reconciled(compaction.finish()).deletes_remapped == 8
     assert s3_lake.deleted() == {"0.1": 8}
-    s3_lake.assert_states(FOUR, plus(FOUR, k_is(1), 15))
-    s3_lake.assert_clean()
-
-
-def test_C3_on_s3(s3_lake: Lake) -> None:
-    update = s3_lake.hold(s3_lake.update("k = 1", v="v + 15"), Point.PUT_COMMIT)
-    s3_lake.do(s3_lake.compaction())
-    assert reconciled(update.finish()).by_segment == {"0.1": 8}
     s3_lake.assert_states(FOUR, plus(FOUR, k_is(1), 15))
     s3_lake.assert_clean()
 

@@ -1,6 +1,6 @@
 """W9: eight foreign writers in a loop, our compactions and updates beside them.
 
-`TANDEM_STORM_SECONDS` says for how long (20 s by default, a minute with `TANDEM_EVERY_CASE`),
+`TANDEM_STORM_SECONDS` says for how long (10 s by default, a minute with `TANDEM_EVERY_CASE`),
 `TANDEM_STORM_PAUSE_MS` how long each writer rests between two tries (0: not at all). Our jobs are
 not Spark's here, so that a minute costs little; instead each of them waits until a few others have
 committed.
@@ -25,7 +25,7 @@ import pytest
 from support.jobs import quick_lake
 from support.jobs.quick_lake import QuickLake
 from support.lake.lake import reason, reconciled
-from support.some import EVERY_CASE
+from support.some import few
 from tables.storm_model import OurUpdate, StormModel
 from tandem.delta.scan import scan
 from tandem.operations.machine.effects import Effect, Point
@@ -33,9 +33,7 @@ from tandem.operations.machine.events import Event
 from tandem.spec.resources import Operation
 from tandem.spec.status import OperationStatus, Phase
 
-SECONDS = float(
-    os.environ.get("TANDEM_STORM_SECONDS", "60" if os.environ.get(EVERY_CASE) else "20")
-)
+SECONDS = float(os.environ.get("TANDEM_STORM_SECONDS", str(few(10, 60))))
 PAUSE_MS = int(os.environ.get("TANDEM_STORM_PAUSE_MS", "700"))
 WRITERS = 8
 REST_S = 0.5

@@ -24,7 +24,7 @@ from tandem.kube.runtime.settings import OperatorSettings
 _log = structlog.get_logger("tandem.kube.kopf_loop")
 _LOOK_S = 0.5
 _END_S = 20.0
-"""How long kopf may take to end. It can hang in its own clean-up once a watch has died."""
+"""How long kopf may take to end. It can hang in its own clean-up."""
 
 
 class LeadershipLost(Exception):
@@ -132,11 +132,15 @@ class _Watches:
         self._known: set[asyncio.Task[Any]] = set()
 
     async def watch(self) -> None:
-        """Returns when one has died."""
+        """Returns when one has died. Cancels the others: kopf, which ends by itself then, closes
+        their connections, and five seconds later cancels all of its tasks at once. A watch whose
+        helper tasks were cancelled before it had ended its workers never ends."""
         while True:
             if self.has_one_died():
-                return
+                break
             await asyncio.sleep(_LOOK_S)
+        for task in watch_tasks():
+            task.cancel()
 
     def has_one_died(self) -> bool:
         """Whether one has ended without being cancelled."""

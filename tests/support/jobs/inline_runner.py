@@ -1,4 +1,5 @@
-"""A `JobRunner` that runs the same job code in a thread, on the session that tests share."""
+"""A `JobRunner` that runs the same job code in a thread, on the session that tests share; or the
+work of `quick_jobs`, for tests of what is around a job."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from collections.abc import Callable
 
 from pyspark.sql import SparkSession
 
+from support.jobs import quick_jobs
 from tandem.jobs.runner import JobPhase, JobRequest, JobStatus
 from tandem.spark.jobs import ingest, log_merge, merge, rewrite, statement, stitch
 from tandem.spark.jobs.upsert import job as upsert
@@ -30,10 +32,10 @@ def as_it_is(_request: JobRequest, opened: Control) -> Control:
 class InlineRunner:
     """Starts no process, so a job costs a tenth of a second instead of seconds. `opened` may
     give a job another hold on its files, to stand in its way. `seconds` has the duration of each
-    job that ended."""
+    job that ended. Without `spark`, the next jobs do without it."""
 
-    def __init__(self, spark: SparkSession, opened: Opened = as_it_is) -> None:
-        self._spark = spark
+    def __init__(self, spark: SparkSession | None, opened: Opened = as_it_is) -> None:
+        self.spark = spark
         self._opened = opened
         self._threads: dict[str, threading.Thread] = {}
         self._codes: dict[str, int] = {}
@@ -44,23 +46,27 @@ class InlineRunner:
         if request.name in self._threads:
             return
         stop = self._stops[request.name] = threading.Event()
+        spark = self.spark
 
         def work(opened: Control) -> None:
+            if spark is None:
+                quick_jobs.drive(opened, stop)
+                return
             match request.app:
                 case "rewrite":
-                    rewrite.run(opened, self._spark.sparkContext)
+                    rewrite.run(opened, spark.sparkContext)
                 case "statement":
-                    statement.run(opened, self._spark, stop=stop)
+                    statement.run(opened, spark, stop=stop)
                 case "merge":
-                    merge.run(opened, self._spark, stop=stop)
+                    merge.run(opened, spark, stop=stop)
                 case "ingest":
-                    ingest.run(opened, self._spark)
+                    ingest.run(opened, spark)
                 case "upsert":
-                    upsert.run(opened, self._spark)
+                    upsert.run(opened, spark)
                 case "stitch":
-                    stitch.run(opened, self._spark.sparkContext)
+                    stitch.run(opened, spark.sparkContext)
                 case "log_merge":
-                    log_merge.run(opened, self._spark.sparkContext)
+                    log_merge.run(opened, spark.sparkContext)
                 case other:
                     raise ValueError(f"no application {other}")
 

@@ -7,6 +7,7 @@ calling thread, so that a process which is killed takes its jobs with it, as it 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import unquote, urlsplit
@@ -40,6 +41,7 @@ from tandem.mergelog.rows.columns import converted
 from tandem.rowmap.binary_format import to_bytes
 from tandem.rowmap.rowmap import merge
 from tandem.spark.jobs import log_merge, rewrite, stitch
+from tandem.spark.jobs.statement import serve
 from tandem.spark.jobs.upsert import block_files
 from tandem.spark.runtime import control
 from tandem.spark.runtime.control import Control, job_table_format, output_file
@@ -281,6 +283,23 @@ class QuickJobs:
             )
         )
         self.hook("published")
+
+
+def drive(opened: Control, stop: threading.Event) -> None:
+    """Do a job as a driver does: after its work it serves rounds, until the engine ends the job or
+    `stop` is set."""
+    jobs, job = QuickJobs(copies=True), opened.spec.job
+    jobs.work(opened)
+    if not isinstance(job, StatementJob | MergeJob):
+        return
+    of_rounds = job
+
+    def round_(inputs: Sequence[InputFile], number: int) -> None:
+        request = opened.request(number)
+        part = request is not None and request.part
+        jobs.round(opened, of_rounds, inputs, number, part=part)
+
+    serve(opened, round_, stop)
 
 
 def _rows(opened: Control, inputs: Sequence[InputFile]) -> pa.Table:

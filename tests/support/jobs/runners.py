@@ -16,10 +16,10 @@ Misbehaviour = Callable[["Jobs", JobRequest], None]
 
 @dataclass
 class Jobs:
-    """A `JobRunner` over the shared session. `next_job` is what the next job does beside, or in
-    place of, its work; `started` names all jobs that were asked for."""
+    """A `JobRunner` over the shared session, or without Spark. `next_job` is what the next job does
+    beside, or in place of, its work; `started` names all jobs that were asked for."""
 
-    spark: SparkSession
+    spark: SparkSession | None
     store: Store
     next_job: Misbehaviour | None = None
     started: list[JobRequest] = field(default_factory=list)

@@ -63,8 +63,9 @@ INSERT_ALL: dict[str, Any] = {"whenNotMatched": [{"insertAll": {}}]}
 
 @dataclass
 class Lake:
-    """One table. `environ` and `options` are for S3, `spark_reads` whether Spark can. `small`:
-    the engine evaluates small rounds, else the job all of them."""
+    """One table. `environ` and `options` are for S3, `spark_reads` whether Spark can, `spark_works`
+    whether it does the jobs. `small`: the engine evaluates small rounds, else the job all of
+    them."""
 
     location: str
     spark: SparkSession
@@ -73,6 +74,7 @@ class Lake:
     options: Mapping[str, str] = field(default_factory=dict)
     foreign_options: Mapping[str, str] = field(default_factory=dict)
     spark_reads: bool = True
+    spark_works: bool = True
     time: Mapping[str, str] | None = None
     locks: InProcessLocks = field(default_factory=InProcessLocks)
     first_version: int = 0
@@ -81,8 +83,12 @@ class Lake:
     count: int = 0
 
     def __post_init__(self) -> None:
-        self.jobs = Jobs(self.spark, self.store)
+        self.jobs = self.new_jobs()
         self.log = DeltaLog(self.store)
+
+    def new_jobs(self) -> Jobs:
+        """A cluster in which nothing runs yet."""
+        return Jobs(self.spark if self.spark_works else None, self.store)
 
     # Resources
 
@@ -244,7 +250,7 @@ class Lake:
 
     def assert_rows(self, expected: Rows) -> None:
         """All readers give exactly these rows, each once, at the latest version. Spark reads in
-        one of three tests, and in all of them under `make matrix`."""
+        tests that are marked `whole`, and in all of them under `make matrix`."""
         self.assert_rows_so_far(expected)
         if self.spark_reads:
             assert difference(self.by_spark(), tuple(sorted(expected))) == "", "Spark + Delta"
@@ -385,15 +391,18 @@ class Process:
 
 class Lakes:
     """Makes tables below a folder. Those that begin with loads are made once and copied.
-    `spark_reads`: whether Spark is one of their readers."""
+    `spark_reads`: whether Spark is one of their readers; `spark_works`: whether it does our
+    jobs."""
 
     def __init__(
-        self, spark: SparkSession, root: Path, templates: Path, *, spark_reads: bool = True
-    ) -> None:
+        self, spark: SparkSession, root: Path, templates: Path, *, spark_reads: bool = True,
+        spark_works: bool = True,
+    ) -> None:  # fmt: skip
         self._spark = spark
         self._root = root
         self._templates = templates
         self._spark_reads = spark_reads
+        self._spark_works = spark_works
         self._made = 0
 
     def empty(self, *, properties: Mapping[str, str] = DELETION_VECTORS,
@@ -411,9 +420,13 @@ class Lakes:
     def loaded(self, loads: int, *, size: int = 10) -> Lake:
         """Segments 0 to `loads` - 1 of `size` rows each, made by TableIngests of ours; row ids
         go from 0."""
-        template = self._templates / f"{loads}x{size}"
+        by = "spark" if self._spark_works else "quick"
+        template = self._templates / f"{loads}x{size}-{by}"
         if not template.exists():
-            maker = Lakes(self._spark, self._templates / "new", self._templates)
+            maker = Lakes(
+                self._spark, self._templates / "new", self._templates,
+                spark_works=self._spark_works,
+            )  # fmt: skip
             lake = maker.empty()
             for number in range(loads):
                 lake.load(batch(number, size))
@@ -458,6 +471,7 @@ class Lakes:
             path.with_name(f"{path.name}-sources"),
             open_store(location),
             spark_reads=self._spark_reads,
+            spark_works=self._spark_works,
             time=time,
         )
         lake.first_version = lake.version
