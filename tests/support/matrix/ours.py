@@ -84,7 +84,10 @@ def _with_log(lake: Lake) -> None:
 
 def _log_merged(of: Rows) -> Rows:
     gone = {*_DELETED, *(row["id"] for row in _UPSERTED)}
-    return [*(row for row in of if row["id"] not in gone), *_UPSERTED]
+    # A rename of the base table renames the column of the log's rows, too.
+    column = "u" if any("u" in row for row in of) else "v"
+    upserted = [{"id": row["id"], "k": row["k"], column: row["v"]} for row in _UPSERTED]
+    return [*(row for row in of if row["id"] not in gone), *upserted]
 
 
 LOG_MERGE = "log merge"
