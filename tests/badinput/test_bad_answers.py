@@ -136,7 +136,7 @@ ANSWERS: dict[str, tuple[Act, list[str]]] = {
     ),
     "sidecar cut off": (sidecar_cut_off, ["rounds/0/", "found:", "bytes", "expected:"]),
     "sidecar flipped": (sidecar_flipped, ["rounds/0/", "found:", "SHA-256", "expected:"]),
-    "sidecar absent": (sidecar_absent, ["rounds/0/", "gone", "found:", "expected:"]),
+    "sidecar absent": (sidecar_absent, ["rounds/0/", "no longer exists", "found:", "expected:"]),
 }
 
 

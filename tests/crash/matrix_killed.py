@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from support.cases import OTHERS, PLAIN
+from support.cases import OTHERS, PLAIN, TAKE_ROUNDS
 from support.crash.killed import (
     COMMIT_LOOP,
     SECOND_DEATH,
@@ -39,7 +39,7 @@ def test_killed_at_every_point(
 
 @pytest.mark.parametrize("meanwhile", ["append", "update"])
 @pytest.mark.parametrize("point", COMMIT_LOOP)
-@pytest.mark.parametrize("kind", [*PLAIN, *OTHERS])
+@pytest.mark.parametrize("kind", [*PLAIN, *TAKE_ROUNDS])
 def test_C6_killed_in_the_second_round_of_the_commit_loop(
     starters: ProcessStarters, tables: Tables, kind: str, point: Point, meanwhile: str
 ) -> None:

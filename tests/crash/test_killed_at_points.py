@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from support.cases import OTHERS, PLAIN
+from support.cases import OTHERS, PLAIN, TAKE_ROUNDS
 from support.crash.killed import (
     COMMIT_LOOP,
     CROWDED,
@@ -67,19 +67,18 @@ def test_killed_in_the_second_round_of_the_commit_loop(
     before_and_after(starters, tables, kind, point, nth=2, meanwhile="update")
 
 
-def of_two(points: Sequence[Point]) -> list[tuple[Point, str, str]]:
-    """Of the other kinds two for each point, one on each side of it, in turn."""
-    count = len(OTHERS)
+def of_two(points: Sequence[Point], kinds: Sequence[str]) -> list[tuple[Point, str, str]]:
+    """Two of the kinds for each point, one on each side of it, in turn."""
+    count = len(kinds)
     return [
-        (point, OTHERS[n % count], OTHERS[(n + count // 2) % count])
-        for n, point in enumerate(points)
+        (point, kinds[n % count], kinds[(n + count // 2) % count]) for n, point in enumerate(points)
     ]
 
 
 @pytest.mark.parametrize(
     ("point", "before", "after"),
     [
-        *of_two([*STRAIGHT, *SECOND_DEATH, Point.AWAIT_LOCKS, Point.LOOK_UP_COMMIT]),
+        *of_two([*STRAIGHT, *SECOND_DEATH, Point.AWAIT_LOCKS, Point.LOOK_UP_COMMIT], OTHERS),
         (Point.REQUEST_ROUND, "merge", "merge"),
     ],
 )
@@ -91,7 +90,7 @@ def test_killed_while_doing_something_else(
     side_by_side(starters, tables, (before, after), point, **more)
 
 
-@pytest.mark.parametrize(("point", "before", "after"), of_two(COMMIT_LOOP))
+@pytest.mark.parametrize(("point", "before", "after"), of_two(COMMIT_LOOP, TAKE_ROUNDS))
 def test_killed_while_doing_something_else_in_the_second_round(
     starters: ProcessStarters, tables: Tables, point: Point, before: str, after: str
 ) -> None:

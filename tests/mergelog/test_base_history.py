@@ -141,7 +141,7 @@ def test_a_restore_by_time_to_a_version_that_is_gone_is_not_guessed(zone: str) -
     assert merged.rows() == [(1, "a", None)]
     write_checkpoint(base, base.snapshot(2), now_ms=0)
     store.delete([commit_path(0), commit_path(1)])
-    with pytest.raises(BaseReplaced, match="not certain"):
+    with pytest.raises(BaseReplaced, match="it is unclear which"):
         merged.rows()
 
 

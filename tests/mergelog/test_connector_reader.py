@@ -283,7 +283,7 @@ def test_a_log_that_was_made_again_is_refused(tmp_path: Path) -> None:
     assert ensure_log(merged.log, settings, now_ms=0, nonce="made again")
     with LogWriter(merged.log, "w") as writer:
         assert writer.append(table(range(1), "second log", 6), batch=0).instant == version.instant
-    with pytest.raises(TableReplaced, match="another log is in"):
+    with pytest.raises(TableReplaced, match="the log of the table was replaced"):
         ViewReader(version, ["k"]).partitions()
 
 

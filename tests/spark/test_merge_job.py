@@ -507,4 +507,4 @@ def test_texts_that_a_merge_sets_must_be_utf8(tmp_path: Path, spark: SparkSessio
     assert found["s"].cast(pa.binary()).to_pylist() == [b"x", b"\xff"]
     for broken in ((matched("Update", s=value),), (missing(id="s.id", s=value),)):
         said = refused(job_for(tmp_path / "t", source, broken), spark)
-        assert "StatementFailed: s: a new text is not UTF-8" in said
+        assert "StatementFailed: s: a new string is not valid UTF-8" in said

@@ -215,7 +215,12 @@ def test_a_source_that_does_not_fit_is_named_as_a_reader_would_look_for_it(
             "spec.source: s.csv: the source has columns that",
             "options header",
         ),
-        ("s.csv", "id,v\n1,a\n2,abc\n", "s.csv, line 3, column v: a text is too long", "abc"),
+        (
+            "s.csv",
+            "id,v\n1,a\n2,abc\n",
+            "s.csv, line 3, column v: a string is too long",
+            "abc",
+        ),
         ("s.csv", "id,v,ID\n1,a,2\n", "/s.csv: a column occurs twice in the source", "id"),
         ("s.json", '{"id":\n1}\n', "s.json, line 1, column id: ", "each object is on one line"),
         ("s.parquet", "", "s.parquet, column id: a column of the source has another", "double"),
@@ -268,7 +273,7 @@ def test_values_that_no_table_holds_are_refused(tmp_path: Path, spark: SparkSess
     nanos = pa.array([1_234_567_891], pa.timestamp("ns", tz="UTC"))
     cases: list[tuple[Any, Reason, str]] = [
         ({"t": nanos}, Reason.SOURCE_UNREADABLE, "s.parquet.t: "),
-        ({"s": broken_texts(1)}, Reason.STATEMENT_FAILED, "s: a new text is not UTF-8"),
+        ({"s": broken_texts(1)}, Reason.STATEMENT_FAILED, "s: a new string is not valid UTF-8"),
         (
             {"m": twice},
             Reason.STATEMENT_FAILED,

@@ -223,7 +223,7 @@ def test_new_texts_must_be_utf8_and_old_ones_are_kept(tmp_path: Path, spark: Spa
     assert run(refused, spark) == 1
     failure = jobs.failure(refused)
     assert (failure.reason, failure.transient) == (Reason.STATEMENT_FAILED, False)
-    assert "s: a new text is not UTF-8" in failure.message
+    assert "s: a new string is not valid UTF-8" in failure.message
     assert "X'ff'" in failure.message
     fine = job_for(tmp_path / "t", "`id` = 2", {"s": "CAST(`b` AS STRING)"}, attempt=2)
     assert run(fine, spark) == 0, jobs.failure(fine).message

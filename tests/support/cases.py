@@ -27,3 +27,6 @@ REWRITES: Final = tuple(
 """Those that change no row, of the merged view if there is a log."""
 ON_LOG: Final = ("log compaction", "log merge")
 """Those that need a table with a log."""
+TAKE_ROUNDS: Final = tuple(case for case in OTHERS if case != "log compaction")
+"""Those of `OTHERS` that go through all effects again after a lost put. A commit to a log is put
+again at once, in the same effect."""
