@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from deltalake import write_deltalake
 
+from mergelog.lake import made, table
 from mergelog.orders import STITCH, Orders, Rows, rows
 from mergelog.test_beside import Before
 from tandem.errors import StorageError
@@ -66,3 +69,14 @@ def view_or_error(orders: Orders) -> Rows | StorageError:
         return orders.view()
     except StorageError as error:
         return error
+
+
+def test_I38_a_block_of_another_partition_between_the_stitched_ones_stays(tmp_path: Path) -> None:
+    rows_of_base = table((1, "a", "x"), (2, "b", "y"))
+    merged = made(tmp_path / "t", rows_of_base, keys=("k", "p"), partition_by=["p"])
+    for row in ((3, "c", "x"), (4, "d", "y"), (5, "e", "x")):
+        merged.append(table(row))
+    expected = merged.rows()
+    assert Orders(tmp_path / "t").run(STITCH).phase is Phase.SUCCEEDED
+    assert merged.rows() == expected
+    assert sorted((b.first, b.last) for b in merged.open().state.live.values()) == [(1, 3), (2, 2)]

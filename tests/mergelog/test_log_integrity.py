@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,11 @@ from deltalake.exceptions import DeltaError
 from deltalake.schema import PrimitiveType
 
 from mergelog.lake import DELETION_VECTORS, Merged, date_back, in_memory, keys, made, table
-from support.lake.memory_store import Call, MemoryStore
+from support.lake.memory_store import MemoryStore
 from tandem.delta.actions import Metadata, Protocol, Txn
 from tandem.delta.log.commit import commit_info
+from tandem.delta.log.delta_log import DeltaLog
+from tandem.delta.log.snapshot import Snapshot
 from tandem.errors import (
     BaseHistoryGap,
     BaseReplaced,
@@ -408,26 +411,35 @@ def merge(merged: Merged, path: Path, mark: int) -> None:
     write_deltalake(str(path), nothing, mode="append", commit_properties=properties)
 
 
-def test_a_writer_that_listed_the_base_before_another_one_looks_again() -> None:
+def test_a_writer_that_listed_the_base_before_another_one_looks_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Neither the metadata of the log nor the base version that it names goes back."""
     store = in_memory()
     merged = Merged(store)
-    slow, quick = merged.new_writer("slow"), merged.new_writer("quick")
-    entered: list[str] = []
+    quick, log = merged.new_writer("quick"), MergeLog(DeltaLog(store))
+    slow = LogWriter(log, "slow", pause=lambda _: None)
+    base_listed, log_listed = log.base.update, log.update
+    overtaken = threading.Event()
 
-    def overtake(call: Call) -> None:
-        upload = call.name == "open_output" and call.when == "before"
-        if upload and not entered:
-            entered.append(call.path)
-            slow._base = held = merged.log.base.snapshot()
+    def list_base(snapshot: Snapshot) -> Snapshot:
+        found = base_listed(snapshot)
+        if not overtaken.is_set():
             base = merged.log.base
+            held = base.snapshot()
             info = commit_info("SET TBLPROPERTIES", {}, now_ms=0, previous=held, blind_append=False)
-            base.put_commit(1, [info, Txn("someone", 1)], token="other")
+            base.put_commit(1, [info, Txn("other", 1)], token="other")
             quick.append(table((1, "quick", None)), batch=1)
+            overtaken.set()
+        return found
 
-    store.fault = overtake
+    def list_log(snapshot: Snapshot) -> Snapshot:
+        assert overtaken.wait(60)
+        return log_listed(snapshot)
+
+    monkeypatch.setattr(log.base, "update", list_base)
+    monkeypatch.setattr(log, "update", list_log)
     slow.append(table((1, "slow", None)), batch=1)
-    store.fault = None
     assert merged.log.snapshot().txns["tandem.log.base"].version == 1
     assert merged.rows() == [(1, "slow", None)]
     assert [block.last for block in MergedView.open(merged.log).state.unmerged] == [1, 2]
