@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +12,8 @@ from typing import Any
 import pyarrow as pa
 from deltalake import write_deltalake
 
-from support.lake.memory_store import FaultHook, MemoryStore
+from support.lake.faults import ProcessDied
+from support.lake.memory_store import Call, FaultHook, MemoryStore
 from tandem.delta.actions import Action, Metadata, Protocol
 from tandem.delta.log.commit import commit_info
 from tandem.delta.log.delta_log import DeltaLog
@@ -123,3 +125,15 @@ def in_memory(
     ]
     DeltaLog(store).put_commit(0, actions, token="made")
     return store
+
+
+def dies_at(nth: int, when: str) -> FaultHook:
+    """A fault by which the process dies at the n-th call, counted from 0, and at all after it.
+    `when`: "before" or "after" the call takes effect."""
+    calls = itertools.count()
+
+    def kill(call: Call) -> None:
+        if call.when == when and next(calls) >= nth:
+            raise ProcessDied
+
+    return kill

@@ -14,7 +14,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from mergelog.lake import Merged, in_memory
-from mergelog.test_log_writer import ProcessDied, batches, block_files, commits, roll_back
+from mergelog.test_log_writer import batches, block_files, commits, roll_back
+from support.lake.faults import ProcessDied
 from support.lake.memory_store import Call, MemoryStore
 from support.some import some
 from tandem.delta.actions import AddFile

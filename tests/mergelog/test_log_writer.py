@@ -12,7 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from mergelog.lake import Merged, in_memory, keys, table
+from mergelog.lake import Merged, dies_at, in_memory, keys, table
+from support.lake.faults import ProcessDied
 from support.lake.memory_store import Call, MemoryStore
 from tandem.delta.actions import Action, AddFile, Commit, Txn
 from tandem.delta.log.checkpoint_write import write_checkpoint
@@ -23,10 +24,6 @@ from tandem.errors import AlreadyExists, InvalidSpec, OutcomeUnknown
 from tandem.mergelog import writer as writer_module
 from tandem.mergelog.state.model import ROLLBACK, WRITER
 from tandem.mergelog.writer import LATE_MS, Appended, LogWriter
-
-
-class ProcessDied(BaseException):
-    """As SIGKILL: nothing after it is done."""
 
 
 def commits(merged: Merged) -> list[Commit]:
@@ -245,15 +242,7 @@ def test_a_batch_counts_once_whichever_call_kills_its_writer(when: str) -> None:
         store = in_memory()
         merged = Merged(store)
         merged.append(table((1, "a", None)))
-        seen: list[int] = []
-
-        def kill(call: Call, seen: list[int] = seen, nth: int = nth) -> None:
-            if call.when == when:
-                seen.append(call.number)
-                if len(seen) > nth:
-                    raise ProcessDied
-
-        store.fault = kill
+        store.fault = dies_at(nth, when)
         with pytest.raises(ProcessDied):
             merged.append(table((2, "b", None)), keys(1))
         merged.writer.close()

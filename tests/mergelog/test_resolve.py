@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from mergelog.lake import Merged, Row, in_memory, table
+from mergelog.lake import Merged, Row, dies_at, in_memory, table
 from mergelog.test_base_history import commit
 from support.lake.faults import ProcessDied
 from support.lake.memory_store import Call, MemoryStore
@@ -62,15 +62,7 @@ def test_a_decision_that_dies_at_any_call_is_repeated_and_counts_once(
     outcomes = set()
     for nth in range(calls_of_a_decision(when)):
         store, merged = uncertain()
-        seen: list[int] = []
-
-        def kill(call: Call, seen: list[int] = seen, nth: int = nth) -> None:
-            if call.when == when:
-                seen.append(call.number)
-                if len(seen) > nth:
-                    raise ProcessDied
-
-        store.fault = kill
+        store.fault = dies_at(nth, when)
         with pytest.raises(ProcessDied):
             decide(merged, keep=keep)
         store.fault = None

@@ -51,7 +51,7 @@ def identify(
     latest = at(run)
     if _of_another_table(table, snapshot, latest.operation_id):
         return at(run + 1)
-    over = _failed if only_failed else _finished
+    over = _failed if only_failed else has_ended
     if again and over(table, snapshot, latest.operation_id):
         return at(run + 1)
     return latest
@@ -63,15 +63,10 @@ def has_begun(table: Table, snapshot: Snapshot, operation_id: str) -> bool:
     return in_log or _exists(table, paths.identity(operation_id))
 
 
-def has_ended(table: Table, snapshot: Snapshot, operation_id: str) -> bool:
-    """Whether the run has ended: it is not continued."""
-    return _finished(table, snapshot, operation_id)
-
-
 def may_count(table: Table, snapshot: Snapshot, operation_id: str) -> bool:
     """Whether the run has ended, or has an attempt with a plan that may yet commit."""
     stops = commit_actions.txn_markers(snapshot, operation_id)
-    return _finished(table, snapshot, operation_id) or recovery.has_live_plan(
+    return has_ended(table, snapshot, operation_id) or recovery.has_live_plan(
         table.store, operation_id, stops
     )
 
@@ -81,7 +76,8 @@ def is_recorded(table: Table, operation_id: str) -> bool:
     return _exists(table, paths.result(operation_id))
 
 
-def _finished(table: Table, snapshot: Snapshot, operation_id: str) -> bool:
+def has_ended(table: Table, snapshot: Snapshot, operation_id: str) -> bool:
+    """Whether the run has ended: it is not continued."""
     stops = commit_actions.txn_markers(snapshot, operation_id)
     if stops.succeeded > 0 or stops.closed or is_recorded(table, operation_id):
         return True
