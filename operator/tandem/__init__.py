@@ -1,8 +1,27 @@
 """Tandem: table services on Delta Lake tables while everyone writes.
 
-The layers, which `make check` enforces, are listed in `docs/architecture.md`.
-This package must never be importable through its parent folder `operator/`,
-which would shadow the standard library's module of that name.
+Imports go down only: `make check` enforces the layers, and docs/architecture.md has a picture of
+them. This package must never be importable through its parent folder `operator/`, which would
+shadow the standard library's module of that name.
+
+    cli         package: the command line, `tandem` and `kubectl tandem`
+    kube        package: the operator
+    operations  package: the engine
+    spark       package: the Spark jobs, and how they are started
+    jobs        package: formats that engine and jobs exchange
+    planning    package: what to compact, stitch and merge, and when
+    reconcile   package: reconciliation with concurrent commits
+    mergelog    package: merge-on-read: the log of a table, and the merged view
+    rowmap      package: where each row of a rewritten file is
+    timeline    package: segments and time chunks
+    pruning     package: which files a condition may affect
+    statements  package: `where` and `set`
+    locks       package: which operations may run at the same time
+    delta       package: the Delta protocol
+    storage     package: object stores
+    spec        package: the resources, and their status
+    errors      every error and reason
+    distinct    numbers of distinct rows
 """
 
 __version__ = "0.1.0"

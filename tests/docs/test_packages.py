@@ -1,24 +1,45 @@
-"""The package's rooms: small enough to know, and each says what is in it."""
+"""The packages: small enough to know, and each docstring says what it is for, what it must not do,
+and which modules it has."""
 
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
 
 PACKAGE = Path(__file__).resolve().parents[2] / "operator" / "tandem"
-ROOMS = sorted(p.parent for p in PACKAGE.rglob("__init__.py") if p.parent != PACKAGE)
+PACKAGES = sorted(p.parent for p in PACKAGE.rglob("__init__.py"))
 MOST_MODULES = 14
+LIMIT = re.compile(r"\b(not|never|no|none|nothing|neither|nor|only|pure)\b", re.IGNORECASE)
 
 
-@pytest.mark.parametrize("room", ROOMS, ids=lambda room: room.relative_to(PACKAGE).as_posix())
-def test_a_package_is_small_and_lists_its_modules(room: Path) -> None:
-    modules = {p.stem for p in room.glob("*.py")} - {"__init__"}
-    assert len(modules) <= MOST_MODULES
-    text = ast.get_docstring(ast.parse((room / "__init__.py").read_text()), clean=False)
+def docstring(package: Path) -> str:
+    text = ast.get_docstring(ast.parse((package / "__init__.py").read_text()), clean=False)
     assert text is not None
+    return text
+
+
+def in_package(package: Path) -> str:
+    return package.relative_to(PACKAGE.parent).as_posix()
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=in_package)
+def test_a_package_is_small_and_lists_its_modules(package: Path) -> None:
+    modules = {p.stem for p in package.glob("*.py")} - {"__init__"}
+    assert len(modules) <= MOST_MODULES
     listed = {
-        line.split()[0] for line in text.splitlines() if line.startswith("    ") and line[4] != " "
+        line.split()[0]
+        for line in docstring(package).splitlines()
+        if line.startswith("    ") and line[4] != " "
     }
-    assert listed == modules | {p.parent.name for p in room.glob("*/__init__.py")}
+    assert listed == modules | {p.parent.name for p in package.glob("*/__init__.py")}
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=in_package)
+def test_a_package_says_what_it_must_not_do(package: Path) -> None:
+    """In a sentence of its own, after the one that says what the package is for."""
+    prose = [line for line in docstring(package).splitlines() if not line.startswith("    ")]
+    _, *others = re.split(r"\.\s", " ".join(prose) + " ")
+    assert any(LIMIT.search(sentence) for sentence in others), others

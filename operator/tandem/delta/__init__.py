@@ -1,6 +1,6 @@
 """The Delta protocol: log, snapshot, deletion vectors, statistics, data files.
 
-Implements the Delta protocol, independent of Tandem's operations.
+Implements the Delta protocol. Does not depend on Tandem's operations, locks or segments.
 
     log             package: the transaction log: commits, snapshots, checkpoints, clean-up
     datafiles       package: data files: Parquet in both directions, footers, exact times

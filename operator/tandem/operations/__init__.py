@@ -1,5 +1,9 @@
 """The engine: one pure `step(state, event)` for every kind of operation, and what performs it.
 
+Does not depend on Kubernetes: the command line, the operator or the simulator drives it. Each
+effect is a named point at which a test can kill the process, delay or repeat the effect, or lose
+its answer.
+
     machine    package: the state machine; no I/O, no clock
     kinds      package: the logic of each kind: plan, job, change set
     session    package: performs the machine's effects for one operation, and commits
@@ -13,7 +17,4 @@
     ports      dependencies: clock, processes, job runner, locks
     execute    runs one operation to its end
     runner     orders and runs many: `tandem run`, `tandem plan`
-
-The command line, the operator or the simulator drives it. Each effect is a named point at which a
-test can kill the process, delay or repeat the effect, or lose its answer.
 """

@@ -1,6 +1,7 @@
 """One module for each command of `tandem`.
 
-Modules:
+A command checks its arguments, calls the layers below and prints what they return. It never decides
+what happens to a table.
 
     run               `run` and `plan`
     scan              `scan`

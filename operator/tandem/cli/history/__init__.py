@@ -1,6 +1,6 @@
 """`tandem history`: the commits of a table, and how operations reconciled with each other.
 
-Modules:
+Reads commits only: never a data file, a lock or a file of an operation.
 
     command   the command
     model     commits and segments over versions

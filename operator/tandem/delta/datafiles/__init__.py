@@ -1,6 +1,6 @@
 """Data files: reads Parquet of any writer as Arrow, and writes Parquet for any reader.
 
-Depends on a file and a schema, but neither on the log nor on deletion vectors.
+Depends on a file and a schema only: not on the log or on deletion vectors.
 
     reader           record batches of the table's schema
     writer           files cut at a target size, with statistics

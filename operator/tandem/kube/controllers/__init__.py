@@ -1,6 +1,7 @@
 """The controllers of operations and of tables.
 
-Modules:
+They do not decide what an operation does, what is compacted or what is deleted: `tandem.operations`
+and `tandem.planning` do.
 
     operation  package: the controller of an operation's resource
     table      package: the controller of a LakeTable

@@ -1,6 +1,7 @@
 """`tandem dev`: stands in for a Spark operator on one machine.
 
-Modules:
+All of its input is in the `SparkApplication`: it must not import `tandem.operations`, and never
+reads a LakeTable or an operation.
 
     controller   watches SparkApplications
     application  one of them, from state to state

@@ -1,6 +1,7 @@
 """The operator's metrics.
 
-Labels and the number of series are bounded in `families`.
+Never calls the API server or reads a table. No label names an operation: `families` lists the
+values of each label, which bounds the number of series.
 
     families    every family
     collectors  their instruments

@@ -1,6 +1,6 @@
 """What one operator process shares: context, leadership, threads, settings.
 
-Modules:
+Must not import the controllers. Only `kopf_internals` uses private parts of kopf.
 
     context         the shared parts
     settings        the administrator's settings

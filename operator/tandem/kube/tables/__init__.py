@@ -1,6 +1,6 @@
 """A LakeTable in the operator: the opened table, its credentials, and its status.
 
-Modules:
+Starts no operation, and writes nothing to the API server: the controllers do.
 
     context          opened tables, and their waiters
     table_log        the log of a merge-on-read table

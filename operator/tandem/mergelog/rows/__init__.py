@@ -1,6 +1,6 @@
 """The records of a log: which of a key wins, which a stitched block keeps, and their files.
 
-Modules:
+Never commits, and does not read the transaction log: which blocks there are is an argument.
 
     records     which record of a key wins, and which records stay
     parts       divides keys into parts, for a log that exceeds the memory

@@ -1,6 +1,6 @@
-"""What a log says: its blocks, its mark, and how far it has looked at its base table.
+"""What a log says: its blocks, its mark, and up to which version it has processed its base table.
 
-Modules:
+Reads transaction logs only: never opens a block or a data file, and never commits.
 
     model         blocks, and what a version of the log says
     boundaries    what a commit of the base table means for the log, and the fold over commits

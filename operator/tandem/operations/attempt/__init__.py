@@ -1,6 +1,6 @@
 """The files of an operation below `_tandem`: their paths, their formats, and which are needed.
 
-Modules:
+Never commits, and never deletes a file that a commit refers to.
 
     paths     their paths
     records   the small JSON files

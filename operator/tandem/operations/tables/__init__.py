@@ -1,6 +1,6 @@
 """A table itself, rather than an operation on it.
 
-Modules:
+Never runs an operation; only `adopt` writes to the table.
 
     adopt            adopt a table, or create it
     auto_compaction  a table's facts for automatic compaction

@@ -4,8 +4,6 @@
 of the store in their environment. Not for jobs of operations, which read files that the engine has
 chosen (`tandem.spark.runtime.datasource`).
 
-Modules:
-
     source   the data source, and `register`
     options  the options of reads and writes
     filters  filters that Spark pushes, as conditions that leave out files

@@ -1,6 +1,6 @@
 """The jobs: the `run` of each module executes one, and writes one result.
 
-Modules:
+A job never commits, and never writes to `_delta_log`.
 
     rewrite         bins in their existing order
     rewrite_sorted  bins sorted or z-ordered

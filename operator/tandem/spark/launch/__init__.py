@@ -1,6 +1,6 @@
 """Jobs as processes on this machine.
 
-Modules:
+Does not read what a job writes: its result is for the engine.
 
     local  `spark-submit` processes
 """

@@ -1,6 +1,6 @@
 """Code shared by all jobs: the job and its result, a session, and a table's rows.
 
-Modules:
+Must not import a job or a source. Credentials come from the environment only.
 
     control       reads the job, writes the result exactly once
     session       finds Java, pins the session's settings

@@ -1,6 +1,6 @@
 """From files to checked resources: what `-f` does.
 
-Raises `InvalidSpec` with file and line.
+Reads no table and no cluster. Raises `InvalidSpec` with file and line.
 
     loader       documents to resources
     yaml_source  YAML with the line of every value

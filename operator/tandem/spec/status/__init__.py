@@ -1,6 +1,7 @@
 """What Tandem reports about a resource: its `status`, as the contract spells it.
 
-Everything but `phase` is optional: what does not apply is absent when printed.
+Models only: decides nothing. Everything but `phase` is optional: what does not apply is absent when
+printed.
 
     conditions  phase and conditions, and the base of all status models
     operation   the status of an operation

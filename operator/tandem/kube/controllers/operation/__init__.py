@@ -1,6 +1,6 @@
 """The controller of an operation's resource, from its first event to its terminal status.
 
-Modules:
+Does not decide what an operation does, and never commits: a session of `tandem.operations` does.
 
     controller         the life cycle of one resource
     session_loop       drives a session from the event loop

@@ -1,6 +1,6 @@
 """The controller of a LakeTable.
 
-Modules:
+Never runs a compaction: it creates a resource, which has a controller of its own.
 
     controller       the life cycle of one resource
     auto_compaction  automatic compaction
