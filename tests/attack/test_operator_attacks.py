@@ -30,7 +30,6 @@ from tandem.errors import InvalidSpec, LocksUnavailable
 from tandem.jobs.runner import JobRequest
 from tandem.kube.client import json_depth
 from tandem.kube.client.api import ResourcePath
-from tandem.kube.client.kinds import RETRY
 from tandem.locks import codec
 from tandem.locks.model import EntryState, LockEntry, LockRequest, LockResource, Mode
 from tandem.operations.attempt import paths, records
@@ -40,6 +39,7 @@ from tandem.operations.machine.events import Event
 from tandem.operations.session.identity import identify
 from tandem.spark.application import template as templates
 from tandem.spark.application.manifest import ApplicationSettings, JobOwner, JobPlacement, build
+from tandem.spec.labels import RETRY_ANNOTATION
 from tandem.spec.status import Phase
 
 if TYPE_CHECKING:
@@ -222,7 +222,7 @@ def test_a_retry_that_was_asked_for_elsewhere_repeats_no_success(stage: Stage) -
         "TableUpdate",
         "once",
         {"tableRef": {"name": table}, "update": {"where": "k = 1", "set": {"v": "v + 1"}}},
-        annotations={RETRY: "1"},
+        annotations={RETRY_ANNOTATION: "1"},
     )
     status = stage.space.await_end("TableUpdate", "once")
     assert lake.by_deltalake() == changed

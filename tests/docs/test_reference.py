@@ -15,8 +15,8 @@ import troubleshooting_page
 from tandem.cli.kubectl.main import app as plugin
 from tandem.cli.main import app
 from tandem.errors import Reason
-from tandem.spec import KINDS, load
-from tandem.spec.common import OperationSpec, plural
+from tandem.spec import KINDS, labels, load
+from tandem.spec.common import API_VERSION, OperationSpec, plural
 from tandem.spec.status import ENDED
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -93,11 +93,17 @@ LABELS = (ROOT / "docs" / "labels-and-annotations.md").read_text()
 
 
 def test_labels_and_annotations_are_those_of_the_code() -> None:
-    used = set[str]()
-    for file in (ROOT / "operator").rglob("*.py"):
-        used |= set(re.findall(r"\"tandem\.dev/([a-z-]+)\"", file.read_text()))
+    names = [text for text in vars(labels).values() if isinstance(text, str)]
+    used = {text for text in names if text.startswith(labels.PREFIX)} - {labels.PREFIX}
     assert used
-    assert set(re.findall(r"^\| `tandem\.dev/([a-z-]+)`", LABELS, re.MULTILINE)) == used
+    assert set(re.findall(r"^\| `(tandem\.dev/[a-z-]+)`", LABELS, re.MULTILINE)) == used
+
+
+def test_labels_and_annotations_are_named_in_one_module() -> None:
+    for file in (ROOT / "operator").rglob("*.py"):
+        names = re.findall(r"[\"',](tandem\.dev/[^\"']*)", file.read_text())
+        # Pydantic needs the version of the API as a literal.
+        assert set(names) <= ({API_VERSION} if file.name == "common.py" else set()), file
 
 
 def test_labels_of_the_chart_are_those_of_its_templates() -> None:

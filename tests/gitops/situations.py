@@ -19,15 +19,7 @@ from kopf._core.engines import posting
 
 from tandem.errors import Reason
 from tandem.kube.client.api import Api
-from tandem.kube.client.kinds import (
-    FINALIZER,
-    RETRY,
-    TABLE_KIND,
-    generation_of,
-    path,
-    retry_requested,
-    uid_of,
-)
+from tandem.kube.client.kinds import TABLE_KIND, generation_of, path, retry_requested, uid_of
 from tandem.kube.controllers.operation.reporting import Reporter
 from tandem.kube.controllers.operation.status_writer import StatusWriter
 from tandem.kube.runtime.context import OperatorContext
@@ -44,6 +36,7 @@ from tandem.operations.machine.state import (
 )
 from tandem.operations.ports import SystemClock
 from tandem.operations.report.status import status_of
+from tandem.spec.labels import FINALIZER, RETRY_ANNOTATION
 from tandem.spec.resources import KINDS
 from tandem.spec.status import (
     Condition,
@@ -226,7 +219,7 @@ async def _suspended(actor: Actor) -> None:
 
 async def _to_be_tried_again(actor: Actor) -> None:
     await actor.says(_ended_as(GAVE_UP))
-    await actor.annotate(RETRY, "2026-11-21")
+    await actor.annotate(RETRY_ANNOTATION, "2026-11-21")
 
 
 async def _tried_again(actor: Actor) -> None:

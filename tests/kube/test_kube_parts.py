@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from tandem.errors import Reason
-from tandem.kube.client.kinds import PLAN, is_active, retry_requested
+from tandem.kube.client.kinds import is_active, retry_requested
 from tandem.kube.client.resource_cache import ResourceCache, summarize
 from tandem.kube.runtime.job_slots import JobSlots
 from tandem.kube.tables.status import compose, held_lock, not_ready, ready
@@ -20,6 +20,7 @@ from tandem.locks.model import (
     Mode,
     segment,
 )
+from tandem.spec.labels import PLAN_LABEL
 from tandem.spec.status import Phase
 
 Json = dict[str, Any]
@@ -119,8 +120,8 @@ def test_every_object_has_a_summary() -> None:
     assert summarize({**odd, "spec": None, "status": None}).table == ""
     assert summarize({**odd, "spec": [], "status": "no"}).phase == ""
     # A dry run is left out of the table's status; the label alone leaves none out.
-    labelled = {**odd, "metadata": {**metadata, "labels": {PLAN: "true"}}}
-    assert summarize({**labelled, "spec": {"dryRun": True}}).labels == ((PLAN, "true"),)
+    labelled = {**odd, "metadata": {**metadata, "labels": {PLAN_LABEL: "true"}}}
+    assert summarize({**labelled, "spec": {"dryRun": True}}).labels == ((PLAN_LABEL, "true"),)
     assert summarize({**labelled, "spec": {}}).labels == ()
 
 

@@ -24,7 +24,7 @@ from support.cluster.operator_thread import (
 )
 from support.jobs import quick_lake
 from support.jobs.quick_lake import QuickLake
-from tandem.kube.client.kinds import FINALIZER
+from tandem.spec.labels import FINALIZER
 
 if TYPE_CHECKING:
     from support.cluster.api_server import Cluster

@@ -20,9 +20,9 @@ from support.cluster.operator_thread import (
     quick_settings,
 )
 from support.jobs import quick_lake
-from tandem.kube.client.kinds import FINALIZER
 from tandem.kube.controllers.table import controller
 from tandem.kube.controllers.table.controller import TableController
+from tandem.spec.labels import FINALIZER
 
 if TYPE_CHECKING:
     from support.cluster.api_server import Cluster

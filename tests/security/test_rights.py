@@ -27,8 +27,8 @@ from support.cluster.operator_thread import (
 from support.jobs import quick_lake
 from support.lake.log_blocks import LogBlocks
 from support.lake.rows import rows
-from tandem.kube.client.kinds import FINALIZER
 from tandem.spec.common import plural
+from tandem.spec.labels import FINALIZER
 from tandem.spec.resources import KINDS
 
 if TYPE_CHECKING:

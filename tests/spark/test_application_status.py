@@ -11,6 +11,7 @@ from tandem.jobs.runner import JobPhase
 from tandem.spark.application import status as status
 from tandem.spark.application.status import STATES, classify, needs_pod
 from tandem.spark.runtime.control import translate
+from tandem.spec.labels import LOG_ANNOTATION
 
 Json = dict[str, Any]
 
@@ -266,7 +267,7 @@ def test_where_the_log_is() -> None:
     wanted = "kubectl logs -n lake job-1-driver -c spark-kubernetes-driver"
     assert classify(application("FAILED"), None).log == wanted
     assert classify(application("RUNNING"), None).log == wanted
-    local = application("FAILED", **{status.LOG_ANNOTATION: "/logs/job-1.log"})
+    local = application("FAILED", **{LOG_ANNOTATION: "/logs/job-1.log"})
     assert classify(local, None).log == "/logs/job-1.log"
     unseen = {"metadata": {"name": "job-1", "namespace": "lake"}}
     assert classify(unseen, None).log == ""

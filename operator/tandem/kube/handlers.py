@@ -16,7 +16,6 @@ import structlog
 
 from tandem.kube.client.credentials import login_handler
 from tandem.kube.client.kinds import (
-    FINALIZER,
     TABLE_KIND,
     Body,
     has_finalizer,
@@ -32,8 +31,8 @@ from tandem.kube.controllers.table.controller import TableController
 from tandem.kube.runtime.context import OperatorContext
 from tandem.kube.runtime.kopf_internals import without_finalizer
 from tandem.kube.runtime.settings import OperatorSettings
-from tandem.spark.application.manifest import MANAGED_BY
 from tandem.spec.common import GROUP, OPERATIONS, VERSION, plural
+from tandem.spec.labels import FINALIZER, MANAGED_BY
 from tandem.spec.resources import KINDS
 
 _log = structlog.get_logger("tandem.kube.handlers")

@@ -47,6 +47,7 @@ from tandem.spark.application.manifest import (
     label_value,
 )
 from tandem.spec.common import GROUP, VERSION, plural
+from tandem.spec.labels import AUTOMATIC_LABEL, KIND_LABEL, TABLE_LABEL
 from tandem.spec.resources import KINDS, Operation
 
 __all__ = ["LeadershipLost", "run_operator"]
@@ -233,12 +234,12 @@ def _spark_applications(
         template = resource.spec.spark_template
         builder.check(template, resource=resource.id, service_account=account)
         labels = {
-            "tandem.dev/table": label_value(resource.spec.table_ref.name),
-            "tandem.dev/kind": resource.kind_name,
+            TABLE_LABEL: label_value(resource.spec.table_ref.name),
+            KIND_LABEL: resource.kind_name,
         }
-        automatic = resource.metadata.labels.get("tandem.dev/automatic")
+        automatic = resource.metadata.labels.get(AUTOMATIC_LABEL)
         if automatic:
-            labels["tandem.dev/automatic"] = automatic
+            labels[AUTOMATIC_LABEL] = automatic
         return ApplicationRunner(
             api=api,
             loop=loop,

@@ -14,6 +14,7 @@ One pydantic model is the source for the command line, the custom resource defin
     rules            validators that the API server runs, too
     resources        all kinds
     identity         the hash of a spec
+    labels           names of labels, annotations and finalizers
     status           package: `status`
     problems         from pydantic's errors to `InvalidSpec`
     remedies         what each reason means, and what to do

@@ -24,12 +24,12 @@ from typing import TYPE_CHECKING, Any
 
 from support.jobs.quick_jobs import QuickJobs
 from tandem.jobs.runner import JobPhase, JobRequest, JobStatus
-from tandem.kube.client.kinds import FINALIZER
 from tandem.kube.operator import run_operator
 from tandem.kube.runtime.settings import OperatorSettings
 from tandem.operations.ports import Clock
 from tandem.operations.session.options import Interceptor, passthrough
 from tandem.spec.common import plural
+from tandem.spec.labels import FINALIZER
 
 if TYPE_CHECKING:
     from support.cluster.api_server import Cluster

@@ -26,6 +26,7 @@ from tandem.errors import InvalidSpec, ReferenceNotFound, TandemError
 from tandem.kube.client.json_depth import Json
 from tandem.kube.client.kinds import TABLE_KIND, path, spec_of, status_of
 from tandem.spec import LakeTable, load
+from tandem.spec.common import API_VERSION
 from tandem.spec.remedies import remedy
 from tandem.spec.status import ENDED, PLANNED_ONLY, Phase
 
@@ -164,7 +165,7 @@ def _exit(wishes: Sequence[PlanRequest]) -> Exit:
 def _document(wish: PlanRequest) -> Json:
     """The resource with the status of its copy, and its conflicts."""
     return {
-        "apiVersion": "tandem.dev/v1alpha1",
+        "apiVersion": API_VERSION,
         "kind": wish.kind,
         "metadata": {"name": wish.name, "namespace": wish.namespace},
         "spec": dict(wish.spec),

@@ -16,7 +16,7 @@ from tandem.errors import AccessDenied, InvalidSpec, TandemError
 from tandem.kube.client.api import ResourcePath
 from tandem.kube.client.json_depth import Json
 from tandem.kube.client.kinds import TABLE_KIND, path
-from tandem.spec.common import OPERATIONS
+from tandem.spec.common import GROUP, OPERATIONS
 from tandem.spec.status import Phase
 
 OPERATOR_LABELS = "app.kubernetes.io/part-of=tandem,app.kubernetes.io/component=operator"
@@ -70,7 +70,7 @@ async def events(access: Access) -> list[Json]:
     return [
         event
         for event in found
-        if str((event.get("involvedObject") or {}).get("apiVersion", "")).startswith("tandem.dev/")
+        if str((event.get("involvedObject") or {}).get("apiVersion", "")).startswith(f"{GROUP}/")
     ]
 
 

@@ -30,6 +30,7 @@ from tandem.cli.output import table_of as table
 from tandem.errors import AccessDenied, TandemError
 from tandem.kube.client.json_depth import Json
 from tandem.kube.client.kinds import is_plan_copy, status_of
+from tandem.spec.common import GROUP
 from tandem.spec.status import ENDED
 
 _WATCH_S = 2.0
@@ -214,7 +215,7 @@ def version(flags: Flags, *, output: Output) -> Exit:
 
     async def work(access: Access) -> Exit:
         found: Json = {"plugin": tandem.__version__}
-        for name, url in (("kubernetes", "/version"), ("kinds", "/apis/tandem.dev")):
+        for name, url in (("kubernetes", "/version"), ("kinds", f"/apis/{GROUP}")):
             try:
                 said = await access.page(url)
             except TandemError as error:

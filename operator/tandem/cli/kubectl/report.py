@@ -35,6 +35,7 @@ from tandem.kube.client.api import ResourcePath
 from tandem.kube.client.json_depth import Json
 from tandem.kube.client.kinds import status_of
 from tandem.spec.common import GROUP, plural
+from tandem.spec.labels import MANAGED_BY, PREFIX, TABLE_LABEL
 from tandem.spec.resources import KINDS
 
 _T = TypeVar("_T")
@@ -199,7 +200,7 @@ def _event(event: Mapping[str, Any]) -> Json:
 
 
 async def _jobs(access: Access, bundle: Bundle, table: str | None, log_lines: int) -> None:
-    labels = "app.kubernetes.io/managed-by=tandem" + (f",tandem.dev/table={table}" if table else "")
+    labels = "=".join(MANAGED_BY) + (f",{TABLE_LABEL}={table}" if table else "")
     where = replace(_APPLICATIONS, namespace=access.scope)
     applications = await bundle.reading("SparkApplications", access.list(where, labels=labels))
     for found in applications or ():
@@ -255,7 +256,7 @@ def pod_state(pod: Mapping[str, Any]) -> Json:
         "deleted": metadata.get("deletionTimestamp"),
         "labels": {
             k: v for k, v in (metadata.get("labels") or {}).items()
-            if k.startswith(("app.kubernetes.io/", "helm.sh/", "tandem.dev/", "spark"))
+            if k.startswith(("app.kubernetes.io/", "helm.sh/", PREFIX, "spark"))
         },
         "node": spec.get("nodeName"),
         "serviceAccount": spec.get("serviceAccountName"),

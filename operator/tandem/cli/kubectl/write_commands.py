@@ -18,7 +18,8 @@ from tandem.cli.kubectl.read_commands import now_ms
 from tandem.errors import InvalidSpec
 from tandem.kube.client.api import ResourcePath
 from tandem.kube.client.json_depth import Json
-from tandem.kube.client.kinds import RETRY, TABLE_KIND, is_active, path, spec_of, status_of
+from tandem.kube.client.kinds import TABLE_KIND, is_active, path, spec_of, status_of
+from tandem.spec.labels import RETRY_ANNOTATION
 from tandem.spec.remedies import remedy
 from tandem.spec.status import ENDED, Phase
 
@@ -42,7 +43,7 @@ def retry(flags: Flags, text: str, *, wait: bool, timeout_s: float | None) -> Ex
                 found=str(phase),
                 expected=str(Phase.FAILED),
             )
-        await access.patch(where, {"metadata": {"annotations": {RETRY: str(now_ms())}}})
+        await access.patch(where, {"metadata": {"annotations": {RETRY_ANNOTATION: str(now_ms())}}})
         say(f"{kind}/{name}: another run is requested")
         return await _await_end(access, where, timeout_s) if wait else Exit.OK
 

@@ -6,9 +6,10 @@ pure modules of this package interpret the actions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from types import MappingProxyType
 
 from tandem.delta import protocol
 from tandem.delta.actions import Action, Commit, CommitInfo
@@ -81,7 +82,16 @@ class DeltaLog:
         """The latest version, or a given one that is not before `snapshot`, by reading only the
         commits after `snapshot`. Falls back to a full load when the log was cleaned beyond it or
         replaced. Raises: as `snapshot()`."""
-        listing = self._list(snapshot.version)
+        return self._follow(snapshot, self._list(snapshot.version), version, {})
+
+    def _follow(
+        self,
+        snapshot: Snapshot,
+        listing: Listing,
+        version: int | None,
+        known: Mapping[int, bytes],
+    ) -> Snapshot:
+        """`update`, by a listing from the snapshot on. `known` are commits that were read."""
         here = listing.commits.get(snapshot.version)
         last = max(listing.commits, default=-1) if version is None else version
         if (
@@ -92,7 +102,7 @@ class DeltaLog:
             return self.snapshot(version)
         later = range(snapshot.version + 1, last + 1)
         try:
-            commits = self._read([listing.commits[v] for v in later])
+            commits = self._read([listing.commits[v] for v in later], known)
         except ObjectNotFound:
             return self.snapshot(version)
         if not commits:
@@ -157,12 +167,9 @@ class DeltaLog:
             OutcomeUnknown: the answer was lost and there is no such object *yet*; the put may
                 still arrive, so call again with the same token, or look with `find_commit`.
         """
-        if not actions or not isinstance(actions[0], CommitInfo):
-            raise ValueError("a commit begins with its commitInfo")
-        info = CommitInfo({**actions[0].body, "txnId": token})
         path = names.commit_path(version)
         try:
-            self._store.put_if_absent(path, codec.encode_commit([info, *actions[1:]]))
+            self._store.put_if_absent(path, _with_token(actions, token))
         except AlreadyExists:
             if not self.find_commit(version, token):
                 raise
@@ -179,6 +186,42 @@ class DeltaLog:
                     resource=f"{self._store.location}/{path}",
                 ) from None
 
+    def commit_after(
+        self, snapshot: Snapshot, actions: Sequence[Action], *, token: str
+    ) -> Snapshot | None:
+        """As `put_commit`, as the version after a snapshot. For writers that compete for versions
+        all the time: what they have to read after a lost one is read in two requests' time.
+
+        Returns: None once the version is ours; the latest version, if another writer has taken it.
+        Raises: OutcomeUnknown, and as `snapshot()`.
+        """
+        version = snapshot.version + 1
+        path = names.commit_path(version)
+        try:
+            self._store.put_if_absent(path, _with_token(actions, token))
+        except AlreadyExists:
+            pass
+        except OutcomeUnknown:
+            try:
+                self._store.head(path)
+            except ObjectNotFound:
+                raise
+        else:
+            return None
+        if self.parallel_reads > 1:
+            with ThreadPoolExecutor(1) as pool:
+                listing = pool.submit(self._list, snapshot.version)
+                found = self._bytes(path)
+            listed = listing.result()
+        else:
+            listed, found = self._list(snapshot.version), self._bytes(path)
+        if found is None:
+            return self.update(snapshot)  # cleaned up meanwhile
+        info = codec.decode_commit(version, found, path=path, modified_ms=0).info
+        if info is not None and info.txn_id == token:
+            return None
+        return self._follow(snapshot, listed, None, {version: found})
+
     def find_commit(self, version: int, token: str) -> bool:
         """Whether `version` exists and carries our token. False says nothing about a put whose
         outcome is unknown and that may still arrive."""
@@ -188,6 +231,12 @@ class DeltaLog:
             return False
 
     # Internals
+
+    def _bytes(self, path: str) -> bytes | None:
+        try:
+            return self._store.get(path)
+        except ObjectNotFound:
+            return None
 
     def _token_of(self, version: int) -> str:
         path = names.commit_path(version)
@@ -333,16 +382,23 @@ class DeltaLog:
             return snapshot
         return replace(snapshot, timestamp_ms=snapshot.position.modified_ms)
 
-    def _read(self, metas: Sequence[ObjectInfo]) -> list[Commit]:
+    def _read(
+        self, metas: Sequence[ObjectInfo], known: Mapping[int, bytes] = MappingProxyType({})
+    ) -> list[Commit]:
+        """The commits, of which the `known` ones are not read again."""
+
+        def read(meta: ObjectInfo) -> Commit:
+            return self._read_one(meta, known)
+
         if self.parallel_reads > 1 and len(metas) > 4:
             with ThreadPoolExecutor(self.parallel_reads) as pool:
-                return list(pool.map(self._read_one, metas))
-        return [self._read_one(meta) for meta in metas]
+                return list(pool.map(read, metas))
+        return [read(meta) for meta in metas]
 
-    def _read_one(self, meta: ObjectInfo) -> Commit:
+    def _read_one(self, meta: ObjectInfo, known: Mapping[int, bytes]) -> Commit:
         file = names.parse(meta.path.rsplit("/", 1)[-1])
         assert file is not None  # only listed commits come here
-        data = self._store.get(meta.path)
+        data = known.get(file.version) or self._store.get(meta.path)
         return codec.decode_commit(file.version, data, path=meta.path, modified_ms=meta.modified_ms)
 
     def _version_at(self, timestamp_ms: int) -> int:
@@ -371,6 +427,13 @@ class DeltaLog:
             remedy="Log clean-up removed it; a longer delta.logRetentionDuration keeps more",
             first_available=missing + 1,
         )
+
+
+def _with_token(actions: Sequence[Action], token: str) -> bytes:
+    """A commit as it is written."""
+    if not actions or not isinstance(actions[0], CommitInfo):
+        raise ValueError("a commit begins with its commitInfo")
+    return codec.encode_commit([CommitInfo({**actions[0].body, "txnId": token}), *actions[1:]])
 
 
 def _position(meta: ObjectInfo) -> LogPosition:

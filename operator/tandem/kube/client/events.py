@@ -16,6 +16,7 @@ import structlog
 
 from tandem.errors import Reason
 from tandem.kube.client.kinds import Body, is_deleting, key_of
+from tandem.spec.common import API_VERSION
 from tandem.spec.status import ENDED, OperationStatus, Phase
 
 _log = structlog.get_logger("tandem.kube.operation")
@@ -38,7 +39,7 @@ class EventReason(StrEnum):
 def post(body: Body, reason: str, message: str, *, warning: bool = False) -> None:
     """Post one event about an object."""
     reference: Any = {
-        "apiVersion": body.get("apiVersion", "tandem.dev/v1alpha1"),
+        "apiVersion": body.get("apiVersion", API_VERSION),
         "kind": body["kind"],
         "metadata": {
             name: body["metadata"][name]

@@ -10,15 +10,12 @@ from typing import Any, Final
 
 from tandem.kube.client.api import ResourcePath
 from tandem.spec.common import GROUP, VERSION, ResourceKey, plural
+from tandem.spec.labels import FINALIZER, PLAN_LABEL, RETRY_ANNOTATION
 from tandem.spec.resources import LakeTable
 from tandem.spec.status import ENDED, Phase
 
 TABLE_KIND: Final = LakeTable.kind_name
-RETRY: Final = "tandem.dev/retry"
-"""Annotation: any new value requests one more run of an operation that failed."""
-PLAN: Final = "tandem.dev/plan"
-"""Label of an operation that `kubectl tandem plan` has made, to show its plan and delete it."""
-FINALIZER: Final = "tandem.dev/cleanup"
+PLAN: Final = PLAN_LABEL
 
 Body = Mapping[str, Any]
 
@@ -53,7 +50,7 @@ def spec_of(body: Body) -> Mapping[str, Any]:
 
 def retry_requested(body: Body) -> str:
     """The value of the annotation that has not been answered yet, or ""."""
-    asked = (body["metadata"].get("annotations") or {}).get(RETRY, "")
+    asked = (body["metadata"].get("annotations") or {}).get(RETRY_ANNOTATION, "")
     return asked if asked and asked != status_of(body).get("observedRetry") else ""
 
 
@@ -69,7 +66,7 @@ def is_plan_copy(body: Body) -> bool:
     """Whether it is a dry run that `kubectl tandem plan` has made. The label alone is not enough:
     it must not hide a real operation."""
     labels = body["metadata"].get("labels") or {}
-    return PLAN in labels and spec_of(body).get("dryRun") is True
+    return PLAN_LABEL in labels and spec_of(body).get("dryRun") is True
 
 
 def is_active(body: Body) -> bool:

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from sys import intern
 
 from tandem.kube.client.kinds import (
-    PLAN,
     TABLE_KIND,
     Body,
     condition,
@@ -27,10 +26,10 @@ from tandem.kube.client.kinds import (
     uid_of,
 )
 from tandem.spec.common import ResourceKey
+from tandem.spec.labels import PLAN_LABEL, PREFIX
 from tandem.spec.status import ENDED
 
 Wake = Callable[[], None]
-_LABEL = "tandem.dev/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +89,7 @@ def summarize(body: Body) -> CachedResource:
     ttl = spec.get("ttlSecondsAfterFinished")
     labels = dict(metadata.get("labels") or {})
     if not is_plan_copy(body):
-        labels.pop(PLAN, None)
+        labels.pop(PLAN_LABEL, None)
     active = kind == TABLE_KIND or is_active(body)
     result = status.get("result")
     version = result.get("version") if isinstance(result, Mapping) else None
@@ -114,7 +113,7 @@ def summarize(body: Body) -> CachedResource:
         deleting=is_deleting(body),
         active=active,
         owner=next((o["uid"] for o in metadata.get("ownerReferences") or ()), ""),
-        labels=tuple((k, v) for k, v in sorted(labels.items()) if k.startswith(_LABEL)),
+        labels=tuple((k, v) for k, v in sorted(labels.items()) if k.startswith(PREFIX)),
         version=version if isinstance(version, int) else None,
         operation=str(status.get("operationId", "")),
     )

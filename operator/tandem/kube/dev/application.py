@@ -33,8 +33,8 @@ from tandem.kube.client.api import (
 from tandem.kube.client.json_depth import Json
 from tandem.kube.dev.request import InvalidApplication, request_of, secrets_of
 from tandem.spark.application import status as states
-from tandem.spark.application.manifest import LOG_ANNOTATION
 from tandem.spark.application.status import driver_pod_name, state_of
+from tandem.spec.labels import LOG_ANNOTATION
 
 T = TypeVar("T")
 

@@ -24,9 +24,9 @@ from tandem.kube.client.api import Api, Forbidden, NotFound, ResourcePath, Unava
 from tandem.kube.client.json_depth import Json
 from tandem.kube.client.watch import SYNCED, follow
 from tandem.kube.dev.application import APPLICATIONS, ApplicationController, JobHost, ttl_s
-from tandem.spark.application.manifest import MANAGED_BY
 from tandem.spark.application.status import FINISHED, state_of
 from tandem.spark.launch.local import LocalRunner
+from tandem.spec.labels import MANAGED_BY
 
 
 @dataclass(frozen=True, slots=True)

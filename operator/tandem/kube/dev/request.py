@@ -23,7 +23,7 @@ from tandem.jobs.formats import APPS
 from tandem.jobs.runner import JobRequest
 from tandem.kube.client.api import Api, ApiError, ResourcePath
 from tandem.kube.client.json_depth import Json
-from tandem.spark.application.manifest import INPUT_BYTES_ANNOTATION
+from tandem.spec.labels import ATTEMPT_LABEL, INPUT_BYTES_ANNOTATION, OPERATION_LABEL
 
 _log = structlog.get_logger("tandem.kube.dev.controller")
 
@@ -75,8 +75,8 @@ def request_of(body: Mapping[str, Any], name: str, environ: Mapping[str, str]) -
         cores=max(1, min(int(driver.get("cores") or 2), os.cpu_count() or 1)),
         memory_bytes=_memory(str(driver.get("memory") or "")),
         input_bytes=_number((metadata.get("annotations") or {}).get(INPUT_BYTES_ANNOTATION)),
-        operation_id=str(labels.get("tandem.dev/operation", "")),
-        attempt=_number(labels.get("tandem.dev/attempt")),
+        operation_id=str(labels.get(OPERATION_LABEL, "")),
+        attempt=_number(labels.get(ATTEMPT_LABEL)),
         environ=tuple(sorted(environ.items())),
     )
 

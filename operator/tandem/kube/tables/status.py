@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from typing import Any
 
 from tandem.errors import Reason
-from tandem.kube.client.kinds import PLAN
 from tandem.kube.client.resource_cache import CachedResource
 from tandem.locks.model import WHOLE_TABLE, EntryState, LockEntry, LockResource
 from tandem.locks.rules import blockers_of, waiting
 from tandem.operations.report.status import rfc3339
+from tandem.spec.labels import PLAN_LABEL
 from tandem.spec.status import (
     LOG_INSTANT,
     WHOLE_LOG,
@@ -90,7 +90,7 @@ def compose(
     """The whole status: `facts` of the table's latest version (None if it was never read), and its
     operations and locks. `since` and `log_locks` as for `table_locks`."""
     # Dry runs of `kubectl tandem plan` are left out.
-    operations = [o for o in operations if all(key != PLAN for key, _ in o.labels)]
+    operations = [o for o in operations if all(key != PLAN_LABEL for key, _ in o.labels)]
     locks, log_locks = tuple(locks), tuple(log_locks)
     is_ready = conditions[0].status == "True"
     is_stalled = conditions[2].status == "True"

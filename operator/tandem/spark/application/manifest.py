@@ -30,7 +30,6 @@ from tandem.spark.application.setting_checks import check_patterns
 from tandem.spark.application.sizes import MIB, JobSizes, PodSize, sizes
 from tandem.spark.application.status import (
     FINISHED,
-    LOG_ANNOTATION,
     DriverTimeouts,
     classify,
     driver_pod_name,
@@ -39,10 +38,16 @@ from tandem.spark.application.status import (
 )
 from tandem.spark.application.template import Json
 from tandem.spark.runtime.session import SHORT_JOB_BYTES, session_conf
+from tandem.spec.common import API_VERSION
+from tandem.spec.labels import (
+    ATTEMPT_LABEL,
+    INPUT_BYTES_ANNOTATION,
+    KIND_LABEL,
+    MANAGED_BY,
+    OPERATION_LABEL,
+)
 
 __all__ = [
-    "LOG_ANNOTATION",
-    "MANAGED_BY",
     "ApplicationBuilder",
     "ApplicationSettings",
     "DriverTimeouts",
@@ -54,11 +59,6 @@ __all__ = [
     "label_value",
 ]
 
-
-MANAGED_BY: Final = ("app.kubernetes.io/managed-by", "tandem")
-OPERATION_LABEL: Final = "tandem.dev/operation"
-ATTEMPT_LABEL: Final = "tandem.dev/attempt"
-INPUT_BYTES_ANNOTATION: Final = "tandem.dev/input-bytes"
 
 MAX_NAME: Final = 50
 """The Spark operator truncates and hashes longer names for the services that it creates."""
@@ -79,7 +79,7 @@ _SIZE_KEYS: Final = {
 
 
 _ANY_JOB: Final = JobRequest("tandem-any", "rewrite", "file:///any", "job.json")
-_PLACEHOLDER_OWNER: Final = JobOwner("tandem.dev/v1alpha1", "", "", "")
+_PLACEHOLDER_OWNER: Final = JobOwner(API_VERSION, "", "", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +226,7 @@ def build(request: JobRequest, placement: JobPlacement, settings: ApplicationSet
             "labels": {
                 **templates.texts(metadata.get("labels") or {}),
                 MANAGED_BY[0]: MANAGED_BY[1],
-                "tandem.dev/kind": owner.kind,
+                KIND_LABEL: owner.kind,
                 OPERATION_LABEL: label_value(request.operation_id),
                 ATTEMPT_LABEL: str(request.attempt),
                 **{key: label_value(value) for key, value in placement.labels.items()},

@@ -18,12 +18,10 @@ from typing import Any, Final
 from tandem.errors import Reason
 from tandem.jobs.runner import JobPhase, JobStatus
 from tandem.spark.runtime.control import OUT_OF_MEMORY
+from tandem.spec.labels import LOG_ANNOTATION
 
 DRIVER_CONTAINER: Final = "spark-kubernetes-driver"
 EXECUTOR_CONTAINER: Final = "spark-kubernetes-executor"
-
-LOG_ANNOTATION: Final = "tandem.dev/log"
-"""The location of the log if there is no pod: `tandem dev` writes it."""
 
 NEW = ""
 SUBMITTED = "SUBMITTED"

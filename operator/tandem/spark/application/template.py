@@ -15,6 +15,7 @@ from typing import Any, Final
 from tandem.errors import InvalidSpec
 from tandem.spark.application.arguments import shown, wrong_texts
 from tandem.spark.runtime.session import session_conf
+from tandem.spec.labels import MANAGED_BY, PREFIX
 
 Json = dict[str, Any]
 
@@ -27,9 +28,9 @@ OURS: Final = (
     "metadata.namespace",
     "metadata.ownerReferences",
     "metadata.finalizers",
-    "metadata.labels.app.kubernetes.io/managed-by",
-    "metadata.labels.tandem.dev/*",
-    "metadata.annotations.tandem.dev/*",
+    f"metadata.labels.{MANAGED_BY[0]}",
+    f"metadata.labels.{PREFIX}*",
+    f"metadata.annotations.{PREFIX}*",
     *(
         f"{labels}sparkoperator.k8s.io/*"
         for part in ("driver", "executor")

@@ -22,12 +22,12 @@ from tandem.kube.client.kinds import (
     spec_of,
     status_of,
 )
+from tandem.spec.labels import AUTOMATIC_LABEL
 from tandem.spec.remedies import remedy
 from tandem.spec.status import ENDED, Phase
 
 _UNSEEN_S = 30
 _MOST_PROBLEMS = 20
-_AUTOMATIC = "tandem.dev/automatic"
 _NO_PROBLEM = frozenset(
     {
         *(Reason.PENDING, Reason.PLANNED, Reason.WAITING_FOR_DEPENDENCY, Reason.WAITING_FOR_LOCK),
@@ -205,9 +205,9 @@ def _of_operation(operation: Body, all_: Sequence[Body], now_ms: int) -> Json | 
 
 def _is_made_good(operation: Body, all_: Iterable[Body]) -> bool:
     """A failed automatic compaction that was followed by a successful one of its line."""
-    line = _labels(operation).get(_AUTOMATIC)
+    line = _labels(operation).get(AUTOMATIC_LABEL)
     return line is not None and any(
-        _labels(o).get(_AUTOMATIC) == line
+        _labels(o).get(AUTOMATIC_LABEL) == line
         and (namespace_of(o), table_of(o)) == (namespace_of(operation), table_of(operation))
         and status_of(o).get("phase") in (Phase.SUCCEEDED, Phase.SUPERSEDED)
         and _ended(o) > _ended(operation)

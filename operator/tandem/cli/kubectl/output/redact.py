@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from tandem.spark.runtime.session import session_conf
+from tandem.spec.labels import PREFIX
 
 REMOVED: Final = "(removed)"
 _HARMLESS = re.compile(
@@ -27,7 +28,7 @@ _SECRET_NAME = re.compile(
     re.I,
 )
 _KEEP_LABELS = (
-    "tandem.dev/", "app.kubernetes.io/", "sparkoperator.k8s.io/", "helm.sh/", "kubernetes.io/",
+    PREFIX, "app.kubernetes.io/", "sparkoperator.k8s.io/", "helm.sh/", "kubernetes.io/",
     "spark-", "pod-template-hash", "topology.kubernetes.io/", "node.kubernetes.io/",
 )  # fmt: skip
 _KEEP_OPTIONS = frozenset(

@@ -40,8 +40,9 @@ from tandem.kube.client.api import (
     Unavailable,
 )
 from tandem.kube.client.json_depth import Json
-from tandem.spark.application.manifest import LOG_ANNOTATION, ApplicationBuilder, JobPlacement
+from tandem.spark.application.manifest import ApplicationBuilder, JobPlacement
 from tandem.spark.application.status import FINISHED, state_of
+from tandem.spec.labels import LOG_ANNOTATION
 
 T = TypeVar("T")
 

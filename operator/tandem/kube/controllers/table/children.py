@@ -21,25 +21,25 @@ from tandem.kube.client.resource_cache import CachedResource
 from tandem.kube.runtime.context import OperatorContext
 from tandem.planning.auto.child_compactions import ChildCompaction
 from tandem.planning.auto.model import AutoCompactionDecision, AutoCompactionWait, ChildState
-from tandem.spark.application.manifest import MANAGED_BY, label_value
+from tandem.spark.application.manifest import label_value
 from tandem.spec.compaction import TableCompaction
+from tandem.spec.labels import (
+    AUTOMATIC_LABEL,
+    MANAGED_BY,
+    RETRIES_LABEL,
+    SCHEDULED_LABEL,
+    TABLE_LABEL,
+)
 from tandem.spec.resources import API_VERSION
 from tandem.spec.table import LakeTable
 
 _log = structlog.get_logger("tandem.kube.controllers.table.children")
 
-LINE: Final = "tandem.dev/automatic"
-"""Label: `minor`, the digest of a schedule, `log-compaction` or `log-merge`."""
-SCHEDULED: Final = "tandem.dev/scheduled"
-"""Label: the minute (since 1970) at which it was due."""
-RETRIES: Final = "tandem.dev/retries"
-"""Label: how many compactions of the same line failed in a row before this one."""
 _LOOK_AGAIN_S: Final = 1.0
 """When to look again while children that exist are not in the cache yet."""
 _LIST_AGAIN_S: Final = 60.0
 """The longest pause before they are listed again, after errors of the API server."""
 
-_TABLE: Final = "tandem.dev/table"
 _UNSEEN_MS = 10_000
 """How long a child that exists may take to appear among the watched ones."""
 _REFUSED_MS = 60_000
@@ -113,7 +113,7 @@ class Children:
         return not self._unseen
 
     async def _list(self, kind: str, resource: LakeTable) -> set[str] | None:
-        labels = f"{LINE},{_TABLE}={label_value(resource.name)}"
+        labels = f"{AUTOMATIC_LABEL},{TABLE_LABEL}={label_value(resource.name)}"
         try:
             found = await self._context.api.list(path(kind, resource.namespace), labels=labels)
         except ApiError as error:
@@ -145,7 +145,7 @@ class Children:
         return tuple(found[name] for name in sorted(found))
 
     def is_mine(self, summary: CachedResource) -> bool:
-        line = dict(summary.labels).get(LINE)
+        line = dict(summary.labels).get(AUTOMATIC_LABEL)
         return summary.owner == self._uid and line is not None and self._accepts(line)
 
     async def carry_out(
@@ -235,13 +235,13 @@ def child_manifest(child: ChildCompaction, resource: LakeTable, uid: str) -> dic
     """The resource to create, owned by its LakeTable. Pure."""
     labels = {
         MANAGED_BY[0]: MANAGED_BY[1],
-        _TABLE: label_value(resource.name),
-        LINE: child.line,
+        TABLE_LABEL: label_value(resource.name),
+        AUTOMATIC_LABEL: child.line,
     }
     if child.scheduled_ms is not None:
-        labels[SCHEDULED] = str(child.scheduled_ms // 60_000)
+        labels[SCHEDULED_LABEL] = str(child.scheduled_ms // 60_000)
     if child.retries:
-        labels[RETRIES] = str(child.retries)
+        labels[RETRIES_LABEL] = str(child.retries)
     return {
         "apiVersion": API_VERSION,
         "kind": child.kind,
@@ -266,11 +266,11 @@ def child_manifest(child: ChildCompaction, resource: LakeTable, uid: str) -> dic
 def child_fact(summary: CachedResource, body: Body | None) -> ChildState:
     """A child as a decision needs it; `body` is that of one that has not ended. Pure."""
     labels = dict(summary.labels)
-    scheduled, retries = labels.get(SCHEDULED, ""), labels.get(RETRIES, "")
+    scheduled, retries = labels.get(SCHEDULED_LABEL, ""), labels.get(RETRIES_LABEL, "")
     plan = status_of(body).get("plan") if body is not None else None
     return ChildState(
         name=summary.name,
-        line=labels.get(LINE, ""),
+        line=labels.get(AUTOMATIC_LABEL, ""),
         phase=summary.phase,
         created_ms=time_ms(summary.created) or 0,
         ended=summary.ended,

@@ -1,0 +1,37 @@
+"""Names of labels, annotations and finalizers (docs/labels-and-annotations.md).
+
+They are persisted in clusters: add where it helps, rename none.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tandem.spec.common import GROUP
+
+PREFIX: Final = f"{GROUP}/"
+MANAGED_BY: Final = ("app.kubernetes.io/managed-by", "tandem")
+"""Label, and its value, of every object that Tandem creates."""
+
+FINALIZER: Final = f"{PREFIX}cleanup"
+"""The operator still has to release a job, files or locks."""
+RETRY_ANNOTATION: Final = f"{PREFIX}retry"
+"""Any new value requests one more run of an operation that failed."""
+PLAN_LABEL: Final = f"{PREFIX}plan"
+"""Marks an operation that `kubectl tandem plan` has created, to show its plan and delete it."""
+
+TABLE_LABEL: Final = f"{PREFIX}table"
+KIND_LABEL: Final = f"{PREFIX}kind"
+OPERATION_LABEL: Final = f"{PREFIX}operation"
+ATTEMPT_LABEL: Final = f"{PREFIX}attempt"
+
+AUTOMATIC_LABEL: Final = f"{PREFIX}automatic"
+"""`minor`, the digest of a schedule, `log-compaction` or `log-merge`."""
+SCHEDULED_LABEL: Final = f"{PREFIX}scheduled"
+"""The minute (since 1970) at which a compaction was due."""
+RETRIES_LABEL: Final = f"{PREFIX}retries"
+"""How many compactions of the same schedule failed in a row before this one."""
+
+INPUT_BYTES_ANNOTATION: Final = f"{PREFIX}input-bytes"
+LOG_ANNOTATION: Final = f"{PREFIX}log"
+"""The location of the log if there is no pod: `tandem dev` writes it."""
