@@ -18,7 +18,7 @@ from tandem.operations.kinds.log_compaction import LogCompactionKind, log_of
 from tandem.operations.kinds.log_merge import LogMergeKind
 from tandem.operations.kinds.merge import MergeKind
 from tandem.operations.kinds.segment_rewrite import SegmentRewriteKind
-from tandem.operations.kinds.table.merged import left_merge
+from tandem.operations.kinds.table.prerequisite_merge import left_merge
 from tandem.operations.kinds.update import UpdateKind
 from tandem.operations.kinds.upsert import UpsertKind
 from tandem.operations.model import Identity, Kind, Table

@@ -39,7 +39,7 @@ from tandem.mergelog.state.log_table import (
 from tandem.mergelog.state.model import MERGED, LogState, in_order
 from tandem.operations.attempt.sidecars import read_sidecar
 from tandem.operations.kinds.table.job_files import output_add, require_inside
-from tandem.operations.kinds.table.merged import log_as_of
+from tandem.operations.kinds.table.prerequisite_merge import log_as_of
 from tandem.operations.kinds.table.segment_numbers import new_segment, numbers_at
 from tandem.operations.kinds.table.snapshot_view import SnapshotView, VectorCache
 from tandem.operations.kinds.table.table_changes import verdict_of_table

@@ -27,7 +27,7 @@ from tandem.operations.kinds.statement_run import (
 )
 from tandem.operations.kinds.table.commit_history import CommitHistory
 from tandem.operations.kinds.table.job_files import input_file, require_inside
-from tandem.operations.kinds.table.merged import StatementLog
+from tandem.operations.kinds.table.prerequisite_merge import StatementLog
 from tandem.operations.kinds.table.snapshot_view import VectorCache
 from tandem.operations.kinds.table.table_changes import verdict_of_table
 from tandem.operations.machine.events import Verdict

@@ -2,12 +2,12 @@
 
 Decides nothing about an operation.
 
-    job_files        from live files to job inputs, from job outputs to `add` actions
-    snapshot_view    the live files as reconciliation sees them
-    commit_history   what was committed since a version
-    table_changes    schema and protocol changes in between
-    sources          the source of an operation that appends rows
-    merged           whether the records of a log are merged
-    segment_numbers  names of new segments
-    time_column      the table's time column in its files
+    job_files           from live files to job inputs, from job outputs to `add` actions
+    snapshot_view       the live files as reconciliation sees them
+    commit_history      what was committed since a version
+    table_changes       schema and protocol changes in between
+    sources             the source of an operation that appends rows
+    prerequisite_merge  the log merge that has to end before a statement plans
+    segment_numbers     names of new segments
+    time_column         the table's time column in its files
 """

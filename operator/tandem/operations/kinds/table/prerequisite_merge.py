@@ -1,9 +1,10 @@
-"""What a statement sees of a log: it reads the base table, so what was acknowledged before it began
-has to be merged into the base table first.
+"""The log merge that has to end before a statement plans.
 
-The version of the base table that the statement has read decides what that is: each append records
-the newest version that its writer saw, so one that was acknowledged before is among the instants
-that looked no further. Later ones come after the statement, as after each commit of the base table.
+A statement reads the base table, so the records that were acknowledged before it began have to be
+merged first. The version of the base table that the statement has read decides which these are:
+each append records the newest version that its writer has seen, so a record that was acknowledged
+before is in an instant that has processed the base table up to that version or less. Later appends
+come after the statement, as they do after each commit of the base table.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from tandem.spec.update import TableUpdate
 
 @dataclass(frozen=True, slots=True)
 class LogAsOf:
-    """The newest version of a log that has looked no further than a version of the base table, and
+    """The newest version of a log that has processed its base table up to a version or less, and
     what it says as of that version."""
 
     snapshot: Snapshot
