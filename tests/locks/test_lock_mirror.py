@@ -1,7 +1,7 @@
-"""The belief about a table, in every order in which a watch and answers may come.
+"""The copy of a table's locks, in every order in which a watch and answers may come.
 
 What makes grants safe: if the head is as believed, no entry is unknown. What makes waiting
-work: when all changes are delivered, the belief is the truth.
+work: when all changes are delivered, the copy is the truth.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def value(operation: str, state: EntryState = EntryState.HELD) -> bytes:
 
 class Story:
     """Others and we change the table; answers to us, and the watch, come as chance will have
-    it. Calls that rely on the whole belief are made one after the other, as a table does."""
+    it. Calls that rely on the whole copy are made one after the other, as a table does."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
@@ -134,10 +134,10 @@ class Story:
         self.server.change({}, (KEYS.of(self.chance.choice(OPERATIONS)),))
 
     def remove_head(self) -> None:
-        head, belief = self.mirror.head, self.mirror.belief
+        head, generation = self.mirror.head, self.mirror.generation
         if not self.server.entries():
             self.server.change({}, (KEYS.head,))
-            self.answers.append(lambda: self.mirror.head_removed(belief, head))
+            self.answers.append(lambda: self.mirror.head_removed(generation, head))
 
     # What the client receives
 
@@ -185,7 +185,7 @@ class Story:
             return
         self.relying = True
         operation = self.chance.choice(OPERATIONS)
-        record, belief = self.mirror.record(operation), self.mirror.belief
+        record, generation = self.mirror.record(operation), self.mirror.generation
         self.mirror.reading()
         held = self.server.keys.get(KEYS.of(operation))
         as_known = (held.modified if held else 0) == (record.modified if record else 0)
@@ -199,7 +199,7 @@ class Story:
 
         def answer() -> None:
             self.relying = False
-            self.mirror.wrote(belief, written, revision)
+            self.mirror.wrote(generation, written, revision)
 
         self.answers.append(answer)
 

@@ -132,7 +132,7 @@ RULES = (
         "statement-leaves-changed-rows",
         "statements: a row that S did not know is evaluated",
         "reconcile/statement.py",
-        "rows = concerned(at, traced.unknown) if traced.unknown else {}",
+        "rows = prune(at, traced.unknown) if traced.unknown else {}",
         "rows: Mapping[str, BitMap64] = {}",
         _ROWS,
     ),

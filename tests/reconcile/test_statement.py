@@ -152,7 +152,7 @@ def test_rows_that_need_no_evaluation_cause_no_round() -> None:
 
     for wanted, end in (({"b"}, StatementConflict), (set[str](), ReadyToCommit)):
 
-        def concerned(
+        def prune(
             at: int, rows: Mapping[str, BitMap64], wanted: set[str] = wanted
         ) -> Mapping[str, BitMap64]:
             assert (at, set(rows)) == (4, {"a", "b"})
@@ -164,7 +164,7 @@ def test_rows_that_need_no_evaluation_cause_no_round() -> None:
             view=both,
             row_maps={},
             policy=Policy(),
-            concerned=concerned,
+            prune=prune,
         )
         assert isinstance(outcome, end)
     assert isinstance(outcome, ReadyToCommit)

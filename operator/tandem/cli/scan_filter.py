@@ -87,8 +87,8 @@ def _filter(
 def _first_sentence(error: Exception, described: StatementFailed) -> str:
     from pyspark.errors import PySparkException
 
-    said = error.getMessage() if isinstance(error, PySparkException) else described.found
-    return str(said or described).split(". ")[0].splitlines()[0]
+    message = error.getMessage() if isinstance(error, PySparkException) else described.found
+    return str(message or described).split(". ")[0].splitlines()[0]
 
 
 def _numbers(spark: SparkSession, rows: pa.Table, used: Sequence[str], sql: str) -> pa.Array:

@@ -55,7 +55,7 @@ def register(
     registry = kopf.OperatorRegistry()
     kopf.on.login(registry=registry)(login_handler(context.api.log_in))
 
-    async def see(event: Any, **_: Any) -> None:
+    async def observe(event: Any, **_: Any) -> None:
         body: Body = event["object"]
         if event["type"] == "DELETED":
             context.resource_cache.remove(uid_of(body))
@@ -67,23 +67,23 @@ def register(
             await _clean_up(context, body)
 
     for kind in KINDS:
-        kopf.on.event(GROUP, VERSION, plural(kind), registry=registry, id="see")(see)
+        kopf.on.event(GROUP, VERSION, plural(kind), registry=registry, id="observe")(observe)
 
-    async def operate(body: Any, stopped: Any, **_: Any) -> None:
+    async def control_operation(body: Any, stopped: Any, **_: Any) -> None:
         raw = context.resource_cache.body(uid_of(body))
         if raw is not None:
             await OperationController(context, raw).run(stopped)
         await stopped.wait()
 
-    async def tend(body: Any, stopped: Any, **_: Any) -> None:
+    async def control_table(body: Any, stopped: Any, **_: Any) -> None:
         raw = context.resource_cache.body(uid_of(body))
         if raw is not None:
             await TableController(context, raw).run(stopped)
         await stopped.wait()
 
     def is_there(body: Body) -> bool:
-        # `see` comes first, also on deletion: without a finalizer, kopf itself would let the daemon
-        # of a vanished object go on.
+        # `observe` comes first, also on deletion: without a finalizer, kopf itself would let the
+        # daemon of a vanished object go on.
         return context.resource_cache.by_uid(uid_of(body)) is not None
 
     options: dict[str, Any] = {
@@ -96,23 +96,25 @@ def register(
             GROUP,
             VERSION,
             plural(kind),
-            id="operate",
+            id="control_operation",
             when=lambda body, **_: is_there(body) and is_active(body),
             **options,
-        )(operate)
+        )(control_operation)
     kopf.daemon(
         GROUP,
         VERSION,
         plural(TABLE_KIND),
-        id="tend",
+        id="control_table",
         when=lambda body, **_: is_there(body),
         **options,
-    )(tend)
-    without_finalizer(registry, {"tend"} if context.settings.finalizers else {"tend", "operate"})
+    )(control_table)
+    without_finalizer(registry, {"control_table"})
+    if not context.settings.finalizers:
+        without_finalizer(registry, {"control_operation"})
 
     if application_resource is not None:
 
-        async def see_application(event: Any, **_: Any) -> None:
+        async def observe_application(event: Any, **_: Any) -> None:
             body: Body = event["object"]
             applications.observe(event["type"], body)
             for owner in body["metadata"].get("ownerReferences") or ():
@@ -120,7 +122,7 @@ def register(
                 if summary is not None:
                     context.resource_cache.wake_watchers(summary.key)
 
-        kopf.on.event(*application_resource, registry=registry, id="see")(see_application)
+        kopf.on.event(*application_resource, registry=registry, id="observe")(observe_application)
     return registry
 
 

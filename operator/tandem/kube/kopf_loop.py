@@ -61,7 +61,7 @@ async def run_kopf(
     tasks = (holding, tidying, stopping, watching, starting, ending)
     lost = blind = False
     try:
-        with _heard_at_the_end(over):
+        with _tolerate_refusals_at_the_end(over):
             await kopf.operator(
                 registry=registry,
                 settings=handlers.kopf_settings(settings),
@@ -94,9 +94,9 @@ async def run_kopf(
 
 
 @contextmanager
-def _heard_at_the_end(over: asyncio.Event) -> Iterator[None]:
-    """Retrieves exceptions of our own tasks when kopf ends: kopf treats every running task as its
-    own and raises its exception, but a refused call of ours must not make the process fail."""
+def _tolerate_refusals_at_the_end(over: asyncio.Event) -> Iterator[None]:
+    """kopf treats every running task as its own, and raises the exceptions of our tasks when it
+    ends. A refused call of ours must not make the process fail then."""
     try:
         yield
     except ApiError as error:

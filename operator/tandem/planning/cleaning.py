@@ -261,9 +261,9 @@ class _Judge:
         self.next_ms: int | None = None
         self.handled_ms = -1
         if rules.files_ms is not None:
-            self._bury(rules.files_ms)
+            self._classify_removals(rules.files_ms)
 
-    def _bury(self, keep_ms: int) -> None:
+    def _classify_removals(self, keep_ms: int) -> None:
         """Classify the removals: needed by a plan, too young, or past the retention."""
         facts = self._facts
         cutoff = self.handled_ms = facts.now_ms - keep_ms
@@ -319,7 +319,7 @@ class _Judge:
             return None
         if not self._is_free(file):
             return None
-        return self._buried(file) if file.path in self._removed else None
+        return self._removed_file(file) if file.path in self._removed else None
 
     def _of_ours(self, file: ListedFile, operation: OperationEnd) -> RemovalReason | None:
         if not operation.has_ended(file.attempt) or file.path in self._needed:
@@ -331,12 +331,12 @@ class _Judge:
         if not self._is_free(file):
             return None
         if file.path in self._removed:
-            return self._buried(file)
+            return self._removed_file(file)
         return RemovalReason.UNNAMED if self._knows_all and self._is_past(file) else None
 
     def _block(self, file: ListedFile) -> RemovalReason | None:
         if self._is_free(file) and file.path in self._removed:
-            return self._buried(file)
+            return self._removed_file(file)
         void = self._facts.rolled_back.get(file.session, 0) >= file.upload
         return RemovalReason.ROLLED_BACK if self.is_orphan(file) and void else None
 
@@ -381,7 +381,7 @@ class _Judge:
         since = max(file.modified_ms, operation.committed_ms)
         return RemovalReason.RECORD if self._is_old(since, self._rules.results_ms) else None
 
-    def _buried(self, file: ListedFile) -> RemovalReason | None:
+    def _removed_file(self, file: ListedFile) -> RemovalReason | None:
         if self._is_past(file):
             return RemovalReason.REMOVED
         # The clocks disagree: the next round must find its removal again.

@@ -56,11 +56,11 @@ from tandem.reconcile.text import counted, files_in_words
 from tandem.rowmap.positions import span, to_bitmap
 
 __all__ = (
-    "Concerned",
     "Evaluate",
     "FileDeletes",
     "Outcome",
     "Policy",
+    "PruneRows",
     "ReadyToCommit",
     "Reexecute",
     "Reinsert",
@@ -75,7 +75,7 @@ __all__ = (
 
 Views = Callable[[int], FileView | None]
 """The working set at a version; None if the log can no longer reconstruct it."""
-Concerned = Callable[[int, Mapping[str, BitMap64]], Mapping[str, BitMap64]]
+PruneRows = Callable[[int, Mapping[str, BitMap64]], Mapping[str, BitMap64]]
 """The rows of a version, by file, that may match, out of those given: others need no evaluation."""
 _NONE = Attempts()
 
@@ -159,7 +159,7 @@ def decide(
     view: Views,
     row_maps: RowMaps,
     policy: Policy,
-    concerned: Concerned = lambda _at, rows: rows,
+    prune: PruneRows = lambda _at, rows: rows,
     small: bool = False,
 ) -> Outcome:
     """Determine the next step.
@@ -185,7 +185,7 @@ def decide(
         at = newest.version
         if any(commit.kind is ChangeKind.GAP for commit in commits) or view(at) is None:
             at = latest
-        advanced = _advance(progress, commits, at, view, row_maps, newest, concerned)
+        advanced = _advance(progress, commits, at, view, row_maps, newest, prune)
         if not isinstance(advanced, Evaluate):
             return _again(progress, latest, advanced, policy, cause=newest)
         if advanced.rows:
@@ -225,7 +225,7 @@ def _advance(
     view: Views,
     row_maps: RowMaps,
     newest: CommitSummary,
-    concerned: Concerned,
+    prune: PruneRows,
 ) -> Evaluate | str:
     """S := L. Returns the rows left to evaluate at L, or why that cannot be decided."""
     at_s, at_l = view(progress.evaluated_at), view(at)
@@ -234,7 +234,7 @@ def _advance(
     changed = changed_by(commit for commit in commits if commit.version <= at)
     traced = trace_matches(progress.matches, changed, at_s, at_l, row_maps)
     # A row that was live at S keeps its result; every other row of L is evaluated there.
-    rows = concerned(at, traced.unknown) if traced.unknown else {}
+    rows = prune(at, traced.unknown) if traced.unknown else {}
     kept = replace(
         progress,
         evaluated_at=at,

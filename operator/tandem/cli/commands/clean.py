@@ -68,7 +68,7 @@ def _show(cleaned: CleaningResult, rules: CleaningRules, *, dry_run: bool) -> No
     from tandem.planning.cleaning import RemovalReason
 
     if not cleaned.garbage:
-        kept = f"{_spoken(rules.files_ms)} after a commit removed them" if rules.files_ms else ""
+        kept = f"{_duration(rules.files_ms)} after a commit removed them" if rules.files_ms else ""
         why = f" Files that older versions refer to are kept until {kept}." if kept else ""
         say(f"Nothing to remove.{why}")
         return
@@ -95,7 +95,7 @@ def _show(cleaned: CleaningResult, rules: CleaningRules, *, dry_run: bool) -> No
     )
 
 
-def _spoken(milliseconds: int) -> str:
+def _duration(milliseconds: int) -> str:
     """`7 days`, `90 minutes`: in the largest unit that divides it evenly."""
     for size, name in _UNITS:
         if milliseconds >= size and milliseconds % size == 0:

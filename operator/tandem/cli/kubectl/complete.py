@@ -28,14 +28,14 @@ def candidates(words: list[str]) -> list[str]:
     os.environ["COMP_WORDS"] = shlex.join([_PROGRAM, *words])
     os.environ["COMP_CWORD"] = str(max(len(words), 1))
     os.environ["_KUBECTL_TANDEM_COMPLETE"] = "complete_bash"
-    said = io.StringIO()
+    output = io.StringIO()
     try:
-        with contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
+        with contextlib.redirect_stdout(output), contextlib.suppress(SystemExit):
             app(prog_name=_PROGRAM)
     finally:
         os.environ.clear()
         os.environ.update(before)
-    return [line for line in said.getvalue().splitlines() if line]
+    return [line for line in output.getvalue().splitlines() if line]
 
 
 def main() -> None:

@@ -103,10 +103,10 @@ async def _health(access: Access, pod: Mapping[str, Any]) -> Json:
     metadata = pod["metadata"]
     where = ResourcePath("", "v1", "pods", metadata["namespace"], metadata["name"])
     try:
-        said = json.loads(await access.from_pod(where, health_port(pod), "healthz"))
+        answer = json.loads(await access.from_pod(where, health_port(pod), "healthz"))
     except (TandemError, ValueError):
         return {}
-    return said if isinstance(said, dict) else {}
+    return answer if isinstance(answer, dict) else {}
 
 
 def health_port(pod: Mapping[str, Any]) -> str:

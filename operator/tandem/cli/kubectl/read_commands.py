@@ -217,11 +217,11 @@ def version(flags: Flags, *, output: Output) -> Exit:
         found: Json = {"plugin": tandem.__version__}
         for name, url in (("kubernetes", "/version"), ("kinds", f"/apis/{GROUP}")):
             try:
-                said = await access.page(url)
+                answer = await access.page(url)
             except TandemError as error:
                 found[name] = error.message
                 continue
-            found[name] = said.get("gitVersion") or [v["version"] for v in said["versions"]]
+            found[name] = answer.get("gitVersion") or [v["version"] for v in answer["versions"]]
         found["operator"] = await queries.operator(access)
         if output is not Output.TABLE:
             print_data(found, output)

@@ -308,12 +308,12 @@ class _OpenFile:
         """(footer, size in bytes); the file is visible afterwards."""
         self._tail.hold()
         self._writer.close()
-        self._tail.release(self._mended)
+        self._tail.release(self._amended_footer)
         size = self.size
         self._sink.close()
         return self._metadata[0], size
 
-    def _mended(self, footer: bytes) -> bytes:
+    def _amended_footer(self, footer: bytes) -> bytes:
         return with_floats(footer, self.floats) if self._has_floats else footer
 
     def abort(self) -> None:

@@ -88,7 +88,7 @@ class EventRecorder:
             if before not in ENDED:
                 # Its owner has requested the cancellation.
                 warning = status.phase is Phase.FAILED and reason != Reason.CANCELLED
-                post(body, reason, _did(message, status), warning=warning)
+                post(body, reason, _commit_message(message, status), warning=warning)
             return
         if before == Phase.FAILED:
             _post_event(body, EventReason.RETRYING, "requested by annotation")
@@ -136,20 +136,20 @@ def _job(status: OperationStatus) -> str:
     )
 
 
-def _did(message: str, status: OperationStatus) -> str:
+def _commit_message(message: str, status: OperationStatus) -> str:
     """The message of a commit: `committed as version 4: 4971 rows updated, 31 files removed, 2
     added`, and the commits it reconciled with."""
     result = status.result
     if result is None:
         return message
     rows = result.rows_affected
-    did = [("rows", rows.updated, "updated"), ("rows", rows.deleted, "deleted"),
+    changed = [("rows", rows.updated, "updated"), ("rows", rows.deleted, "deleted"),
            ("rows", rows.inserted, "inserted"),
            ("rows", rows.upserted or 0, "upserted")] if rows else []  # fmt: skip
-    did += [
+    changed += [
         ("files", result.files_removed or 0, "removed"),
         ("files", result.files_added or 0, "added"),
     ]
-    changes = ", ".join(f"{count} {what} {how}" for what, count, how in did if count)
+    changes = ", ".join(f"{count} {what} {how}" for what, count, how in changed if count)
     head, _, met = message.partition(": ")
     return ": ".join(filter(None, [head, "; ".join(filter(None, [changes, met]))]))

@@ -159,8 +159,8 @@ class ApplicationController:
 
     async def _submit(self) -> str:
         self._submissions += 1
-        self._submitted = _essence(self._body)
-        said: Json = {
+        self._submitted = _immutable_spec(self._body)
+        submission: Json = {
             "submissionID": str(uuid.uuid4()),
             "lastSubmissionAttemptTime": _now_text(),
             "submissionAttempts": self._submissions,
@@ -173,10 +173,10 @@ class ApplicationController:
             return await self._write(
                 states.SUBMISSION_FAILED,
                 f"failed to submit spark application: failed to run spark-submit: {error}",
-                **said,
+                **submission,
             )
         self._attempts += 1
-        return await self._write(states.SUBMITTED, executionAttempts=self._attempts, **said)
+        return await self._write(states.SUBMITTED, executionAttempts=self._attempts, **submission)
 
     async def _launch(self) -> str:
         """Start the job, which takes time as with a pod that waits for a node and pulls its
@@ -263,7 +263,7 @@ class ApplicationController:
         return bool((self._body.get("spec") or {}).get("suspend"))
 
     def _changed_spec(self) -> bool:
-        return self._submitted is not None and self._submitted != _essence(self._body)
+        return self._submitted is not None and self._submitted != _immutable_spec(self._body)
 
     async def _end_job(self) -> None:
         """Kill the process if there is one, and free its slot."""
@@ -287,11 +287,11 @@ class ApplicationController:
     async def _write(
         self, state: str, message: str = "", *, keep_message: bool = False, **status: Any
     ) -> str:
-        said: Json = {"state": state}
+        application_state: Json = {"state": state}
         if not keep_message:
-            said["errorMessage"] = message or None
+            application_state["errorMessage"] = message or None
         pod = {"podName": driver_pod_name(self._body)}
-        body = {"applicationState": said, "driverInfo": pod, **status}
+        body = {"applicationState": application_state, "driverInfo": pod, **status}
         await self._patch("status", {"status": body})
         return state
 
@@ -356,7 +356,7 @@ def _version(body: Mapping[str, Any]) -> int:
     return int(text) if text.isdecimal() else 0
 
 
-def _essence(body: Mapping[str, Any]) -> Json:
+def _immutable_spec(body: Mapping[str, Any]) -> Json:
     """The part of a spec that must not change while the application runs."""
     spec = body.get("spec") or {}
     free = ("suspend", "timeToLiveSeconds")

@@ -46,8 +46,8 @@ class Mirror:
         self._seen: dict[bytes, int] = {}
         # Keys that we deleted, with their create revisions: a watch may still report changes from
         # before the deletion.
-        self._buried: dict[bytes, int] = {}
-        self._beliefs = 0
+        self._deleted: dict[bytes, int] = {}
+        self._generation = 0
         # The revision from which on a watch reports every change; None: no watch.
         self._watched_from: int | None = None
         self._current = False
@@ -59,9 +59,9 @@ class Mirror:
         return self._head
 
     @property
-    def belief(self) -> int:
+    def generation(self) -> int:
         """A number that changes whenever the copy is rebuilt."""
-        return self._beliefs
+        return self._generation
 
     @property
     def current(self) -> bool:
@@ -127,10 +127,11 @@ class Mirror:
         """The read that `reading` announced has failed."""
         self._since_reading = None
 
-    def wrote(self, belief: int, records: Mapping[str, EntryRecord], revision: int) -> None:
-        """A transaction of ours, which relied on `belief`, has bumped the head and put these."""
+    def wrote(self, generation: int, records: Mapping[str, EntryRecord], revision: int) -> None:
+        """A transaction of ours, which relied on the copy of `generation`, has bumped the head and
+        put these."""
         self._since_reading = None
-        if belief != self._beliefs:
+        if generation != self._generation:
             return
         for operation, record in records.items():
             key = self._keys.of(operation)
@@ -160,14 +161,14 @@ class Mirror:
             return
         key = self._keys.of(operation)
         if self._watched_from is not None:
-            self._buried[key] = old.created
+            self._deleted[key] = old.created
         else:
             self._seen.pop(key, None)
         self._remove(operation)
 
-    def head_removed(self, belief: int, head: int) -> None:
+    def head_removed(self, generation: int, head: int) -> None:
         """We have deleted the head that was put at revision `head`."""
-        if belief == self._beliefs and self._head == head:
+        if generation == self._generation and self._head == head:
             self._head = 0
             self._seen[self._keys.head] = head
 
@@ -176,10 +177,10 @@ class Mirror:
     def forget(self) -> None:
         """Reset the copy to the empty state."""
         self._records, self._raw, self._entries = {}, {}, {}
-        self._seen, self._buried = {}, {}
+        self._seen, self._deleted = {}, {}
         self._head = self._floor = 0
         self._current = False
-        self._beliefs += 1
+        self._generation += 1
 
     def _take(self, changes: Sequence[KeyChange]) -> bool:
         """Apply changes of whole revisions. Returns whether any of them was not known from our own
@@ -187,8 +188,8 @@ class Mirror:
         taken = False
         for change in changes:
             if change.now is None:
-                self._buried.pop(change.key, None)
-            elif self._buried.get(change.key) == change.now.created:
+                self._deleted.pop(change.key, None)
+            elif self._deleted.get(change.key) == change.now.created:
                 continue
             if self._is_news(change.key, change.modified):
                 taken = True

@@ -187,7 +187,7 @@ class TableLocks:
 
     async def remove_head(self) -> None:
         """Remove the head if there are no entries. Raises: LocksUnavailable."""
-        head, belief = self.mirror.head, self.mirror.belief
+        head, generation = self.mirror.head, self.mirror.generation
         done = await self._client.transact(
             [empty(self._keys.operations, self._keys.operations_end)],
             [delete(self._keys.head)],
@@ -195,7 +195,7 @@ class TableLocks:
         )
         self._left = False
         if done.succeeded:
-            self.mirror.head_removed(belief, head)
+            self.mirror.head_removed(generation, head)
         elif not self.mirror.current:
             self.mirror.forget()
 
@@ -295,7 +295,7 @@ class TableLocks:
             for operation in plan.deletes:
                 self.mirror.removed(operation, plan.records[operation])
             if plan.puts:
-                self.mirror.wrote(plan.belief, written, done.revision)
+                self.mirror.wrote(plan.generation, written, done.revision)
         for lease in plan.left_leases():
             self._revoke(lease)
         self._queue.extendleft(reversed(plan.again))

@@ -46,7 +46,7 @@ class TransactionPlan:
 
     work: dict[str, LockEntry]
     head: int
-    belief: int
+    generation: int
     reads_all: bool
     records: dict[str, EntryRecord | None] = field(default_factory=dict)
     """The entries that the decisions rely on, which are compared."""
@@ -125,7 +125,7 @@ def decide_batch(batch: Sequence[QueuedRequest], mirror: Mirror) -> TransactionP
     LocksUnavailable if an entry cannot be read."""
     reads = [ask for ask in batch if ask.lease is None]
     plan = TransactionPlan(
-        dict(mirror.entries), mirror.head, mirror.belief, bool(reads), reads=reads
+        dict(mirror.entries), mirror.head, mirror.generation, bool(reads), reads=reads
     )
     for place, ask in enumerate(batch):
         if ask.lease is None:

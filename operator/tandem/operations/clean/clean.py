@@ -99,7 +99,7 @@ def rules_for(
 
     Raises: InvalidSpec if the property is not a valid interval.
     """
-    said = "delta.deletedFileRetentionDuration" in configuration
+    is_set = "delta.deletedFileRetentionDuration" in configuration
     try:
         own_ms = tombstone_retention_ms(configuration)
     except ValueError as error:
@@ -113,7 +113,7 @@ def rules_for(
         kept_ms = own_ms
         files_ms = None if automatic else own_ms
     else:
-        kept_ms = max(retention.files, own_ms if said else 0)
+        kept_ms = max(retention.files, own_ms if is_set else 0)
         files_ms = kept_ms
     # A retention of zero applies to files only: a running process may be paused for up to a day.
     least_ms = max(kept_ms, DAY_MS)

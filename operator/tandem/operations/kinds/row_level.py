@@ -84,7 +84,7 @@ class RowLevelKind(ABC, Generic[S]):
         """What `commitInfo` says of the statement; `inserted` counts the rows of fresh files."""
 
     def needs_job(self, statement: S, files: int) -> bool:  # noqa: ARG002
-        """Whether there is anything to evaluate if `files` files may be concerned."""
+        """Whether there is anything to evaluate if `files` files may be affected."""
         return files > 0
 
     def inserts(self, statement: S) -> bool:  # noqa: ARG002

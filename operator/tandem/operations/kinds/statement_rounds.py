@@ -40,7 +40,7 @@ class StatementRounds:
     Attributes:
         merges: as `RowLevelKind.merges`.
         selects: the files of a snapshot that may hold rows that the statement concerns.
-        needs_job: whether there is anything to evaluate if so many files may be concerned.
+        needs_job: whether there is anything to evaluate if so many files may be affected.
     """
 
     run: StatementRun[Any]
@@ -156,11 +156,11 @@ class StatementRounds:
             view=self.run.history.view,
             row_maps=self.run.history.row_maps,
             policy=self.policy,
-            concerned=self._concerned,
+            prune=self._prune,
             small=small,
         )
 
-    def _concerned(self, at: int, rows: Mapping[str, BitMap64]) -> Mapping[str, BitMap64]:
+    def _prune(self, at: int, rows: Mapping[str, BitMap64]) -> Mapping[str, BitMap64]:
         """`rows` without those of files whose statistics rule out a match."""
         view = self.run.history.view(at)
         assert view is not None

@@ -51,17 +51,17 @@ class Explainer:
         found, onto = change.reconciled, dict[str, int]()
         if isinstance(payload, RewriteDecision):
             onto = _by_segment(change, payload.replayed)
-            mets = self._takers_of(work, payload)
+            met = self._removing_commits_of(work, payload)
             found = found.model_copy(
                 update={
                     "by_segment": onto or None,
                     "files_masked": _files(change, payload.replayed) or None,
-                    "met": mets or None,
+                    "met": met or None,
                 }
             )
         elif isinstance(payload, RunsLeft):
-            mets = self._takers(work, dict.fromkeys(payload.gone, InputFate.GONE), {})
-            found = found.model_copy(update={"met": mets or None})
+            met = self._removing_commits(work, dict.fromkeys(payload.gone, InputFate.GONE), {})
+            found = found.model_copy(update={"met": met or None})
         elif isinstance(payload, rule.ReadyToCommit):
             onto = _by_segment(change, payload.moved_to)
             found = found.model_copy(
@@ -81,12 +81,12 @@ class Explainer:
         """A decision not to commit, with the commit that caused it in the message."""
         payload = decision.payload
         if decision.verdict is Verdict.SUPERSEDED:
-            mets: tuple[ReconciledCommit, ...] = ()
+            met: tuple[ReconciledCommit, ...] = ()
             if isinstance(payload, RewriteDecision):
-                mets = self._takers_of(work, payload)
+                met = self._removing_commits_of(work, payload)
             elif isinstance(payload, RunsLeft):
-                mets = self._takers(work, dict.fromkeys(payload.gone, InputFate.GONE), {})
-            who = gone_to(mets)
+                met = self._removing_commits(work, dict.fromkeys(payload.gone, InputFate.GONE), {})
+            who = gone_to(met)
             return replace(decision, why=f"{decision.why}: {who}") if who else decision
         of_table = decision.verdict in (Verdict.CONFLICT, Verdict.REPLAN)
         if of_table and not isinstance(payload, rule.StatementConflict):
@@ -108,7 +108,9 @@ class Explainer:
             self._commits |= {commit.version: commit for commit in read}
         return [self._commits[v] for v in range(last, first - 1, -1) if v in self._commits]
 
-    def _takers_of(self, work: Work, decision: RewriteDecision) -> tuple[ReconciledCommit, ...]:
+    def _removing_commits_of(
+        self, work: Work, decision: RewriteDecision
+    ) -> tuple[ReconciledCommit, ...]:
         """The commits that removed inputs of a rewrite or restored them."""
         taken: dict[str, InputFate] = {
             path: fate
@@ -118,9 +120,9 @@ class Explainer:
         job = work.frozen[1].job
         assert isinstance(job, RewriteJob)
         rows = {f.logged_path: _live(f) for f in job.inputs if f.logged_path in taken}
-        return self._takers(work, taken, rows)
+        return self._removing_commits(work, taken, rows)
 
-    def _takers(
+    def _removing_commits(
         self, work: Work, taken: dict[str, InputFate], rows: Mapping[str, int]
     ) -> tuple[ReconciledCommit, ...]:
         """The commits that removed or restored files. `rows` by path: those that are masked for

@@ -98,7 +98,7 @@ def evaluate(
     outputs: tuple[Any, ...] = ()
     matched = 0
     if not live:
-        # By its statistics no file is concerned, or all rows are deleted. A result without a
+        # By its statistics no file is affected, or all rows are deleted. A result without a
         # matches file counts as truncated, so an empty one is written.
         matches = control.sidecar(round_, "matches.arrow", to_file(MATCHES.empty_table()))
     else:

@@ -163,9 +163,9 @@ def _status(model: type[BaseModel]) -> JsonSchema:
 def _loosen(schema: JsonSchema) -> None:
     values = schema.pop("enum", None)
     if values:
-        said = schema.get("description", "")
+        description = schema.get("description", "")
         listed = f"One of {', '.join(values)}; later versions may add some."
-        schema["description"] = f"{said} {listed}".strip()
+        schema["description"] = f"{description} {listed}".strip()
     for inner in (
         *schema.get("properties", {}).values(),
         *(schema[key] for key in ("items", "additionalProperties") if key in schema),

@@ -92,7 +92,7 @@ def value_schema(
 
 
 def _flat(annotation: Any, metadata: Iterable[Any]) -> tuple[Any, list[Any]]:
-    """The bare type, without `Annotated` and `| None`, and all that was said about it."""
+    """The bare type, without `Annotated` and `| None`, and all of its metadata."""
     extras = list(metadata)
     while True:
         if get_origin(annotation) is Annotated:

@@ -125,12 +125,12 @@ class LocalMerge:
         """
         chosen = np.full(rows.length, NO_CLAUSE, dtype=np.int64)
         for clause in self.when(when):
-            concerned = chosen == NO_CLAUSE
+            affected = chosen == NO_CLAUSE
             if clause.where is not None:
                 holds = np.zeros(rows.length, dtype=bool)
                 holds[np.asarray(clause.where.where(rows))] = True
-                concerned &= holds
-            chosen[concerned] = clause.number
+                affected &= holds
+            chosen[affected] = clause.number
         return chosen
 
     def when(self, when: When) -> tuple[LocalClause, ...]:

@@ -138,7 +138,7 @@ def _running(operation: Body) -> Json:
 
 def _waiting(operation: Body, lock: Mapping[str, Any]) -> Json:
     suspended = status_of(operation).get("phase") == Phase.SUSPENDED
-    # How long is said beside it, and up to date.
+    # How long is shown beside it, and up to date.
     message = (
         condition_message(operation).rpartition(", ")[0] if lock else condition_message(operation)
     )

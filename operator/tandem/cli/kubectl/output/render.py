@@ -153,12 +153,12 @@ def _happens(tables: Sequence[JsonMapping], now_ms: int, namespaces: bool) -> li
             lines.add_row("  runs", Text(operation["operation"]), _runs(operation, now_ms))
         for operation in table["waiting"]:
             lines.add_row("  waits", Text(operation["operation"]), _waits(operation, now_ms))
-        for lead, text in _coming(table.get("next") or {}):
+        for lead, text in _next_action(table.get("next") or {}):
             lines.add_row("  next", lead, text)
         log = table.get("log") or {}
         if log:
             lines.add_row("  log", *_log(log, now_ms))
-        for lead, text in _coming(log.get("next") or {}):
+        for lead, text in _next_action(log.get("next") or {}):
             lines.add_row("  next", lead, text)
         for operation in table["last"]:
             lines.add_row("  last", Text(operation["name"]), _ended(operation, now_ms))
@@ -189,13 +189,13 @@ def _waits(operation: JsonMapping, now_ms: int) -> Text:
     return text
 
 
-def _coming(coming: JsonMapping) -> list[tuple[Text, Text]]:
-    if not coming:
+def _next_action(action: JsonMapping) -> list[tuple[Text, Text]]:
+    if not action:
         return []
-    what = Text(str(coming.get("what") or "nothing"))
+    what = Text(str(action.get("what") or "nothing"))
     parts = [
-        f"at {time_text(coming['nextTime'])} UTC" if coming.get("nextTime") else "",
-        str(coming.get("why", "")),
+        f"at {time_text(action['nextTime'])} UTC" if action.get("nextTime") else "",
+        str(action.get("why", "")),
     ]
     return [(what, Text("; ".join(part for part in parts if part)))]
 

@@ -302,7 +302,7 @@ class OperationController:
                 return
             self._reported = status
             with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(self._hear, status, retry)
+                loop.call_soon_threadsafe(self._on_status, status, retry)
 
         self._reported = None
         session = await context.threads(
@@ -359,7 +359,7 @@ class OperationController:
             return None
         return status
 
-    def _hear(self, status: OperationStatus, retry: str) -> None:
+    def _on_status(self, status: OperationStatus, retry: str) -> None:
         if self._session is not None:
             acting = self._session.acting.operation_id
             self._reporter.report_progress(status, retry, acting)

@@ -101,15 +101,15 @@ class Reporter:
     def offer(self, status: OperationStatus) -> None:
         """Write `status` soon, unless a newer one comes first."""
         self.last = status
-        self._narrate(status)
+        self._record_event(status)
         self._writer.offer(status.manifest())
 
     async def finish(self, status: OperationStatus, *, write: bool) -> None:
         """Report the terminal status; returns once that is done. It is not written if the
         resource is being deleted."""
         self.last = status
-        self._narrate(status)
-        seconds = _lasted(status)
+        self._record_event(status)
+        seconds = _duration_s(status)
         kind, namespace, name = key_of(self.body)
         self._context.metrics.operation_ended(kind, status, seconds)
         tell = _log.warning if status.phase is Phase.FAILED else _log.info
@@ -178,13 +178,13 @@ class Reporter:
             }
         )
 
-    def _narrate(self, status: OperationStatus) -> None:
+    def _record_event(self, status: OperationStatus) -> None:
         if self._is_stopped:
             return
         self._handler_context.copy().run(self._event_recorder.record, self.body, status)
 
 
-def _lasted(status: OperationStatus) -> float | None:
+def _duration_s(status: OperationStatus) -> float | None:
     """Seconds from start to end, if both are known."""
     if not status.start_time or not status.completion_time:
         return None

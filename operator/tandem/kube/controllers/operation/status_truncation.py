@@ -28,22 +28,22 @@ def truncated_status(status: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(reconciled := result.get("reconciled"), Mapping):
             result["reconciled"] = {key: _cut(value) for key, value in reconciled.items()}
         short["result"] = result
-    return {key: _sayable(value) for key, value in short.items()}
+    return {key: _representable(value) for key, value in short.items()}
 
 
-def _sayable(value: Any) -> Any:
+def _representable(value: Any) -> Any:
     kind = type(value)
     if kind is dict:  # what nearly everything is, asked first: every status comes through here
-        return {_sayable(key): _sayable(item) for key, item in value.items()}
+        return {_representable(key): _representable(item) for key, item in value.items()}
     if isinstance(value, str):
         # Half a surrogate pair would come back as another character.
         return value if value.isascii() else value.encode(errors="replace").decode()
     if isinstance(value, int) and not isinstance(value, bool):
         return max(-_MOST, min(value, _MOST))
     if isinstance(value, Mapping):
-        return {_sayable(key): _sayable(item) for key, item in value.items()}
+        return {_representable(key): _representable(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_sayable(item) for item in value]
+        return [_representable(item) for item in value]
     return value
 
 

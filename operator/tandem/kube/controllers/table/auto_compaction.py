@@ -138,8 +138,8 @@ class AutoCompactionController:
 def remembered(body: Body) -> dict[str, int]:
     """Up to when each schedule has been dealt with, from a LakeTable's status. Pure."""
     found: dict[str, int] = {}
-    said = status_of(body).get("nextCompaction")
-    runs = said.get("schedules") if isinstance(said, Mapping) else None
+    shown = status_of(body).get("nextCompaction")
+    runs = shown.get("schedules") if isinstance(shown, Mapping) else None
     for run in runs or ():
         since_ms = time_ms(str(run.get("since", "")))
         if since_ms is not None:

@@ -179,8 +179,8 @@ def due(cleaned: CleaningResult, rules: CleaningRules, now_ms: int) -> int:
 
 def _next_of(known: object) -> int:
     """When an earlier operator meant to clean next (Unix milliseconds); 0 if that is unknown."""
-    said = known.get("nextTime") if isinstance(known, Mapping) else None
+    time = known.get("nextTime") if isinstance(known, Mapping) else None
     try:
-        return int(datetime.fromisoformat(str(said)).timestamp() * 1000)
+        return int(datetime.fromisoformat(str(time)).timestamp() * 1000)
     except ValueError:
         return 0

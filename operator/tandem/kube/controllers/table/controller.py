@@ -177,9 +177,9 @@ class TableController:
                 await self._table.refresh_locks()
             if self._leaving:
                 return
-            said, again_s = await self._compact()
+            fields, again_s = await self._compact()
             cleaned_s = self._cleaning_controller.run_if_due()
-            self._report(said)
+            self._report(fields)
             until = min(next_look, loop.time() + min(cleaned_s, again_s))
             await asyncio.sleep(_CALM)
             with contextlib.suppress(TimeoutError):
@@ -211,15 +211,15 @@ class TableController:
         auto_compactors = self._context.auto_compactors
         if not auto_compactors or not self._table.is_ready:
             return None, math.inf
-        said: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         again_s = math.inf
         for auto_compactor in auto_compactors:
             found, seconds = await auto_compactor(self._table, list(self._operations()))
-            said.update(found)
+            fields.update(found)
             again_s = min(again_s, seconds)
-        return said, again_s
+        return fields, again_s
 
-    def _report(self, said: dict[str, Any] | None) -> None:
+    def _report(self, fields: dict[str, Any] | None) -> None:
         _, namespace, name = self._key
         # Never report on a spec that arrived during the refresh: its readiness is unknown yet.
         conditions = self._table.conditions
@@ -234,8 +234,8 @@ class TableController:
             self._table.log_locks,
         )
         manifest = status.manifest()
-        if said is not None:
-            manifest.update(said)
+        if fields is not None:
+            manifest.update(fields)
         else:
             # The status also records up to when each schedule has run.
             known = self._writer.known
