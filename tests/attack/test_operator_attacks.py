@@ -81,10 +81,10 @@ class Stage:
 
     def phase(self, name: str) -> str:
         path = "jsonpath={.status.phase}"
-        said: str = self.space.cluster.kubectl(
+        output: str = self.space.cluster.kubectl(
             "get", "tcomp", name, "-n", self.space.namespace, "-o", path
         )
-        return said
+        return output
 
     def delete_deep(self, name: str) -> None:
         space = self.space
@@ -285,9 +285,9 @@ def test_an_internal_error_is_reported_and_stops_no_other_operation(
     stage.space.delete(KIND, "buggier")
     stage.space.await_gone(KIND, "buggier")
     stage.bugs = 0
-    said = capfd.readouterr()
-    assert "please report it" in said.out + said.err
-    assert stage.secret not in said.out + said.err
+    output = capfd.readouterr()
+    assert "please report it" in output.out + output.err
+    assert stage.secret not in output.out + output.err
 
 
 @pytest.mark.parametrize("form", list(LogFormat))

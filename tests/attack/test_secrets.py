@@ -35,8 +35,8 @@ def test_credentials_in_a_resource_are_refused_and_not_repeated(body: dict[str, 
             }
         )
     error = refused.value
-    said = f"{error} {error!r} {error.found} {error.message} {error.remedy}"
-    assert CANARY not in said
+    text = f"{error} {error!r} {error.found} {error.message} {error.remedy}"
+    assert CANARY not in text
 
 
 @pytest.mark.parametrize(

@@ -32,11 +32,11 @@ FIRST = rows(range(40))
 
 @dataclass(frozen=True)
 class Ended:
-    """How `tandem run` ended: its exit code, its documents, and what it said to people."""
+    """How `tandem run` ended: its exit code, its documents, and its messages."""
 
     code: int
     documents: list[dict[str, Any]]
-    said: str
+    stderr: str
 
     def condition(self, kind: str) -> dict[str, str]:
         """The condition `Succeeded` of the one resource of that kind."""

@@ -104,10 +104,10 @@ def test_files_that_are_refused(what: str, lake: BadLake, jobs: QuickJobs) -> No
         ended = tandem("run", "-f", file)
     assert ended.code == 2
     assert ended.documents == []
-    assert_mentions(ended.said, "InvalidSpec" if "no LakeTable" not in parts[1] else "Reference")
-    assert_mentions(ended.said, *parts)
-    assert_mentions(ended.said, "expected:") if "is not" in parts[0] else None
-    assert "Traceback" not in ended.said
+    assert_mentions(ended.stderr, "InvalidSpec" if "no LakeTable" not in parts[1] else "Reference")
+    assert_mentions(ended.stderr, *parts)
+    assert_mentions(ended.stderr, "expected:") if "is not" in parts[0] else None
+    assert "Traceback" not in ended.stderr
     assert jobs.started == []
 
 
@@ -116,7 +116,7 @@ def test_every_refusal_names_a_remedy(what: str, lake: BadLake) -> None:
     text, _ = BAD_FILES[what]
     file = lake.folder / "resources.yaml"
     file.write_text(text)
-    assert_mentions(tandem("plan", "-f", file).said, "remedy:")
+    assert_mentions(tandem("plan", "-f", file).stderr, "remedy:")
 
 
 @pytest.mark.parametrize(
@@ -136,14 +136,16 @@ def test_unreadable_files(
         file.write_bytes(content)
     ended = tandem("run", "-f", file)
     assert ended.code == 2
-    assert_mentions(ended.said, str(file), *parts)
+    assert_mentions(ended.stderr, str(file), *parts)
     assert jobs.started == []
 
 
 def test_a_folder_without_resources_and_a_file_that_never_ends(tmp_path: Path) -> None:
     ended = tandem("run", "-f", tmp_path)
     assert ended.code == 2
-    assert_mentions(ended.said, str(tmp_path), "no YAML files in this folder", ".yaml", "Name the")
+    assert_mentions(
+        ended.stderr, str(tmp_path), "no YAML files in this folder", ".yaml", "Name the"
+    )
 
 
 def test_a_path_that_the_system_rejects() -> None:
@@ -151,7 +153,7 @@ def test_a_path_that_the_system_rejects() -> None:
     name = "x" * 300
     ended = tandem("run", "-f", name)
     assert ended.code == 2
-    assert_mentions(ended.said, name, "cannot be read", "File name too long", "Correct the path")
+    assert_mentions(ended.stderr, name, "cannot be read", "File name too long", "Correct the path")
 
 
 def test_a_pipe_is_not_read(tmp_path: Path) -> None:
@@ -160,7 +162,7 @@ def test_a_pipe_is_not_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "sub" / "resources.yaml")
     ended = tandem("run", "-f", tmp_path / "sub")
     assert ended.code == 2
-    assert_mentions(ended.said, "no YAML files in this folder")
+    assert_mentions(ended.stderr, "no YAML files in this folder")
 
 
 def test_one_wrong_resource_stops_all(lake: BadLake, jobs: QuickJobs) -> None:
@@ -171,6 +173,6 @@ def test_one_wrong_resource_stops_all(lake: BadLake, jobs: QuickJobs) -> None:
         ended = lake.run(compaction(), wrong)
     assert ended.code == 2
     assert_mentions(
-        ended.said, "TableUpdate/more.spec.isolation", "ReadCommitted", "one of", "Serializable"
+        ended.stderr, "TableUpdate/more.spec.isolation", "ReadCommitted", "one of", "Serializable"
     )
     assert jobs.started == []

@@ -80,8 +80,8 @@ def resources(folder: Path, location: str, found: Sequence[dict[str, Any]]) -> s
 
 def names_it(result: Result, root: Path) -> bool:
     """An error of people's: the table's location, as it was typed or as a URL."""
-    said = "".join(result.stderr.split())
-    return any("".join(each.split()) in said for each in (str(root), root.as_uri()))
+    text = "".join(result.stderr.split())
+    return any("".join(each.split()) in text for each in (str(root), root.as_uri()))
 
 
 SAMPLE = (

@@ -64,8 +64,8 @@ def test_a_full_disk(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (2500, {resource.RLIM_INFINITY}))
     """
     with lake.unharmed():
-        said = in_a_process(lake, limit)
-    assert_mentions(said, "1 StorageFull", "found:", "expected: free space", "Free some space")
+        output = in_a_process(lake, limit)
+    assert_mentions(output, "1 StorageFull", "found:", "expected: free space", "Free some space")
 
 
 @pytest.mark.parametrize("nth", range(1, 17))
@@ -127,10 +127,10 @@ def test_no_permission_on_the_table(lake: BadLake, tmp_path: Path) -> None:
             os.setuid(65534)
     """
     before = lake.bytes()
-    said = in_a_process(lake, become)
+    output = in_a_process(lake, become)
     assert lake.bytes() == before
     assert_mentions(
-        said, "1 AccessDenied", lake.path.as_uri(), "found: Permission denied",
+        output, "1 AccessDenied", lake.path.as_uri(), "found: Permission denied",
         "expected: permission to write", "Give this user",
     )  # fmt: skip
     for path in [lake.path, *lake.path.rglob("*")]:

@@ -44,8 +44,8 @@ def tandem_run(lake: BadLake, *operations: dict[str, Any], **env: str) -> Iterat
 
 
 def ended(process: Any) -> Ended:
-    out, said = process.communicate(timeout=LIMIT_S)
-    return Ended(process.returncode, json.loads(out) if out.strip() else [], said)
+    out, stderr = process.communicate(timeout=LIMIT_S)
+    return Ended(process.returncode, json.loads(out) if out.strip() else [], stderr)
 
 
 def until(condition: Callable[[], Any], process: Any) -> Any:
@@ -185,7 +185,7 @@ def test_interrupted_by_the_user(lake: BadLake) -> None:
     condition = end.condition("TableUpdate")
     assert condition["reason"] == "Interrupted"
     assert_mentions(condition["message"], "nothing was committed")
-    assert "committed changes stay" in end.said
+    assert "committed changes stay" in end.stderr
     assert not alive(driver)
     assert lake.shown() == lake.shown(3)
     assert lake.unreachable() == set()

@@ -69,9 +69,9 @@ class Bundled:
         _mount(self.objects, pod, container, self.folder / "init")
         words = _moved(container["args"][1:], self.folder / "init", self.endpoint)
         command = self._command(container["args"][0])
-        with contextlib.redirect_stderr(io.StringIO()) as said:
+        with contextlib.redirect_stderr(io.StringIO()) as stderr:
             command.main(words, standalone_mode=False)
-        return said.getvalue()
+        return stderr.getvalue()
 
     def can_lock(self, **changes: Any) -> bool:
         """Whether a client with the operator's options (except `changes`) reaches the locks."""

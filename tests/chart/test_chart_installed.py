@@ -174,18 +174,18 @@ def test_a_release_is_installed_upgraded_and_uninstalled(release: Release, tmp_p
     cluster = release.cluster
     columns = release.columns()
     # The definitions that `kubectl apply -f crds/` made before are taken over.
-    said = release.put("install", BUNDLED, "--take-ownership", chart=older(tmp_path))
+    notes = release.put("install", BUNDLED, "--take-ownership", chart=older(tmp_path))
     assert release.columns() == columns[:-1]
-    assert "no namespace has the service account of jobs" in said
-    assert "no Spark operator in this cluster" not in said
+    assert "no namespace has the service account of jobs" in notes
+    assert "no Spark operator in this cluster" not in notes
     made = release.secrets()
 
-    said = release.put("upgrade", {**BUNDLED, "jobs": {"namespaces": ["team-a"]}})
+    notes = release.put("upgrade", {**BUNDLED, "jobs": {"namespaces": ["team-a"]}})
     assert release.columns() == columns
     assert release.secrets() == made
-    assert "FIRST" not in said
-    assert "kubectl get lake -n team-a" in said
-    manifest = said.partition("<<EOF\n")[2].partition("\nEOF\n")[0]
+    assert "FIRST" not in notes
+    assert "kubectl get lake -n team-a" in notes
+    manifest = notes.partition("<<EOF\n")[2].partition("\nEOF\n")[0]
     documents = list(yaml.safe_load_all(manifest))
     assert [each["kind"] for each in documents] == ["LakeTable", "TableCompaction"]
     for document in documents:

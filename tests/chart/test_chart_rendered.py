@@ -48,10 +48,12 @@ def test_helm_lints_the_chart_without_warnings() -> None:
     """With its defaults and with much switched on; strictly: warnings count."""
     for name in ("namespaced", "external-tls-user", "monitoring", "jobs", "by-others"):
         values = MATRIX[name]
-        said = helm("lint", "--strict", "--quiet", str(CHART), "--values=-", text=yaml.dump(values))
-        assert not said.strip()
-    said = helm("lint", "--strict", str(CHART))
-    assert "1 chart(s) linted, 0 chart(s) failed" in said
+        message = helm(
+            "lint", "--strict", "--quiet", str(CHART), "--values=-", text=yaml.dump(values)
+        )
+        assert not message.strip()
+    message = helm("lint", "--strict", str(CHART))
+    assert "1 chart(s) linted, 0 chart(s) failed" in message
 
 
 WRONG: dict[str, tuple[Json, str]] = {
@@ -81,8 +83,8 @@ WRONG: dict[str, tuple[Json, str]] = {
 
 @pytest.mark.parametrize("wrong", WRONG)
 def test_wrong_values_are_refused_by_their_path(wrong: str) -> None:
-    values, said = WRONG[wrong]
-    with pytest.raises(HelmFailed, match=re.escape(said)):
+    values, message = WRONG[wrong]
+    with pytest.raises(HelmFailed, match=re.escape(message)):
         template({**BUNDLED, **values})
 
 
@@ -101,8 +103,8 @@ CONTRADICTIONS: dict[str, tuple[Json, str]] = {
 
 @pytest.mark.parametrize("wrong", CONTRADICTIONS)
 def test_contradictions_are_refused_with_a_remedy(wrong: str) -> None:
-    values, said = CONTRADICTIONS[wrong]
-    with pytest.raises(HelmFailed, match=re.escape(said)):
+    values, message = CONTRADICTIONS[wrong]
+    with pytest.raises(HelmFailed, match=re.escape(message)):
         template(values)
 
 

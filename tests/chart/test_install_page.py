@@ -77,8 +77,8 @@ def test_the_commands_of_both_pages_work(place: Cluster, tmp_path: Path) -> None
     file = values(INSTALL, tmp_path)
     lines = commands(INSTALL)
     last = next(number for number, line in enumerate(lines) if line.startswith("kubectl delete"))
-    said = [run(place, line, file) for line in lines[:last]]
-    assert "kubectl get lake -n default --watch" in said[0]
+    outputs = [run(place, line, file) for line in lines[:last]]
+    assert "kubectl get lake -n default --watch" in outputs[0]
     path = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/tandem-operator"
     assert place.request("GET", path)["spec"]["replicas"] == 2
     for line in commands(UPGRADING):

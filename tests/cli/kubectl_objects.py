@@ -19,7 +19,7 @@ def body(kind: str, name: str, status: Json | None = None, **spec: Any) -> Json:
     return {"kind": kind, "metadata": metadata, "spec": spec, "status": status or {}}
 
 
-def said(phase: str, reason: str, message: str = "", **status: Any) -> Json:
+def state(phase: str, reason: str, message: str = "", **status: Any) -> Json:
     truth = {"Succeeded": "True", "Failed": "False"}.get(phase, "Unknown")
     condition = {"type": "Succeeded", "status": truth, "reason": reason, "message": message}
     return {"observedGeneration": 1, "phase": phase, "conditions": [condition], **status}

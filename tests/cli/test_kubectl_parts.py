@@ -12,7 +12,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from cli.kubectl_objects import Json, body, said, shown
+from cli.kubectl_objects import Json, body, shown, state
 from tandem.cli.kubectl import names, write_commands
 from tandem.cli.kubectl.access import Access, files_of, headers_of, in_words, login_of
 from tandem.cli.kubectl.complete import candidates
@@ -213,7 +213,7 @@ def test_a_dry_run_copy_differs_only_in_planning() -> None:
 
 def test_long_lists_of_a_plan_are_shortened_with_their_number() -> None:
     names_ = [str(n) for n in range(40)]
-    status = said("Succeeded", "DryRun", "planned", plan={
+    status = state("Succeeded", "DryRun", "planned", plan={
         "readVersion": 3, "inputs": 364, "inputBytes": 2048, "costBytes": 4096,
         "segments": [*names_, "… and 324 more"], "outputs": ["(new number).2"] * 30 + ["7.1"],
     })  # fmt: skip
@@ -229,7 +229,7 @@ def test_long_lists_of_a_plan_are_shortened_with_their_number() -> None:
 def test_a_plan_says_what_the_spec_asks_for() -> None:
     def plan_as_text(kind: str, spec: Json, statement: str = "") -> str:
         plan = {"readVersion": 3, "inputs": 1, "inputBytes": 1, "statement": statement}
-        status = said("Succeeded", "DryRun", PLANNED_ONLY, plan=plan)
+        status = state("Succeeded", "DryRun", PLANNED_ONLY, plan=plan)
         return shown(blocks([PlanRequest(kind, "n", "m", spec, outcome=body(kind, "m", status))]))
 
     layout = {"strategy": "Sort", "columns": ["a", "b"]}
@@ -296,8 +296,9 @@ def test_segments_that_are_not_listed_are_not_reported_as_free() -> None:
     assert met({"segments": ["2"]}, segments=["2013-01-01 to 2013-02-01"]) == ["perhaps"]
     assert met({"segments": ["2"]}, segments=["9"]) == []
     assert met({}, segments=["9"], more=4) == []
-    wish = PlanRequest("TableCompaction", "n", "m", outcome=body(
-        "TableCompaction", "m", said("Succeeded", "DryRun", plan={"segments": ["2"]})))  # fmt: skip
+    status = state("Succeeded", "DryRun", plan={"segments": ["2"]})
+    copy = body("TableCompaction", "m", status)
+    wish = PlanRequest("TableCompaction", "n", "m", outcome=copy)
     wish.conflicts = [{"operation": "a", "means": "perhaps", "segments": []}]
     assert "a, perhaps: it has more segments than are named" in shown(blocks([wish]))
 

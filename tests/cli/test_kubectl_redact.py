@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cli.kubectl_objects import Json, body, said
+from cli.kubectl_objects import Json, body, state
 from tandem.cli.kubectl.access import Access
 from tandem.cli.kubectl.output.redact import REMOVED, Redactor, is_harmless
 from tandem.cli.kubectl.report import Bundle, _logs
@@ -58,7 +58,7 @@ def test_words_that_look_like_secrets_are_redacted_in_texts(text: str, kept: str
 def test_values_redacted_in_an_object_are_redacted_in_logs() -> None:
     redactor = Redactor(statements=True)
     found = body(
-        "TableUpdate", "u", said("Failed", "JobFailed", "near k = 'x-17'"),
+        "TableUpdate", "u", state("Failed", "JobFailed", "near k = 'x-17'"),
         update={"where": "k = 'x-17'", "set": {"v": "'xyz-18'"}},
         sparkTemplate={"spec": {"driver": {"env": [{"name": "A", "value": "open sesame"}]},
                                 "sparkConf": {"spark.memory": "2g", "spark.x": "abracadabra"}}},

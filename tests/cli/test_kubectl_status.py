@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cli.kubectl_objects import NOW, Json, body, said, shown, table
+from cli.kubectl_objects import NOW, Json, body, shown, state, table
 from tandem.cli.kubectl.output import render
 from tandem.cli.kubectl.output.overview import overview
 from tandem.cli.kubectl.output.result_line import result_line
@@ -15,12 +15,12 @@ from tandem.cli.kubectl.read_commands import history_of
 def test_problems_come_first_with_what_to_do() -> None:
     failed = body(
         "TableUpdate", "typo",
-        said("Failed", "InvalidStatement", "no column x", completionTime="2027-01-15T07:59:20Z"),
+        state("Failed", "InvalidStatement", "no column x", completionTime="2027-01-15T07:59:20Z"),
     )  # fmt: skip
-    hindered = body("TableCompaction", "stuck", said("Locked", "LocksUnavailable", "no etcd"))
+    waiting = body("TableCompaction", "stuck", state("Locked", "LocksUnavailable", "no etcd"))
     unseen = body("TableIngest", "lost", {"observedGeneration": -1})
-    fine = body("TableCompaction", "ok", said("Running", "Running"))
-    found = overview([table()], [failed, hindered, unseen, fine], now_ms=NOW)
+    fine = body("TableCompaction", "ok", state("Running", "Running"))
+    found = overview([table()], [failed, waiting, unseen, fine], now_ms=NOW)
     problems = {p["resource"]: p for p in found["problems"]}
     assert {name: p["reason"] for name, p in problems.items()} == {
         "TableUpdate/typo": "InvalidStatement",
@@ -40,7 +40,7 @@ def test_problems_come_first_with_what_to_do() -> None:
 
 
 def test_an_operation_without_its_table_shows_the_tables_name() -> None:
-    waits = body("TableCompaction", "typo", said("Pending", "WaitingForDependency"))
+    waits = body("TableCompaction", "typo", state("Pending", "WaitingForDependency"))
     found = overview([], [waits], now_ms=NOW)
     text = shown(render.status({"operator": None, **found}, now_ms=NOW))
     assert "TableCompaction/typo waits: there is no LakeTable t in its namespace" in text
@@ -49,28 +49,28 @@ def test_an_operation_without_its_table_shows_the_tables_name() -> None:
 def test_a_failure_that_was_repaired_or_is_retried_is_no_problem() -> None:
     line = {"labels": {"tandem.dev/automatic": "minor"}}
     ended = {"completionTime": "2027-01-15T07:00:00Z"}
-    before = body("TableCompaction", "a", said("Failed", "JobFailed", **ended), metadata=line)
+    before = body("TableCompaction", "a", state("Failed", "JobFailed", **ended), metadata=line)
     ended = {"completionTime": "2027-01-15T07:10:00Z"}
-    after = body("TableCompaction", "b", said("Succeeded", "Committed", **ended), metadata=line)
+    after = body("TableCompaction", "b", state("Succeeded", "Committed", **ended), metadata=line)
     asked = {"annotations": {"tandem.dev/retry": "7"}}
-    again = body("TableUpdate", "c", said("Failed", "JobFailed"), metadata=asked)
+    again = body("TableUpdate", "c", state("Failed", "JobFailed"), metadata=asked)
     looks = {"labels": {"tandem.dev/plan": "true"}}
-    twin_ = body("TableUpdate", "d", said("Failed", "JobFailed"), metadata=looks, dryRun=True)
-    assert overview([table()], [before, after, again, twin_], now_ms=NOW)["problems"] == []
+    dry_run = body("TableUpdate", "d", state("Failed", "JobFailed"), metadata=looks, dryRun=True)
+    assert overview([table()], [before, after, again, dry_run], now_ms=NOW)["problems"] == []
     assert len(overview([table()], [before], now_ms=NOW)["problems"]) == 1
     # A label that any user may set does not hide a running operation.
-    hidden = body("TableUpdate", "e", said("Failed", "JobFailed"), metadata=looks)
+    hidden = body("TableUpdate", "e", state("Failed", "JobFailed"), metadata=looks)
     assert len(overview([table()], [hidden], now_ms=NOW)["problems"]) == 1
 
 
 def test_status_shows_progress_waits_schedule_and_history() -> None:
     runs = body(
         "TableCompaction", "r",
-        said("Running", "Running", startTime="2027-01-15T07:58:00Z", attempt=2,
+        state("Running", "Running", startTime="2027-01-15T07:58:00Z", attempt=2,
              progress={"percent": 60, "summary": "12/20 files, 40 s left", "etaSeconds": 40}),
     )  # fmt: skip
-    waits = body("TableUpdate", "w", said("Pending", "WaitingForLock", "waits for A on B, 3 s"))
-    rests = body("TableUpdate", "s", said("Suspended", "Suspended", "spec.suspend is true"))
+    waits = body("TableUpdate", "w", state("Pending", "WaitingForLock", "waits for A on B, 3 s"))
+    rests = body("TableUpdate", "s", state("Suspended", "Suspended", "spec.suspend is true"))
     lock = {"operation": "TableUpdate/w", "state": "Waiting", "since": "2027-01-15T07:57:00Z",
             "behind": ["A on B"]}  # fmt: skip
     facts: Json = {
@@ -133,7 +133,7 @@ def test_the_operators_health_in_a_line() -> None:
 def test_history_shows_each_end_once_newest_first() -> None:
     done = body(
         "TableUpdate", "u",
-        said("Succeeded", "Committed", completionTime="2027-01-15T07:30:00Z",
+        state("Succeeded", "Committed", completionTime="2027-01-15T07:30:00Z",
              result={"version": 5, "filesRemoved": 2, "filesAdded": 1, "bytesRemoved": 2048,
                      "bytesAdded": 1024, "rowsAffected": {"updated": 1234}}),
     )  # fmt: skip
@@ -158,7 +158,7 @@ def test_history_shows_each_end_once_newest_first() -> None:
     ]
     assert rows[0]["did"] == "2 files (2.0 KiB) → 1 (1.0 KiB), 1,234 rows updated"
     assert (
-        result_line(body("TableUpdate", "x", said("Failed", "Conflict", "version 7")))
+        result_line(body("TableUpdate", "x", state("Failed", "Conflict", "version 7")))
         == "version 7"
     )
     assert "1,234 rows" in shown(render.history(rows))

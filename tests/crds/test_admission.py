@@ -102,11 +102,11 @@ def test_wrong_resources_are_refused_with_messages_of_tandem(
         (tmp_path / f"{number:03}.yaml").write_text(yaml.safe_dump(wrong.manifest()))
     with pytest.raises(KubectlFailed) as caught:
         cluster.kubectl("-n", space, "create", "--dry-run=server", "-f", str(tmp_path))
-    said = refusals(caught.value.stderr)
+    refused = refusals(caught.value.stderr)
     missing = [
-        (wrong.id, said.get(f"{number:03}", "accepted"))
+        (wrong.id, refused.get(f"{number:03}", "accepted"))
         for number, wrong in enumerate(WRONG)
-        if wrong.words not in said.get(f"{number:03}", "")
+        if wrong.words not in refused.get(f"{number:03}", "")
     ]
     assert missing == []
     assert "hunter2" not in caught.value.stderr

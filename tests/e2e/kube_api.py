@@ -123,12 +123,12 @@ class Kube:
 def command(words: Sequence[str], *, text: str | None = None) -> str:
     """Run a program; what it prints.
 
-    Raises: CommandFailed with what it said.
+    Raises: CommandFailed with its output.
     """
     done = subprocess.run(words, input=text, capture_output=True, check=False, text=True)
     if done.returncode != 0:
-        said = (done.stderr.strip() or done.stdout.strip())[-4000:]
-        raise CommandFailed(f"{' '.join(words)[:300]}: {said}")
+        output = (done.stderr.strip() or done.stdout.strip())[-4000:]
+        raise CommandFailed(f"{' '.join(words)[:300]}: {output}")
     return done.stdout
 
 

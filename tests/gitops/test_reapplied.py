@@ -73,10 +73,10 @@ class Stage:
         says became of each."""
         options = ["--server-side", "--force-conflicts", f"--field-manager={manager}"]
         text = json.dumps({"apiVersion": "v1", "kind": "List", "items": list(manifests)})
-        said = self.space.cluster.kubectl(
+        output = self.space.cluster.kubectl(
             "apply", *(options if manager else ()), "-f", "-", input=text
         )
-        return [line.rsplit(" ", 1)[1] for line in said.splitlines()]
+        return [line.rsplit(" ", 1)[1] for line in output.splitlines()]
 
     def live(self, manifest: Json) -> Json:
         found = self.space.get(manifest["kind"], manifest["metadata"]["name"])
@@ -356,7 +356,7 @@ def test_a_change_in_git_is_observed(stage: Stage, health_tools: HealthTools) ->
 def assert_lives(
     stage: Stage, health_tools: HealthTools, lives: dict[tuple[str, str], str]
 ) -> None:
-    """What kstatus and Argo CD said over time, version by version, without repetitions; Flux with
+    """What kstatus and Argo CD report over time, version by version, without repetitions; Flux with
     our expressions says what kstatus says."""
     for key, expected in lives.items():
         versions = [v for v in stage.recorder.of(*key) if "deletionTimestamp" not in v["metadata"]]

@@ -65,9 +65,9 @@ def test_copied_files_exist_and_are_in_the_build_context() -> None:
 
 
 def test_nothing_is_fetched_but_packages() -> None:
-    said = instructions()
-    assert not [rest for word, rest in said if word == "ADD"]
-    commands = " ".join(rest for word, rest in said if word == "RUN")
+    lines = instructions()
+    assert not [rest for word, rest in lines if word == "ADD"]
+    commands = " ".join(rest for word, rest in lines if word == "RUN")
     assert not re.findall(r"curl|wget|git clone|https?://|--index-url|--trusted-host", commands)
     script = (ROOT / "tools" / "image" / "install.sh").read_text()
     installs = [
@@ -80,9 +80,9 @@ def test_nothing_is_fetched_but_packages() -> None:
 
 
 def test_it_runs_without_rights() -> None:
-    said = instructions()
-    last = max(i for i, (word, _) in enumerate(said) if word == "FROM")
-    final = said[last:]
+    lines = instructions()
+    last = max(i for i, (word, _) in enumerate(lines) if word == "FROM")
+    final = lines[last:]
     users = [rest for word, rest in final if word == "USER"]
     assert users == ["185:185"]
     after = final[[word for word, _ in final].index("USER") :]

@@ -59,7 +59,7 @@ _MERGE = "application/merge-patch+json"
 
 
 class Refused(Exception):
-    """The API server said no."""
+    """The API server refused a request."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(f"{status}: {message}")
@@ -99,10 +99,10 @@ class Client:
                 del self._local.connection
                 if last:
                     raise
-        said: Json = json.loads(text) if text.startswith(b"{") else {"message": text.decode()}
+        parsed: Json = json.loads(text) if text.startswith(b"{") else {"message": text.decode()}
         if answer.status >= 400:
-            raise Refused(answer.status, str(said.get("message", "")))
-        return said
+            raise Refused(answer.status, str(parsed.get("message", "")))
+        return parsed
 
     def _connection(self) -> http.client.HTTPConnection:
         found: http.client.HTTPConnection | None = getattr(self._local, "connection", None)
@@ -301,11 +301,11 @@ class Etcd:
         """Key → its value as JSON (`{}` where it is none) with `lease`."""
         start = self.prefix.encode()
         end = start[:-1] + bytes([start[-1] + 1])
-        said = self._ask(
+        parsed = self._ask(
             "kv/range", {"key": _b64(start), "range_end": _b64(end), "serializable": False}
         )
         found = {}
-        for entry in said.get("kvs", ()):
+        for entry in parsed.get("kvs", ()):
             value = base64.b64decode(entry.get("value", "")).decode(errors="replace")
             content = json.loads(value) if value.startswith("{") else {}
             name = base64.b64decode(entry["key"]).decode()
@@ -343,8 +343,8 @@ class Etcd:
             )
             try:
                 with urllib.request.urlopen(request, timeout=5) as answer:
-                    said: Json = json.load(answer)
-                    return said
+                    parsed: Json = json.load(answer)
+                    return parsed
             except OSError as error:
                 problem = error
         raise AssertionError(f"no member of etcd answers: {problem}")
@@ -453,8 +453,8 @@ class World:
         for kind in ("LakeTable", *OPERATIONS, "SparkApplication"):
             for body in self.space.all(kind):
                 meta = {k: body["metadata"].get(k) for k in ("finalizers", "deletionTimestamp")}
-                said = json.dumps({**meta, **body.get("status", {})})[:900]
-                lines.append(f"{kind}/{body['metadata']['name']} {said}")
+                parsed = json.dumps({**meta, **body.get("status", {})})[:900]
+                lines.append(f"{kind}/{body['metadata']['name']} {parsed}")
         lines += [f"{key} {json.dumps(value)[:300]}" for key, value in self.etcd.keys().items()]
         return "\n".join(lines)
 
@@ -517,8 +517,8 @@ def unfinished(lake: Lake) -> list[str]:
     for claim in sorted(lake.path.glob("_tandem/**/operations/*/attempts/*/attempt.json")):
         folder = claim.parent
         operation = folder.parent.parent
-        said = operation / "result.json"
-        result = json.loads(said.read_text()) if said.exists() else {}
+        parsed = operation / "result.json"
+        result = json.loads(parsed.read_text()) if parsed.exists() else {}
         # An attempt without a plan wrote nothing that could be found or committed.
         planned = (folder / "plan.json").exists()
         over = (folder / "ended.json").exists() or int(result.get("attempt", 0)) >= int(folder.name)

@@ -232,8 +232,8 @@ def test_a_watch_expires(server: Server, proxy: ApiProxy, watch: Watch) -> None:
     assert watch.line() == "one"
     assert proxy.expire_watches("pods") == 0
     assert proxy.expire_watches("laketables") == 1
-    said = json.loads(watch.line())
-    assert (said["type"], said["object"]["code"]) == ("ERROR", 410)
+    event = json.loads(watch.line())
+    assert (event["type"], event["object"]["code"]) == ("ERROR", 410)
     assert watch.line() == ""
 
 

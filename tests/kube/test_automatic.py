@@ -135,8 +135,8 @@ def bare(cluster: Cluster, tmp_path: Path) -> Stage:
 
 def test_A1_new_compactible_segments_are_compacted_automatically(stage: Stage) -> None:
     table, lake = stage.lake(3, minor={"thresholds": [4, 3]})
-    said = stage.await_next(table, why="It needs 4 of level 0 or 3 of level 1")
-    assert "what" not in said or said["what"] == ""
+    following = stage.await_next(table, why="It needs 4 of level 0 or 3 of level 1")
+    assert "what" not in following or following["what"] == ""
     assert stage.children(table) == []
 
     lake.append(batch(3))
@@ -170,8 +170,8 @@ def test_A2_semi_major_comes_by_its_schedule_while_appends_are_compacted_beside_
     stage: Stage,
 ) -> None:
     table, lake = stage.lake(3, minor={}, schedules=[stage.at_next_hour("SemiMajor")])
-    said = stage.await_next(table, what="SemiMajor by schedule")
-    assert said["nextTime"] == stage.next_hour.strftime("%Y-%m-%dT%H:%M:%SZ")
+    following = stage.await_next(table, what="SemiMajor by schedule")
+    assert following["nextTime"] == stage.next_hour.strftime("%Y-%m-%dT%H:%M:%SZ")
     assert stage.children(table) == []
 
     with stage.jobs.held():
@@ -200,8 +200,10 @@ def test_A3_minor_then_semi_major_then_major_when_the_window_opens(stage: Stage)
         maintenanceWindow=window,
     )
     # Four loads are compactible, and nothing starts: the status says why.
-    said = stage.await_next(table, what="Minor of segments", why="Outside the maintenance window")
-    assert said["nextTime"] == opens.strftime("%Y-%m-%dT%H:%M:%SZ")
+    following = stage.await_next(
+        table, what="Minor of segments", why="Outside the maintenance window"
+    )
+    assert following["nextTime"] == opens.strftime("%Y-%m-%dT%H:%M:%SZ")
     assert stage.children(table) == []
 
     stage.clock.ahead_ms += int((opens - stage.clock.now).total_seconds() * 1000) + 1000

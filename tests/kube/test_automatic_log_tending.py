@@ -105,7 +105,7 @@ def test_an_unchanged_log_causes_no_request_and_no_planning(stage: Stage) -> Non
         stage.policy({"merge": {"maxAge": "9999h"}})
         stage.append(3)
         for _ in range(5):
-            said, seconds = await stage.look()
+            status, seconds = await stage.look()
             assert seconds > HOUR / 1000
         labels = "tandem.dev/automatic,tandem.dev/table=orders"
         assert stage.server.calls == [
@@ -113,8 +113,8 @@ def test_an_unchanged_log_causes_no_request_and_no_planning(stage: Stage) -> Non
             f"list logcompactions {labels}",
         ]
         assert stage.pool.calls == 1
-        assert (said["blocks"], said["unmergedBlocks"], said["deadPercent"]) == (1, 1, 25)
-        assert said["next"]["what"] == "LogMerge of 1 block"
+        assert (status["blocks"], status["unmergedBlocks"], status["deadPercent"]) == (1, 1, 25)
+        assert status["next"]["what"] == "LogMerge of 1 block"
 
     asyncio.run(play())
 
@@ -122,13 +122,13 @@ def test_an_unchanged_log_causes_no_request_and_no_planning(stage: Stage) -> Non
 def test_a_log_compaction_is_created_once_although_the_watch_lags(stage: Stage) -> None:
     async def play() -> None:
         stage.append(3, 4)
-        said, _ = await stage.look()
+        status, _ = await stage.look()
         (name,) = stage.server.objects
-        assert said["next"]["why"] == f"LogCompaction/{name} was started."
+        assert status["next"]["why"] == f"LogCompaction/{name} was started."
         assert f"create logcompactions {name}" in stage.server.calls
         stage.append(5)
-        said, seconds = await stage.look()
-        assert said["next"]["why"] == f"LogCompaction/{name} is at work."
+        status, seconds = await stage.look()
+        assert status["next"]["why"] == f"LogCompaction/{name} is at work."
         assert 0 < seconds <= 10
         assert len(stage.server.objects) == 1
 
@@ -149,8 +149,8 @@ def test_operations_of_users_on_the_log_are_waited_for(
     async def play() -> None:
         stage.append(3, 4)
         stage.know(kind, "mine", **spec)
-        said, _ = await stage.look()
-        assert said["next"]["why"].startswith(f"Waits for {kind}/mine.") is waits
+        status, _ = await stage.look()
+        assert status["next"]["why"].startswith(f"Waits for {kind}/mine.") is waits
         assert bool(stage.server.objects) is not waits
         stage.know(kind, "mine", "Suspended", **spec)
         await stage.look()
@@ -163,9 +163,9 @@ def test_without_a_policy_the_log_is_shown_and_nothing_is_asked(stage: Stage) ->
     async def play() -> None:
         stage.policy({})
         stage.append(3, 4)
-        said, seconds = await stage.look()
-        assert (said["blocks"], seconds) == (2, float("inf"))
-        assert "next" not in said
+        status, seconds = await stage.look()
+        assert (status["blocks"], seconds) == (2, float("inf"))
+        assert "next" not in status
         assert stage.server.calls == []
 
     asyncio.run(play())
@@ -176,9 +176,9 @@ def test_a_log_that_cannot_be_read_is_reported(stage: Stage) -> None:
         stage.append(3, 4)
         shutil.rmtree(Path(stage.path) / "_delta_log")
         write_deltalake(stage.path, table((7, "n", "x")), configuration=DELETION_VECTORS)
-        said, seconds = await stage.look()
-        assert (list(said), seconds) == (["problem"], float("inf"))
-        assert "the base table was re-created at the same location" in said["problem"]
+        status, seconds = await stage.look()
+        assert (list(status), seconds) == (["problem"], float("inf"))
+        assert "the base table was re-created at the same location" in status["problem"]
         assert stage.server.objects == {}
 
     asyncio.run(play())

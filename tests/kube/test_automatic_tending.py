@@ -93,11 +93,11 @@ def test_an_unchanged_table_causes_no_request_and_no_planning(stage: Stage) -> N
             {"cron": "0 15 * * *", "template": {"type": "Major"}}]}  # fmt: skip
         stage.see()
         for _ in range(5):
-            said, seconds = await stage.look()
+            status, seconds = await stage.look()
             assert seconds == 3 * 3600
         listed = ["list tablecompactions tandem.dev/automatic,tandem.dev/table=flights"]
         assert (stage.plans, stage.server.calls) == (1, listed)
-        assert said["nextTime"] == "2026-06-10T15:00:00Z"
+        assert status["nextTime"] == "2026-06-10T15:00:00Z"
 
         stage.clock.ms += 3 * 3600 * 1000
         await stage.look()
@@ -108,14 +108,14 @@ def test_an_unchanged_table_causes_no_request_and_no_planning(stage: Stage) -> N
 
 def test_a_child_is_created_once_although_the_watch_lags(stage: Stage) -> None:
     async def play() -> None:
-        said, _ = await stage.look()
+        status, _ = await stage.look()
         (name,) = stage.server.objects
-        assert said["why"] == f"TableCompaction/{name} was started."
-        said, seconds = await stage.look()
-        assert said["why"] == f"TableCompaction/{name} is at work."
+        assert status["why"] == f"TableCompaction/{name} was started."
+        status, seconds = await stage.look()
+        assert status["why"] == f"TableCompaction/{name} is at work."
         assert 0 < seconds <= 10
         stage.know({"phase": "Running"})
-        said, seconds = await stage.look()
+        status, seconds = await stage.look()
         assert seconds == float("inf")
         assert len(stage.creates) == 1
 
@@ -131,11 +131,11 @@ def test_A5_another_scheduler_was_faster(stage: Stage) -> None:
         await stage.look()
         other.policy = POLICY
         other.see()
-        said, _ = await other.look()
+        status, _ = await other.look()
 
         assert len(stage.server.objects) == 1
         assert len(stage.creates) == 2
-        assert said["why"].endswith("was started.")
+        assert status["why"].endswith("was started.")
 
     asyncio.run(play())
 
@@ -147,9 +147,9 @@ def test_a_foreign_operation_of_that_name_is_not_taken_for_a_child(stage: Stage)
         stage.server.objects[name]["metadata"]["ownerReferences"] = []
         other = Stage(stage.lake, server=stage.server)
 
-        said, seconds = await other.look()
+        status, seconds = await other.look()
 
-        assert said["why"].startswith(f"TableCompaction/{name} exists already, and is not this")
+        assert status["why"].startswith(f"TableCompaction/{name} exists already, and is not this")
         assert seconds == 60
 
     asyncio.run(play())
@@ -164,8 +164,8 @@ def test_a_refusal_of_the_server_is_reported_and_retried(stage: Stage) -> None:
         stage.see()
         stage.server.error = Forbidden(403, "Forbidden", "exceeded quota")
         for number in range(1, 4):
-            said, seconds = await stage.look()
-            assert said["why"].endswith("could not be created: exceeded quota")
+            status, seconds = await stage.look()
+            assert status["why"].endswith("could not be created: exceeded quota")
             assert (seconds, len(stage.creates)) == (60, number)
             assert (await stage.look())[1] == 60
             stage.clock.ms += MINUTE
@@ -180,7 +180,7 @@ def test_A5_an_operator_that_starts_waits_until_it_has_seen_all_children(stage: 
     async def play() -> None:
         await stage.look()
         (name,) = stage.server.objects
-        said = {"nextCompaction": {"why": "as it was"}}
+        status = {"nextCompaction": {"why": "as it was"}}
         other = Stage(stage.lake, server=stage.server)
         other.resource_cache.update(
             {
@@ -191,11 +191,11 @@ def test_A5_an_operator_that_starts_waits_until_it_has_seen_all_children(stage: 
                     "uid": "uid-1",
                     "resourceVersion": "1",
                 },
-                "status": said,
+                "status": status,
             }
         )
         for _ in range(3):
-            assert await other.look() == (said["nextCompaction"], 1.0)
+            assert await other.look() == (status["nextCompaction"], 1.0)
         other.know({"phase": "Running", "plan": {"segments": ["0"]}})
         status, _ = await other.look()
         assert status["why"] == f"TableCompaction/{name} is at work."
@@ -258,8 +258,8 @@ def test_without_a_policy_status_and_memory_are_empty(stage: Stage) -> None:
 def test_a_missing_time_column_is_reported(stage: Stage) -> None:
     async def play() -> None:
         stage.see(time={"column": "k", "granularity": "Day"})
-        said, _ = await stage.look()
-        assert "the table has no such time column" in said["why"]
+        status, _ = await stage.look()
+        assert "the table has no such time column" in status["why"]
 
     asyncio.run(play())
 

@@ -255,9 +255,9 @@ def test_secrets_reach_the_environment_alone(
         found = space.await_state("a", "RUNNING")
     [started] = jobs.requests
     assert dict(started.environ) == {"AWS_ACCESS_KEY_ID": "AKIA", "AWS_SECRET_ACCESS_KEY": "hush"}
-    said = "".join(capfd.readouterr())
-    assert "LD_PRELOAD" in said
-    for text in (said, str(found), repr(started), " ".join(started.arguments())):
+    output = "".join(capfd.readouterr())
+    assert "LD_PRELOAD" in output
+    for text in (output, str(found), repr(started), " ".join(started.arguments())):
         assert "hush" not in text
 
 

@@ -239,8 +239,8 @@ def _say(stage: Stage, state: str) -> None:
         return begun in ("RUNNING", "COMPLETED", "FAILED")
 
     await_that(runs, lambda: stage.world.space.get(*path))
-    said = {"applicationState": {"state": state, "errorMessage": "said by a test"}}
-    stage.world.space.patch_status(*path, said)
+    status = {"applicationState": {"state": state, "errorMessage": "said by a test"}}
+    stage.world.space.patch_status(*path, status)
 
 
 def test_a_job_ends_twice_after_its_result_is_there(stage: Stage) -> None:
@@ -256,7 +256,7 @@ def test_a_job_ends_twice_after_its_result_is_there(stage: Stage) -> None:
 
 
 def test_a_job_ends_twice_before_its_result_is_there(stage: Stage) -> None:
-    """It is said to have failed and tried again; then its driver, which lived, answers after
+    """It is reported to have failed and tried again; then its driver, which lived, answers after
     all. Its rows are there once."""
     gate = stage.jobs.hold("ingest")
     applied = stage.table.apply(stage.ledger.make("ingest", backoffLimit=3))

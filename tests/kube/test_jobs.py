@@ -314,7 +314,7 @@ def test_the_cache_answers_without_a_call(space: Applications, make: Make) -> No
         return runner.status("unheard-of").phase
 
     assert seen("RUNNING", 9, None) is JobPhase.RUNNING
-    # The server knows of no such object: all that was said came from the watch.
+    # The server knows of no such object: all messages come from the watch.
     assert space.get("unheard-of") is None
     assert seen("COMPLETED", 11) is JobPhase.ENDED
     assert seen("RUNNING", 10) is JobPhase.ENDED  # an event that comes late
@@ -393,8 +393,8 @@ def submitted(space: Applications, make: Make, state: str, message: str, pod: Js
     application = space.get(NAME)
     assert application is not None
     driver(space, application, pod)
-    said = {"state": state, "errorMessage": message}
-    status = {"applicationState": said, "driverInfo": {"podName": f"{NAME}-driver"}}
+    application_state = {"state": state, "errorMessage": message}
+    status = {"applicationState": application_state, "driverInfo": {"podName": f"{NAME}-driver"}}
     space.patch(NAME, {"status": status}, "/status")
     # As after a restart of the operator: nothing is cached.
     return make(space, JobOwner("v1", "ConfigMap", "owner", runner._owner.uid)), runner

@@ -32,7 +32,7 @@ def stage(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         yield stage
 
 
-def twins(stage: Stage) -> list[str]:
+def plan_copies(stage: Stage) -> list[str]:
     found = stage.cluster.request("GET", stage.space.url(KIND) + "?labelSelector=tandem.dev/plan")
     return [item["metadata"]["name"] for item in found["items"]]
 
@@ -105,7 +105,7 @@ def test_status_locks_and_plan_while_one_runs_and_one_waits(stage: Stage) -> Non
         assert "4 files" in shown
         # An operation does not wait for itself.
         assert "TableCompaction/first on" not in shown
-        await_that(lambda: twins(stage) == [], lambda: twins(stage))
+        await_that(lambda: plan_copies(stage) == [], lambda: plan_copies(stage))
     stage.space.await_end(KIND, "first")
     stage.space.await_end(KIND, "second")
     rows = stage.json("history", "busy", viewer=True)

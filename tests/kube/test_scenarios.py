@@ -202,8 +202,10 @@ def _waits_for(operation: Applied, holder: Applied) -> None:
     """It says for whom, and on which segment."""
 
     def says(status: dict[str, object]) -> bool:
-        said = str(status.get("conditions"))
-        return "WaitingForLock" in said and str(holder) in said and "segment" in said
+        conditions = str(status.get("conditions"))
+        return (
+            "WaitingForLock" in conditions and str(holder) in conditions and "segment" in conditions
+        )
 
     operation.wait(says)
 
@@ -350,7 +352,7 @@ def test_Z1_lease_expires_second_operator_commits_first_comes_back(
         third.stop()
 
 
-class Twins:
+class DuplicateDrivers:
     """A Spark operator that starts every driver twice."""
 
     def __init__(self, spark: SparkSession | None) -> None:
@@ -372,12 +374,12 @@ class Twins:
 
 @pytest.mark.parametrize("kind", OPERATIONS)
 def test_Z6_two_operators_reconcile_the_same_resource(bare: Stage, kind: str) -> None:
-    """Both believe that they lead; both drive the same resource, and every driver has a twin."""
+    """Both believe that they lead, both drive the same resource, and every driver starts twice."""
     make, after = MADE[kind]
     world = bare.world
-    twins = Twins(bare.jobs.spark)
+    drivers = DuplicateDrivers(bare.jobs.spark)
     with ExitStack() as both:
-        both.enter_context(world.dev(twins))
+        both.enter_context(world.dev(drivers))
         both.enter_context(world.operator(election="left", instance="left"))
         both.enter_context(world.operator(election="right", instance="right"))
         table = bare.loaded()
@@ -387,8 +389,8 @@ def test_Z6_two_operators_reconcile_the_same_resource(bare: Stage, kind: str) ->
             log.delete(1)
         before = _version(kind, table)
         done = make(table).succeeded()
-        for name in twins.names:
-            twins.stop(name)
+        for name in drivers.names:
+            drivers.stop(name)
         assert result(done).version == _version(kind, table) == before + 1
         table.lake.assert_states_so_far(*dict.fromkeys([FOUR, after]))
 

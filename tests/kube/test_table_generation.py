@@ -67,8 +67,8 @@ def test_ready_is_not_reported_for_an_unobserved_spec(
             return [body["status"]["observedGeneration"] for body in recorder.of(TABLE, "t")]
 
         await_that(lambda: 2 in seen(), seen)
-        said = [body["status"] for body in recorder.of(TABLE, "t")]
-        for each in said:
+        statuses = [body["status"] for body in recorder.of(TABLE, "t")]
+        for each in statuses:
             ready = [c for c in each.get("conditions", ()) if c["type"] == "Ready"]
             assert ("True", 2) not in [(c["status"], c["observedGeneration"]) for c in ready]
             if each["observedGeneration"] == 2:

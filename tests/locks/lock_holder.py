@@ -29,7 +29,7 @@ def holder(endpoint: str, prefix: str, ttl_s: int) -> Iterator[subprocess.Popen[
         env={"PYTHONPATH": f"{_TREE / 'operator'}:{_TREE / 'tests'}"},
     )
     try:
-        assert said(process) == "held"
+        assert first_line(process) == "held"
         yield process
     finally:
         process.kill()
@@ -40,10 +40,10 @@ def ask_to_commit(process: subprocess.Popen[str]) -> str:
     assert process.stdin is not None
     process.stdin.write("\n")
     process.stdin.flush()
-    return said(process)
+    return first_line(process)
 
 
-def said(process: subprocess.Popen[str]) -> str:
+def first_line(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
     return process.stdout.readline().strip()
 

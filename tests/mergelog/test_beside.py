@@ -119,9 +119,9 @@ def test_the_view_is_that_of_the_other_commit_alone(
     action: str,
     point: Point,
 ) -> None:
-    twin = Orders.copy(orders_template, tmp_path / "twin")
-    ACTIONS[action](twin)
-    expected = twin.view()
+    copy = Orders.copy(orders_template, tmp_path / "twin")
+    ACTIONS[action](copy)
+    expected = copy.view()
     before = Before(point, lambda: ACTIONS[action](orders))
     status = orders.run(spec, before)
     assert before.done

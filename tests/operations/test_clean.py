@@ -234,11 +234,11 @@ def test_a_dry_run_changes_nothing_and_reports_the_same() -> None:
     single = died_at("compaction", Point.PUT_COMMIT)
     single.world.clock.now += 8 * DAY_MS
     paths = single.world.store.paths()
-    said = swept(single, days=0, dry_run=True)
+    planned = swept(single, days=0, dry_run=True)
     assert single.world.store.paths() == paths
     done = swept(single, days=0)
-    assert [g.file.path for g in said.garbage] == [g.file.path for g in done.garbage]
-    assert said.abandoned == done.abandoned == ((single.operation_id, 1),)
+    assert [g.file.path for g in planned.garbage] == [g.file.path for g in done.garbage]
+    assert planned.abandoned == done.abandoned == ((single.operation_id, 1),)
 
 
 def test_a_limited_round_leaves_the_rest_to_the_next() -> None:

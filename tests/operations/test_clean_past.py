@@ -164,7 +164,7 @@ def kept(files: str) -> Retention:
 
 
 @pytest.mark.parametrize(
-    ("said", "retention", "automatic", "days"),
+    ("interval", "retention", "automatic", "days"),
     [
         (None, None, False, 7),
         ("interval 30 days", None, False, 30),
@@ -176,9 +176,9 @@ def kept(files: str) -> Retention:
     ],
 )
 def test_the_longer_retention_counts(
-    said: str | None, retention: Retention | None, automatic: bool, days: int | None
+    interval: str | None, retention: Retention | None, automatic: bool, days: int | None
 ) -> None:
-    configuration = {} if said is None else {"delta.deletedFileRetentionDuration": said}
+    configuration = {} if interval is None else {"delta.deletedFileRetentionDuration": interval}
     rules = rules_for(configuration, retention, automatic=automatic)
     assert rules.files_ms == (None if days is None else days * DAY_MS)
     assert rules.dead_ms >= DAY_MS

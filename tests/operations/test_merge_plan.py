@@ -49,7 +49,7 @@ def test_a_plan_needs_no_source(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "said", "words"),
+    ("more", "expected", "words"),
     [
         ({"on": "t.ib = s.id"}, "InvalidStatement", "spec.merge.on: the table has no such column"),
         ({"on": "t.id = s.id OR sum(k) > 1"}, "InvalidStatement", "at line 1, column 16"),
@@ -76,11 +76,11 @@ def test_a_plan_needs_no_source(tmp_path: Path) -> None:
     ],
 )
 def test_merges_that_a_plan_refuses(
-    tmp_path: Path, more: dict[str, Any], said: str, words: str
+    tmp_path: Path, more: dict[str, Any], expected: str, words: str
 ) -> None:
     lake = quick_lake.make(tmp_path, 1)
     status = planned(lake, **{**({} if "whenMatched" in more else INSERT), **more})
-    assert (status.phase, reason(status)) == (Phase.FAILED, said)
+    assert (status.phase, reason(status)) == (Phase.FAILED, expected)
     assert words in status.conditions[0].message
     assert lake.version == 1
 

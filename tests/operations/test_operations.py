@@ -400,7 +400,7 @@ def test_log_clean_up_during_a_statement_counts_as_a_change() -> None:
     assert ending.result.reconciled.rows_evaluated > 0
 
 
-def twins(single: Single) -> tuple[Session, Session]:
+def two_sessions(single: Single) -> tuple[Session, Session]:
     """Two sessions of one process, the first of which waits for its job."""
     ports = single.world.ports()
     first, second = (
@@ -415,7 +415,7 @@ def twins(single: Single) -> tuple[Session, Session]:
 
 def test_Z6_a_session_leaves_the_attempt_of_a_live_session_alone() -> None:
     single = Single("compaction")
-    first, second = twins(single)
+    first, second = two_sessions(single)
     ending = single.drive(second)
     assert ending.reason is Reason.ALREADY_RUNNING
     assert ending.elsewhere
@@ -427,7 +427,7 @@ def test_Z6_a_session_leaves_the_attempt_of_a_live_session_alone() -> None:
 
 def test_a_session_takes_over_what_an_ended_session_left() -> None:
     single = Single("compaction")
-    first, second = twins(single)
+    first, second = two_sessions(single)
     first.close()
     ending = single.drive(second)
     assert ending.reason is Reason.COMMITTED
@@ -437,7 +437,7 @@ def test_a_session_takes_over_what_an_ended_session_left() -> None:
 
 def test_a_session_that_was_forgotten_holds_nothing() -> None:
     single = Single("compaction")
-    first, second = twins(single)
+    first, second = two_sessions(single)
     del first
     gc.collect()
     assert single.drive(second).reason is Reason.COMMITTED

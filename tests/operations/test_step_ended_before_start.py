@@ -30,13 +30,13 @@ from tandem.spec.status import Phase
 
 NOTHING: Event = PlanMade(PLAN, nothing_to_do="nothing")
 REFUSED: Event = EffectFailed(Effect(Point.PLAN), Reason.UNSUPPORTED_FEATURE, "refused")
-UNBEGUN = [
+ENDED_BEFORE_START = [
     (NOTHING, Ending(Phase.SUCCEEDED, Reason.NOTHING_TO_DO, "nothing", 1, plan=PLAN)),
     (REFUSED, Ending(Phase.FAILED, Reason.UNSUPPORTED_FEATURE, "refused", 1)),
 ]
 
 
-@pytest.mark.parametrize(("planned", "ending"), UNBEGUN)
+@pytest.mark.parametrize(("planned", "ending"), ENDED_BEFORE_START)
 def test_the_outcome_of_a_plan_is_recorded_under_a_claim(planned: Event, ending: Ending) -> None:
     events = [
         *BEGIN[:-1],
@@ -49,7 +49,7 @@ def test_the_outcome_of_a_plan_is_recorded_under_a_claim(planned: Event, ending:
     assert state.outcome.ended == ending
 
 
-@pytest.mark.parametrize(("planned", "ending"), UNBEGUN)
+@pytest.mark.parametrize(("planned", "ending"), ENDED_BEFORE_START)
 def test_a_repeated_plan_ends_its_attempt_without_a_commit(planned: Event, ending: Ending) -> None:
     waited: list[Event] = [
         LocksWaiting((("a", "b"),)),

@@ -1,4 +1,4 @@
-"""Automatic compaction: what is decided, by whom, in which order, and what is said about it."""
+"""Automatic compaction: what is decided, by whom, in which order, and what is reported."""
 
 from __future__ import annotations
 

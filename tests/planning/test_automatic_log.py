@@ -1,4 +1,4 @@
-"""Automatic log compaction and merge: what is decided, in which order, and what is said of it."""
+"""Automatic log compaction and merge: what is decided, in which order, and what is reported."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def watched(case: Case) -> list[tuple[int, str]]:
 
 
 def decided(case: Case) -> list[tuple[int, str]]:
-    """The starts that `decide` leads to, asked only when it said so or a child ended."""
+    """The starts that `decide` leads to, asked when it named a time or a child ended."""
     facts: dict[str, ChildState] = {}
     ends: dict[str, int] = {}
     starts: list[tuple[int, str]] = []

@@ -332,7 +332,7 @@ def commit_statement(world: World, running: Running, commit: statements.ReadyToC
         passable = None
     is_merge = isinstance(statement, Merge)
     if not commit.rows_matched and not is_merge:
-        # It is executed all the same in every order, and must come to nothing there too.
+        # It is executed all the same in every order, and must match no row there either.
         passable = -1
     world.commit(
         Entry(

@@ -46,7 +46,7 @@ def test_rounds_without_progress_count(rounds: list[int], counts: list[int]) -> 
 
 
 def obvious(rounds: list[int]) -> list[int]:
-    """The same, said slowly: from the last round that had fewer rows than any before it."""
+    """The same, computed slowly: from the last round that had fewer rows than any before it."""
     found: list[int] = []
     for end in range(1, len(rounds) + 1):
         whole = [i for i in range(end) if rounds[i] == WHOLE]

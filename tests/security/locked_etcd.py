@@ -37,7 +37,7 @@ class Locked:
         return str(path)
 
     def tandem(self, *more: str, root: str = "root's word", user: str = "ours") -> tuple[int, str]:
-        """`tandem etcd-user`: its exit code, and what it said."""
+        """`tandem etcd-user`: its exit code, and its output."""
         done = CliRunner().invoke(
             app,
             [
@@ -130,11 +130,11 @@ def locked_etcd() -> Iterator[Locked]:
         starting = threading.Thread(target=parts.start)
         starting.start()
         try:
-            code, said = locked.tandem()
+            code, output = locked.tandem()
             starting.join()
-            assert code == 0, said
-            assert "user tandem made" in said
-            assert "authentication is enabled now" in said
+            assert code == 0, output
+            assert "user tandem made" in output
+            assert "authentication is enabled now" in output
             yield locked
         finally:
             starting.join()

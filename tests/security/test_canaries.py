@@ -36,7 +36,7 @@ KIND = "TableCompaction"
 
 
 class Story:
-    """What happened, and what was said about it."""
+    """What happened, and what was reported about it."""
 
     def __init__(self, cluster: Cluster, s3: S3Server, etcd: Locked, folder: Path) -> None:
         self.cluster = cluster
@@ -190,8 +190,8 @@ def test_no_secret_is_anywhere(story: Story) -> None:
     assert canaries.found == []
     # It was looked where something could have been.
     text = story.logs["operator-json"].read_text() + story.logs["operator-console"].read_text()
-    for said in ("AccessDenied", "LocationNotAllowed", "failing", "works"):
-        assert said in text
+    for reason in ("AccessDenied", "LocationNotAllowed", "failing", "works"):
+        assert reason in text
     jobs = "".join(log.read_text() for log in story.job_logs())
     assert "DIVIDE_BY_ZERO" in jobs
     assert {"laketables.tandem.dev", "tablecompactions.tandem.dev", "events",

@@ -199,8 +199,10 @@ ADMINISTRATION = [
 
 def test_the_user_has_no_administrative_rights(etcd: Locked) -> None:
     answers = etcd.ask("tandem", "ours", *ADMINISTRATION)
-    said = {method: answer for (_, method, _), answer in zip(ADMINISTRATION, answers, strict=True)}
-    assert {m: a for m, a in said.items() if "permission denied" not in a} == {}
+    output = {
+        method: answer for (_, method, _), answer in zip(ADMINISTRATION, answers, strict=True)
+    }
+    assert {m: a for m, a in output.items() if "permission denied" not in a} == {}
 
 
 def test_the_lease_of_a_foreign_key_is_neither_revoked_nor_read(etcd: Locked) -> None:
@@ -254,12 +256,12 @@ def _tls(etcd: Locked, authority: trustme.CA) -> ssl.SSLSocket:
 
 
 def test_roots_password_is_not_guessed_and_the_users_is_renewed(etcd: Locked) -> None:
-    code, said = etcd.tandem(root="wrong")
+    code, output = etcd.tandem(root="wrong")
     assert code == 1
-    assert "root has a different password" in said
+    assert "root has a different password" in output
     secret = secrets.token_hex(8)
-    code, said = etcd.tandem(user=secret)
-    assert (code, said) == (0, "user tandem has the given password\n")
+    code, output = etcd.tandem(user=secret)
+    assert (code, output) == (0, "user tandem has the given password\n")
     locks = EtcdLocks(etcd.settings(password=secret))
     assert locks.entries(TABLE) == ()
     locks.close()
@@ -284,9 +286,9 @@ def test_rights_that_were_added_are_revoked(etcd: Locked) -> None:
     )
     read = ("KV", "Range", rpc.RangeRequest(key=b"/registry/secrets"))
     assert etcd.ask("tandem", "ours", read) == ["OK"]
-    code, said = etcd.tandem()
+    code, output = etcd.tandem()
     assert code == 0
-    assert said.count("no longer has") == 3
+    assert output.count("no longer has") == 3
     assert etcd.ask("tandem", "ours", read) == ["etcdserver: permission denied"]
 
 
@@ -300,9 +302,9 @@ def test_an_etcd_that_lost_its_users_is_set_up_again_and_the_error_says_so(etcd:
     with pytest.raises(LocksUnavailable, match="tandem etcd-user") as refused:
         fresh.entries(TABLE)
     assert "ours" not in str(refused.value)
-    code, said = etcd.tandem()
+    code, output = etcd.tandem()
     assert code == 0
-    assert "authentication is enabled now" in said
+    assert "authentication is enabled now" in output
     assert fresh.entries(TABLE) == ()
     # Who has gone on all the time gets a new token, and its lock again: with the old one, etcd
     # would be silent until it has counted as far as when it gave it.

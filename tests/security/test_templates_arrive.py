@@ -161,10 +161,10 @@ def test_spark_submit_connects_to_nothing_that_a_template_names(tmp_path: Path) 
         # What the same arguments would do with the key: the test can see it.
         with_key = ["--conf", f"spark.files=hdfs://127.0.0.1:{another}/x,=x"]
         hostile = submit([*arguments[:at], *with_key, *arguments[at:]], tmp_path)
-        said, _ = submit(arguments, tmp_path).communicate(timeout=240)
+        output, _ = submit(arguments, tmp_path).communicate(timeout=240)
         hostile.communicate(timeout=240)
-        assert "spark.sql.shuffle.partitions" in said
-        assert "KubernetesClientException" in said
+        assert "spark.sql.shuffle.partitions" in output
+        assert "KubernetesClientException" in output
     assert not connected.is_set()
     assert too.is_set()
 

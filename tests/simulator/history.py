@@ -171,7 +171,7 @@ class History:
             found.append((driver.speed, go_on))
             if self.faults:
                 found.append((0.05, lambda d=driver: self._job_dies(d)))  # type: ignore[misc]
-                found.append((0.1, lambda d=driver: self._job_twin(d)))  # type: ignore[misc]
+                found.append((0.1, lambda d=driver: self._duplicate_job(d)))  # type: ignore[misc]
         if self.faults:
             found.append((0.3, self._clean))
         if self.foreign_left:
@@ -255,7 +255,7 @@ class History:
         self.world.say(f"    job {driver.name} dies")  # type: ignore[attr-defined]
         self.world.jobs.die(driver)  # type: ignore[arg-type]
 
-    def _job_twin(self, driver: object) -> None:
+    def _duplicate_job(self, driver: object) -> None:
         name = driver.name  # type: ignore[attr-defined]
         if len(self.world.jobs.drivers[name]) == 1:
             self.world.say(f"    job {name} is started twice")
@@ -269,8 +269,10 @@ class History:
         for actor in self.actors:
             assert actor.ended is not None
             committed = actor.operation_id in self.checker.succeeded
-            said = actor.ended.phase is Phase.SUCCEEDED and actor.ended.reason is Reason.COMMITTED
-            if committed != said:
+            reported = (
+                actor.ended.phase is Phase.SUCCEEDED and actor.ended.reason is Reason.COMMITTED
+            )
+            if committed != reported:
                 raise Violation(f"{actor.name} says {actor.ended}, the log says {committed}")
             if actor.ended.reason in UNEXPECTED:
                 raise Violation(f"{actor.name} ended with {actor.ended}")

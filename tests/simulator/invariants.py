@@ -198,10 +198,10 @@ def i_17_miscounted_replay(seen: Seen) -> object:
     """Rows masked in outputs are those that were replayed, and as many rows come as go."""
     reconciled = seen.ours["result"]["reconciled"]
     masked = sum(_dead(add) for add in seen.adds.values())
-    said = reconciled["deletesRemapped"] + reconciled["rowsMasked"]
+    replayed = reconciled["deletesRemapped"] + reconciled["rowsMasked"]
     # What was masked in outputs that were dropped for it is counted too.
-    if masked > said:
-        return f"{masked} rows are masked, {said} were replayed"
+    if masked > replayed:
+        return f"{masked} rows are masked, {replayed} were replayed"
     come = sum(_live(add) for add in seen.adds.values())
     go = sum(_live(seen.live[path]) for path in seen.removes)
     return "" if come == go else f"{come} rows come, {go} go"

@@ -87,17 +87,17 @@ def test_the_application_of_an_attempt() -> None:
         },
         "annotations": {"tandem.dev/input-bytes": str(10 * MIB)},
     }
-    said = application["spec"]
-    assert (said["type"], said["mode"], said["pythonVersion"]) == ("Python", "cluster", "3")
-    assert said["mainApplicationFile"] == "local:///opt/tandem/spark_apps/rewrite.py"
-    assert said["restartPolicy"] == {"type": "Never"}
-    assert said["timeToLiveSeconds"] == 86_400
-    assert session_conf().items() <= said["sparkConf"].items()
+    actual = application["spec"]
+    assert (actual["type"], actual["mode"], actual["pythonVersion"]) == ("Python", "cluster", "3")
+    assert actual["mainApplicationFile"] == "local:///opt/tandem/spark_apps/rewrite.py"
+    assert actual["restartPolicy"] == {"type": "Never"}
+    assert actual["timeToLiveSeconds"] == 86_400
+    assert session_conf().items() <= actual["sparkConf"].items()
     # Else each submission needs a right that the Spark operator's chart does not give it.
-    excluded = said["sparkConf"]["spark.kubernetes.driver.pod.excludedFeatureSteps"]
+    excluded = actual["sparkConf"]["spark.kubernetes.driver.pod.excludedFeatureSteps"]
     assert excluded.endswith(".NetworkPolicyFeatureStep")
-    assert int(said["sparkConf"]["spark.executor.maxNumFailures"]) > 4  # spark.task.maxFailures
-    assert said["driver"]["serviceAccount"] == "tandem-spark"
+    assert int(actual["sparkConf"]["spark.executor.maxNumFailures"]) > 4  # spark.task.maxFailures
+    assert actual["driver"]["serviceAccount"] == "tandem-spark"
 
 
 def test_it_is_called_as_a_local_job_is() -> None:
@@ -134,9 +134,9 @@ def test_credentials_come_from_the_secret_alone() -> None:
 
 def test_the_tables_service_account_stands_in_for_a_secret() -> None:
     def account(**more: Any) -> Any:
-        said = spec(service_account="lake-reader", **more)
-        assert said["driver"]["serviceAccount"] == said["executor"]["serviceAccount"]
-        return said["driver"]["serviceAccount"]
+        actual = spec(service_account="lake-reader", **more)
+        assert actual["driver"]["serviceAccount"] == actual["executor"]["serviceAccount"]
+        return actual["driver"]["serviceAccount"]
 
     assert account() == "lake-reader"
     assert account(secret_name="lake") == "tandem-spark"
@@ -167,21 +167,21 @@ def test_long_names_as_labels() -> None:
 
 
 def test_a_small_job_runs_in_its_driver_alone() -> None:
-    said = spec()
-    assert said["driver"]["kubernetesMaster"] == "local[2]"
-    assert said["driver"]["cores"] == 2
-    assert (said["driver"]["memory"], said["driver"]["memoryOverhead"]) == ("1024m", "2048m")
-    assert said["executor"]["instances"] == 1
-    assert "TieredStopAtLevel" in said["sparkConf"]["spark.driver.extraJavaOptions"]
+    actual = spec()
+    assert actual["driver"]["kubernetesMaster"] == "local[2]"
+    assert actual["driver"]["cores"] == 2
+    assert (actual["driver"]["memory"], actual["driver"]["memoryOverhead"]) == ("1024m", "2048m")
+    assert actual["executor"]["instances"] == 1
+    assert "TieredStopAtLevel" in actual["sparkConf"]["spark.driver.extraJavaOptions"]
 
 
 def test_a_large_job_has_executors() -> None:
-    said = spec(request=replace(REQUEST, input_bytes=3 * GIB, tasks=40))
-    assert "kubernetesMaster" not in said["driver"]
-    assert said["executor"]["instances"] == 3
-    assert said["executor"]["cores"] == 2
-    assert said["sparkConf"]["spark.default.parallelism"] == "6"
-    assert "TieredStopAtLevel" not in said["sparkConf"]["spark.driver.extraJavaOptions"]
+    actual = spec(request=replace(REQUEST, input_bytes=3 * GIB, tasks=40))
+    assert "kubernetesMaster" not in actual["driver"]
+    assert actual["executor"]["instances"] == 3
+    assert actual["executor"]["cores"] == 2
+    assert actual["sparkConf"]["spark.default.parallelism"] == "6"
+    assert "TieredStopAtLevel" not in actual["sparkConf"]["spark.driver.extraJavaOptions"]
 
 
 @pytest.mark.parametrize(
@@ -212,10 +212,10 @@ def test_sizes(input_bytes: int, tasks: int, executors: int, heap_gib: int) -> N
     ],
 )
 def test_requested_executors_are_granted(asked: Json) -> None:
-    said = spec({"spec": asked})
-    assert "kubernetesMaster" not in said["driver"]
+    actual = spec({"spec": asked})
+    assert "kubernetesMaster" not in actual["driver"]
     expected = 3 if "executor" in asked else None
-    assert said["executor"].get("instances") == expected
+    assert actual["executor"].get("instances") == expected
 
 
 def test_cores_of_a_driver_that_is_alone_are_its_slots() -> None:
@@ -225,9 +225,9 @@ def test_cores_of_a_driver_that_is_alone_are_its_slots() -> None:
 
 
 def test_sizes_given_as_spark_settings_are_not_overruled_by_fields() -> None:
-    said = spec({"spec": {"sparkConf": {"spark.driver.memory": "6g"}}})
-    assert "memory" not in said["driver"]
-    assert said["sparkConf"]["spark.driver.memory"] == "6g"
+    actual = spec({"spec": {"sparkConf": {"spark.driver.memory": "6g"}}})
+    assert "memory" not in actual["driver"]
+    assert actual["sparkConf"]["spark.driver.memory"] == "6g"
 
 
 # Templates
@@ -260,11 +260,11 @@ def test_fields_that_a_template_may_set() -> None:
     application = built(template)
     assert application["metadata"]["labels"]["team"] == "lake"
     assert application["metadata"]["annotations"]["cost-centre"] == "7"
-    said = application["spec"]
-    assert (said["image"], said["timeToLiveSeconds"]) == ("mine:1", 60)
-    assert said["sparkConf"]["spark.ui.enabled"] == "false"
-    assert said["sparkConf"]["spark.task.maxFailures"] == "2"
-    driver = said["driver"]
+    actual = application["spec"]
+    assert (actual["image"], actual["timeToLiveSeconds"]) == ("mine:1", 60)
+    assert actual["sparkConf"]["spark.ui.enabled"] == "false"
+    assert actual["sparkConf"]["spark.task.maxFailures"] == "2"
+    driver = actual["driver"]
     assert driver["memory"] == "3g"
     assert driver["nodeSelector"] == {"disk": "ssd"}
     main = container(driver, "spark-kubernetes-driver")
@@ -276,10 +276,10 @@ def test_fields_that_a_template_may_set() -> None:
 def test_the_resources_template_overrides_the_operators() -> None:
     operators = {"spec": {"image": "theirs:1", "driver": {"memory": "8g", "labels": {"a": "1"}}}}
     settings = replace(SETTINGS, template=operators)
-    said = spec({"spec": {"driver": {"memory": "2g"}}}, settings=settings)
-    assert said["image"] == "theirs:1"
-    assert said["driver"]["memory"] == "2g"
-    assert said["driver"]["labels"] == {"a": "1"}
+    actual = spec({"spec": {"driver": {"memory": "2g"}}}, settings=settings)
+    assert actual["image"] == "theirs:1"
+    assert actual["driver"]["memory"] == "2g"
+    assert actual["driver"]["labels"] == {"a": "1"}
 
 
 def test_null_removes_a_default() -> None:
@@ -297,8 +297,8 @@ def test_null_removes_a_default() -> None:
         {"spec": {"driver": {"securityContext": None}}},
     )
     for nothing in removals:
-        said = spec(nothing, secret_name="lake")
-        main = container(said["driver"], "spark-kubernetes-driver")
+        actual = spec(nothing, secret_name="lake")
+        main = container(actual["driver"], "spark-kubernetes-driver")
         assert main["envFrom"] == [{"secretRef": {"name": "lake"}}]
 
 

@@ -61,9 +61,9 @@ def test_sizes() -> None:
         cores, heap, beside = map(int, re.findall(r"\d+", driver)[:3])
         assert (cores, heap * GIB, beside * GIB) == (pod.cores, pod.heap, pod.overhead)
     executor = sizes(GIB).executor
-    said = re.search(r"An executor has (\d) cores, (\d) GiB heap and (\d) GiB", PAGE.read_text())
-    assert said is not None
-    assert [int(n) for n in said.groups()] == [
+    match = re.search(r"An executor has (\d) cores, (\d) GiB heap and (\d) GiB", PAGE.read_text())
+    assert match is not None
+    assert [int(n) for n in match.groups()] == [
         executor.cores,
         executor.heap // GIB,
         executor.overhead // GIB,

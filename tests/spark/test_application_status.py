@@ -177,31 +177,31 @@ def test_failed_and_the_pod_says_why(driver: Json, reason: Reason, expected_text
 def test_a_false_failure_of_the_spark_operator(state: str) -> None:
     """Issues 2573 and 2788 of the Spark operator: it submits again after its own restart, finds
     the driver there, and calls the application failed."""
-    said = application(state, "failed to submit spark application: driver pod already exist")
-    assert needs_pod(said)
-    running = classify(said, pod("Running", running={"startedAt": CREATED}))
+    body = application(state, "failed to submit spark application: driver pod already exist")
+    assert needs_pod(body)
+    running = classify(body, pod("Running", running={"startedAt": CREATED}))
     assert running.phase is JobPhase.RUNNING
     assert "already exist" in running.message
-    assert classify(said, pod("Pending")).phase is JobPhase.STARTING
-    assert classify(said, pod("Succeeded", terminated=ended(0))).phase is JobPhase.ENDED
-    assert classify(said, pod("Running", terminated=ended(0))).phase is JobPhase.ENDED
-    failed = classify(said, pod("Failed", terminated=ended(1)))
+    assert classify(body, pod("Pending")).phase is JobPhase.STARTING
+    assert classify(body, pod("Succeeded", terminated=ended(0))).phase is JobPhase.ENDED
+    assert classify(body, pod("Running", terminated=ended(0))).phase is JobPhase.ENDED
+    failed = classify(body, pod("Failed", terminated=ended(1)))
     assert (failed.phase, failed.reason) == (JobPhase.FAILED, Reason.JOB_FAILED)
     # A pod of that name which an earlier application left says nothing of this one.
-    other = classify(said, pod("Running", uid="u0"))
+    other = classify(body, pod("Running", uid="u0"))
     assert (other.phase, other.reason) == (JobPhase.FAILED, Reason.SUBMISSION_FAILED)
 
 
 def test_the_exception_in_the_output_of_spark_submit_is_reported() -> None:
     """As the real one words a right that is missing: warnings first, then the cause."""
-    said = application(
+    body = application(
         "FAILED",
         "failed to submit spark application: failed to run spark-submit: WARNING: Using incubator"
         " modules: jdk.incubator.vector\n" + "26/11/21 21:20:15 INFO SslContext: of no use\n" * 20
         + 'Exception in thread "main" a.b.KubernetesClientException: pods is forbidden: User'
         ' "system:serviceaccount:spark:it" cannot patch\n\tat a.b.c\nCaused by: x\n',
     )  # fmt: skip
-    found = classify(said, None)
+    found = classify(body, None)
     assert found.reason == Reason.SUBMISSION_FAILED
     assert found.message == (
         "failed to submit spark application: a.b.KubernetesClientException: pods is forbidden:"

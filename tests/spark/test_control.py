@@ -53,9 +53,9 @@ def test_a_cut_off_job_is_refused_whole(
         ["--location", job.store.location, "--spec", spec_path(job)],
     )
     assert code == 1
-    said = capsys.readouterr().err
-    assert "JobSpec cannot be read" in said
-    assert said.count("\n") == 1
+    message = capsys.readouterr().err
+    assert "JobSpec cannot be read" in message
+    assert message.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_no_message_suggests_a_setting_that_jobs_pin() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "kind", "said"),
+    ("text", "kind", "message"),
     [
         (
             "[DIVIDE_BY_ZERO] Division by zero. Use `try_divide`. SQLSTATE: 22012\n== SQL ==\n1/0",
@@ -176,8 +176,8 @@ def test_no_message_suggests_a_setting_that_jobs_pin() -> None:
     ],
 )
 def test_errors_of_spark_become_errors_of_tandem(
-    text: str, kind: type[Exception], said: str
+    text: str, kind: type[Exception], message: str
 ) -> None:
     found = translate(Raised(text))
     assert type(found) is kind
-    assert said in str(found)
+    assert message in str(found)

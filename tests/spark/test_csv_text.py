@@ -55,7 +55,7 @@ def test_a_text_with_one_meaning_is_read(text: str, dialect: Dialect, expected: 
 
 
 @pytest.mark.parametrize(
-    ("text", "dialect", "line", "column", "said"),
+    ("text", "dialect", "line", "column", "message"),
     [
         ('1,a\n2,"b\nc\n', Dialect(), 2, "", "not terminated"),
         ('1,a\n2,"b"c\n', Dialect(), 2, "b", "follows a closing quote"),
@@ -70,9 +70,9 @@ def test_a_text_with_one_meaning_is_read(text: str, dialect: Dialect, expected: 
     ],
 )
 def test_a_text_without_one_meaning_is_an_error_with_its_place(
-    text: str, dialect: Dialect, line: int, column: str, said: str
+    text: str, dialect: Dialect, line: int, column: str, message: str
 ) -> None:
-    with pytest.raises(CsvProblem, match=said) as found:
+    with pytest.raises(CsvProblem, match=message) as found:
         rows_of(text, dialect)
     assert (found.value.line, found.value.column) == (line, column)
 

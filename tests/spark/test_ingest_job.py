@@ -119,10 +119,10 @@ def test_a_value_that_does_not_fit_is_an_error(
     job = job_for(table, "Csv", source, {"header": "true"})
     assert answer(lambda c: ingest.run(c, spark), job) == 1
     assert jobs.failure(job).reason == Reason.STATEMENT_FAILED
-    said = (
+    message = (
         "s.csv, line 2, column id: a value does not fit its column (found: one; expected: bigint)"
     )
-    assert said in jobs.failure(job).message
+    assert message in jobs.failure(job).message
 
 
 def ingested(job: Control, spark: SparkSession) -> list[dict[str, object]]:
@@ -193,8 +193,8 @@ def test_csv_values_over_lines_are_one_value_wherever_a_file_is_cut(
     assert {row["id"]: row["name"] for row in found} == dict(enumerate(plain))
     with source.open("a") as file:
         file.write("60,x\n61,y,z\n")
-    said = refused(job_for(table, "Csv", source, {"header": "true"}, attempt=2), spark)
-    assert f"s.csv, line {2 + 60 + 2 * 40 + 1}, column 3" in said
+    message = refused(job_for(table, "Csv", source, {"header": "true"}, attempt=2), spark)
+    assert f"s.csv, line {2 + 60 + 2 * 40 + 1}, column 3" in message
 
 
 def test_formats_of_times_are_followed(tmp_path: Path, spark: SparkSession) -> None:
@@ -217,7 +217,7 @@ def test_formats_of_times_are_followed(tmp_path: Path, spark: SparkSession) -> N
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ('{"id": 1, "name": "x"\n', "s.json, line 1: a line is not JSON"),
         ('{"id": 1}\n{"id": 1.5}\n', "s.json, line 2, column id: a value does not fit"),
@@ -227,11 +227,11 @@ def test_formats_of_times_are_followed(tmp_path: Path, spark: SparkSession) -> N
     ],
 )
 def test_json_that_does_not_fit_is_an_error(
-    table: Path, tmp_path: Path, spark: SparkSession, text: str, said: str
+    table: Path, tmp_path: Path, spark: SparkSession, text: str, message: str
 ) -> None:
     source = tmp_path / "s.json"
     source.write_text(text)
-    assert said in refused(job_for(table, "Json", source), spark)
+    assert message in refused(job_for(table, "Json", source), spark)
 
 
 def test_names_match_in_any_case_and_structs_by_name(tmp_path: Path, spark: SparkSession) -> None:

@@ -74,7 +74,7 @@ def test_values_are_the_texts_of_the_file(text: str, expected: list[dict[str, An
 
 
 @pytest.mark.parametrize(
-    ("text", "place", "said"),
+    ("text", "place", "message"),
     [
         ('{"id": 1}{"id": 2}', "line 2", "more than one value"),
         ('{"id": 1} {"id": 2}', "line 2", "more than one value"),
@@ -104,8 +104,8 @@ def test_values_are_the_texts_of_the_file(text: str, expected: list[dict[str, An
         ("[" * 5000, "line 2", "nested too deeply"),
     ],
 )
-def test_ambiguous_json_is_refused_with_its_position(text: str, place: str, said: str) -> None:
-    with pytest.raises(StatementFailed, match=said) as found:
+def test_ambiguous_json_is_refused_with_its_position(text: str, place: str, message: str) -> None:
+    with pytest.raises(StatementFailed, match=message) as found:
         read('{"id": 0}\n' + text + "\n")
     assert found.value.resource == f"f.json, {place}"
 

@@ -351,9 +351,9 @@ def test_a_source_with_a_column_of_our_names_is_refused(
 ) -> None:
     source = tmp_path / "theirs.parquet"
     pq.write_table(pa.table({"id": [1], "a": [1], "__TANDEM_here": [True]}), source)
-    said = refused(job_for(table, source, UPSERT, on="t.id = s.id"), spark)
-    assert "__TANDEM_here" in said
-    assert "Rename the column in the source" in said
+    message = refused(job_for(table, source, UPSERT, on="t.id = s.id"), spark)
+    assert "__TANDEM_here" in message
+    assert "Rename the column in the source" in message
 
 
 def test_csv_and_json_have_the_tables_types_where_it_has_the_column(
@@ -412,7 +412,7 @@ SET_A = (matched("Update", a="s.a"),)
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "clauses", "said"),
+    ("name", "content", "clauses", "message"),
     some(
         [
             # Rows of the table that a source names must not be deleted as if it did not.
@@ -454,7 +454,7 @@ def test_a_source_without_one_meaning_changes_nothing(
     name: str,
     content: str | pa.Table,
     clauses: tuple[MergeClause, ...],
-    said: str,
+    message: str,
 ) -> None:
     if isinstance(content, str):
         (tmp_path / name).write_text(content)
@@ -463,7 +463,7 @@ def test_a_source_without_one_meaning_changes_nothing(
     form = {"json": "Json", "parquet": "Parquet"}.get(name.rpartition(".")[2], "Csv")
     options = {"header": "true"} if form == "Csv" else {}
     job = job_for(table, tmp_path / name, clauses, format_=form, source_options=options)
-    assert said in refused(job, spark)
+    assert message in refused(job, spark)
 
 
 def test_values_over_lines_and_names_in_any_case_are_read(
@@ -506,5 +506,5 @@ def test_texts_that_a_merge_sets_must_be_utf8(tmp_path: Path, spark: SparkSessio
     found = jobs.read_output(job, output.path, output.partition_values).sort_by("id")
     assert found["s"].cast(pa.binary()).to_pylist() == [b"x", b"\xff"]
     for broken in ((matched("Update", s=value),), (missing(id="s.id", s=value),)):
-        said = refused(job_for(tmp_path / "t", source, broken), spark)
-        assert "StatementFailed: s: a new string is not valid UTF-8" in said
+        message = refused(job_for(tmp_path / "t", source, broken), spark)
+        assert "StatementFailed: s: a new string is not valid UTF-8" in message

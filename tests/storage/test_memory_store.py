@@ -93,9 +93,9 @@ def test_time_is_a_counter_or_the_callers_clock() -> None:
 def test_copies_are_independent() -> None:
     store = MemoryStore()
     store.put("a", b"1")
-    twin = store.copy()
-    twin.put("a", b"2")
-    twin.put("b", b"3")
+    copy = store.copy()
+    copy.put("a", b"2")
+    copy.put("b", b"3")
     assert (store.get("a"), store.paths()) == (b"1", ("a",))
     with pytest.raises(ObjectNotFound):
         store.get("b")

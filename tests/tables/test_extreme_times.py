@@ -114,9 +114,9 @@ def test_files_of_the_hybrid_calendar_are_refused_by_name(
     files = list(lake.log.snapshot().adds())
     done = lake.run(lake.update("id = 1", n="n + 1"))
     assert done.phase is Phase.FAILED
-    said = json.dumps(done.model_dump(mode="json"))
-    assert Reason.UNSUPPORTED_FEATURE.value in said
-    assert ".parquet.d: a data file holds a date or time of the Julian calendar" in said
+    text = json.dumps(done.model_dump(mode="json"))
+    assert Reason.UNSUPPORTED_FEATURE.value in text
+    assert ".parquet.d: a data file holds a date or time of the Julian calendar" in text
     assert list(lake.log.snapshot().adds()) == files
 
 

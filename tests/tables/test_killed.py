@@ -14,8 +14,8 @@ import pytest
 
 from support.jobs.runners import (
     dies_after_its_work,
-    has_a_twin,
-    is_preceded_by_a_twin,
+    follows_a_duplicate,
+    runs_twice,
 )
 from support.lake.lake import Lake, Lakes, Process, batch, loads, reason, reconciled, result
 from support.lake.rows import join, k_is, plus
@@ -411,18 +411,18 @@ def test_Z6_second_engine_leaves_a_living_one_alone(lakes: Lakes) -> None:
 
 @pytest.mark.whole
 @pytest.mark.parametrize(
-    ("kind", "twin"), some([*product(KINDS, [has_a_twin, is_preceded_by_a_twin])])
+    ("kind", "start"), some([*product(KINDS, [runs_twice, follows_a_duplicate])])
 )
-def test_Z6_duplicate_driver(lakes: Lakes, kind: str, twin: Callable[..., None]) -> None:
+def test_Z6_duplicate_driver(lakes: Lakes, kind: str, start: Callable[..., None]) -> None:
     """Two drivers of one job do the same work under other names; so do speculative tasks."""
     lake = _patient(lakes)
-    lake.jobs.next_job = twin
+    lake.jobs.next_job = start
     assert lake.run(_compaction_or_update(lake, kind)).phase is Phase.SUCCEEDED
     for runner in lake.jobs.runners:
         runner.stop(lake.jobs.started[-1].name)
     expected = {"compaction": FOUR, "update": UPDATED, "ingest": join(FOUR, batch(9))}[kind]
     lake.assert_states(*dict.fromkeys([FOUR, expected]))
-    if twin is is_preceded_by_a_twin:
+    if start is follows_a_duplicate:
         lake.assert_clean()
 
 

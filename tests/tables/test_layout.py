@@ -199,7 +199,7 @@ def test_columns_that_cannot_order_rows_are_refused_before_anything_runs(
     lake = lakes.empty(partition_by=["k"])
     status = lake.run(compaction(lake, "Sort", columns))
     assert reason(status) == "InvalidSpec"
-    [said] = [c.message for c in status.conditions if c.type.value == "Succeeded"]
-    assert message in said
-    assert "spec.layout.columns" in said
+    [found] = [c.message for c in status.conditions if c.type.value == "Succeeded"]
+    assert message in found
+    assert "spec.layout.columns" in found
     assert lake.version == lake.first_version

@@ -229,13 +229,13 @@ def test_z_order_merge_segment_rewrite_and_cleaning_on_s3(
     folder = s3_server.folder / lake.location.rpartition("/")[2]
     for file in (folder / died, *(folder / paths.attempt(operation, 1)).rglob("*")):
         os.utime(file, (0, 0))
-    twin = f"{live(lake)[0].rpartition('/')[0]}/part-00099-of-a-twin.parquet"
-    lake.store.put(twin, b"")
+    duplicate = f"{live(lake)[0].rpartition('/')[0]}/part-00099-of-a-twin.parquet"
+    lake.store.put(duplicate, b"")
     old = CleaningRules(0, row_maps_ms=0, staging_ms=0, dead_ms=DAY_MS)
     cleaned = clean(lake.table(), old, CleaningDependencies(processes=Process(2, {2})))
     assert cleaned.abandoned == ((operation, 1),)
     whys = {each.file.path: each.why for each in cleaned.garbage}
-    assert (whys[died], whys[twin]) == (RemovalReason.ABANDONED, RemovalReason.UNNAMED)
+    assert (whys[died], whys[duplicate]) == (RemovalReason.ABANDONED, RemovalReason.UNNAMED)
     # This store tells its time in seconds: what was removed in the last one is not old to it.
     deadline = time.monotonic() + 20
     while lake.data_files() != {*live(lake)}:

@@ -103,9 +103,9 @@ def test_partition_values_are_read_alike_and_kept_as_logged(
     after = _shown(lake, delta_spark)
     done = lake.run(lake.update("id = 0", bin="X'FF'"))
     assert done.phase is Phase.FAILED
-    said = json.dumps(done.model_dump(mode="json"))
-    assert Reason.STATEMENT_FAILED.value in said
-    assert "X'ff'" in said
+    text = json.dumps(done.model_dump(mode="json"))
+    assert Reason.STATEMENT_FAILED.value in text
+    assert "X'ff'" in text
     assert _shown(lake, delta_spark) == after
 
 

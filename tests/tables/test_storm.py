@@ -55,7 +55,7 @@ class Writers:
     """The foreign processes, and all that they say."""
 
     location: str
-    said: list[dict[str, Any]] = field(default_factory=list)
+    answers: list[dict[str, Any]] = field(default_factory=list)
     children: list[subprocess.Popen[str]] = field(default_factory=list)
     ears: list[threading.Thread] = field(default_factory=list)
 
@@ -74,7 +74,7 @@ class Writers:
     def _listen(self, child: subprocess.Popen[str]) -> None:
         assert child.stdout is not None
         for line in child.stdout:
-            self.said.append(json.loads(line))
+            self.answers.append(json.loads(line))
 
     def stop(self) -> None:
         for child in self.children:
@@ -139,13 +139,13 @@ def test_W9_eight_foreign_writers_in_a_loop_beside_our_operations(
     compacted, updated = compactions.join(), updates.join()
     writers.stop()
 
-    tries = {said["tag"]: said for said in writers.said}
+    tries = {answer["tag"]: answer for answer in writers.answers}
     model = StormModel(tries, _updates(updated))
     model.replay(lake.log.commits(0, lake.version))
     with capsys.disabled():
         print(_figures(writers, compacted, updated, lake.version))  # noqa: T201
     # Every commit that was reported exists; then every row is as the commits say.
-    assert {tag for tag, said in tries.items() if not said["error"]} == model.committed
+    assert {tag for tag, answer in tries.items() if not answer["error"]} == model.committed
     for reader, rows in _readers(lake).items():
         assert model.faults(rows) == [], reader
     assert [end for end in compacted if end.phase is Phase.FAILED or end.attempt > 1] == []
@@ -203,8 +203,8 @@ def _figures(
             + (", ".join(f"{count} × {number}" for number, count in sorted(rounds.items())) or "0")
         )
     for low, high in ((0, 50), (50, 100), (100, 200), (200, 500), (500, 10**9)):
-        of_this = [said for said in writers.said if low <= said["ms"] < high]
-        aborted = sum(bool(said["error"]) for said in of_this)
+        of_this = [answer for answer in writers.answers if low <= answer["ms"] < high]
+        aborted = sum(bool(answer["error"]) for answer in of_this)
         name = f"{low} to {high} ms" if high < 10**9 else f"{low} ms and more"
         lines.append(f"foreign transactions of {name}: {len(of_this)}, aborted {aborted}")
     return "\n".join(lines)

@@ -167,7 +167,9 @@ def check_names(schema: StructType, partition_columns: Sequence[str], *, resourc
     """Check that every name identifies one column: a partition column in another spelling would be
     searched in the data files, and read as nulls. Raises: CorruptLog."""
     names = schema.names
-    twice = sorted({name for name in names if names.count(name) > 1}) if _has_twins(names) else []
+    twice = (
+        sorted({name for name in names if names.count(name) > 1}) if _has_duplicates(names) else []
+    )
     absent = [name for name in partition_columns if name not in names]
     for found, field_, expected in (
         (twice, "metaData.schemaString", "each name once"),
@@ -184,7 +186,7 @@ def check_names(schema: StructType, partition_columns: Sequence[str], *, resourc
             )
 
 
-def _has_twins(names: Sequence[str]) -> bool:
+def _has_duplicates(names: Sequence[str]) -> bool:
     return len(set(names)) < len(names)
 
 

@@ -17,7 +17,7 @@ import pytest
 from deltalake import write_deltalake
 
 from mergelog.storm.batches import BASE, SCHEMA, Batch, Instant, Row, instants, view
-from mergelog.storm.writers import Said, WriterProcesses
+from mergelog.storm.writers import Message, WriterProcesses
 from support.jobs.quick_jobs import QuickJobs
 from support.lake.s3 import S3Server
 from tandem import mergelog
@@ -69,7 +69,7 @@ class Storm:
     began: dict[int, int] = field(default_factory=dict)
     restarted: Counter[int] = field(default_factory=Counter)
     repeated: list[Batch] = field(default_factory=list)
-    wrong: list[Said] = field(default_factory=list)
+    wrong: list[Message] = field(default_factory=list)
     merges: list[OperationStatus] = field(default_factory=list)
     compactions: list[OperationStatus] = field(default_factory=list)
     errors: list[BaseException] = field(default_factory=list)
@@ -108,7 +108,7 @@ class Storm:
             self._storm(writers, enough, random.Random(seed))
             writers.stop()
             while writers.running:
-                self._hear(writers)
+                self._receive(writers)
             self.took = time.monotonic() - began
         finally:
             stop.set()
@@ -125,7 +125,7 @@ class Storm:
             assert time.monotonic() < end + LIMIT_S, "the storm never ends"
             if self.wrong or self.errors:
                 return
-            heard = self._hear(writers)
+            heard = self._receive(writers)
             if heard.get("ended") == KILLED:
                 number = heard["writer"]
                 self.restarted[number] += 1
@@ -145,20 +145,20 @@ class Storm:
             and len(committed(self.compactions)) >= enough.compactions
         )
 
-    def _hear(self, writers: WriterProcesses) -> Said:
-        said = writers.heard()
-        if "begins" in said:
-            self.began[said["writer"]] = said["begins"]
-        elif "batch" in said:
-            batch = Batch(said["writer"], said["batch"])
-            before = self.acknowledged.setdefault(batch, said["instant"])
-            if before != said["instant"]:
-                self.wrong.append(said)
-            if said["repeated"]:
+    def _receive(self, writers: WriterProcesses) -> Message:
+        message = writers.heard()
+        if "begins" in message:
+            self.began[message["writer"]] = message["begins"]
+        elif "batch" in message:
+            batch = Batch(message["writer"], message["batch"])
+            before = self.acknowledged.setdefault(batch, message["instant"])
+            if before != message["instant"]:
+                self.wrong.append(message)
+            if message["repeated"]:
                 self.repeated.append(batch)
-        elif said.get("ended", 0) not in (0, KILLED):
-            self.wrong.append(said)
-        return said
+        elif message.get("ended", 0) not in (0, KILLED):
+            self.wrong.append(message)
+        return message
 
     def _repeat(
         self,

@@ -29,7 +29,7 @@ from tandem import mergelog
 _TESTS = Path(__file__).resolve().parents[2]
 LIMIT_S = 60.0
 
-Said = dict[str, Any]
+Message = dict[str, Any]
 
 
 @dataclass
@@ -77,18 +77,18 @@ class WriterProcesses:
         """Each writer ends after the append that it is at."""
         self._order({"stop": True})
 
-    def heard(self) -> Said:
-        """What is said next; `living` is up to date with it."""
-        said: Said = json.loads(self._lines.get(timeout=LIMIT_S))
-        if "started" in said:
-            self.living.add(said["writer"])
-            self.running.add(said["writer"])
-        elif "ended" in said:
-            self.living.discard(said["writer"])
-            self.running.discard(said["writer"])
-        elif "closed" in said:
+    def heard(self) -> Message:
+        """The next message; `living` is up to date with it."""
+        message: Message = json.loads(self._lines.get(timeout=LIMIT_S))
+        if "started" in message:
+            self.living.add(message["writer"])
+            self.running.add(message["writer"])
+        elif "ended" in message:
+            self.living.discard(message["writer"])
+            self.running.discard(message["writer"])
+        elif "closed" in message:
             raise AssertionError("the starter has ended")
-        return said
+        return message
 
     def close(self) -> None:
         """End everything that a test, also one that failed, has left."""
@@ -97,7 +97,7 @@ class WriterProcesses:
         self._process.wait(LIMIT_S)
         self._listener.join(LIMIT_S)
 
-    def _order(self, order: Said) -> None:
+    def _order(self, order: Message) -> None:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(order) + "\n")
         self._process.stdin.flush()
@@ -137,7 +137,7 @@ def _append_all(table: _Place, writer: int, batch: int, stop: int) -> None:
             batch += 1
 
 
-def _child(table: _Place, order: Said, stop: int) -> int:
+def _child(table: _Place, order: Message, stop: int) -> int:
     try:
         _append_all(table, order["writer"], order["batch"], stop)
     except BaseException:  # noqa: BLE001 - the border of the process
@@ -152,7 +152,7 @@ class _Starter:
         self._stopped, self._stop = os.pipe()  # the writers see its end
         self._writers: dict[int, int] = {}
 
-    def obey(self, order: Said) -> None:
+    def obey(self, order: Message) -> None:
         if "stop" in order:
             os.close(self._stop)
         elif "kill" in order:

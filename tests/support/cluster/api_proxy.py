@@ -310,13 +310,13 @@ class ApiProxy:
                 gates = [self._gates[id(r)] for r in struck if isinstance(r.fault, Hold)]
                 if call.verb == "watch" and upstream.status == 200:
                     return await self._stream(request, upstream, call, gates)
-                said = await upstream.read()
+                content = await upstream.read()
                 for gate in gates:
                     await gate.wait()
                 if any(isinstance(rule.fault, CutAfter) for rule in struck):
                     return _cut(request)
                 kept = {k: v for k, v in upstream.headers.items() if k.lower() not in _HOP}
-                return web.Response(status=upstream.status, body=said, headers=kept)
+                return web.Response(status=upstream.status, body=content, headers=kept)
         except (aiohttp.ClientError, ConnectionError):
             # The server itself is gone.
             self._note(call, 0)

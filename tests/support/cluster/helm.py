@@ -1,7 +1,7 @@
 """Helm as a user has it, and charts/tandem as it renders.
 
 template({"replicaCount": 2})      # the objects, as a list
-helm("install", …, kubeconfig=…)   # raises HelmFailed, whose text is what Helm said
+helm("install", …, kubeconfig=…)   # raises HelmFailed, whose text is Helm's output
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RELEASE, NAMESPACE = "tandem", "tandem-system"
 
 
 class HelmFailed(RuntimeError):
-    """What Helm said."""
+    """Helm's output."""
 
 
 @cache

@@ -91,15 +91,15 @@ class Child:
         self.log = log
         self.pid = 0
         self._changed = changed
-        self._said: set[str] = set()
+        self._received: set[str] = set()
         self._end: int | None = None
 
-    def hear(self, said: dict[str, Any]) -> None:
+    def receive(self, message: dict[str, Any]) -> None:
         with self._changed:
-            self.pid = int(said.get("pid", self.pid))
-            self._said |= said.keys()
-            if "ended" in said:
-                self._end = int(said["ended"])
+            self.pid = int(message.get("pid", self.pid))
+            self._received |= message.keys()
+            if "ended" in message:
+                self._end = int(message["ended"])
             self._changed.notify_all()
 
     def started(self) -> Child:
@@ -142,7 +142,7 @@ class Child:
 
     def go_on(self) -> None:
         with self._changed:
-            self._said.discard("stopped")
+            self._received.discard("stopped")
         self._send(signal.SIGCONT)
 
     def text(self) -> str:
@@ -157,11 +157,11 @@ class Child:
     def _await(self, word: str, limit_s: float = LIMIT_S) -> None:
         with self._changed:
             heard = self._changed.wait_for(
-                lambda: word in self._said or self._end is not None, limit_s
+                lambda: word in self._received or self._end is not None, limit_s
             )
-            if word in self._said:
+            if word in self._received:
                 return
-        how = f"ended with {self._end}" if heard else "said nothing"
+        how = f"ended with {self._end}" if heard else "no output"
         raise AssertionError(f"{self.name}: no {word}, {how}\n{self.text()}")
 
 
@@ -212,10 +212,10 @@ class ProcessStarter:
         assert self._process.stdout is not None
         with self._process.stdout as lines:
             for line in lines:
-                said = json.loads(line)
-                self._children[said.pop("number")].hear(said)
+                message = json.loads(line)
+                self._children[message.pop("number")].receive(message)
         for child in self._children:
-            child.hear({} if not child.alive else {"ended": -1})
+            child.receive({} if not child.alive else {"ended": -1})
 
 
 @contextmanager

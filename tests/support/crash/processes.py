@@ -137,7 +137,7 @@ class ProcessStarter:
         Path(order.answer).unlink(missing_ok=True)
         self._process.stdin.write(json.dumps(dataclasses.asdict(order)) + "\n")
         self._process.stdin.flush()
-        self.pid = int(self._hear("pid"))
+        self.pid = int(self._expect("pid"))
         return self.pid
 
     def stopped(self) -> None:
@@ -146,11 +146,11 @@ class ProcessStarter:
 
     def stops(self) -> bool:
         """Wait until the process has been stopped, or has ended without it."""
-        said = self._listened()
-        if "ended" in said:
-            self._number = int(said["ended"])
+        message = self._receive()
+        if "ended" in message:
+            self._number = int(message["ended"])
             return False
-        assert said == {"stopped": int(signal.SIGSTOP)}, said
+        assert message == {"stopped": int(signal.SIGSTOP)}, message
         return True
 
     def go_on(self) -> None:
@@ -161,7 +161,7 @@ class ProcessStarter:
         order, self._order = self._order, None
         number, self._number = self._number, None
         if number is None:
-            number = int(self._hear("ended"))
+            number = int(self._expect("ended"))
         found = json.loads(Path(order.answer).read_text()) if not number else {}
         return End(self.pid, number, found.get("status", {}), tuple(found.get("points", ())))
 
@@ -174,7 +174,7 @@ class ProcessStarter:
         if ended:
             return
         os.kill(self.pid, signal.SIGKILL)
-        while "ended" not in self._listened():
+        while "ended" not in self._receive():
             pass
 
     def close(self) -> None:
@@ -183,15 +183,15 @@ class ProcessStarter:
         self._process.wait(LIMIT_S)
         self._listener.join(LIMIT_S)
 
-    def _listened(self) -> dict[str, int]:
-        said: dict[str, int] = json.loads(self._lines.get(timeout=LIMIT_S))
-        return said
+    def _receive(self) -> dict[str, int]:
+        message: dict[str, int] = json.loads(self._lines.get(timeout=LIMIT_S))
+        return message
 
-    def _hear(self, word: str) -> int:
-        said = self._listened()
-        if word not in said:
-            raise AssertionError(f"expected {word}, received {said}")
-        return int(said[word])
+    def _expect(self, word: str) -> int:
+        message = self._receive()
+        if word not in message:
+            raise AssertionError(f"expected {word}, received {message}")
+        return int(message[word])
 
     def _listen(self) -> None:
         assert self._process.stdout is not None

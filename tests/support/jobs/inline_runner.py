@@ -18,7 +18,7 @@ from tandem.spark.runtime.control import Control
 
 
 class DriverDied(BaseException):
-    """What a SIGKILL is to a driver that is a thread: nothing after it is done or said."""
+    """What a SIGKILL is to a driver that is a thread: nothing after it is done or reported."""
 
 
 Opened = Callable[[JobRequest, Control], Control]

@@ -67,15 +67,15 @@ def dies_after_its_work(jobs: Jobs, request: JobRequest) -> None:
     jobs.dead.add(request.name)
 
 
-def has_a_twin(jobs: Jobs, request: JobRequest) -> None:
+def runs_twice(jobs: Jobs, request: JobRequest) -> None:
     """Two drivers of the same job do all of its work; one of them is first."""
-    twin = InlineRunner(jobs.spark)
-    jobs.runners.append(twin)
-    twin.start(request)
+    duplicate = InlineRunner(jobs.spark)
+    jobs.runners.append(duplicate)
+    duplicate.start(request)
     jobs.runners[0].start(request)
 
 
-def is_preceded_by_a_twin(jobs: Jobs, request: JobRequest) -> None:
+def follows_a_duplicate(jobs: Jobs, request: JobRequest) -> None:
     """Another driver had done all the work when this one starts."""
     jobs.work_through(request, InlineRunner(jobs.spark))
     jobs.runners[0].start(request)

@@ -84,10 +84,10 @@ class Held:
         with self._changed:
             arrived = self._changed.wait_for(lambda: self._at or self._over, LIMIT_S)
             if self._at is None:
-                said = self._error or self._status
+                outcome = self._error or self._status
                 raise AssertionError(
-                    f"{self._thread.name} {'ended' if arrived else 'hangs'} before {at}: {said}; "
-                    f"performed {', '.join(self.points)}"
+                    f"{self._thread.name} {'ended' if arrived else 'hangs'} before {at}: "
+                    f"{outcome}; performed {', '.join(self.points)}"
                 )
 
     def _body(self) -> None:

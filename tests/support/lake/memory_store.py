@@ -77,11 +77,11 @@ class MemoryStore:
     def copy(self) -> MemoryStore:
         """An independent store with the same objects and times, and no fault hook."""
         with self._lock:
-            twin = MemoryStore(self._location, clock=self._clock)
-            twin._objects = dict(self._objects)
-            twin._order = list(self._order)
-            twin._ticks = self._ticks
-            return twin
+            copy = MemoryStore(self._location, clock=self._clock)
+            copy._objects = dict(self._objects)
+            copy._order = list(self._order)
+            copy._ticks = self._ticks
+            return copy
 
     def get(self, path: str) -> bytes:
         key = self._key(path)
