@@ -151,17 +151,17 @@ def start_child(
 def await_child(process: subprocess.Popen[bytes], answer: Path, timeout: float) -> Any:
     """Its result. Raises ChildFailed with the end of its output."""
     try:
-        _, said = process.communicate(timeout=timeout)
+        _, output = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired as error:
         process.kill()
-        _, said = process.communicate()
-        raise ChildFailed(f"took longer than {timeout:.0f} s: {_tail(said)}") from error
+        _, output = process.communicate()
+        raise ChildFailed(f"took longer than {timeout:.0f} s: {_tail(output)}") from error
     finally:
         # After any interrupt, no child continues in the background.
         if process.poll() is None:
             process.kill()
     if process.returncode or not answer.is_file():
-        raise ChildFailed(f"exit code {process.returncode}: {_tail(said)}")
+        raise ChildFailed(f"exit code {process.returncode}: {_tail(output)}")
     return json.loads(answer.read_text())
 
 
@@ -172,8 +172,8 @@ def in_child(function: Callable[..., Any], *, timeout: float = 900, **arguments:
         return await_child(start_child(function, answer, **arguments), answer, timeout)
 
 
-def _tail(said: bytes) -> str:
-    return said.decode(errors="replace")[-3000:]
+def _tail(output: bytes) -> str:
+    return output.decode(errors="replace")[-3000:]
 
 
 def _child(target: str, answer: str, arguments: str) -> None:

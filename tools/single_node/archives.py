@@ -91,16 +91,16 @@ def _write(
     digest = hashlib.sha256(layer).hexdigest()
     config["rootfs"]["diff_ids"].append(f"sha256:{digest}")
     config.setdefault("history", []).append({"created": _CREATED, "created_by": "tandem"})
-    said = json.dumps(config).encode()
+    encoded = json.dumps(config).encode()
     manifest = {
-        "Config": f"{hashlib.sha256(said).hexdigest()}.json",
+        "Config": f"{hashlib.sha256(encoded).hexdigest()}.json",
         "RepoTags": [name],
         "Layers": [f"{each}.tar" for each in (*(each for each, _, _ in below), digest)],
     }
     target.parent.mkdir(parents=True, exist_ok=True)
     fresh = target.with_name(f".{target.name}")
     with tarfile.open(fresh, "w") as tar:
-        _add(tar, str(manifest["Config"]), said)
+        _add(tar, str(manifest["Config"]), encoded)
         for each, archive, path in below:
             entry = archive.getmember(path)
             while entry.issym() or entry.islnk():
@@ -134,8 +134,8 @@ def _libraries(programs: Any) -> dict[str, Path]:
     """What `ldd` says: the libraries' paths in the image and here, which are the same."""
     found = {}
     for program in programs:
-        said = subprocess.run(["ldd", str(program)], capture_output=True, check=False, text=True)
-        for path in re.findall(r"(/\S+) \(0x", said.stdout):
+        done = subprocess.run(["ldd", str(program)], capture_output=True, check=False, text=True)
+        for path in re.findall(r"(/\S+) \(0x", done.stdout):
             found[path] = Path(path).resolve()
     return found
 

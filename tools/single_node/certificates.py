@@ -27,16 +27,16 @@ class Authority:
         """A server's certificate for these addresses (`DNS:…`, `IP:…`), or a client's if there
         are none; and its key."""
         certificate, key = self.folder / f"{name}.crt", self.folder / f"{name}.key"
-        asked, said = self.folder / f"{name}.csr", self.folder / f"{name}.ext"
-        said.write_text(
+        request, extensions = self.folder / f"{name}.csr", self.folder / f"{name}.ext"
+        extensions.write_text(
             f"subjectAltName={','.join(addresses)}\nextendedKeyUsage=serverAuth\n"
             if addresses
             else "extendedKeyUsage=clientAuth\n"
         )
-        _openssl(*_KEY, "-subj", subject, "-keyout", str(key), "-out", str(asked))
+        _openssl(*_KEY, "-subj", subject, "-keyout", str(key), "-out", str(request))
         _openssl(
-            "x509", "-req", "-in", str(asked), "-days", _DAYS, "-CA", str(self.certificate),
-            "-CAkey", str(self._key), "-CAcreateserial", "-extfile", str(said),
+            "x509", "-req", "-in", str(request), "-days", _DAYS, "-CA", str(self.certificate),
+            "-CAkey", str(self._key), "-CAcreateserial", "-extfile", str(extensions),
             "-out", str(certificate),
         )  # fmt: skip
         return certificate, key

@@ -331,12 +331,12 @@ def _binaries() -> Path:
 
 def _address() -> str:
     """This machine's own address, as pods can reach it."""
-    said = subprocess.run(
+    done = subprocess.run(
         [needs.program("ip"), "-json", "-4", "address", "show", "scope", "global", "up"],
         stdout=subprocess.PIPE,
         check=True,
     )
-    for link in json.loads(said.stdout):
+    for link in json.loads(done.stdout):
         kind = str(link.get("ifname", ""))
         if kind.startswith(("veth", "cni", "docker", "br-", "podman", settings.BRIDGE)):
             continue
