@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from tandem.rowmap.permutation import SortedGroup
 from tandem.rowmap.run_table import MapInput, MapOutput, RowRun
 
-Group = tuple[tuple[str, ...], tuple[str, ...]]
+FileGroup = tuple[tuple[str, ...], tuple[str, ...]]
 
 
 def groups(
@@ -16,7 +16,7 @@ def groups(
     outputs: Sequence[MapOutput],
     runs: Iterable[RowRun],
     sorted_groups: Iterable[SortedGroup],
-) -> tuple[Group, ...]:
+) -> tuple[FileGroup, ...]:
     """Groups of (inputs, outputs) that share no row with each other, in input order.
 
     A file that shares no row with another one is a group of its own. Files that were sorted

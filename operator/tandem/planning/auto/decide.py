@@ -65,7 +65,7 @@ _ORDER = (
 
 
 @dataclass(frozen=True, slots=True)
-class _Candidate:
+class _CompactionCandidate:
     """A compaction that is due, and may start at `ready_ms`, which is in the future after a
     failure."""
 
@@ -130,7 +130,9 @@ def decide(
     )
 
 
-def _hold(waiting: Sequence[_Candidate], children: Sequence[ChildState]) -> AutoCompactionWait:
+def _hold(
+    waiting: Sequence[_CompactionCandidate], children: Sequence[ChildState]
+) -> AutoCompactionWait:
     """What automatic compaction waits for if no candidate is ready."""
     if waiting:
         return AutoCompactionWait.AFTER_FAILURE
@@ -173,9 +175,9 @@ def _due(
     children: Sequence[ChildState],
     now_ms: int,
     states: Sequence[ScheduleState],
-) -> tuple[list[_Candidate], list[str]]:
+) -> tuple[list[_CompactionCandidate], list[str]]:
     """What is due, even if it must wait; and notes on what cannot become due."""
-    found: list[_Candidate] = []
+    found: list[_CompactionCandidate] = []
     notes: list[str] = []
     if policy.minor is not None and policy.minor.enabled:
         candidate, note = _minor(policy, table, children)
@@ -193,7 +195,7 @@ def _due(
 
 def _minor(
     policy: AutomaticCompaction, table: TableFacts, children: Sequence[ChildState]
-) -> tuple[_Candidate | None, str]:
+) -> tuple[_CompactionCandidate | None, str]:
     assert policy.minor is not None
     running = unfinished(children, MINOR_LINE)
     if running is not None:
@@ -227,7 +229,7 @@ def _minor(
         number += 1  # the inputs came back, by a restore; that name has been used
     what = f"Minor of segments {lineage.format_lineage(lineage.of(inputs), 60)}"
     child = ChildCompaction(name, MINOR_LINE, spec, what, retries=number)
-    return _Candidate(child, CompactionType.MINOR, ready_ms, why, None), ""
+    return _CompactionCandidate(child, CompactionType.MINOR, ready_ms, why, None), ""
 
 
 def _batch(plan: CompactionPlan) -> tuple[str, ...]:
@@ -247,7 +249,7 @@ def _scheduled(
     table: TableId,
     children: Sequence[ChildState],
     now_ms: int,
-) -> tuple[_Candidate | None, str]:
+) -> tuple[_CompactionCandidate | None, str]:
     run_ms = schedule_times.latest_run(
         schedule.cron, zone_of(policy, schedule), after_ms=state.since_ms, until_ms=now_ms
     )
@@ -261,7 +263,7 @@ def _scheduled(
     ready_ms, why, retries = _after_failed_run(children, state.line)
     passed = any(c.line != state.line and c.created_ms >= run_ms for c in children)
     child = ChildCompaction(name, state.line, spec, _what(state), run_ms, retries)
-    return _Candidate(child, state.type, ready_ms, why, run_ms, passed), ""
+    return _CompactionCandidate(child, state.type, ready_ms, why, run_ms, passed), ""
 
 
 def _what(state: ScheduleState) -> str:
@@ -318,7 +320,7 @@ def _blocker(first: ChildCompaction, children: Sequence[ChildState]) -> ChildSta
 def _expected(
     policy: AutomaticCompaction,
     children: Sequence[ChildState],
-    waiting: Sequence[_Candidate],
+    waiting: Sequence[_CompactionCandidate],
     states: Sequence[ScheduleState],
 ) -> tuple[int | None, str, str]:
     """The next start by the clock alone, what starts, and why it must wait."""

@@ -50,7 +50,7 @@ HISTORY = HistoryLimits()
 
 
 @dataclass(frozen=True, slots=True)
-class _Candidate:
+class _LogCandidate:
     """A merge or log compaction that may start at `ready_ms`, and why not earlier."""
 
     child: ChildCompaction
@@ -74,7 +74,7 @@ def decide_log(
         others: log compactions and merges of this table at work that users have created, as
             `LogCompaction/nightly`.
     """
-    found: list[_Candidate] = []
+    found: list[_LogCandidate] = []
     notes: list[str] = []
     if policy.merge is not None:
         _add(_merge(policy.merge, table, log, children), found, notes)
@@ -104,7 +104,7 @@ def decide_log(
     return AutoCompactionDecision((), delete, why=" ".join(notes), hold=hold)
 
 
-def _add(found: _Candidate | str, candidates: list[_Candidate], notes: list[str]) -> None:
+def _add(found: _LogCandidate | str, candidates: list[_LogCandidate], notes: list[str]) -> None:
     if isinstance(found, str):
         notes.append(found)
     else:
@@ -113,7 +113,7 @@ def _add(found: _Candidate | str, candidates: list[_Candidate], notes: list[str]
 
 def _merge(
     policy: AutomaticLogMerge, table: TableId, log: LogFacts, children: Sequence[ChildState]
-) -> _Candidate | str:
+) -> _LogCandidate | str:
     """A merge, or why the clock alone does not bring one."""
     running = unfinished(children, LOG_MERGE_LINE)
     if running is not None:
@@ -130,18 +130,18 @@ def _merge(
     else:
         due_ms = log.oldest_ms + policy.max_age
     if ready_ms >= due_ms:
-        return _Candidate(child, ready_ms, AutoCompactionWait.AFTER_FAILURE, why)
+        return _LogCandidate(child, ready_ms, AutoCompactionWait.AFTER_FAILURE, why)
     why = (
         f"{count} of maxBlocks ({policy.max_blocks}) and {size} bytes of maxBytes "
         f"({format_quantity(policy.max_bytes)}) are unmerged, the oldest for less than maxAge "
         f"({format_duration(policy.max_age)})."
     )
-    return _Candidate(child, due_ms, why=why)
+    return _LogCandidate(child, due_ms, why=why)
 
 
 def _compaction(
     policy: AutomaticLogCompaction, table: TableId, log: LogFacts, children: Sequence[ChildState]
-) -> _Candidate | str:
+) -> _LogCandidate | str:
     """A log compaction, or why the clock alone does not bring one."""
     running = unfinished(children, LOG_COMPACTION_LINE)
     if running is not None:
@@ -165,10 +165,10 @@ def _compaction(
     last_ms = max(counts.compacted_ms or 0, ended.last_ms if ended is not None else 0)
     free_ms = last_ms + policy.min_interval if last_ms else 0
     if ready_ms >= free_ms:
-        return _Candidate(child, ready_ms, AutoCompactionWait.AFTER_FAILURE, why)
+        return _LogCandidate(child, ready_ms, AutoCompactionWait.AFTER_FAILURE, why)
     interval = format_duration(policy.min_interval)
     why = f"The last log compaction is less than minInterval ({interval}) ago."
-    return _Candidate(child, free_ms, AutoCompactionWait.INTERVAL, why)
+    return _LogCandidate(child, free_ms, AutoCompactionWait.INTERVAL, why)
 
 
 def _next(

@@ -44,7 +44,7 @@ class TaskBlocks(WriterCommitMessage):
     query: str
 
 
-class BlockWriter:
+class AppendWriter:
     """Writes the rows of a task as blocks. Picklable."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
@@ -126,7 +126,7 @@ def _query() -> str:
     return (context.getLocalProperty(QUERY_ID) or "") if context is not None else ""
 
 
-class StreamWriter(BlockWriter, DataSourceStreamArrowWriter):
+class StreamWriter(AppendWriter, DataSourceStreamArrowWriter):
     """A micro-batch of a stream is one batch, under its number."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -139,7 +139,7 @@ class StreamWriter(BlockWriter, DataSourceStreamArrowWriter):
         """Deletes nothing: the commit may have been made."""
 
 
-class BatchWriter(BlockWriter, DataSourceArrowWriter):
+class BatchWriter(AppendWriter, DataSourceArrowWriter):
     """A write is one batch, under the number that the option `batch` gives."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:

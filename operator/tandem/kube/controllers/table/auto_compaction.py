@@ -34,7 +34,7 @@ _CALM_MOST_S = 60.0
 
 
 @dataclass(slots=True)
-class _Memory:
+class _CompactionMemory:
     """What is kept of one table between two calls.
 
     Attributes:
@@ -60,7 +60,7 @@ class AutoCompactionController:
 
     def __init__(self, context: OperatorContext) -> None:
         self._context = context
-        self._memories: WeakKeyDictionary[TableContext, _Memory] = WeakKeyDictionary()
+        self._memories: WeakKeyDictionary[TableContext, _CompactionMemory] = WeakKeyDictionary()
 
     async def __call__(
         self, table: TableContext, children: Sequence[CachedResource]
@@ -90,12 +90,12 @@ class AutoCompactionController:
             table.auto_compaction = AutoCompactionState(memory.hold, memory.next_ms)
         return memory.status, seconds_until(memory.wake_ms, now_ms)
 
-    def _memory(self, table: TableContext) -> _Memory:
+    def _memory(self, table: TableContext) -> _CompactionMemory:
         memory = self._memories.get(table)
         if memory is None:
             body = self._context.resource_cache.body(table.uid) or {}
             children = Children(self._context, table.uid, lambda line: line not in LOG_LINES)
-            memory = self._memories[table] = _Memory(remembered(body), children)
+            memory = self._memories[table] = _CompactionMemory(remembered(body), children)
             if "nextCompaction" in status_of(body):
                 memory.status = {"nextCompaction": status_of(body)["nextCompaction"]}
         return memory
@@ -106,7 +106,7 @@ class AutoCompactionController:
         resource: LakeTable,
         policy: AutomaticCompaction,
         snapshot: Snapshot,
-        memory: _Memory,
+        memory: _CompactionMemory,
         facts: tuple[ChildState, ...],
         now_ms: int,
     ) -> None:
