@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
 
 
 def number_rows(columns: Sequence[IntArray]) -> tuple[IntArray, IntArray]:

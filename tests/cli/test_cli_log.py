@@ -12,8 +12,9 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from cli.invoke import Tandem
-from tandem.delta.actions import CommitInfo, Json
+from tandem.delta.actions import CommitInfo
 from tandem.delta.log.delta_log import DeltaLog
+from tandem.json_types import Json
 from tandem.mergelog.create import ensure_log
 from tandem.mergelog.state.log_table import LogSettings, MergeLog
 from tandem.mergelog.writer import LogWriter

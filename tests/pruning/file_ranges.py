@@ -14,7 +14,7 @@ import pyarrow as pa
 from tandem.delta import schema, stats
 from tandem.delta.actions import AddFile
 from tandem.delta.log import files
-from tandem.pruning.bounds import BoolArray
+from tandem.distinct import BoolArray
 from tandem.pruning.files import FileBounds, bounds_of
 from tandem.pruning.predicate import columns_of, may_match
 from tandem.statements.tree import Expr

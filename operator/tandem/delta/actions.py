@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-Json = dict[str, Any]
-
 
 @dataclass(frozen=True, slots=True)
 class DeletionVector:

@@ -19,11 +19,11 @@ from tandem.delta.datafiles.reader import DataFileReader, arrow_schema
 from tandem.delta.log.files import to_adds
 from tandem.delta.log.snapshot import Snapshot
 from tandem.delta.scan import RowFilter, check_rows, named_columns, table_format
-from tandem.distinct import IntArray
+from tandem.distinct import BoolArray, IntArray
 from tandem.mergelog.rows.blocks import read_block
 from tandem.mergelog.rows.parts import MEMORY
 from tandem.mergelog.rows.pruned import may_hold
-from tandem.mergelog.rows.records import BoolArray, Overlay, Records
+from tandem.mergelog.rows.records import Overlay, Records
 from tandem.mergelog.rows.winners import MatchedRows, WinnerPasses, match
 from tandem.mergelog.state.base_history import BaseHistory, require_same_table
 from tandem.mergelog.state.log_table import (

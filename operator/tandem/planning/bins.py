@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from tandem.distinct import IntArray
+from tandem.distinct import BoolArray, IntArray
 from tandem.planning.model import Bin
-from tandem.pruning.bounds import BoolArray
 from tandem.timeline.chunks import ALWAYS, TimeInterval, components
 from tandem.timeline.file_columns import Partition
 from tandem.timeline.segment_files import SegmentFile, SegmentFiles

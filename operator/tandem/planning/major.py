@@ -13,11 +13,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tandem.distinct import IntArray
+from tandem.distinct import BoolArray, IntArray
 from tandem.planning.layout import bins_of, may_gain, rewrite_criterion
 from tandem.planning.model import CompactionRequest, SegmentRun
 from tandem.planning.runs import build_run
-from tandem.pruning.bounds import BoolArray
 from tandem.timeline.segments import Segments
 
 

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tandem.distinct import IntArray
-from tandem.pruning.bounds import BoolArray
+from tandem.distinct import BoolArray, IntArray
 from tandem.timeline.segment_files import SegmentFiles
 from tandem.timeline.segments import SegmentColumns
 

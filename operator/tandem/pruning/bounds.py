@@ -28,11 +28,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tandem.distinct import BoolArray
 from tandem.pruning import times
 from tandem.pruning.constants import FLOATING, INTEGRAL, MOMENTS
 from tandem.statements.types import SqlType, as_decimal
-
-BoolArray = npt.NDArray[np.bool_]
 
 CUT_STRING: Final = 32
 """Delta truncates strings to this length. Writers should raise a maximum that they truncate, but

@@ -18,9 +18,9 @@ import pyarrow.compute as pc
 from tandem.delta import stats as stats_
 from tandem.delta.partition_text import to_scalar
 from tandem.delta.schema import PrimitiveType, StructType
+from tandem.distinct import BoolArray
 from tandem.errors import CorruptLog
 from tandem.pruning.bounds import (
-    BoolArray,
     ColumnBounds,
     PartitionBounds,
     StatisticsBounds,

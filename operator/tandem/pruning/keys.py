@@ -10,7 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tandem.pruning.bounds import BoolArray, SortedKeys
+from tandem.distinct import BoolArray
+from tandem.pruning.bounds import SortedKeys
 from tandem.pruning.files import FileBounds
 from tandem.statements.types import SqlType
 

@@ -13,7 +13,8 @@ from typing import Final
 
 import numpy as np
 
-from tandem.pruning.bounds import BoolArray, ColumnBounds
+from tandem.distinct import BoolArray
+from tandem.pruning.bounds import ColumnBounds
 from tandem.pruning.constants import FLOATING, comparable_constant
 from tandem.pruning.files import FileBounds
 from tandem.statements import tree

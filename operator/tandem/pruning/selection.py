@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from tandem.delta.log.snapshot import Snapshot
-from tandem.pruning.bounds import BoolArray
+from tandem.distinct import BoolArray
 from tandem.pruning.files import bounds_of
 from tandem.pruning.keys import Keys
 from tandem.pruning.predicate import columns_of, may_match

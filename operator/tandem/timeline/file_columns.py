@@ -13,8 +13,7 @@ import pyarrow.compute as pc
 from tandem.delta import stats as stats_
 from tandem.delta.actions import AddFile
 from tandem.delta.log import files as files_
-from tandem.distinct import IntArray, number_rows
-from tandem.pruning.bounds import BoolArray
+from tandem.distinct import BoolArray, IntArray, number_rows
 from tandem.timeline.chunks import TimeColumn, TimeInterval
 from tandem.timeline.file_intervals import FileIntervals, file_intervals
 

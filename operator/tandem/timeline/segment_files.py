@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tandem.delta.actions import AddFile
-from tandem.distinct import IntArray
-from tandem.pruning.bounds import BoolArray
+from tandem.distinct import BoolArray, IntArray
 from tandem.timeline.chunks import TimeInterval
 from tandem.timeline.file_columns import FileColumns, PartitionValues
 

@@ -28,6 +28,7 @@ from tandem.errors import (
     ReferenceNotFound,
     TandemError,
 )
+from tandem.json_types import Json
 from tandem.kube.client.api import (
     Api,
     ApiError,
@@ -39,7 +40,6 @@ from tandem.kube.client.api import (
     Unavailable,
 )
 from tandem.kube.client.credentials import AUTHORIZATION, Credentials, LogIn, Login, usual_files
-from tandem.kube.client.json_depth import Json
 from tandem.spec.common import GROUP
 
 _T = TypeVar("_T")

@@ -23,7 +23,7 @@ from tandem.cli.kubectl.output.render import ago, plain, shown, time_text
 from tandem.cli.kubectl.read_commands import now_ms
 from tandem.cli.output import Output, human_bytes, print_data
 from tandem.errors import InvalidSpec, ReferenceNotFound, TandemError
-from tandem.kube.client.json_depth import Json
+from tandem.json_types import Json
 from tandem.kube.client.kinds import TABLE_KIND, path, spec_of, status_of
 from tandem.spec import LakeTable, load
 from tandem.spec.common import API_VERSION

@@ -13,8 +13,8 @@ from typing import Any
 
 from tandem.cli.kubectl.access import Access
 from tandem.errors import AccessDenied, InvalidSpec, TandemError
+from tandem.json_types import Json
 from tandem.kube.client.api import ResourcePath
-from tandem.kube.client.json_depth import Json
 from tandem.kube.client.kinds import TABLE_KIND, path
 from tandem.spec.common import GROUP, OPERATIONS
 from tandem.spec.status import Phase

@@ -28,7 +28,7 @@ from tandem.cli.kubectl.output.render import shown
 from tandem.cli.output import Output, print_data
 from tandem.cli.output import table_of as table
 from tandem.errors import AccessDenied, TandemError
-from tandem.kube.client.json_depth import Json
+from tandem.json_types import Json
 from tandem.kube.client.kinds import is_plan_copy, status_of
 from tandem.spec.common import GROUP
 from tandem.spec.status import ENDED

@@ -31,8 +31,8 @@ from tandem.cli.kubectl.output.overview import id_of, namespace_of
 from tandem.cli.kubectl.output.redact import Redactor
 from tandem.cli.kubectl.read_commands import now_ms
 from tandem.errors import AccessDenied, InvalidSpec, TandemError
+from tandem.json_types import Json
 from tandem.kube.client.api import ResourcePath
-from tandem.kube.client.json_depth import Json
 from tandem.kube.client.kinds import status_of
 from tandem.spec.common import GROUP, plural
 from tandem.spec.labels import MANAGED_BY, PREFIX, TABLE_LABEL

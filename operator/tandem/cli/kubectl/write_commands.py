@@ -16,8 +16,8 @@ from tandem.cli.kubectl.output.render import plain
 from tandem.cli.kubectl.output.result_line import result_line
 from tandem.cli.kubectl.read_commands import now_ms
 from tandem.errors import InvalidSpec
+from tandem.json_types import Json
 from tandem.kube.client.api import ResourcePath
-from tandem.kube.client.json_depth import Json
 from tandem.kube.client.kinds import TABLE_KIND, is_active, path, spec_of, status_of
 from tandem.spec.labels import RETRY_ANNOTATION
 from tandem.spec.remedies import remedy

@@ -16,7 +16,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tandem.delta.actions import Action, AddFile, Json, RemoveFile
+from tandem.delta.actions import Action, AddFile, RemoveFile
 from tandem.delta.calendar import python_values
 from tandem.delta.datafiles.times import ExactParquetFile
 from tandem.delta.log import codec, files, names
@@ -24,6 +24,7 @@ from tandem.delta.log.listing import Checkpoint
 from tandem.delta.log.replay import EMPTY, Replay, fold_actions
 from tandem.delta.values import partition_texts, to_json_value
 from tandem.errors import CorruptLog, ObjectNotFound
+from tandem.json_types import Json
 from tandem.storage.store import Store
 
 _SMALL = ("protocol", "metaData", "txn", "domainMetadata", "sidecar")

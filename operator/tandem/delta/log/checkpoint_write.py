@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tandem.delta.actions import Json, Metadata, Protocol, RemoveFile
+from tandem.delta.actions import Metadata, Protocol, RemoveFile
 from tandem.delta.log import checkpoint_read, codec, files, names
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.listing import read_hint, read_log
@@ -24,6 +24,7 @@ from tandem.delta.log.snapshot import Snapshot
 from tandem.delta.properties import flag, tombstone_retention_ms
 from tandem.delta.protocol import FEATURES, writer_features
 from tandem.errors import CorruptLog
+from tandem.json_types import Json
 from tandem.storage.store import Store
 
 _TXN = pa.struct([("appId", pa.string()), ("version", pa.int64()), ("lastUpdated", pa.int64())])

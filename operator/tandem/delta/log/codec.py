@@ -18,13 +18,13 @@ from tandem.delta.actions import (
     CommitInfo,
     DeletionVector,
     DomainMetadata,
-    Json,
     Metadata,
     Protocol,
     RemoveFile,
     Txn,
 )
 from tandem.errors import CorruptLog
+from tandem.json_types import Json
 
 _ADD_FIELDS = frozenset(
     [

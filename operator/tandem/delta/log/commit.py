@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from tandem import __version__
-from tandem.delta.actions import AddFile, CommitInfo, Json, RemoveFile
+from tandem.delta.actions import AddFile, CommitInfo, RemoveFile
 from tandem.delta.log.snapshot import Snapshot, in_commit_timestamps
+from tandem.json_types import Json
 
 ENGINE = f"tandem/{__version__}"
 

@@ -18,10 +18,10 @@ from urllib.parse import quote
 import aiohttp
 from kubernetes.aio.config import ConfigException
 
+from tandem.json_types import Json
 from tandem.kube.client import json_depth
 from tandem.kube.client.connections import Connections, SocketTracker
 from tandem.kube.client.credentials import Credentials, LogIn, Login
-from tandem.kube.client.json_depth import Json
 
 _BACKOFF_S = (0.1, 0.3, 0.7, 1.5, 3.0, 5.0)
 _FORBIDDEN_S = 10.0

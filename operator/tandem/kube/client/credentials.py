@@ -33,7 +33,7 @@ from kubernetes.aio.config.incluster_config import SERVICE_TOKEN_FILENAME
 from kubernetes.aio.config.kube_config import KubeConfigMerger
 
 from tandem.errors import AccessDenied, InvalidSpec
-from tandem.kube.client.json_depth import Json
+from tandem.json_types import Json
 
 AUTHORIZATION: Final = "BearerToken"
 """The key under which the package keeps the header `Authorization`, of any scheme."""

@@ -12,8 +12,9 @@ import json
 import sys
 from typing import Any, Final
 
-Json = dict[str, Any]
-"""An object, as the API server gives and takes it."""
+from tandem.json_types import Json
+
+__all__ = ["CUT", "MOST_LEVELS", "Json", "loads"]
 
 MOST_LEVELS: Final = 150
 """Deeper than any known object, including schemas."""

@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator
 
 import aiohttp
 
+from tandem.json_types import Json
 from tandem.kube.client.api import Api, ApiError, Gone, ResourcePath
-from tandem.kube.client.json_depth import Json
 
 SYNCED = "SYNCED"
 """The type of the event after every whole listing; its object is empty."""

@@ -21,6 +21,7 @@ import structlog
 
 from tandem.errors import TandemError
 from tandem.jobs.runner import JobPhase, JobRunner, JobStatus
+from tandem.json_types import Json
 from tandem.kube.client.api import (
     Api,
     ApiError,
@@ -30,7 +31,6 @@ from tandem.kube.client.api import (
     ResourcePath,
     Unavailable,
 )
-from tandem.kube.client.json_depth import Json
 from tandem.kube.dev.request import InvalidApplication, request_of, secrets_of
 from tandem.spark.application import status as states
 from tandem.spark.application.status import driver_pod_name, state_of

@@ -20,8 +20,8 @@ from typing import Any
 
 from tandem.errors import AccessDenied, ClusterUnavailable, SparkMissing
 from tandem.jobs.runner import JobRunner
+from tandem.json_types import Json
 from tandem.kube.client.api import Api, Forbidden, NotFound, ResourcePath, Unavailable
-from tandem.kube.client.json_depth import Json
 from tandem.kube.client.watch import SYNCED, follow
 from tandem.kube.dev.application import APPLICATIONS, ApplicationController, JobHost, ttl_s
 from tandem.spark.application.status import FINISHED, state_of

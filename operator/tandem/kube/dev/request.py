@@ -21,8 +21,8 @@ import structlog
 
 from tandem.jobs.formats import APPS
 from tandem.jobs.runner import JobRequest
+from tandem.json_types import Json
 from tandem.kube.client.api import Api, ApiError, ResourcePath
-from tandem.kube.client.json_depth import Json
 from tandem.spec.labels import ATTEMPT_LABEL, INPUT_BYTES_ANNOTATION, OPERATION_LABEL
 
 _log = structlog.get_logger("tandem.kube.dev.controller")

@@ -8,7 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tandem.delta.log.snapshot import Snapshot
-from tandem.mergelog.rows.records import BoolArray, Records
+from tandem.distinct import BoolArray
+from tandem.mergelog.rows.records import Records
 from tandem.mergelog.state.log_table import LogSettings
 from tandem.pruning.files import bounds_of
 from tandem.pruning.keys import keys_of

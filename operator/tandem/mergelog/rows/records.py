@@ -12,13 +12,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tandem.distinct import IntArray, number_rows
-
-BoolArray = npt.NDArray[np.bool_]
+from tandem.distinct import BoolArray, IntArray, number_rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,10 @@ import numpy as np
 from pyroaring import BitMap64
 
 from tandem.delta.datafiles.reader import DataFileReader, TableFormat, arrow_schema
-from tandem.distinct import IntArray
+from tandem.distinct import BoolArray, IntArray
 from tandem.mergelog.rows.blocks import read_block, records_of
 from tandem.mergelog.rows.parts import MOST_PARTS, parts_of_keys
 from tandem.mergelog.rows.records import (
-    BoolArray,
     Overlay,
     Records,
     concatenate,

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from tandem.errors import InvalidSpec
 from tandem.jobs.runner import JobRequest, JobStatus
+from tandem.json_types import Json
 from tandem.spark.application import template as templates
 from tandem.spark.application.pods import SECURITY, complete_pods
 from tandem.spark.application.policy import TemplatePolicy, require_listed, require_restricted
@@ -36,7 +37,6 @@ from tandem.spark.application.status import (
     needs_pod,
     state_of,
 )
-from tandem.spark.application.template import Json
 from tandem.spark.runtime.session import SHORT_JOB_BYTES, session_conf
 from tandem.spec.common import API_VERSION
 from tandem.spec.labels import (

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from tandem.json_types import Json
 from tandem.spark.application import template as templates
 from tandem.spark.application.status import DRIVER_CONTAINER, EXECUTOR_CONTAINER
-from tandem.spark.application.template import Json
 
 SECURITY: Final[Json] = {
     "runAsNonRoot": True,

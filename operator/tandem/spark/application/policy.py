@@ -20,9 +20,8 @@ from enum import StrEnum
 from typing import Any, Final
 
 from tandem.errors import InvalidSpec
+from tandem.json_types import JsonMapping
 from tandem.spark.application.setting_checks import OPTION, VALUE, unlisted
-
-JsonMapping = Mapping[str, Any]
 
 
 class TemplatePolicy(StrEnum):

@@ -13,9 +13,9 @@ from typing import Any, Protocol
 
 from tandem import __version__
 from tandem.jobs.runner import JobRequest, JobStatus
+from tandem.json_types import Json
 from tandem.spark.application.policy import TemplatePolicy
 from tandem.spark.application.status import DriverTimeouts
-from tandem.spark.application.template import Json
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from tandem.errors import InvalidSpec
+from tandem.json_types import Json
 from tandem.spark.application.arguments import shown, wrong_texts
 from tandem.spark.runtime.session import session_conf
 from tandem.spec.labels import MANAGED_BY, PREFIX
-
-Json = dict[str, Any]
 
 OURS: Final = (
     "apiVersion",

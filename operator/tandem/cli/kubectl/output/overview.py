@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tandem.errors import Reason
-from tandem.kube.client.json_depth import Json
+from tandem.json_types import Json
 from tandem.kube.client.kinds import (
     TABLE_KIND,
     Body,

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
@@ -14,9 +13,9 @@ from rich.text import Text
 
 from tandem.cli.kubectl.output.overview import milliseconds
 from tandem.cli.output import PIPE_WIDTH, human_bytes, table_of, write
+from tandem.json_types import JsonMapping
 from tandem.operations.report.status import duration_in_words
 
-JsonMapping = Mapping[str, Any]
 _BAR = 20
 _LOCKED = 4
 """So many segments of a lock are shown; `-o json` has more."""

@@ -29,6 +29,7 @@ from tandem.errors import (
     SparkMissing,
 )
 from tandem.jobs.runner import JobPhase, JobRequest, JobStatus
+from tandem.json_types import Json
 from tandem.kube.client.api import (
     Api,
     ApiError,
@@ -39,7 +40,6 @@ from tandem.kube.client.api import (
     ResourcePath,
     Unavailable,
 )
-from tandem.kube.client.json_depth import Json
 from tandem.spark.application.manifest import ApplicationBuilder, JobPlacement
 from tandem.spark.application.status import FINISHED, state_of
 from tandem.spec.labels import LOG_ANNOTATION
