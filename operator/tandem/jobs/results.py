@@ -56,7 +56,7 @@ class JobResult(Format):
     `output: int32` (index into `outputs`, null for deletes), `output_position: int64`,
     sorted by (input, position). A merge lists its `fresh` outputs after all others, and may
     have both deletes and updates; with columns `source_1` and `source_2: int64`, two hashes of
-    the source row that matched (null for none), it tells of rows that matched and stay, too:
+    the source row that matched (null for none), it lists rows that matched and stay, too:
     their `output` is -2. `rows_read` counts live rows read, `rows_written` rows in
     outputs. `source` is an Arrow IPC file with the columns of a merge's source that the merge
     reads: all rows of a small one, with `SOURCE_IDS` where matches are recorded, else one row of

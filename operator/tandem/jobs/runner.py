@@ -24,8 +24,8 @@ class JobPhase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """`message` is one line for people; `log` says where the whole output is. `reason` tells
-    failures apart, as far as the runner can; `transient` says whether another attempt may help
+    """`message` is one line for people; `log` says where the whole output is. `reason` is the
+    failure, as far as the runner knows it; `transient` says whether another attempt may help
     (of a job that failed)."""
 
     phase: JobPhase

@@ -38,7 +38,7 @@ class LogReader:
         has no log.
 
         Args:
-            thoroughly: list the log, which may have been made again, and not only look for the
+            thoroughly: list the log, which may have been recreated, and not only look for the
                 next commit.
         Raises: UnsupportedFeature, CorruptLog, StorageError.
         """
@@ -113,7 +113,7 @@ class LogReader:
         if known and first >= self._from and known[-1].version <= last:
             first = max(known[-1].version + 1, first)
         else:
-            # At first, after a restore, or the log was made again.
+            # At first, after a restore, or the log was recreated.
             known, self._from = (), first
         try:
             commits = self._log.log.commits(first, last)

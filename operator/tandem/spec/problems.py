@@ -1,7 +1,7 @@
 """Turns what pydantic found wrong into `InvalidSpec`: resource, field, found, expected, remedy.
 
 All problems of all resources are reported together, so that one run of the command shows
-everything there is to mend.
+everything there is to fix.
 """
 
 from __future__ import annotations

@@ -146,9 +146,9 @@ class Access:
     def _doing(
         self, verb: str, path: ResourcePath, sub: str = ""
     ) -> Callable[[Awaitable[_T]], Awaitable[_T]]:
-        async def call(asked: Awaitable[_T]) -> _T:
+        async def call(request: Awaitable[_T]) -> _T:
             try:
-                return await asked
+                return await request
             except ApiError as error:
                 raise in_words(error, verb, path, sub, server=self.server) from error
 

@@ -41,8 +41,8 @@ def _names(typed: typer.Context, kind: str) -> list[str]:
     from tandem.errors import TandemError
     from tandem.kube.client.kinds import path
 
-    async def work(asked: access.Access) -> list[str]:
-        found = await asked.list(path(kind, asked.namespace))
+    async def work(user: access.Access) -> list[str]:
+        found = await user.list(path(kind, user.namespace))
         return sorted(str(item["metadata"]["name"]) for item in found)
 
     try:

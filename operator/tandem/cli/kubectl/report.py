@@ -69,10 +69,10 @@ class Bundle:
         """Add data, as YAML, or a text."""
         self.files[name] = content
 
-    async def reading(self, what: str, asked: Awaitable[_T]) -> _T | None:
+    async def reading(self, what: str, pending: Awaitable[_T]) -> _T | None:
         """The result of a read; None if it fails, which is noted."""
         try:
-            return await asked
+            return await pending
         except TandemError as error:
             self.missing.append({"what": what, "why": error.message, "reason": str(error.reason)})
             return None
@@ -166,8 +166,8 @@ async def collect(access: Access, bundle: Bundle, table: str | None, log_lines: 
 
 async def _resources(access: Access, bundle: Bundle, table: str | None) -> None:
     tables = await bundle.reading("LakeTables", queries.tables(access, table)) or []
-    asked = queries.operations(access, table, ended_well=True)
-    operations = await bundle.reading("operations", asked) or []
+    pending = queries.operations(access, table, ended_well=True)
+    operations = await bundle.reading("operations", pending) or []
     operations.sort(key=lambda o: str(o["metadata"].get("creationTimestamp")), reverse=True)
     if len(operations) > _MOST_OPERATIONS:
         left = len(operations) - _MOST_OPERATIONS
@@ -220,14 +220,14 @@ async def _logs(
 ) -> None:
     if not lines:
         return
-    asked = []
+    pending = []
     for pod in pods:
         metadata = pod["metadata"]
         where = _PODS.at(metadata["namespace"], metadata["name"])
         for container in status_of(pod).get("containerStatuses") or ():
-            asked.append((where, str(container["name"]), False))
+            pending.append((where, str(container["name"]), False))
             if container.get("restartCount"):
-                asked.append((where, str(container["name"]), True))
+                pending.append((where, str(container["name"]), True))
 
     async def one(where: ResourcePath, container: str, previous: bool) -> None:
         query = {"container": container, "tailLines": str(lines), "timestamps": "true"}
@@ -239,7 +239,7 @@ async def _logs(
         if text is not None:
             bundle.add(name, text)
 
-    await asyncio.gather(*(one(*item) for item in asked))
+    await asyncio.gather(*(one(*item) for item in pending))
 
 
 def pod_state(pod: Mapping[str, Any]) -> Json:
@@ -302,8 +302,8 @@ async def _operator(access: Access, bundle: Bundle, log_lines: int) -> None:
         *(page(pod, name) for pod in pods for name in ("healthz", "metrics")),
     )
     for namespace in sorted({pod["metadata"]["namespace"] for pod in pods}):
-        asked = access.list(_DEPLOYMENTS.at(namespace), labels=queries.OPERATOR_LABELS)
-        for deployment in await bundle.reading("the operator's Deployment", asked) or ():
+        pending = access.list(_DEPLOYMENTS.at(namespace), labels=queries.OPERATOR_LABELS)
+        for deployment in await bundle.reading("the operator's Deployment", pending) or ():
             bundle.add("operator/deployment.yaml", bundle.redactor.clean(deployment))
 
 

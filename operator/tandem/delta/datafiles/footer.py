@@ -58,8 +58,8 @@ class TailBuffer(io.RawIOBase):
     def hold(self) -> None:
         self._held = bytearray()
 
-    def release(self, mend: Callable[[bytes], bytes]) -> None:
-        """Pass on the buffered bytes, which must end with a footer, with `mend` applied to the
+    def release(self, amend: Callable[[bytes], bytes]) -> None:
+        """Pass on the buffered bytes, which must end with a footer, with `amend` applied to the
         footer. Raises: ValueError."""
         held, self._held = bytes(self._held or b""), None
         if held[-len(_MAGIC) :] != _MAGIC:
@@ -68,7 +68,7 @@ class TailBuffer(io.RawIOBase):
         start = end - int.from_bytes(held[end : end + _LENGTH], "little")
         if start < 0:
             raise ValueError(f"a footer begins {-start} bytes before the buffered part of its file")
-        footer = mend(held[start:end])
+        footer = amend(held[start:end])
         length = len(footer).to_bytes(_LENGTH, "little")
         self._sink.write(held[:start] + footer + length + _MAGIC)
 
@@ -88,22 +88,22 @@ def with_floats(footer: bytes, floats: FloatBounds) -> bytes:
             raise ValueError(f"{len(parts)} row groups were written, expected {len(floats.groups)}")
         found = zip(parts, floats.groups, strict=True)
         return head + b"".join(
-            _mend_struct(part, _ROW_GROUP_COLUMNS, partial(_mend_columns, seen=seen))
+            _amend_struct(part, _ROW_GROUP_COLUMNS, partial(_amend_columns, seen=seen))
             for part, seen in found
         )
 
-    return _mend_struct(footer, _FILE_ROW_GROUPS, groups)
+    return _amend_struct(footer, _FILE_ROW_GROUPS, groups)
 
 
-def _mend_columns(data: bytes, seen: Mapping[int, FloatStatistics]) -> bytes:
+def _amend_columns(data: bytes, seen: Mapping[int, FloatStatistics]) -> bytes:
     parts, head = _structs(data)
     return head + b"".join(
-        _mend_struct(part, _CHUNK_METADATA, partial(_mend_column, seen=seen.get(index)))
+        _amend_struct(part, _CHUNK_METADATA, partial(_amend_column, seen=seen.get(index)))
         for index, part in enumerate(parts)
     )
 
 
-def _mend_column(data: bytes, seen: FloatStatistics | None) -> bytes:
+def _amend_column(data: bytes, seen: FloatStatistics | None) -> bytes:
     fields, _ = _fields(data, 0)
     [type_] = [_unzigzag(_varint(f.value, 0)[0]) for f in fields if f.id == _COLUMN_TYPE]
     if type_ not in _FORMS:
@@ -135,9 +135,9 @@ class _Field:
     value: bytes
 
 
-def _mend_struct(data: bytes, id_: int, mend: Callable[[bytes], bytes]) -> bytes:
+def _amend_struct(data: bytes, id_: int, amend: Callable[[bytes], bytes]) -> bytes:
     fields, _ = _fields(data, 0)
-    return _struct([_Field(f.id, f.type, mend(f.value)) if f.id == id_ else f for f in fields])
+    return _struct([_Field(f.id, f.type, amend(f.value)) if f.id == id_ else f for f in fields])
 
 
 def _structs(data: bytes) -> tuple[list[bytes], bytes]:

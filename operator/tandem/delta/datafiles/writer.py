@@ -75,16 +75,16 @@ class _Compression:
 
 def codec_of(configuration: Mapping[str, str]) -> str:
     """pyarrow's name of the codec that a table's properties set. Raises: UnsupportedFeature."""
-    asked = configuration.get(CODEC, DEFAULT_CODEC).lower()
-    if asked not in _CODECS:
+    codec = configuration.get(CODEC, DEFAULT_CODEC).lower()
+    if codec not in _CODECS:
         raise UnsupportedFeature(
             "the table asks for a Parquet codec that Tandem does not write",
             field=f"metaData.configuration.{CODEC}",
-            found=asked,
+            found=codec,
             expected=", ".join(sorted(_CODECS)),
             remedy=f"Set {CODEC} to one of them",
         )
-    return _CODECS[asked]
+    return _CODECS[codec]
 
 
 class ParquetDataWriter:

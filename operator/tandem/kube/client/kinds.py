@@ -50,8 +50,8 @@ def spec_of(body: Body) -> Mapping[str, Any]:
 
 def retry_requested(body: Body) -> str:
     """The value of the annotation that has not been answered yet, or ""."""
-    asked = (body["metadata"].get("annotations") or {}).get(RETRY_ANNOTATION, "")
-    return asked if asked and asked != status_of(body).get("observedRetry") else ""
+    requested = (body["metadata"].get("annotations") or {}).get(RETRY_ANNOTATION, "")
+    return requested if requested and requested != status_of(body).get("observedRetry") else ""
 
 
 def is_deleting(body: Body) -> bool:

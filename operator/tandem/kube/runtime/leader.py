@@ -148,13 +148,13 @@ class Leadership:
             )
 
         while self.leads:
-            asked = self._loop.time()
+            sent = self._loop.time()
             try:
                 if not await self._call(look):
                     _log.error("no longer the leader: another operator took over")
                     break
                 if self.leads:
-                    self._seen = asked
+                    self._seen = sent
             except LocksUnavailable as error:
                 _log.warning("the lock store is unavailable", problem=str(error))
             await asyncio.sleep(_LOOK_S)
@@ -175,10 +175,10 @@ class Leadership:
             _log.warning("resigned, but the lock store did not answer", problem=str(error))
 
     async def _wait(self, operation: str) -> None:
-        def tell() -> None:
+        def notify() -> None:
             self._loop.call_soon_threadsafe(self._wake.set)
 
-        end = await self._call(lambda: self._locks.watch(self._table, operation, tell))
+        end = await self._call(lambda: self._locks.watch(self._table, operation, notify))
         try:
             async with asyncio.timeout(_WAIT_S):
                 await self._wake.wait()

@@ -41,13 +41,13 @@ class Workers(ThreadPoolExecutor):
 
     def submit(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
         context = contextvars.copy_context()
-        asked = time.perf_counter()
+        submitted = time.perf_counter()
 
         def work() -> _T:
             with self._counting:
                 self._waiting -= 1
                 self._busy += 1
-            self._metrics.worker_wait.observe(time.perf_counter() - asked)
+            self._metrics.worker_wait.observe(time.perf_counter() - submitted)
             try:
                 return context.run(fn, *args, **kwargs)
             except BaseException as error:

@@ -44,7 +44,7 @@ class ViewVersion:
         version: of the base table.
         instant: the version of the log, -1 to leave it out.
         table_id: the id of the base table.
-        log_id: the id of the log. One that was made again has other records under the same number.
+        log_id: the id of the log. A recreated log has other records under the same number.
         schema_string: the columns of the base table.
         memory: bytes that the index of the log may take.
     """

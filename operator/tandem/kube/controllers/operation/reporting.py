@@ -112,8 +112,8 @@ class Reporter:
         seconds = _duration_s(status)
         kind, namespace, name = key_of(self.body)
         self._context.metrics.operation_ended(kind, status, seconds)
-        tell = _log.warning if status.phase is Phase.FAILED else _log.info
-        tell(
+        write_log = _log.warning if status.phase is Phase.FAILED else _log.info
+        write_log(
             "ended",
             kind=kind,
             namespace=namespace,

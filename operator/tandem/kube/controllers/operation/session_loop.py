@@ -129,11 +129,11 @@ class SessionLoop:
             return
         location, operation = self._session.location, self._session.acting.operation_id
 
-        def tell() -> None:
+        def notify() -> None:
             self._call_soon(wake.set)
 
         try:
-            end = await self._in_thread(lambda: self._locks.watch(location, operation, tell))
+            end = await self._in_thread(lambda: self._locks.watch(location, operation, notify))
         except LocksUnavailable:
             await self._sleep(_LOCK_PAUSE_S)
             return
