@@ -180,7 +180,7 @@ def test_A5_an_operator_that_starts_waits_until_it_has_seen_all_children(stage: 
     async def play() -> None:
         await stage.look()
         (name,) = stage.server.objects
-        status = {"nextCompaction": {"why": "as it was"}}
+        before = {"nextCompaction": {"why": "as it was"}}
         other = Stage(stage.lake, server=stage.server)
         other.resource_cache.update(
             {
@@ -191,11 +191,11 @@ def test_A5_an_operator_that_starts_waits_until_it_has_seen_all_children(stage: 
                     "uid": "uid-1",
                     "resourceVersion": "1",
                 },
-                "status": status,
+                "status": before,
             }
         )
         for _ in range(3):
-            assert await other.look() == (status["nextCompaction"], 1.0)
+            assert await other.look() == (before["nextCompaction"], 1.0)
         other.know({"phase": "Running", "plan": {"segments": ["0"]}})
         status, _ = await other.look()
         assert status["why"] == f"TableCompaction/{name} is at work."
