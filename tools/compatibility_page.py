@@ -20,7 +20,7 @@ UNTRIED = "nothing"
 FOREIGN_FIRST, OURS_FIRST = "foreign first", "ours first"
 
 INTRODUCTION = """\
-# Beside other writers
+# Alongside other writers
 
 {note}`make matrix` runs real foreign writers (`deltalake` 1.6 and Spark + Delta 4.4, in separate
 processes) alongside each operation of Tandem ({ours}),

@@ -48,7 +48,7 @@ def test_states() -> None:
 
 def test_reserved_template_paths() -> None:
     pinned = {f"spec.sparkConf.{key}" for key in session_conf()}
-    written = [path for path, _ in table("What a template may say")]
+    written = [path for path, _ in table("What a template may set")]
     assert written == [path for path in OURS if path not in pinned] + ["spec.sparkConf.<pinned>"]
 
 
