@@ -64,7 +64,7 @@ class Plan(StatusModel):
     statement: str | None = None
     """The canonical statement."""
     first: str | None = None
-    """What runs before it; the plan is then made again."""
+    """What runs first; the operation is then planned again."""
 
 
 class RowsAffected(StatusModel):
