@@ -103,7 +103,7 @@ ENGINE = (
     ),
     Mutant(
         "cleans-before-abandoning",
-        "I-5: files go only after the attempt's death is in the log",
+        "I-5: files are deleted only after the attempt's death is in the log",
         "operations/machine/transitions.py",
         "GIVE_UP = (Point.STOP_JOB, Point.ABANDON_ATTEMPT, Point.CLEAN_ATTEMPT)",
         "GIVE_UP = (Point.STOP_JOB, Point.CLEAN_ATTEMPT)",
@@ -111,7 +111,7 @@ ENGINE = (
     ),
     Mutant(
         "cleans-what-it-committed",
-        "I-5: of a committed attempt only what its commit does not name goes",
+        "I-5: of a committed attempt, only what its commit does not name is deleted",
         "operations/attempt/garbage.py",
         "store.delete_prefix(folder, keep=used)",
         "store.delete_prefix(folder)",
@@ -170,7 +170,7 @@ ENGINE = (
     ),
     Mutant(
         "stale-plan",
-        "I-28: after a wait for locks, the plan is made again",
+        "I-28: after a wait for locks, the operation plans again",
         "operations/machine/execution.py",
         "    if before.waited:\n"
         "        # The holder before us may have changed what we planned on (I-28).\n"
@@ -265,7 +265,7 @@ ENGINE = (
     # Locks.
     Mutant(
         "locks-two-rewrites",
-        "locks: Rewrite beside Rewrite; C10",
+        "locks: Rewrite alongside Rewrite; C10",
         "locks/conflicts.py",
         "Mode.REWRITE:           (_YES,   _YES,   _NO,    _NO,    _NO),",
         "Mode.REWRITE:           (_YES,   _YES,   _YES,   _NO,    _NO),",
@@ -273,7 +273,7 @@ ENGINE = (
     ),
     Mutant(
         "locks-writer-waits",
-        "locks: Update beside Rewrite; Z12",
+        "locks: Update alongside Rewrite; Z12",
         "locks/conflicts.py",
         "Mode.UPDATE:            (_YES,   _ROWS,  _YES,   _NO,    _NO),",
         "Mode.UPDATE:            (_YES,   _ROWS,  _NO,    _NO,    _NO),",
@@ -329,7 +329,7 @@ ENGINE = (
     ),
     Mutant(
         "locks-stranger-releases",
-        "I-22: only the owner lets go",
+        "I-22: only the owner releases a lock",
         "locks/memory.py",
         "            if mine is not None and mine.request.owner == owner:\n"
         "                del entries[operation]",

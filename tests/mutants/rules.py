@@ -88,7 +88,7 @@ RULES = (
     ),
     Mutant(
         "rewrite-remaps-everything",
-        "I-17: rows deleted before the read version are nowhere",
+        "I-17: rows deleted before the read version have no new position",
         "reconcile/rewrite.py",
         "since = now.dead - file.dead_at_read",
         "since = now.dead",
@@ -162,7 +162,7 @@ RULES = (
     ),
     Mutant(
         "attempts-any-smaller",
-        "statements: rounds of ever as many rows end",
+        "statements: rounds that never get smaller end",
         "reconcile/attempts.py",
         "self.fewest is None or rows < self.fewest:",
         "self.fewest is None or rows < self.rows:",
