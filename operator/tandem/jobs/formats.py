@@ -18,13 +18,12 @@ loses the race for `result.json`; the engine reads only what the winner lists.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Final, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 from pydantic.alias_generators import to_camel
-
-FORMAT_VERSION = 1
 
 SOURCE_IDS = ("__tandem_source_1", "__tandem_source_2")
 """Columns of the identity of a source row: two hashes of its content."""
@@ -103,6 +102,14 @@ class JobLayout(Format):
     columns: Annotated[tuple[str, ...], Field(min_length=1)]
 
 
+@dataclass(frozen=True, slots=True)
+class LogReads:
+    """A version of a log, and the logged paths of its blocks that are read."""
+
+    version: int
+    blocks: frozenset[str]
+
+
 class Job(Format):
     """Base of the kinds of jobs: what the engine must know of every kind.
 
@@ -120,6 +127,11 @@ class Job(Format):
     def sources(self) -> tuple[str, ...]:
         """Locations beside the table that it reads."""
         return ()
+
+    @property
+    def log_reads(self) -> LogReads | None:
+        """What it reads of the log of a merge-on-read table, beside the table."""
+        return None
 
     @property
     def tasks(self) -> int:
@@ -275,19 +287,24 @@ class LogMergeJob(FileJob):
     that they show.
 
     `inputs` are the files of the base table that can have their keys; `mark` is that of the log
-    as of the read version. `log_version` is the instant up to which the log is merged, and
-    `log_partition_columns` how the log is partitioned.
+    as of the read version. `log_id` is the log's, and `log_version` the instant up to which it is
+    merged; `log_partition_columns` is how it is partitioned.
     """
 
     app: ClassVar[str] = "log_merge"
     kind: Literal[JobKind.LOG_MERGE] = JobKind.LOG_MERGE
     blocks: tuple[LogBlock, ...]
+    log_id: str = ""
     log_version: int
     log_partition_columns: tuple[str, ...] = ()
     keys: tuple[str, ...]
     ordering_column: str = ""
     mark: int
     target_file_size: int
+
+    @property
+    def log_reads(self) -> LogReads:
+        return LogReads(self.log_version, frozenset(block.logged_path for block in self.blocks))
 
     @property
     def tasks(self) -> int:

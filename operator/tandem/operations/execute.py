@@ -26,7 +26,7 @@ from tandem.operations.session.identity import (
 from tandem.operations.session.options import Interceptor, PerformerOptions, passthrough
 from tandem.operations.session.performer import Performer
 from tandem.operations.session.session import Session
-from tandem.spec.resources import Operation, TableIngest
+from tandem.spec.common import LogUse, Operation
 from tandem.spec.status import OperationStatus
 
 _LOG = logging.getLogger(__name__)
@@ -156,7 +156,7 @@ def _begun_elsewhere(
     leaves a trace on its own, an identity on the log and a plan on the base table, and then looks
     for that of the other: at least one of them sees it, and gives up its attempt.
     """
-    if not isinstance(resource, TableIngest):
+    if resource.log_use is not LogUse.APPENDS:
         return ""
     if table is lake:
         if not MergeLog(lake.log).exists():

@@ -22,6 +22,7 @@ from tandem.operations.kinds.table.prerequisite_merge import left_merge
 from tandem.operations.kinds.update import UpdateKind
 from tandem.operations.kinds.upsert import UpsertKind
 from tandem.operations.model import Identity, Kind, Table
+from tandem.spec.common import LogUse
 from tandem.spec.resources import (
     CompactionType,
     LogCompaction,
@@ -54,9 +55,10 @@ PERFORMED_BY: Final[dict[type[Operation], Callable[[Any], Kind]]] = {
 
 def kind_of(resource: Operation, table: Table) -> Kind:
     """The implementation of a resource's kind on the table that it works on (`table_of`)."""
-    if table.base is not None and isinstance(resource, TableUpdate | TableIngest):
-        return UpsertKind(resource)
-    return PERFORMED_BY[type(resource)](resource)
+    of_type = PERFORMED_BY[type(resource)]
+    if table.base is not None and resource.log_use is not LogUse.IS_ITS_TABLE:
+        of_type = UpsertKind  # it appends to the log
+    return of_type(resource)
 
 
 def left_before(
@@ -69,7 +71,7 @@ def left_before(
         table, identity, snapshot: of this one.
     Raises: StorageError.
     """
-    if isinstance(resource, TableUpdate) and not resource.spec.appends:
+    if isinstance(resource, TableUpdate) and resource.log_use is LogUse.MERGES_IT_FIRST:
         return left_merge(resource, table, identity, snapshot)
     return None
 
@@ -80,11 +82,10 @@ def table_of(resource: Operation, table: Table) -> Table:
 
     Raises: NotMergeOnRead, UnsupportedFeature.
     """
-    match resource:
-        case TableUpdate():
-            on_log = resource.spec.appends
-        case TableIngest():
-            on_log = MergeLog(table.log).exists()
-        case _:
-            on_log = resource.on_log
-    return log_of(table) if on_log else table
+    match resource.log_use:
+        case LogUse.NONE | LogUse.MERGES_IT_FIRST:
+            return table
+        case LogUse.APPENDS:
+            return log_of(table) if MergeLog(table.log).exists() else table
+        case LogUse.APPENDS_AND_NEEDS_IT | LogUse.IS_ITS_TABLE:
+            return log_of(table)

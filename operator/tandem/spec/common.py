@@ -6,7 +6,7 @@ Field names are fixed by the contract of `v1alpha1`: add where it helps, rename 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import StrEnum
+from enum import Enum, StrEnum, auto
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field, model_validator
@@ -85,6 +85,16 @@ class Mode(StrEnum):
     REWRITE = "Rewrite"
     REPLACE = "Replace"
     EXCLUSIVE = "Exclusive"
+
+
+class LogUse(Enum):
+    """What an operation does with the log of a merge-on-read table, if there is one."""
+
+    NONE = auto()
+    MERGES_IT_FIRST = auto()
+    APPENDS = auto()
+    APPENDS_AND_NEEDS_IT = auto()
+    IS_ITS_TABLE = auto()
 
 
 class OperationSpec(Model):
@@ -174,6 +184,10 @@ class Operation(Resource):
     """The same after the phase."""
 
     spec: OperationSpec
+
+    @property
+    def log_use(self) -> LogUse:
+        return LogUse.IS_ITS_TABLE if self.on_log else LogUse.NONE
 
     @classmethod
     def source_in(cls, spec: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:  # noqa: ARG003

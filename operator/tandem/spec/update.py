@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from tandem.spec.common import Mode, Operation, OperationSpec
+from tandem.spec.common import LogUse, Mode, Operation, OperationSpec
 from tandem.spec.fields import (
     Assignments,
     Bytes,
@@ -291,6 +291,10 @@ class TableUpdate(Operation):
     kind: Literal["TableUpdate"]
     spec: TableUpdateSpec
 
+    @property
+    def log_use(self) -> LogUse:
+        return LogUse.APPENDS_AND_NEEDS_IT if self.spec.appends else LogUse.MERGES_IT_FIRST
+
     @classmethod
     def source_in(cls, spec: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
         """That of a merge, an upsert or a delete by key."""
@@ -313,6 +317,10 @@ class TableIngest(Operation):
     mode: ClassVar[Mode] = Mode.APPEND
     kind: Literal["TableIngest"]
     spec: TableIngestSpec
+
+    @property
+    def log_use(self) -> LogUse:
+        return LogUse.APPENDS
 
     @classmethod
     def source_in(cls, spec: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:

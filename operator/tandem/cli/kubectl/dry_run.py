@@ -15,7 +15,6 @@ from tandem.kube.client.json_depth import Json
 from tandem.kube.client.kinds import PLAN
 from tandem.locks.conflicts import MATRIX, Compatibility
 from tandem.spec.common import API_VERSION, OPERATIONS, Mode
-from tandem.spec.log_compaction import LogCompaction
 from tandem.spec.status import LOG_INSTANT, MERGES_LOG, WHOLE_LOG
 
 TTL_S = 300
@@ -57,7 +56,7 @@ def expected(
         locks: those of the table's status.
         itself: the operation of the plan, which does not wait for itself.
     """
-    if issubclass(OPERATIONS[kind], LogCompaction):
+    if OPERATIONS[kind].on_log:
         return _expected_of_log(kind, plan, locks, itself)
     wanted = set(map(str, plan.get("segments") or ()))
     if MERGES_LOG in (plan.get("locks") or ()):

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
+from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.snapshot import Snapshot
-from tandem.jobs.formats import JobSpec, LogMergeJob
+from tandem.jobs.formats import JobSpec, LogReads
 from tandem.operations.attempt import paths, records
 from tandem.operations.attempt.records import PlanRecord
 from tandem.storage.store import Store
@@ -69,13 +70,20 @@ def uncommitted(found: tuple[Pin, ...], latest: Snapshot) -> tuple[Pin, ...]:
     return tuple(pin for pin in found if not has_ended(pin))
 
 
-def blocks(store: Store, pin: Pin) -> frozenset[str]:
-    """The logged paths of the blocks that a pinned attempt reads from the log of its table; none,
-    unless it is a log merge. Raises: ManifestInvalid, StorageError."""
-    job = records.load(store, paths.job(pin.operation_id, pin.attempt), JobSpec)
-    if job is None or not isinstance(job.job, LogMergeJob):
-        return frozenset()
-    return frozenset(block.logged_path for block in job.job.blocks)
+def log_reads(store: Store, log: DeltaLog) -> tuple[LogReads, ...]:
+    """What unfinished operations on a table read of the log beside it.
+
+    Raises: ManifestInvalid, StorageError.
+    """
+    found = unfinished(store)
+    if not found:
+        return ()
+    reads = []
+    for pin in uncommitted(found, log.snapshot()):
+        job = records.load(store, paths.job(pin.operation_id, pin.attempt), JobSpec)
+        if job is not None and job.job.log_reads is not None:
+            reads.append(job.job.log_reads)
+    return tuple(reads)
 
 
 def inputs(store: Store, pin: Pin) -> frozenset[str]:

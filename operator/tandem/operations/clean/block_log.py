@@ -20,12 +20,11 @@ from tandem.delta.log.snapshot import Snapshot
 from tandem.delta.properties import cleans_log, log_retention_ms
 from tandem.delta.protocol import OperationKind
 from tandem.errors import InvalidSpec, TandemError
-from tandem.jobs.formats import JobSpec, LogMergeJob
 from tandem.mergelog.state.log_table import LOG_FOLDER, MergeLog
 from tandem.mergelog.state.model import upload_of
 from tandem.mergelog.state.retained import retained
 from tandem.mergelog.upkeep import catch_up, roll_back
-from tandem.operations.attempt import paths, pins, records
+from tandem.operations.attempt import paths, pins
 from tandem.operations.clean.clean import (
     CleanedTable,
     CleaningOptions,
@@ -136,17 +135,9 @@ def merges_of(base: Table) -> NeededFiles:
 
     Raises: ManifestInvalid if a plan is damaged.
     """
-    reads: list[int] = []
-    blocks: set[str] = set()
-    found = pins.unfinished(base.store)
-    if not found:
-        return NeededFiles()
-    for pin in pins.uncommitted(found, base.log.snapshot()):
-        job = records.load(base.store, paths.job(pin.operation_id, pin.attempt), JobSpec)
-        if job is not None and isinstance(job.job, LogMergeJob):
-            reads.append(job.job.log_version)
-            blocks.update(unquote(block.logged_path) for block in job.job.blocks)
-    return NeededFiles(tuple(reads), frozenset(blocks))
+    reads = pins.log_reads(base.store, base.log)
+    blocks = frozenset(unquote(path) for each in reads for path in each.blocks)
+    return NeededFiles(tuple(each.version for each in reads), blocks)
 
 
 @dataclass(frozen=True)

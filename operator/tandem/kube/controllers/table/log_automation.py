@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 import structlog
 
 from tandem.errors import TandemError
-from tandem.kube.client.kinds import spec_of, status_of
+from tandem.kube.client.kinds import status_of
 from tandem.kube.client.resource_cache import CachedResource
 from tandem.kube.controllers.table.children import Children, seconds_until
 from tandem.kube.runtime.context import OperatorContext
@@ -27,6 +27,7 @@ from tandem.operations.tables.log_status import is_automatic, log_status, next_l
 from tandem.planning.auto.child_compactions import LOG_LINES, TableId
 from tandem.planning.auto.log import decide_log
 from tandem.planning.auto.model import AutoCompactionDecision
+from tandem.spec.common import OPERATIONS
 from tandem.spec.compaction import CompactionType, TableCompaction
 from tandem.spec.log_compaction import LogCompaction, MergeOnRead
 from tandem.spec.status import LogStatus, NextLogAction, Phase, TableStatus
@@ -153,10 +154,6 @@ class LogAutomation:
         for each in operations:
             if not each.active or each.phase == Phase.SUSPENDED or memory.children.is_mine(each):
                 continue
-            if each.kind == TableCompaction.kind_name:
-                body = self._context.resource_cache.body(each.uid)
-                if body is None or spec_of(body).get("type") != CompactionType.LOG_MERGE:
-                    continue
-            elif each.kind != LogCompaction.kind_name:
-                continue
-            yield each.display
+            merges = each.type == CompactionType.LOG_MERGE
+            if merges or (each.kind in OPERATIONS and OPERATIONS[each.kind].on_log):
+                yield each.display
