@@ -68,7 +68,10 @@ class Stage:
                     "uid": f"uid-{number}",
                     "resourceVersion": "1",
                 },
-                "spec": {"tableRef": {"name": more.pop("table", "t")}},
+                "spec": {
+                    "tableRef": {"name": more.pop("table", "t")},
+                    "type": more.pop("type", ""),
+                },
                 "status": {"phase": phase, "conditions": [condition], **more},
             }
         )

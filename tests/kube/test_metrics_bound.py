@@ -142,6 +142,9 @@ def test_when_a_table_was_compacted_is_known_after_the_compaction_is_deleted() -
     stage.operation(1, "Succeeded", table="t1", completionTime="1970-01-02T00:00:00Z")
     stage.operation(51, "Succeeded", table="t1", completionTime="1970-01-01T00:00:10Z")
     stage.operation(101, "Failed", table="t1", completionTime="1970-01-03T00:00:00Z")
+    # Files accumulate beside merges of the log.
+    merged = {"type": "LogMerge", "completionTime": "1970-01-04T00:00:00Z"}
+    stage.operation(151, "Succeeded", table="t1", **merged)
     assert of(stage.series(), name, table_namespace="n1", table="t1") == 86_400
     stage.resource_cache.clear()
     assert of(stage.series(), name) == 86_400

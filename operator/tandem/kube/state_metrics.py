@@ -27,7 +27,7 @@ from tandem.kube.runtime.workers import Workers
 from tandem.kube.tables.context import TableContext
 from tandem.mergelog.state.instants import LogFacts
 from tandem.spec.common import OPERATIONS
-from tandem.spec.compaction import TableCompaction
+from tandem.spec.compaction import CompactionType, TableCompaction
 from tandem.spec.status import Phase, TableStatus
 
 _PASSING = frozenset({Reason.PENDING, Reason.PLANNED, Reason.RUNNING, Reason.RECONCILING, ""})
@@ -187,6 +187,8 @@ class StateCollector(Collector):
         for summary in summaries:
             if summary.kind != TableCompaction.kind_name or summary.phase != Phase.SUCCEEDED:
                 continue
+            if summary.type == CompactionType.LOG_MERGE:
+                continue  # files still accumulate
             table = tables.get((summary.namespace, summary.table))
             if table is not None and summary.completed > self._compacted.get(table.uid, ""):
                 self._compacted[table.uid] = summary.completed

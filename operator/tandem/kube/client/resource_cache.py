@@ -34,12 +34,13 @@ Wake = Callable[[], None]
 
 @dataclass(frozen=True, slots=True)
 class CachedResource:
-    """One resource. `table` is the name of its LakeTable (for a LakeTable, its own), `owner` the
-    uid of its owner, `operation` the operation id. Times are RFC 3339 as in the API server, "" if
-    not known."""
+    """One resource. `type` is that of a TableCompaction, "" for other kinds; `table` is the name
+    of its LakeTable (for a LakeTable, its own), `owner` the uid of its owner, `operation` the
+    operation id. Times are RFC 3339 as in the API server, "" if not known."""
 
     uid: str
     kind: str
+    type: str
     namespace: str
     name: str
     table: str
@@ -96,6 +97,7 @@ def summarize(body: Body) -> CachedResource:
     return CachedResource(
         uid=uid_of(body),
         kind=intern(kind),
+        type=intern(str(spec.get("type", ""))),
         namespace=intern(namespace),
         name=name,
         table=intern(table),
