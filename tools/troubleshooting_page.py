@@ -61,7 +61,6 @@ LOOK: Final = {
     Reason.CLUSTER_UNAVAILABLE: "[TandemApiErrors](runbooks/TandemApiErrors.md)",
     Reason.SPARK_MISSING: _LOG,
     Reason.JOB_FAILED: _LOG,
-    Reason.JOB_TIMEOUT: f"{_SPARK}, {_LOG}",
     Reason.OUT_OF_MEMORY: _MESSAGE + " names the process: driver, executor or Python worker",
     Reason.IMAGE_PULL_FAILED: _EVENTS,
     Reason.UNSCHEDULABLE: _EVENTS,

@@ -61,7 +61,6 @@ class Reason(StrEnum):
     # The job.
     SPARK_MISSING = "SparkMissing"
     JOB_FAILED = "JobFailed"
-    JOB_TIMEOUT = "JobTimeout"
     OUT_OF_MEMORY = "OutOfMemory"
     IMAGE_PULL_FAILED = "ImagePullFailed"
     UNSCHEDULABLE = "Unschedulable"
@@ -309,10 +308,6 @@ class JobFailed(TandemError):
     reason = Reason.JOB_FAILED
 
 
-class JobTimeout(JobFailed):
-    reason = Reason.JOB_TIMEOUT
-
-
 class OutOfMemory(JobFailed):
     """A driver, an executor or a Python worker needed more memory than it was given."""
 
@@ -368,12 +363,6 @@ class CountMismatch(TandemError):
     """A replay touched another number of rows than it must (I-17): nothing is published."""
 
     reason = Reason.COUNT_MISMATCH
-
-
-class Abandoned(TandemError):
-    """This attempt was declared dead by a later one; it must publish nothing."""
-
-    reason = Reason.ABANDONED
 
 
 class AlreadyRunning(TandemError):

@@ -15,7 +15,6 @@ from tandem.timeline.names import (
     SegmentNumbers,
     derived_name,
     foreign_name,
-    output_name,
     output_names,
     parse_name,
 )
@@ -59,8 +58,8 @@ def test_foreign_first_input_gets_a_fresh_number_with_the_level() -> None:
     numbers = SegmentNumbers(6)
     first = foreign_name("part-0.parquet")
 
-    assert output_name(NameRequest(first, 1), {first}, numbers) == "7.1"
-    assert output_name(NameRequest(first, 2), {first}, numbers) == "8.2"
+    assert output_names([NameRequest(first, 1)], {first}, numbers) == ("7.1",)
+    assert output_names([NameRequest(first, 2)], {first}, numbers) == ("8.2",)
     assert numbers.txn(1).version == 8
 
 
@@ -68,7 +67,7 @@ def test_name_that_is_live_already_gives_way_to_a_fresh_number() -> None:
     numbers = SegmentNumbers(3)
     taken = {"0", "0.1", "4.1"}  # 4.1: carried over from another table, without its txn
 
-    assert output_name(NameRequest("0", 1), taken, numbers) == "5.1"
+    assert output_names([NameRequest("0", 1)], taken, numbers) == ("5.1",)
 
 
 @given(st.lists(st.builds(NameRequest, names, st.integers(1, 4)), max_size=20), st.sets(names),

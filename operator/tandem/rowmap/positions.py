@@ -6,7 +6,6 @@ A caller's bitmap is never modified: every function here returns a new one.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
@@ -33,14 +32,6 @@ def to_bitmap(positions: Positions) -> BitMap64:
 def span(start: int, end: int) -> BitMap64:
     """All positions in `[start, end)`."""
     return BitMap64(range(start, end))
-
-
-def union(bitmaps: Iterable[BitMap64]) -> BitMap64:
-    """The union; a new bitmap even if there is only one."""
-    result = BitMap64()
-    for bitmap in bitmaps:
-        result |= bitmap
-    return result
 
 
 def group_bitmaps(keys: npt.NDArray[np.int32], positions: Positions) -> dict[int, BitMap64]:

@@ -58,7 +58,6 @@ MEANING: Final[Mapping[Reason, str]] = {
     Reason.CLUSTER_UNAVAILABLE: "The Kubernetes API does not answer.",
     Reason.SPARK_MISSING: "Java or Spark is not installed, so jobs cannot run.",
     Reason.JOB_FAILED: "The Spark job failed.",
-    Reason.JOB_TIMEOUT: "The Spark job did not answer in time.",
     Reason.OUT_OF_MEMORY: "The driver, an executor or a Python worker ran out of memory.",
     Reason.IMAGE_PULL_FAILED: "The driver's image cannot be pulled.",
     Reason.UNSCHEDULABLE: "No node has room for the driver.",
@@ -139,9 +138,6 @@ REMEDY: Final[Mapping[Reason, str]] = {
     Reason.JOB_FAILED: "Read the driver's log: `kubectl logs` of the pod that the message names, "
     + _AGAIN
     + ".",
-    Reason.JOB_TIMEOUT: "Check whether the driver makes progress; give it more cores, "
-    + _AGAIN
-    + ".",
     Reason.OUT_OF_MEMORY: "Give it more memory in `sparkTemplate`, in another operation.",
     Reason.IMAGE_PULL_FAILED: "Correct the operator's image or its pull secret, " + _AGAIN + ".",
     Reason.UNSCHEDULABLE: "Add nodes, or request less in `sparkTemplate`.",
@@ -196,7 +192,6 @@ HERE: Final[Mapping[Reason, str]] = {
     Reason.CONFLICT: "`{again}` starts again with the latest version; a higher "
     "`conflict.maxAttempts` allows more rounds.",
     Reason.JOB_FAILED: "Read the log that the message names, then `{again}`.",
-    Reason.JOB_TIMEOUT: "Read the job's log, then `{again}`.",
     Reason.OUT_OF_MEMORY: "Give it more memory in `sparkTemplate`.",
     Reason.STORAGE_FULL: "Free space, then `{again}`.",
     Reason.ACCESS_DENIED: "Check the credentials in the environment, and their permissions.",

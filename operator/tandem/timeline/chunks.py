@@ -29,9 +29,6 @@ class TimeInterval:
     def overlaps(self, other: TimeInterval) -> bool:
         return self.start_ms < other.end_ms and other.start_ms < self.end_ms
 
-    def contains(self, other: TimeInterval) -> bool:
-        return self.start_ms <= other.start_ms and other.end_ms <= self.end_ms
-
     def __str__(self) -> str:
         return f"{_iso(self.start_ms)}/{_iso(self.end_ms)}"
 

@@ -120,11 +120,6 @@ def derived_name(first: str, level: int) -> str | None:
     return f"{name.number}.{level}"
 
 
-def output_name(request: NameRequest, taken: Iterable[str], numbers: SegmentNumbers) -> str:
-    """The name of one compaction's output; see `output_names`."""
-    return output_names([request], taken, numbers)[0]
-
-
 def output_names(
     requests: Sequence[NameRequest], taken: Iterable[str], numbers: SegmentNumbers
 ) -> tuple[str, ...]:

@@ -13,8 +13,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tandem.statements.dialect import SPARK_SESSION_CONF
-
 
 @dataclass(frozen=True, slots=True)
 class InvalidText:
@@ -128,14 +126,6 @@ def arguments(template: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def shown(key: object) -> str:
     """A key on one line, for messages."""
     return str(key).encode("unicode_escape").decode()
-
-
-def is_pinned(setting: str) -> bool:
-    """Whether a statement's meaning depends on the setting, in any case of letters."""
-    return setting.strip().lower() in _PINNED
-
-
-_PINNED: Final = frozenset(key.lower() for key in SPARK_SESSION_CONF)
 
 
 def _conf(where: str, conf: Any, prefix: str = "") -> Iterator[InvalidText]:
