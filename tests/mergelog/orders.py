@@ -23,6 +23,7 @@ from tandem.operations.ports import Ports
 from tandem.spec.compaction import TableCompaction
 from tandem.spec.log_compaction import LogCompaction
 from tandem.spec.status import OperationStatus
+from tandem.spec.table import LakeTable
 from tandem.spec.update import TableIngest, TableUpdate
 from tandem.storage import open_store
 
@@ -75,6 +76,7 @@ class Orders:
         self.location = str(folder)
         self.store = open_store(self.location)
         self.log = mergelog.open_log(self.location)
+        self.lake: LakeTable | None = None
 
     @classmethod
     def copy(cls, template: Path, folder: Path) -> Self:
@@ -102,7 +104,7 @@ class Orders:
         execution = ExecutionOptions(poll_ms=1, again=again)
         if interceptor is not None:
             execution = replace(execution, interceptor=interceptor)
-        table = Table(self.store, DeltaLog(self.store), "LakeTable/orders")
+        table = Table(self.store, DeltaLog(self.store), "LakeTable/orders", self.lake)
         ports = self.ports(jobs)
         session = open_session(operation, table, ports, execution, on_status)
         return finish(session, operation, ports)

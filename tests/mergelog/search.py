@@ -1,6 +1,6 @@
 """Random histories of a base table and its log, checked against the serial model after each step.
 
-python -m mergelog.search --seeds 0:10000 [--cleaning | --cut]
+python -m mergelog.search --seeds 0:10000 [--cleaning | --cut | --expiring]
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from tandem.mergelog.state.retained import current_at
 from tandem.planning.cleaning import DAY_MS
 
 KEYS = range(4)
+KEPT_MS = 4 * DAY_MS
 ORDERS = (None, 0, 1, 2, 3)
 
 
@@ -41,6 +42,9 @@ class History:
     steps: int = 16
     cleaning: bool = False
     """Whether time passes and the log is cleaned."""
+    expiring: bool = False
+    """Whether time passes and merged deletes expire. Rows come within `KEPT_MS` then: what comes
+    later may bring a deleted row back."""
     cut: bool = False
     """Whether what the base table's commits mean is read from a log, of which the beginning is cut
     off. A view may be refused then, by name, but only if something is gone that it depends on."""
@@ -56,16 +60,18 @@ class History:
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
-        ordered = self.random.random() < 0.5
+        ordered = self.expiring or self.random.random() < 0.5
         self.world = (
             CommittedWorld(ordered=ordered, seed=self.seed) if self.cut else World(ordered=ordered)
         )
+        self.world.deletes_kept = KEPT_MS if self.expiring else 0
         self.cleaner = Cleaner(self.world)
 
     def run(self) -> None:
         """Raises: AssertionError, with the history."""
         self.world.insert(self._rows(3))
         steps = STEPS | (CLEANING if self.cleaning else {}) | (CUT if self.cut else {})
+        steps |= EXPIRING if self.expiring else {}
         for _ in range(self.steps):
             step = self.random.choices(list(steps), list(steps.values()))[0]
             before = self._view()
@@ -135,13 +141,18 @@ class History:
 
     # Values
 
+    def _order(self) -> int | None:
+        if self.expiring:
+            return self.world.now - self.random.randint(0, KEPT_MS)
+        return self.random.choice(ORDERS)
+
     def _value(self, order: int | None) -> str:
         self.named += 1
         return f"v{self.named}@{order}"
 
     def _rows(self, most: int) -> tuple[Row, ...]:
         keys = self.random.sample(KEYS, self.random.randint(0, most))
-        orders = [self.random.choice(ORDERS) for _ in keys]
+        orders = [self._order() for _ in keys]
         return tuple(
             Row(key, order, self._value(order)) for key, order in zip(keys, orders, strict=True)
         )
@@ -150,7 +161,7 @@ class History:
         keys = self.random.sample(KEYS, self.random.randint(1, 3))
         found = []
         for key in keys:
-            order = self.random.choice(ORDERS)
+            order = self._order()
             deletes = self.random.random() < 0.35
             found.append(Event(key, order, None if deletes else self._value(order)))
         return tuple(found)
@@ -301,17 +312,28 @@ CUT: dict[Callable[[History], bool], float] = {
 }
 """What differs with histories that are cut."""
 
+EXPIRING: dict[Callable[[History], bool], float] = {
+    History._wait: 3,
+    History._merge: 2.5,
+    History._advance: 1.5,
+    History._stitch: 3,
+}
+"""What differs with deletes that expire."""
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", default="0:10000")
     parser.add_argument("--cleaning", action="store_true")
     parser.add_argument("--cut", action="store_true")
+    parser.add_argument("--expiring", action="store_true")
     asked = parser.parse_args()
     first, last = (int(text) for text in asked.seeds.split(":"))
     for seed in range(first, last):
-        steps = 24 if asked.cleaning else 16
-        History(seed, steps=steps, cleaning=asked.cleaning, cut=asked.cut).run()
+        steps = 24 if asked.cleaning or asked.expiring else 16
+        History(
+            seed, steps=steps, cleaning=asked.cleaning, expiring=asked.expiring, cut=asked.cut
+        ).run()
     sys.stdout.write(f"{last - first} histories agree with the serial model\n")
 
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
+from mergelog.aged import AgedOrders
 from mergelog.lake import made, table
-from mergelog.orders import STITCH, Orders, Rows, rows
+from mergelog.orders import MERGE, STITCH, Orders, Rows, make, rows
 from mergelog.test_beside import Before
+from tandem import mergelog
 from tandem.errors import StorageError
 from tandem.mergelog.state.log_table import LOG_FOLDER, state_of
+from tandem.mergelog.upkeep import record_base
 from tandem.operations.machine.effects import Point
+from tandem.spec import LakeTable
 from tandem.spec.status import Phase
 
 
@@ -47,6 +51,68 @@ def test_a_superseded_one_names_the_commit_that_took_its_blocks(orders: Orders) 
     message = status.conditions[0].message
     assert "no run still has all of its blocks: 4 inputs gone to" in message
     assert f"version {version + 1} by `tandem/" in message
+
+
+def test_a_restore_of_merged_records_beside_it_loses_none_of_them(tmp_path: Path) -> None:
+    """The job leaves out upserts that the base table holds, and a restore takes them back. The
+    blocks stay live, since their deletes are in force."""
+    orders = Orders(make(tmp_path / "orders", "at"))
+    before, read = orders.view(), orders.log.base.snapshot().version
+    with mergelog.LogWriter(orders.log, "w", pause=lambda _: None) as writer:
+        for batch in range(2):
+            upsert = rows(range(20 + batch, 21 + batch), "new", 5)
+            gone = rows(range(90 + batch, 91 + batch), "", 5).select(["id", "at"])
+            writer.append(upsert, gone, batch=batch)
+        expected = [*before, (20, 5, "new"), (21, 5, "new")]
+        orders.run(MERGE, name="merge")
+        record_base(orders.log, now_ms=0)
+
+        def restore() -> None:
+            DeltaTable(orders.location).restore(read)
+            writer.append(rows(range(30, 31), "later", 5), batch=2)
+
+        status = orders.run(STITCH, Before(Point.RECONCILE, restore), name="stitch")
+    assert status.phase is Phase.SUCCEEDED
+    assert orders.view() == [*expected, (30, 5, "later")]
+
+
+def test_a_delete_expires_once_a_merge_follows_that_is_so_much_younger(tmp_path: Path) -> None:
+    orders = AgedOrders(make(tmp_path / "orders", "at"))
+    orders.lake = LakeTable.model_validate(
+        {
+            "apiVersion": "tandem.dev/v1alpha1",
+            "kind": "LakeTable",
+            "metadata": {"name": "orders"},
+            "spec": {
+                "location": tmp_path.as_uri(),
+                "mergeOnRead": {"keys": ["id"], "orderingColumn": "at", "deletesKept": "24h"},
+            },
+        }
+    )
+
+    def merge(name: str) -> None:
+        orders.run(MERGE, name=name)
+        record_base(orders.log, now_ms=orders.clock.now_ms())
+
+    def deletes() -> int:
+        return sum(block.deletes for block in state_of(orders.log.snapshot()).live.values())
+
+    expected = orders.view()
+    merge("first")
+    assert (orders.view(), deletes()) == (expected, 2)
+    orders.clock.pass_days(0.5)
+    orders.upsert("in-time", range(1), "less than the delete", 7)
+    orders.clock.pass_days(8)
+    assert orders.run(STITCH, name="young").phase is Phase.SUCCEEDED
+    assert (orders.view(), deletes()) == (expected, 2), "a row that came in time needs the delete"
+    merge("second")
+    orders.upsert("much-later", range(30, 31), "new", 1)
+    merge("third")
+    orders.upsert("last", range(31, 32), "new", 1)
+    expected = [*expected, (30, 1, "new"), (31, 1, "new")]
+    assert (orders.view(), deletes()) == (expected, 2)
+    assert orders.run(STITCH, name="old").phase is Phase.SUCCEEDED
+    assert (orders.view(), deletes()) == (expected, 0)
 
 
 def test_a_damaged_page_of_a_stitched_block_is_never_read_as_other_rows(orders: Orders) -> None:

@@ -5,6 +5,7 @@ Jobs run in this process; `test_thin_path` has real Spark.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 
 import pytest
@@ -14,6 +15,7 @@ from mergelog.orders import MERGE, STITCH, Orders, rows, sorted_rows
 from mergelog.test_beside import Before
 from tandem import mergelog
 from tandem.delta.log.snapshot import Snapshot
+from tandem.mergelog.state.log_table import LOG_FOLDER
 from tandem.operations.machine.effects import Point
 from tandem.spec.status import Phase
 
@@ -92,6 +94,23 @@ def test_a_merge_between_a_readers_two_looks_loses_no_row(
     view = mergelog.MergedView.open(read)
     assert {"log", "base"} <= set(looks)
     assert sorted_rows(view.scan().read_all()) == expected
+
+
+def test_a_log_that_is_made_again_while_the_job_runs_is_not_marked_as_merged(
+    orders: Orders,
+) -> None:
+    def make_again() -> None:
+        settings = mergelog.MergedView.open(orders.log).settings
+        shutil.rmtree(orders.folder / LOG_FOLDER)
+        mergelog.ensure_log(orders.log, settings, now_ms=0, nonce="again")
+        with mergelog.LogWriter(orders.log, "new", pause=lambda _: None) as writer:
+            for batch in range(6):
+                writer.append(rows(range(100 + batch, 101 + batch), "new", 9), batch=batch)
+
+    status = orders.run(MERGE, Before(Point.RECONCILE, make_again))
+    assert status.phase is Phase.SUCCEEDED
+    assert [row for row in orders.base() if row[0] >= 4] == orders.view()[4:]
+    assert [row[0] for row in orders.view() if row[0] >= 100] == list(range(100, 106))
 
 
 def test_Z15_an_overwrite_while_the_job_runs_voids_the_records(orders: Orders) -> None:

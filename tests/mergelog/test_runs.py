@@ -104,7 +104,19 @@ def test_a_run_applies_if_all_its_blocks_are_live(
     left = {path: b for at, (path, b) in enumerate(log.live.items()) if at not in gone}
     now = LogState("base", 0, live=left)
     expected = [run for run in planned if all(block.path in left for block in run.blocks)]
-    assert list(applicable(now, planned)) == expected
+    found = applicable(now, paths(planned), -1)
+    assert [planned[at] for at in sorted(found.applicable)] == expected
+    lost = {path for at, path in enumerate(log.live) if at in gone}
+    assert found.gone == lost.intersection(path for run in paths(planned) for path in run)
+
+
+def test_no_run_is_committed_after_a_restore_took_a_merge_back() -> None:
+    """The job left out the records that the base table held, and holds them no longer."""
+    blocks = blocks_of(1, 1)
+    planned = paths(all_blocks(state(blocks)))
+    for mark, committed in ((7, [0]), (8, [0]), (6, []), (-1, [])):
+        now = replace(state(blocks), mark=mark)
+        assert sorted(applicable(now, planned, 7).applicable) == committed
 
 
 # Scenarios of RFC-48 (numbers of the list of scenarios)

@@ -22,6 +22,13 @@ def test_L11_L15_histories_with_cleanings_agree_with_the_serial_model(first: int
 
 
 @pytest.mark.parametrize("first", some(range(0, 400, 20), every=10))
+def test_I37_histories_whose_deletes_expire_agree_with_the_serial_model(first: int) -> None:
+    """Rows that come within `deletesKept` stay behind a greater delete, although it expires."""
+    for seed in range(first, first + 20):
+        History(seed, steps=24, expiring=True).run()
+
+
+@pytest.mark.parametrize("first", some(range(0, 400, 20), every=10))
 def test_L11_histories_that_are_cut_agree_with_the_serial_model_or_are_refused(first: int) -> None:
     """Overwrites and restores under the names of engines; the beginning of both logs goes."""
     refused = 0

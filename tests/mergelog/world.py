@@ -68,6 +68,8 @@ class World:
     base_times: list[int] = field(default_factory=lambda: [0])
     log_times: list[int] = field(default_factory=lambda: [0])
     block_times: dict[str, int] = field(default_factory=dict)
+    deletes_kept: int = 0
+    """How long a merged delete stays in force; 0 for ever."""
     archived: int = 0
     """The first version of the log that is left."""
     read: set[int] = field(default_factory=set)
@@ -167,8 +169,11 @@ class World:
         state = self.log[-1]
         live = dict(state.live)
         mark = self.log[planned_at].mark
-        for run in applicable(state, runs):
-            stitched = self._stitched(run, mark)
+        expired = self._expired(planned_at)
+        paths = [[block.path for block in run.blocks] for run in runs]
+        for at in applicable(state, paths, mark).applicable:
+            run = runs[at]
+            stitched = self._stitched(run, mark, expired)
             for block in run.blocks:
                 del live[block.path]
             if stitched is not None:
@@ -178,11 +183,20 @@ class World:
         self.commit_log(replace(state, live=live))
         return True
 
-    def _stitched(self, run: Run, mark: int) -> Block | None:
+    def _expired(self, planned_at: int) -> int:
+        """The last instant whose deletes are no longer kept. As `LogCompactionKind`."""
+        mark = self.log[planned_at].mark
+        if not self.deletes_kept or mark < 0:
+            return -1
+        until = self.log_times[mark] - self.deletes_kept
+        before = [at for at, time in enumerate(self.log_times) if time <= until]
+        return min(self.log[before[-1]].mark, mark) if before else -1
+
+    def _stitched(self, run: Run, mark: int, expired: int) -> Block | None:
         parts = [self.contents[block.path] for block in run.blocks]
         records = concatenate([part.records for part in parts])
         values = [value for part in parts for value in part.values]
-        kept = kept_by_stitching(records, mark)
+        kept = kept_by_stitching(records, mark, expired)
         if not len(kept):
             return None
         content = Content(records.take(kept), [values[at] for at in kept.tolist()])

@@ -28,8 +28,8 @@ BLOCKS = (
         "append-without-a-look-at-the-base",
         "who adds rows has looked at the base table after it began; L7",
         _WRITER,
-        "            self._base, self._snapshot = base.result(), newest.result()\n",
-        "            base.result()\n            self._snapshot = newest.result()\n",
+        "                self._base, self._snapshot = base.result(), newest.result()\n",
+        "                base.result()\n                self._snapshot = newest.result()\n",
         _REAL,
     ),
     Mutant(
@@ -94,19 +94,51 @@ BLOCKS = (
         "blocks-of-other-groups-removed",
         "a log compaction removes the blocks that it has read, no others; I-38",
         _LOG_COMPACTION,
-        "gone = [job.inputs[place].logged_path for at in applicable "
+        "gone = [job.inputs[place].logged_path for at in committed "
         "for place in job.runs[at].inputs]",
         "gone = [path for path, block in state_of(work.snapshot).live.items() if any("
         "job.runs[at].first[0] <= block.first and block.last <= job.runs[at].last[-1] "
-        "for at in applicable)]",
+        "for at in committed)]",
         _REAL,
     ),
     Mutant(
         "inputs-not-checked-at-the-commit",
         "a run is replaced only if all of its blocks are live; I-39, L5",
+        "mergelog/runs.py",
+        "if gone.isdisjoint(run)",
+        "if not gone.issuperset(run)",
+        _REAL,
+    ),
+    Mutant(
+        "stitched-after-a-restore",
+        "a run is replaced only while the base table holds the records that it leaves out; I-37",
+        "mergelog/runs.py",
+        "    if state.mark < mark:\n        return RunsLeft(frozenset(), gone)\n",
+        "",
+        _REAL,
+    ),
+    Mutant(
+        "stitch-by-an-unrecorded-mark",
+        "a log compaction goes by the mark that its version of the log records; I-37",
         _LOG_COMPACTION,
-        "if not any(job.job.inputs[place].logged_path in gone for place in run.inputs)",
-        "if not all(job.job.inputs[place].logged_path in gone for place in run.inputs)",
+        "            mark=state.mark,\n",
+        "            mark=work.snapshot.version,\n",
+        _REAL,
+    ),
+    Mutant(
+        "deletes-expire-by-age-alone",
+        "a delete expires once a merge follows that is `deletesKept` younger than its own",
+        _LOG_COMPACTION,
+        "merged_ms = log.snapshot(state.mark).timestamp_ms",
+        "merged_ms = work.now_ms",
+        _REAL,
+    ),
+    Mutant(
+        "merge-of-another-log",
+        "a mark counts under the id of the log that was merged",
+        _LOG_MERGE,
+        'if _job(spec).log_id not in ("", log.snapshot.metadata.id):',
+        "if False:",
         _REAL,
     ),
     Mutant(

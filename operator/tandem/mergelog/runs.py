@@ -64,10 +64,21 @@ def small_runs(
     return tuple(found)
 
 
-def applicable(state: LogState, runs: Sequence[Run]) -> tuple[Run, ...]:
-    """The runs whose blocks are all live still. A run that lost a block is not committed: what
-    removed it (a boundary, or a merge) may not apply to the others."""
-    return tuple(run for run in runs if all(block.path in state.live for block in run.blocks))
+def applicable(state: LogState, runs: Sequence[Collection[str]], mark: int) -> RunsLeft:
+    """Which runs may be committed after a version of the log.
+
+    A run that lost a block is not committed: what removed it (a boundary, or a merge) may not apply
+    to the others. None is committed if the mark has fallen, by a restore: the job dropped records
+    that the base table held then, and that it no longer holds.
+
+    Args:
+        runs: the paths of the blocks of each.
+        mark: what the log recorded when the runs were planned.
+    """
+    gone = frozenset(path for run in runs for path in run if path not in state.live)
+    if state.mark < mark:
+        return RunsLeft(frozenset(), gone)
+    return RunsLeft(frozenset(at for at, run in enumerate(runs) if gone.isdisjoint(run)), gone)
 
 
 def _stretches(state: LogState, taken: Collection[str]) -> Iterator[tuple[Block, ...]]:

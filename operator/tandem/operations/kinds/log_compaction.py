@@ -11,9 +11,9 @@ from dataclasses import replace
 
 from tandem.delta import protocol
 from tandem.delta.actions import AddFile
-from tandem.errors import VersionNotFound
+from tandem.errors import CorruptLog, VersionNotFound
 from tandem.jobs.formats import InputFile, StitchJob, StitchRun
-from tandem.mergelog.runs import Run, RunsLeft, all_blocks, small_runs
+from tandem.mergelog.runs import Run, RunsLeft, all_blocks, applicable, small_runs
 from tandem.mergelog.state.log_table import MergeLog, settings_of, state_of
 from tandem.mergelog.state.model import Block, LogState, tags_of
 from tandem.operations.attempt import pins
@@ -86,7 +86,7 @@ class LogCompactionKind:
             ordering_column=settings.ordering_column,
             # As this version of the log records it: a later mark can fall by a restore.
             mark=state.mark,
-            expired=_expired(work),
+            expired=_expired(work, state),
             max_block_bytes=self._resource.spec.max_block_bytes,
         )
         return Planned(summary, job, locks)
@@ -108,10 +108,8 @@ class LogCompactionKind:
         for pin in pins.uncommitted(pins.unfinished(log.store), work.snapshot):
             if pin.operation_id != work.identity.operation_id:
                 taken |= pins.inputs(log.store, pin)
-        merging = pins.unfinished(base.store) if base is not None else ()
-        if base is not None and merging:
-            for pin in pins.uncommitted(merging, base.log.snapshot()):
-                taken |= pins.blocks(base.store, pin)
+        for reads in pins.log_reads(base.store, base.log) if base is not None else ():
+            taken |= reads.blocks
         return taken
 
     @staticmethod
@@ -135,14 +133,12 @@ class LogCompactionKind:
             return refusal
         _, job = work.frozen
         assert isinstance(job.job, StitchJob)
-        gone = {file.logged_path for file in job.job.inputs} - state_of(work.snapshot).live.keys()
-        applicable = frozenset(
-            at
-            for at, run in enumerate(job.job.runs)
-            if not any(job.job.inputs[place].logged_path in gone for place in run.inputs)
-        )
-        left = RunsLeft(applicable, frozenset(gone))
-        if not applicable:
+        state = state_of(work.snapshot)
+        paths = [[job.job.inputs[at].logged_path for at in run.inputs] for run in job.job.runs]
+        left = applicable(state, paths, job.job.mark)
+        if state.mark < job.job.mark:
+            return Decision(Verdict.REPLAN, "a restore has taken back a merge of the log")
+        if not left.applicable:
             why = "no run still has all of its blocks"
             return Decision(Verdict.SUPERSEDED, why, payload=left)
         return Decision(Verdict.COMMIT, payload=left)
@@ -154,15 +150,15 @@ class LogCompactionKind:
         assert work.decision is not None
         left = work.decision.payload
         assert isinstance(left, RunsLeft)
-        applicable = sorted(left.applicable)
+        committed = sorted(left.applicable)
         outputs = []
         for file in work.results[0].outputs:
-            if file.run in applicable:
+            if file.run in committed:
                 run = job.runs[file.run]
                 block = Block(file.path, run.first[0], run.last[-1], file.size, file.deletes)
                 add = output_add(file, tags_of(block), data_change=False)
                 outputs.append(OutputFileChange(add, file.rows))
-        gone = [job.inputs[place].logged_path for at in applicable for place in job.runs[at].inputs]
+        gone = [job.inputs[place].logged_path for at in committed for place in job.runs[at].inputs]
         removes: dict[str, AddFile] = work.snapshot.files_by_path(gone)
         return ChangeSet(
             operation="OPTIMIZE",
@@ -170,26 +166,34 @@ class LogCompactionKind:
             outputs=tuple(outputs),
             removes=tuple(removes[path] for path in gone),
             data_change=False,
-            instants=tuple(f"{job.runs[at].first[0]}-{job.runs[at].last[-1]}" for at in applicable),
+            instants=tuple(f"{job.runs[at].first[0]}-{job.runs[at].last[-1]}" for at in committed),
             reconciled=Reconciled(
                 commits_seen=max(0, work.snapshot.version - plan.read_version),
-                runs_dropped=len(job.runs) - len(applicable) or None,
+                runs_dropped=len(job.runs) - len(committed) or None,
                 rounds=work.rounds,
             ),
         )
 
 
-def _expired(work: Work) -> int:
-    """The last instant whose deletes are no longer kept; -1 for none."""
+def _expired(work: Work, state: LogState) -> int:
+    """The last instant whose deletes are no longer kept; -1 for none.
+
+    A delete is kept until a merge follows that is `deletesKept` younger than the one that it was a
+    part of: all records that came within that time are merged then, and none of them is compared
+    with it again. By the times of the log's versions: no clock of ours decides.
+    """
     lake = work.table.spec
-    if lake is None or lake.spec.merge_on_read is None:
+    if lake is None or lake.spec.merge_on_read is None or state.mark < 0:
         return NEVER_EXPIRED
     kept = lake.spec.merge_on_read.deletes_kept
-    until = work.now_ms - (DELETES_KEPT_MS if kept is None else kept)
+    kept = DELETES_KEPT_MS if kept is None else kept
+    log = work.table.log
     try:
-        return work.table.log.snapshot(timestamp_ms=until).version
-    except VersionNotFound:
-        return NEVER_EXPIRED  # the log is younger
+        merged_ms = log.snapshot(state.mark).timestamp_ms
+        before = state_of(log.snapshot(timestamp_ms=merged_ms - kept))
+    except (VersionNotFound, CorruptLog):
+        return NEVER_EXPIRED  # the log is younger, or that version is cleaned up
+    return min(before.mark, state.mark)
 
 
 def _name(run: Run) -> str:

@@ -117,6 +117,7 @@ class LogMergeKind:
                 )
                 for block in live
             ),
+            log_id=found.snapshot.metadata.id,
             log_version=found.snapshot.version,
             log_partition_columns=log_partitions(base, settings),
             keys=settings.keys,
@@ -202,8 +203,11 @@ class LogMergeKind:
         refusal = verdict_of_table(work, self.protocol_kind, needs_vectors=True)
         if refusal is not None:
             return refusal
-        plan, _ = work.frozen
-        history = self._log_at_plan(work).history
+        plan, spec = work.frozen
+        log = self._log_at_plan(work)
+        if _job(spec).log_id not in ("", log.snapshot.metadata.id):
+            return Decision(Verdict.REPLAN, "the log was removed and made again")
+        history = log.history
         before, now = history.at(plan.read_version), history.at(work.snapshot.version)
         if (before.base_id, before.mark, before.live) != (now.base_id, now.mark, now.live):
             why = "another merge of the log, or a boundary such as an overwrite or a restore"
