@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TypeVar
 from uuid import UUID
 
 from tandem.delta.actions import Action
 from tandem.delta.log.commit import commit_info
+from tandem.delta.log.snapshot import Snapshot
 from tandem.errors import AlreadyExists, InvalidSpec, OutcomeUnknown
 from tandem.mergelog.state.log_table import (
     LogSettings,
@@ -20,6 +23,7 @@ from tandem.mergelog.state.log_table import (
 from tandem.mergelog.state.model import LogState, txns_of
 
 _TRIES = 3
+_T = TypeVar("_T")
 
 
 def ensure_log(log: MergeLog, settings: LogSettings, *, now_ms: int, nonce: str) -> bool:
@@ -66,14 +70,37 @@ def put(log: MergeLog, version: int, actions: list[Action], token: str) -> bool:
 
     Raises: OutcomeUnknown, if several tries do not tell.
     """
-    for _ in range(_TRIES):
+
+    def try_once() -> bool:
         try:
             log.log.put_commit(version, actions, token=token)
         except AlreadyExists:
             return False
-        except OutcomeUnknown:
-            continue  # the same token again: a put that arrived meanwhile is recognized as ours
         return True
+
+    return _until_known(log, version, try_once)
+
+
+def put_after(
+    log: MergeLog, snapshot: Snapshot, actions: Sequence[Action], token: str
+) -> Snapshot | None:
+    """As `put`, right after a version of the log.
+
+    Returns: None once it is committed; the newest version, if another writer was faster.
+    Raises: OutcomeUnknown; as `MergeLog.snapshot`.
+    """
+    version = snapshot.version + 1
+    return _until_known(log, version, lambda: log.commit_after(snapshot, actions, token=token))
+
+
+def _until_known(log: MergeLog, version: int, try_once: Callable[[], _T]) -> _T:
+    """Repeat a put under its token while its outcome is unknown: one that arrived meanwhile is
+    recognized as ours. Raises: OutcomeUnknown."""
+    for _ in range(_TRIES):
+        try:
+            return try_once()
+        except OutcomeUnknown:
+            continue
     raise OutcomeUnknown(
         "whether the commit was made is unknown",
         resource=log.store.location,

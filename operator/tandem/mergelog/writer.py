@@ -23,7 +23,7 @@ from tandem.delta.log.maintenance import maintain
 from tandem.delta.log.names import commit_path
 from tandem.delta.properties import checkpoint_interval
 from tandem.errors import CommitConflict, DuplicateKeys, InvalidSpec
-from tandem.mergelog.create import put
+from tandem.mergelog.create import put_after
 from tandem.mergelog.rows.blocks import arrange, tagged, write_blocks
 from tandem.mergelog.state.base_history import BaseHistory, base_of, require_same_table
 from tandem.mergelog.state.commits import transition
@@ -160,18 +160,20 @@ class LogWriter:
         waited = max(0.0, self._resume_at - time.monotonic())
         if waited:
             self._pause(waited)
+        lost = False
         while True:
             began_ms = self._now_ms()
-            base = self._pool.submit(self._log.base.update, self._base)
-            newest = self._pool.submit(self._log.update, self._snapshot)
             layout = self._layout
             refused: InvalidSpec | DuplicateKeys | None = None
-            try:
-                if not adds:
-                    adds = upload()
-            except (InvalidSpec, DuplicateKeys) as error:
-                refused = error
-            self._base, self._snapshot = base.result(), newest.result()
+            if not lost:  # else it has looked, and the lost put has read the newest version
+                base = self._pool.submit(self._log.base.update, self._base)
+                newest = self._pool.submit(self._log.update, self._snapshot)
+                try:
+                    if not adds:
+                        adds = upload()
+                except (InvalidSpec, DuplicateKeys) as error:
+                    refused = error
+                self._base, self._snapshot = base.result(), newest.result()
             if self._base.version < base_of(self._snapshot):
                 # Listed before the other writer did. A base that is older still was replaced.
                 self._base = self._log.base.update(self._base)
@@ -179,12 +181,13 @@ class LogWriter:
             if done is not None:
                 return done
             if self._layout != layout or self._rolled_back():
-                adds = []
+                adds, lost = [], False
                 continue
             if refused is not None:
                 raise refused
             started = time.monotonic()
             instant = self._commit(adds, batch)
+            lost = instant is None
             late = self._now_ms() - began_ms >= LATE_MS
             if instant is not None and not (late and self._fills_a_hole(instant, batch)):
                 took = time.monotonic() - started
@@ -249,7 +252,7 @@ class LogWriter:
         return txn is not None and txn.version >= self._uploads
 
     def _commit(self, adds: list[AddFile], batch: int) -> int | None:
-        """The instant, None if another writer was faster."""
+        """The instant; None if another writer was faster, whose version is read then."""
         instant = self._snapshot.version + 1
         history = self._history = self._history.following(self._snapshot)
         state = history.at(self._base.version)
@@ -283,7 +286,11 @@ class LogWriter:
             ),
         ]
         token = f"{self._session}.{self._uploads}.{instant}"
-        return instant if put(self._log, instant, actions, token) else None
+        newest = put_after(self._log, self._snapshot, actions, token)
+        if newest is not None:
+            self._snapshot = newest
+            return None
+        return instant
 
     def _fills_a_hole(self, instant: int, batch: int) -> bool:
         """Whether cleaning had removed this version before our put: then no reader sees our

@@ -202,9 +202,7 @@ class DeltaLog:
         except AlreadyExists:
             pass
         except OutcomeUnknown:
-            try:
-                self._store.head(path)
-            except ObjectNotFound:
+            if self._bytes(path) is None:
                 raise
         else:
             return None

@@ -7,11 +7,11 @@ it; a log of a later format is refused here.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tandem.delta import protocol
-from tandem.delta.actions import Metadata, Protocol
+from tandem.delta.actions import Action, Metadata, Protocol
 from tandem.delta.datafiles.conform import all_nullable
 from tandem.delta.datafiles.reader import TableFormat
 from tandem.delta.log.delta_log import DeltaLog
@@ -118,10 +118,22 @@ class MergeLog:
         return found
 
     def update(self, snapshot: Snapshot) -> Snapshot:
-        found = self.log.update(snapshot)
-        if found.metadata is not snapshot.metadata or found.protocol is not snapshot.protocol:
-            check_format(found)
-        return found
+        """As `DeltaLog.update`. Raises: as `snapshot`."""
+        return _checked(self.log.update(snapshot), snapshot)
+
+    def commit_after(
+        self, snapshot: Snapshot, actions: Sequence[Action], *, token: str
+    ) -> Snapshot | None:
+        """As `DeltaLog.commit_after`. Raises: OutcomeUnknown, and as `snapshot`."""
+        newest = self.log.commit_after(snapshot, actions, token=token)
+        return None if newest is None else _checked(newest, snapshot)
+
+
+def _checked(found: Snapshot, before: Snapshot) -> Snapshot:
+    """A version of the log that follows one that was checked."""
+    if found.metadata is not before.metadata or found.protocol is not before.protocol:
+        check_format(found)
+    return found
 
 
 def check_format(snapshot: Snapshot) -> None:
