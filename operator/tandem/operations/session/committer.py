@@ -91,7 +91,13 @@ class Committer:
         actions = commit_actions.actions(work, attempt, fencing)
         result = commit_actions.result_of(work, version)
         try:
-            self._table.log.put_commit(version, actions, token=work.token)
+            if self._table.base is None:
+                self._table.log.put_commit(version, actions, token=work.token)
+            else:  # of a log, the next decision follows at once
+                newest = self._table.log.commit_after(work.snapshot, actions, token=work.token)
+                if newest is not None:
+                    work.latest, work.now_ms = newest, self._clock.now_ms()
+                    return CommitLost()
         except AlreadyExists:
             return CommitLost()
         except OutcomeUnknown:

@@ -350,20 +350,18 @@ class Performer:
         # A log has as many writers as there are, whose rounds are three requests. With all the
         # looks of a full round in between, an operation would lose each time.
         until_ms = self._ports.clock.now_ms() + _AT_ONCE_MS
+        version = effect.version
         while isinstance(event, CommitLost) and self._ports.clock.now_ms() < until_ms:
-            if not self._decided_at_once(effect, state):
+            if self.work.snapshot.version < version or not self._decided_at_once(effect, state):
                 break
+            version = self.work.snapshot.version + 1
             event = self._committer.put_at_once(self.work, effect.attempt, state.locks.token)
         return event
 
     def _decided_at_once(self, effect: Effect, state: OperationState) -> bool:
-        """Decide again after a lost put; False for anything but another put, which the next full
-        round finds out, too."""
+        """Decide again after a lost put, which has read the newest version; False for anything but
+        another put, which the next full round finds out, too."""
         work = self.work
-        before = work.snapshot.version
-        self._committer.refresh(work)
-        if work.snapshot.version == before:
-            return False
         work.at_once = True
         try:
             found = self._reconcile(effect, state)
