@@ -40,7 +40,7 @@ class CompactionType(StrEnum):
 
 class Minor(Model):
     thresholds: Thresholds = (4, 3)
-    """How many consecutive segments of each level make one of the next: by (4, 3) four loads
+    """How many consecutive segments of each level make one of the next: with (4, 3), four loads
     become `0.1`, and three such become `0.2`."""
     preserve: Annotated[StrictInt, Field(ge=0, le=1_000_000)] = 0
     """How many of the newest segments are left alone."""
@@ -94,7 +94,7 @@ class Layout(Model):
     `ZOrder` clusters rows with similar values in all of the columns, for filters on any of
     them."""
     columns: Annotated[tuple[Text, ...], Field(max_length=32)] = ()
-    """Columns to order by; neither those of partitions nor nested ones. With `ZOrder` two to
+    """Columns to order by: neither partition columns nor nested ones. With `ZOrder` two to
     four are best."""
 
     @model_validator(mode="after")
@@ -143,8 +143,8 @@ class CompactionTemplate(Model):
     custom: Custom | None = None
     """Required with type `Custom`, not allowed otherwise."""
     layout: Layout = Layout()
-    """In which order the rows are written. With `Sort` and `ZOrder` all files of a partition and
-    chunk are put in order together; what lies in that order already is left alone."""
+    """In which order the rows are written. With `Sort` and `ZOrder`, all files of a partition and
+    chunk are sorted together; files that are already in that order are left alone."""
     target_file_size: Bytes = DEFAULT_TARGET_FILE_SIZE
     """Target size of output files."""
     skip_offset_from_latest: Milliseconds | None = None

@@ -88,10 +88,10 @@ class MergeOnRead(Model):
     """Upserts and deletes by key go to a log beside the table; readers merge both."""
 
     keys: Annotated[tuple[Text, ...], Field(min_length=1, max_length=16)]
-    """Columns that identify a row: neither floats nor nested. Fixed when the log is made."""
+    """Columns that identify a row: neither floats nor nested. Fixed when the log is created."""
     ordering_column: Text | None = None
     """The row with the greater value of this column wins, whenever it arrives; by default the one
-    that was appended later. Fixed when the log is made."""
+    that was appended later. Fixed when the log is created."""
     deletes_kept: Milliseconds | None = None
     """Only with `orderingColumn`: how long a delete stays in force after it was merged, so that an
     older row that arrives later does not come back; 168h by default."""

@@ -316,7 +316,7 @@ class HistoryLimits(Model):
     succeeded: Annotated[StrictInt, Field(ge=0, le=1_000)] = 3
     """How many succeeded automatic compactions are kept."""
     failed: Annotated[StrictInt, Field(ge=0, le=1_000)] = 3
-    """How many that failed are kept."""
+    """How many failed automatic compactions are kept."""
 
 
 class AutomaticCompaction(Model):
@@ -332,7 +332,7 @@ class AutomaticCompaction(Model):
     can override it."""
     min_interval: Milliseconds = 0
     """Least time between two automatic compactions of the table: from the end of one to the
-    start of the next, and from start to start where one runs beside another."""
+    start of the next, and from start to start where one runs alongside another."""
     maintenance_window: MaintenanceWindow | None = None
     """Automatic compactions start inside this window only; any time by default."""
     spark_template: Opaque | None = None
@@ -367,7 +367,7 @@ class LakeTableSpec(Model):
     compaction: AutomaticCompaction | None = None
     """Automatic compaction; off unless given. Needs the operator."""
     merge_on_read: MergeOnRead | None = None
-    """Make a log of upserts and deletes beside the table, unless there is one; none by default.
+    """Create a log of upserts and deletes for the table, unless it has one; none by default.
     Needs deletion vectors. A log stays if this is removed. See docs/merge-on-read.md."""
 
 
