@@ -16,7 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 FAMILIES = {
     "D": "Loads, compactions and rewrites in every order (from the Druid analysis)",
-    "C": "Compaction beside updates (from CarbonData)",
+    "C": "Compaction alongside updates (from CarbonData)",
     "Z": "Failures known from other systems",
     "W": "Foreign writers",
     "A": "When compaction is started",

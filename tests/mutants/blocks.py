@@ -26,7 +26,7 @@ BLOCKS = (
     ),
     Mutant(
         "append-without-a-look-at-the-base",
-        "who adds rows has looked at the base table after it began; L7",
+        "a writer reads the base table after its append began; L7",
         _WRITER,
         "                self._base, self._snapshot = base.result(), newest.result()\n",
         "                base.result()\n                self._snapshot = newest.result()\n",
@@ -34,7 +34,7 @@ BLOCKS = (
     ),
     Mutant(
         "slow-listing-of-the-base",
-        "base versions that the log has looked at never descend",
+        "the base version up to which the log has processed its table never decreases",
         _WRITER,
         "if self._base.version < base_of(self._snapshot):",
         "if self._base.version < 0:",
@@ -59,7 +59,7 @@ BLOCKS = (
     ),
     Mutant(
         "stitch-keeps-winners",
-        "a stitched block is right for every mark, also one in its midst; I-37, E13",
+        "a stitched block is right for every mark, even one inside it; I-37, E13",
         _RECORDS,
         "    order = np.lexsort((records.instants, keys))[::-1]\n    first =",
         "    return winners(records)\n"
@@ -185,7 +185,7 @@ BLOCKS = (
     ),
     Mutant(
         "restored-version-off-by-one",
-        "a restore leads to the newest state that looked no further than its version",
+        "a restore leads to the newest state that has processed the base table up to its version",
         "mergelog/state/base_history.py",
         "if base_of(self._log.snapshot(middle)) <= version:",
         "if base_of(self._log.snapshot(middle)) < version:",
@@ -193,7 +193,7 @@ BLOCKS = (
     ),
     Mutant(
         "void-blocks-stay-in-the-log",
-        "who commits rows commits what the fold says, too",
+        "a commit of rows also records the result of the fold",
         "mergelog/state/commits.py",
         "snapshot.files_by_path(live - state.live.keys())",
         "snapshot.files_by_path(set())",
@@ -209,7 +209,7 @@ BLOCKS = (
     ),
     Mutant(
         "zombie-after-the-rollback",
-        "what a clean-up may delete is not committed any more; I-41",
+        "what a clean-up may delete can no longer be committed; I-41",
         _WRITER,
         "if self._layout != layout or self._rolled_back():",
         "if self._layout != layout:",
