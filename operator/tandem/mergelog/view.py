@@ -242,9 +242,9 @@ class MergedView:
             positions = BitMap64(found.positions[found.hidden].astype(np.uint64))
             if positions:
                 hidden[add.logged_path] = hidden.get(add.logged_path, BitMap64()) | positions
-        if self.settings.ordered and mine.any():
-            whole = {part.file for part in share.files if part.parts == 1}
-            others = [FilePart(at) for at in range(self.base.num_files) if at not in whole]
+        whole = {part.file for part in share.files if part.parts == 1}
+        others = [FilePart(at) for at in range(self.base.num_files) if at not in whole]
+        if self.settings.ordered and mine.any() and others:
             records = overlay.records.take(np.flatnonzero(mine))
             for part, add in self._candidates(others, records):
                 self._matched(add, overlay, part)

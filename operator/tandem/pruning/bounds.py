@@ -62,7 +62,8 @@ class SortedKeys:
         """The values in the form of a column's bounds, computed once."""
         key = (type_, bound)
         if key not in self._floors:
-            floors = [_neighbours(value, type_)[0] for value in self.values]
+            whole = type_.name in INTEGRAL and all(type(value) is int for value in self.values)
+            floors = self.values if whole else [_neighbours(v, type_)[0] for v in self.values]
             self._floors[key] = pa.array(floors, bound)
         return self._floors[key]
 
