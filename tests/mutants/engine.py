@@ -79,8 +79,12 @@ ENGINE = (
         "put-over-others",
         "put if absent: one writer per version; Z8",
         "delta/log/delta_log.py",
-        "self._store.put_if_absent(path, codec.encode_commit([info, *actions[1:]]))",
-        "self._store.put(path, codec.encode_commit([info, *actions[1:]]))",
+        "            self._store.put_if_absent(path, _with_token(actions, token))\n"
+        "        except AlreadyExists:\n"
+        "            if not self.find_commit(version, token):\n",
+        "            self._store.put(path, _with_token(actions, token))\n"
+        "        except AlreadyExists:\n"
+        "            if not self.find_commit(version, token):\n",
         (Check.LOG, Check.SIMULATOR),
         "ClickHouse#120165: newer snapshots lost",
     ),
