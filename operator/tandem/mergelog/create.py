@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
 from dataclasses import replace
 from typing import TypeVar
 from uuid import UUID
@@ -82,15 +83,22 @@ def put(log: MergeLog, version: int, actions: list[Action], token: str) -> bool:
 
 
 def put_after(
-    log: MergeLog, snapshot: Snapshot, actions: Sequence[Action], token: str
+    log: MergeLog,
+    snapshot: Snapshot,
+    actions: Sequence[Action],
+    token: str,
+    *,
+    beside: Executor | None = None,
 ) -> Snapshot | None:
-    """As `put`, right after a version of the log.
+    """As `put`, right after a version of the log; `beside` as in `DeltaLog.commit_after`.
 
     Returns: None once it is committed; the newest version, if another writer was faster.
     Raises: OutcomeUnknown; as `MergeLog.snapshot`.
     """
     version = snapshot.version + 1
-    return _until_known(log, version, lambda: log.commit_after(snapshot, actions, token=token))
+    return _until_known(
+        log, version, lambda: log.commit_after(snapshot, actions, token=token, beside=beside)
+    )
 
 
 def _until_known(log: MergeLog, version: int, try_once: Callable[[], _T]) -> _T:

@@ -286,7 +286,7 @@ class LogWriter:
             ),
         ]
         token = f"{self._session}.{self._uploads}.{instant}"
-        newest = put_after(self._log, self._snapshot, actions, token)
+        newest = put_after(self._log, self._snapshot, actions, token, beside=self._pool)
         if newest is not None:
             self._snapshot = newest
             return None

@@ -7,7 +7,7 @@ pure modules of this package interpret the actions.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -187,11 +187,19 @@ class DeltaLog:
                 ) from None
 
     def commit_after(
-        self, snapshot: Snapshot, actions: Sequence[Action], *, token: str
+        self,
+        snapshot: Snapshot,
+        actions: Sequence[Action],
+        *,
+        token: str,
+        beside: Executor | None = None,
     ) -> Snapshot | None:
         """As `put_commit`, as the version after a snapshot. For writers that compete for versions
         all the time: what they have to read after a lost one is read in two requests' time.
 
+        Args:
+            beside: where the log is listed while the commit that won is read; by default the two
+                follow one another.
         Returns: None once the version is ours; the latest version, if another writer has taken it.
         Raises: OutcomeUnknown, and as `snapshot()`.
         """
@@ -206,13 +214,9 @@ class DeltaLog:
                 raise
         else:
             return None
-        if self.parallel_reads > 1:
-            with ThreadPoolExecutor(1) as pool:
-                listing = pool.submit(self._list, snapshot.version)
-                found = self._bytes(path)
-            listed = listing.result()
-        else:
-            listed, found = self._list(snapshot.version), self._bytes(path)
+        listing = None if beside is None else beside.submit(self._list, snapshot.version)
+        found = self._bytes(path)
+        listed = self._list(snapshot.version) if listing is None else listing.result()
         if found is None:
             return self.update(snapshot)  # cleaned up meanwhile
         info = codec.decode_commit(version, found, path=path, modified_ms=0).info

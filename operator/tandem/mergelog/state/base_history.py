@@ -24,7 +24,7 @@ from tandem.mergelog.state.boundaries import (
     removed_paths,
 )
 from tandem.mergelog.state.log_table import MergeLog, settings_of, state_of
-from tandem.mergelog.state.model import BASE, MARK, ROLLBACK, LogState
+from tandem.mergelog.state.model import BASE, MARK, ROLLBACK, Block, LogState
 
 _ZONES_MS = 14 * 3_600_000
 """How far a time zone is ahead of UTC, at most."""
@@ -42,6 +42,7 @@ class BaseHistory:
         self._before: dict[int, tuple[int, LogState]] = {}
         self._read: dict[int, Commit] = {}
         self._changes: dict[int, BaseChange] = {}
+        self._blocks: dict[str, Block] = {}
 
     def following(self, snapshot: Snapshot) -> BaseHistory:
         """The history for a later version of the same log. What was read of the base table is kept,
@@ -57,6 +58,7 @@ class BaseHistory:
             at: known for at, known in self._before.items() if known[0] < self._newest.version
         }
         found._restored = dict(self._restored)
+        found._blocks = self._blocks
         return found
 
     def at(self, version: int) -> LogState:
@@ -101,7 +103,8 @@ class BaseHistory:
         return snapshot.version, self._advanced(snapshot, version)
 
     def _advanced(self, snapshot: Snapshot, version: int) -> LogState:
-        state = state_of(snapshot)
+        state = state_of(snapshot, self._blocks)
+        self._blocks = dict(state.live)
         if version < state.base:
             raise BaseReplaced(
                 "the base table is older than its log",

@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+import pyarrow as pa
 
 from tandem.delta import protocol
 from tandem.delta.actions import Action, Metadata, Protocol
@@ -33,7 +37,7 @@ from tandem.errors import (
     UnsupportedFeature,
     closest_name,
 )
-from tandem.mergelog.state.model import BASE, FEATURE, FORMAT, MARK, LogState, block_of
+from tandem.mergelog.state.model import BASE, FEATURE, FORMAT, MARK, Block, LogState, block_of
 from tandem.storage.store import Store
 from tandem.storage.subfolder import Subfolder
 
@@ -122,10 +126,15 @@ class MergeLog:
         return _checked(self.log.update(snapshot), snapshot)
 
     def commit_after(
-        self, snapshot: Snapshot, actions: Sequence[Action], *, token: str
+        self,
+        snapshot: Snapshot,
+        actions: Sequence[Action],
+        *,
+        token: str,
+        beside: Executor | None = None,
     ) -> Snapshot | None:
         """As `DeltaLog.commit_after`. Raises: OutcomeUnknown, and as `snapshot`."""
-        newest = self.log.commit_after(snapshot, actions, token=token)
+        newest = self.log.commit_after(snapshot, actions, token=token, beside=beside)
         return None if newest is None else _checked(newest, snapshot)
 
 
@@ -176,23 +185,30 @@ def settings_of(snapshot: Snapshot) -> LogSettings:
         ) from error
 
 
-def state_of(snapshot: Snapshot) -> LogState:
-    """What a version of the log says. Raises: CorruptLog."""
+def state_of(snapshot: Snapshot, known: Mapping[str, Block] = MappingProxyType({})) -> LogState:
+    """What a version of the log says.
+
+    Args:
+        known: blocks of earlier versions by path, which are not read again: a block never changes.
+    Raises: CorruptLog.
+    """
+    paths = snapshot.files["path"].to_pylist()
+    live = {path: known[path] for path in paths if path in known}
     try:
         base = snapshot.txns[BASE].version
         mark = snapshot.txns[MARK].version
         # Four columns: an append reads them, and need not decode an action for each block.
         files = snapshot.files.select(["path", "size", "tags", "partition_values"])
-        blocks = [
-            block_of(
+        if live:
+            files = files.filter(pa.array([path not in live for path in paths]))
+        for file in files.to_pylist(maps_as_pydicts="lossy"):
+            live[file["path"]] = block_of(
                 file["path"],
                 file["size"],
                 file["tags"] or {},
                 file["partition_values"] or {},
                 snapshot.version,
             )
-            for file in files.to_pylist(maps_as_pydicts="lossy")
-        ]
     except (KeyError, ValueError) as error:
         raise CorruptLog(
             "a version of the log of blocks cannot be read",
@@ -202,7 +218,6 @@ def state_of(snapshot: Snapshot) -> LogState:
             expected=f"txns {BASE} and {MARK}, and blocks with their instants as tags",
             remedy="Another writer has changed the log: restore its files from a backup",
         ) from error
-    live = {block.path: block for block in blocks}
     return LogState(settings_of(snapshot).base_id, base, mark, live)
 
 
