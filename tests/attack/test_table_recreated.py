@@ -1,4 +1,4 @@
-"""A table that was dropped and made again at the same place, where `_tandem` was left behind."""
+"""A table that was dropped and recreated at the same location, where `_tandem` was left behind."""
 
 from __future__ import annotations
 

@@ -314,7 +314,7 @@ def test_A5_names_fit_into_labels_and_differ_by_table(name: str, type_: str) -> 
                 "spec": {"tableRef": {"name": name}, "type": "Minor"},
             }
         )
-    # The same table created again, and another one whose name starts alike.
+    # The same table, recreated, and another one whose name starts alike.
     assert not found & names(TableId(name, "u2"))
 
 

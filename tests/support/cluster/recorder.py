@@ -23,7 +23,7 @@ _LIMIT_S = 20.0
 
 class Recorder:
     """Has them by kind and name, oldest first; those of a deleted object, and of one that was
-    made again under its name, too."""
+    recreated under its name, too."""
 
     def __init__(self, cluster: Cluster, namespace: str) -> None:
         self._cluster = cluster

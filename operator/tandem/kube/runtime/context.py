@@ -95,7 +95,7 @@ class OperatorContext:
 
     @contextmanager
     def resource_lock(self, key: ResourceKey) -> Iterator[asyncio.Lock]:
-        """The lock by which a resource that was deleted and created again waits for the clean-up
+        """The lock by which a resource that was deleted and recreated waits for the clean-up
         of its predecessor. It exists only while it is used."""
         lock, users = self._resource_locks.setdefault(key, (asyncio.Lock(), []))
         users.append(None)

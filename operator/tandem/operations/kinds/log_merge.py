@@ -206,7 +206,7 @@ class LogMergeKind:
         plan, spec = work.frozen
         log = self._log_at_plan(work)
         if _job(spec).log_id not in ("", log.snapshot.metadata.id):
-            return Decision(Verdict.REPLAN, "the log was removed and made again")
+            return Decision(Verdict.REPLAN, "the log was removed and recreated")
         history = log.history
         before, now = history.at(plan.read_version), history.at(work.snapshot.version)
         if (before.base_id, before.mark, before.live) != (now.base_id, now.mark, now.live):

@@ -37,7 +37,7 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class TableId:
-    """Identifies the children's table. A table that was deleted and created again has another
+    """Identifies the children's table. A table that was deleted and recreated has another
     uid, and its children have other names."""
 
     name: str

@@ -47,7 +47,7 @@ PACKAGE = Path(tandem.__file__).resolve().parent
 
 
 def cache_dir(environ: Mapping[str, str] | None = None) -> Path:
-    """`$TANDEM_CACHE`, else `~/.cache/tandem`. Its content can be created again."""
+    """`$TANDEM_CACHE`, else `~/.cache/tandem`. Its content can be recreated."""
     env = os.environ if environ is None else environ
     configured = env.get("TANDEM_CACHE")
     return Path(configured) if configured else Path.home() / ".cache" / "tandem"

@@ -118,7 +118,7 @@ class CommitHistory:
         clean-up deleted are one gap, with every file in which the versions around it differ.
 
         New commits are read together with the last known one: if that one is gone from the log,
-        a file of the right name may be another commit, of a table created again.
+        a file of the right name may be another commit, of a recreated table.
         """
         known = version
         while known + 1 in self._summaries:
