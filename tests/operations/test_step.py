@@ -249,7 +249,7 @@ def test_a_lost_claim_is_a_live_process_too() -> None:
     assert state.outcome.ended.reason is Reason.ALREADY_RUNNING
 
 
-def test_I28_a_plan_that_waited_for_locks_is_made_again() -> None:
+def test_I28_an_operation_that_waited_for_locks_plans_again() -> None:
     waiting: list[Event] = [
         *BEGIN,
         EffectDone(Point.CLAIM_ATTEMPT),
