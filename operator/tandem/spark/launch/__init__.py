@@ -1,6 +1,6 @@
 """Jobs as processes on this machine.
 
-Does not read what a job writes: its result is for the engine.
+Does not read the result of a job: the engine does.
 
     local  `spark-submit` processes
 """
