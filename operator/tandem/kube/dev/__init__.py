@@ -1,7 +1,7 @@
 """`tandem dev`: stands in for a Spark operator on one machine.
 
-All of its input is in the `SparkApplication` and the Secrets that this refers to: it must not import
-`tandem.operations`, and never reads a LakeTable or an operation.
+All of its input is in the `SparkApplication` and the Secrets that this refers to: it must not
+import `tandem.operations`, and never reads a LakeTable or an operation.
 
     controller   watches SparkApplications
     application  one of them, from state to state
