@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,8 +37,16 @@ def test_files_have_the_names_in_their_tags_or_those_of_their_paths(
     codes, names, levels = name_files(tags, paths)
 
     parsed = [parse_name(tag) if tag is not None else None for tag, _ in files]
-    assert names.take(pa.array(codes)).to_pylist() == [
+    found = names.take(codes).to_pylist()
+    assert found == [names[code] for code in codes.tolist()]
+    assert found == [
         name.text if name is not None else foreign_name(path)
         for name, (_, path) in zip(parsed, files, strict=True)
     ]
     assert levels.tolist() == [name.level if name is not None else 0 for name in parsed]
+    # Of some codes, in another order; and by name.
+    last = codes[::-2]
+    ordered = names.ordered(last)
+    assert ordered.take(np.arange(len(last))).to_pylist() == found[::-2]
+    for wanted in (set(found[:1]), set(found[-2:]), {"f-0123456789ab", "7"}):
+        assert ordered.among(wanted).tolist() == [name in wanted for name in found[::-2]]

@@ -16,6 +16,7 @@ from tandem.delta.log import files as files_
 from tandem.distinct import BoolArray, IntArray, number_rows
 from tandem.timeline.chunks import TimeColumn, TimeInterval
 from tandem.timeline.file_intervals import FileIntervals, file_intervals
+from tandem.timeline.name_columns import SegmentNames
 
 TAG_CHUNK = "tandem.chunk"
 TAG_LAYOUT = "tandem.layout"
@@ -35,7 +36,7 @@ class FileColumns:
     """
 
     def __init__(
-        self, table: pa.Table, order: IntArray, segments: IntArray, names: pa.Array,
+        self, table: pa.Table, order: IntArray, segments: IntArray, names: SegmentNames,
         time: TimeColumn | None,
     ) -> None:  # fmt: skip
         self._table, self._order, self._time = table, order, time

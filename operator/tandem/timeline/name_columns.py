@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tandem.distinct import IntArray
-from tandem.timeline.names import FOREIGN_PATTERN, LEVEL_PATTERN, NUMBER_PATTERN
+from tandem.distinct import BoolArray, IntArray
+from tandem.timeline.names import (
+    FOREIGN,
+    FOREIGN_PATTERN,
+    LEVEL_PATTERN,
+    NUMBER_PATTERN,
+    foreign_name,
+)
 
 _NAME = rf"^(?:{FOREIGN_PATTERN}|(?:{NUMBER_PATTERN})(?:\.(?P<level>{LEVEL_PATTERN}))?)$"
 _PREFIX = np.frombuffer(b"f-", np.uint8)
@@ -26,9 +33,55 @@ def levels_of(texts: pa.Array) -> IntArray:
     return levels
 
 
+class SegmentNames:
+    """Names of segments by code. Those of foreign files are computed when they are needed: a plan
+    takes few files, and a digest of each path takes longer than all else that planning does.
+
+    Args:
+        known: the names of the first codes.
+        paths: for each further code the logged path of its foreign file.
+        order: for each code of the caller the code here; by default the same.
+    """
+
+    def __init__(self, known: pa.Array, paths: pa.Array, order: IntArray | None = None) -> None:
+        self._known, self._paths = known, paths
+        self._order = np.arange(len(known) + len(paths)) if order is None else order
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def ordered(self, codes: IntArray) -> SegmentNames:
+        """Those of the codes, numbered in this order."""
+        return SegmentNames(self._known, self._paths, self._order[codes])
+
+    def __getitem__(self, code: int) -> str:
+        at = int(self._order[code])
+        if at < len(self._known):
+            return str(self._known[at].as_py())
+        return foreign_name(self._paths[at - len(self._known)].as_py())
+
+    def take(self, codes: IntArray) -> pa.Array:
+        """The names of some codes."""
+        wanted = self._order[codes]
+        foreign = wanted >= len(self._known)
+        names = foreign_names(self._paths.take(pa.array(wanted[foreign] - len(self._known))))
+        places = np.where(foreign, len(self._known) + np.cumsum(foreign) - 1, wanted)
+        return pa.concat_arrays([self._known, names]).take(pa.array(places))
+
+    def among(self, wanted: Collection[str]) -> BoolArray:
+        """For each code, whether its name is one of the wanted ones."""
+        values = pa.array(list(wanted), pa.string())
+        found: list[BoolArray] = [np.asarray(pc.is_in(self._known, value_set=values))]
+        if any(FOREIGN.fullmatch(name) for name in wanted):
+            found.append(np.asarray(pc.is_in(foreign_names(self._paths), value_set=values)))
+        else:
+            found.append(np.zeros(len(self._paths), np.bool_))
+        mask: BoolArray = np.concatenate(found)[self._order]
+        return mask
+
+
 def foreign_names(logged_paths: pa.Array) -> pa.Array:
-    """`foreign_name` of each path. Only digests are computed one by one: two paths with the same
-    name are one segment, so that the names are needed even if no plan takes their files."""
+    """`foreign_name` of each path."""
     sha256 = hashlib.sha256
     paths = logged_paths.cast(pa.binary()).to_pylist()
     digests = np.frombuffer(b"".join([sha256(path).digest() for path in paths]), np.uint8)
@@ -41,7 +94,7 @@ def foreign_names(logged_paths: pa.Array) -> pa.Array:
     return pa.StringArray.from_buffers(len(paths), pa.py_buffer(offsets), pa.py_buffer(text))
 
 
-def name_files(tags: pa.Array, logged_paths: pa.Array) -> tuple[IntArray, pa.Array, IntArray]:
+def name_files(tags: pa.Array, logged_paths: pa.Array) -> tuple[IntArray, SegmentNames, IntArray]:
     """The segment of each file.
 
     Args:
@@ -55,11 +108,18 @@ def name_files(tags: pa.Array, logged_paths: pa.Array) -> tuple[IntArray, pa.Arr
     indices = encoded.indices.to_numpy().astype(np.int64)
     levels = levels_of(encoded.dictionary)[indices]
     foreign = np.flatnonzero(levels < 0)
+    none = pa.array([], pa.string())
     if not len(foreign):
-        return indices, encoded.dictionary, levels
-    names = [encoded.dictionary, foreign_names(logged_paths.take(pa.array(foreign)))]
+        return indices, SegmentNames(encoded.dictionary, none), levels
+    paths = logged_paths.take(pa.array(foreign))
+    tagged = len(encoded.dictionary)
+    if not pc.any(pc.starts_with(encoded.dictionary, "f-")).as_py():
+        distinct = paths.dictionary_encode()
+        indices[foreign] = tagged + distinct.indices.to_numpy()
+        return indices, SegmentNames(encoded.dictionary, distinct.dictionary), np.maximum(levels, 0)
     # A tag may hold the name of a foreign file that was rewritten: the same segment.
-    unified = pa.concat_arrays(names).dictionary_encode("encode")
-    indices[foreign] = len(encoded.dictionary) + np.arange(len(foreign))
+    names = pa.concat_arrays([encoded.dictionary, foreign_names(paths)])
+    unified = names.dictionary_encode("encode")
+    indices[foreign] = tagged + np.arange(len(foreign))
     codes: IntArray = unified.indices.to_numpy().astype(np.int64)[indices]
-    return codes, unified.dictionary, np.maximum(levels, 0)
+    return codes, SegmentNames(unified.dictionary, none), np.maximum(levels, 0)

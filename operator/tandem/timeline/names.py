@@ -32,7 +32,7 @@ LEVEL_PATTERN = "[1-9][0-9]{0,8}"
 FOREIGN_PATTERN = "f-[0-9a-f]{12}"
 
 _NUMBERED = re.compile(rf"({NUMBER_PATTERN})(?:\.({LEVEL_PATTERN}))?")
-_FOREIGN = re.compile(FOREIGN_PATTERN)
+FOREIGN = re.compile(FOREIGN_PATTERN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ def parse_name(text: str) -> SegmentName | None:
     Any writer can set tags, so text that does not look like a name is not an error: a table must
     stay readable whatever its tags contain.
     """
-    if _FOREIGN.fullmatch(text):
+    if FOREIGN.fullmatch(text):
         return SegmentName(text, None, 0)
     match = _NUMBERED.fullmatch(text)
     if match is None:

@@ -62,7 +62,7 @@ class SegmentFile:
     @property
     def segment(self) -> str:
         """The name of its segment."""
-        return str(self._columns.names[self.segment_code].as_py())
+        return self._columns.names[self.segment_code]
 
     @property
     def segment_code(self) -> int:

@@ -146,9 +146,7 @@ class Segments(Sequence[Segment]):
         """Which of the segments have one of the names."""
         if not names:
             return np.zeros(len(self.codes), np.bool_)
-        wanted = pa.array(list(names), pa.string())
-        found = pc.is_in(self.columns.files.names, value_set=wanted)
-        mask: BoolArray = np.asarray(found)[self.codes]
+        mask: BoolArray = self.columns.files.names.among(names)[self.codes]
         return mask
 
     def among(self, names: Collection[str]) -> frozenset[str]:
@@ -218,14 +216,14 @@ class SegmentColumns:
         return self.files.tags(TAG_PARENTS).take(pa.array(self.starts))
 
     def names_of(self, codes: IntArray) -> list[str]:
-        return list(self.files.names.take(pa.array(codes)).to_pylist())
+        return list(self.files.names.take(codes).to_pylist())
 
     def segment(self, code: int) -> Segment:
         start = int(self.starts[code])
         files = SegmentFiles(self.files, np.arange(start, start + int(self.counts[code])))
         deleted = self.files.deleted[files.places].any()
         return Segment(
-            name=self.files.names[code].as_py(),
+            name=self.files.names[code],
             level=int(self.levels[code]),
             sequence=int(self.sequences[code]),
             files=files,
@@ -260,7 +258,7 @@ def segments(files: pa.Table, time: TimeColumn | None = None) -> Segments:
     order = np.lexsort((ranks, codes))
     codes = codes[order]
     starts = _starts(codes)
-    columns = FileColumns(files, order, codes, names.take(pa.array(used)), time)
+    columns = FileColumns(files, order, codes, names.ordered(used), time)
     found = SegmentColumns(columns, starts, levels[order[starts]], sequences[in_order])
     return Segments(found, np.arange(len(starts)))
 
