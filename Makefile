@@ -71,6 +71,8 @@ matrix: setup ## Every foreign writer with every operation; the whole search; th
 	@$(BIN)/python tools/generate_docs.py
 	@$(BIN)/pytest -o python_files='timed_*.py' tests/matrix
 	@PYTHONPATH=operator:tests $(BIN)/python -m reconcile.search --all --random 200000 --processes 2
+	@for kind in '' --cleaning --cut --expiring; do \
+	  PYTHONPATH=operator:tests $(BIN)/python -m mergelog.search --seeds 0:3000 $$kind || exit 1; done
 	@PYTHONPATH=operator:tests $(BIN)/python -m simulator --seeds 0:3000 --processes 2
 	@PYTHONPATH=operator:tests $(BIN)/python -m simulator --logged --seeds 0:1000 --processes 2
 

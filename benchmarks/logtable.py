@@ -100,26 +100,41 @@ class LogTable:
 
         return len(MergedView.open(self.log).state.live)
 
+    def purge_half_dead(self) -> None:
+        """Rewrite the segments of the base table of which more than half of the rows are deleted.
+
+        Raises: WrongResult.
+        """
+        from tandem.timeline.segments import segments
+
+        found = [
+            segment.name
+            for segment in segments(self.log.base.snapshot().files)
+            if 2 * segment.deleted_rows > (segment.rows or 0)
+        ]
+        if found:
+            self._run("SegmentRewrite", {"segments": found, "rewrite": {"purgeDeleted": True}})
+
     def serve(self, service: str) -> Any:
         """A LogCompaction by its strategy, or `LogMerge`. Raises: WrongResult."""
+        if service == "LogMerge":
+            return self._run("TableCompaction", {"type": service})
+        return self._run("LogCompaction", {"strategy": service})
+
+    def _run(self, kind: str, spec: dict[str, Any]) -> Any:
         from benchmarks.harness import WrongResult
         from support.jobs.quick_jobs import QuickJobs
         from tandem.operations.execute import ExecutionOptions, finish, open_session
         from tandem.operations.model import Table
         from tandem.operations.ports import Ports
-        from tandem.spec.common import Operation
-        from tandem.spec.compaction import TableCompaction
-        from tandem.spec.log_compaction import LogCompaction
+        from tandem.spec.resources import OPERATIONS
         from tandem.spec.status import Phase
 
-        merges = service == "LogMerge"
-        model: type[Operation] = TableCompaction if merges else LogCompaction
-        spec = {"type": service} if merges else {"strategy": service}
         self._operations += 1
-        operation = model.model_validate(
+        operation = OPERATIONS[kind].model_validate(
             {
                 "apiVersion": "tandem.dev/v1alpha1",
-                "kind": model.kind_name,
+                "kind": kind,
                 "metadata": {"name": f"operation-{self._operations}"},
                 "spec": {"tableRef": {"name": "bench"}, **spec},
             }
@@ -129,5 +144,5 @@ class LogTable:
         session = open_session(operation, table, ports, ExecutionOptions(poll_ms=1))
         status = finish(session, operation, ports)
         if status.phase not in (Phase.SUCCEEDED, Phase.SUPERSEDED):
-            raise WrongResult(f"{service}: {status.conditions}")
+            raise WrongResult(f"{kind} {spec}: {status.conditions}")
         return status

@@ -118,6 +118,26 @@ BLOCKS = (
         _REAL,
     ),
     Mutant(
+        "inputs-listed-again",
+        "a log compaction stitches the blocks of its plan, not those that are live later; I-38",
+        "spark/jobs/stitch.py",
+        "    found = stitch(\n        store,\n        Run(blocks),\n",
+        "    from tandem.delta.log.delta_log import DeltaLog\n"
+        "    from tandem.mergelog.state.log_table import state_of\n"
+        "    from tandem.mergelog.state.model import in_order\n\n"
+        "    live = state_of(DeltaLog(store).snapshot()).live\n"
+        "    found = stitch(\n        store,\n        Run(in_order(live.values())),\n",
+        _REAL,
+    ),
+    Mutant(
+        "filter-on-any-column-leaves-out-blocks",
+        "a filter leaves out blocks only if it is on keys: the record may beat one that it keeps",
+        "spark/connector/reader.py",
+        "all_of(on_columns(where, view.settings.keys))",
+        "all_of(where)",
+        _REAL,
+    ),
+    Mutant(
         "stitch-by-an-unrecorded-mark",
         "a log compaction goes by the mark that its version of the log records; I-37",
         _LOG_COMPACTION,

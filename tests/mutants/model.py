@@ -20,6 +20,7 @@ _BLOCK_TESTS = (
     "base_history",
     "log_integrity",
     "pruned_reads",
+    "connector_reader",
     "beside",
     "log_cleaning",
 )
