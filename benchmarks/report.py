@@ -19,6 +19,7 @@ ORDER = (
     "longevity",
     "compaction",
     "mergelog",
+    "hudi",
     "replay",
     "critical",
     "snapshot",

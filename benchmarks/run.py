@@ -29,6 +29,7 @@ NAMES = (
     "planning",
     "replay",
     "mergelog",
+    "hudi",
     "critical",
     "compaction",
     "goodput",
