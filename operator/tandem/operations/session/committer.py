@@ -7,10 +7,13 @@ table shows them (docs/decisions/0031).
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow.compute as pc
 
 from tandem.delta import protocol
+from tandem.delta.actions import Action
 from tandem.delta.log.names import commit_path
 from tandem.delta.log.snapshot import Snapshot
 from tandem.errors import AlreadyExists, CorruptLog, ObjectNotFound, OutcomeUnknown, Reason
@@ -94,7 +97,7 @@ class Committer:
             if self._table.base is None:
                 self._table.log.put_commit(version, actions, token=work.token)
             else:  # of a log, the next decision follows at once
-                newest = self._table.log.commit_after(work.snapshot, actions, token=work.token)
+                newest = self._commit_after(work, actions)
                 if newest is not None:
                     work.latest, work.now_ms = newest, self._clock.now_ms()
                     return CommitLost()
@@ -103,6 +106,14 @@ class Committer:
         except OutcomeUnknown:
             return CommitUnknown()
         return self._visible(work, result)
+
+    def _commit_after(self, work: Work, actions: Sequence[Action]) -> Snapshot | None:
+        """As `DeltaLog.commit_after`, as fast as log writers do it."""
+        log = self._table.log
+        if log.parallel_reads == 1:
+            return log.commit_after(work.snapshot, actions, token=work.token)
+        with ThreadPoolExecutor(1) as pool:
+            return log.commit_after(work.snapshot, actions, token=work.token, beside=pool)
 
     def look_up(self, work: Work, effect: Effect) -> Event:
         """Find out whether a put of unknown outcome has succeeded. Raises: StorageError."""
