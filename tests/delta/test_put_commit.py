@@ -11,7 +11,7 @@ import pytest
 
 from support.lake import delta_log as dl
 from support.lake.memory_store import Call, MemoryStore
-from tandem.delta.actions import Action, AddFile
+from tandem.delta.actions import Action, AddFile, Txn
 from tandem.delta.log.checkpoint_write import write_checkpoint
 from tandem.delta.log.commit import commit_info, remove_of
 from tandem.delta.log.delta_log import DeltaLog
@@ -101,6 +101,17 @@ def test_a_commit_begins_with_its_info() -> None:
     log = _log(dl.memory_log())
     with pytest.raises(ValueError, match="commitInfo"):
         log.put_commit(1, [AddFile("f", {}, 1, 1, data_change=True)], token="t")
+
+
+@pytest.mark.parametrize("version", [2**63, -(2**63) - 1])
+def test_a_txn_that_no_reader_could_decode_is_not_put(version: int) -> None:
+    log = _log(dl.memory_log())
+    info = _actions(log.snapshot())[0]
+    with pytest.raises(ValueError, match="64-bit"):
+        log.put_commit(1, [info, Txn("a", version)], token="t")
+    assert log.latest_version() == 0
+    log.put_commit(1, [info, Txn("a", 2**63 - 1)], token="t")
+    assert log.snapshot().txns["a"].version == 2**63 - 1
 
 
 @pytest.mark.parametrize(("now_ms", "expected"), [(50, 1001), (5000, 5000)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -112,16 +112,18 @@ def in_memory(
     *,
     schema: StructType = BASE_SCHEMA,
     partition_columns: tuple[str, ...] = (),
+    configuration: Mapping[str, str] = DELETION_VECTORS,
+    features: Collection[str] = ("deletionVectors",),
     fault: FaultHook | None = None,
     clock: Callable[[], int] | None = None,
 ) -> MemoryStore:
     """A base table without rows, in a store that can fail."""
     store = MemoryStore(fault=fault, clock=clock)
-    features = frozenset({"deletionVectors"})
+    of_readers = frozenset({"deletionVectors"}.intersection(features))
     actions: list[Action] = [
         commit_info("CREATE TABLE", {}, now_ms=0, previous=None, blind_append=True),
-        Protocol(3, 7, features, features),
-        Metadata("base", to_delta_json(schema), partition_columns, DELETION_VECTORS),
+        Protocol(3, 7, of_readers, frozenset(features)),
+        Metadata("base", to_delta_json(schema), partition_columns, configuration),
     ]
     DeltaLog(store).put_commit(0, actions, token="made")
     return store

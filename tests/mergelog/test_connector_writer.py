@@ -348,6 +348,7 @@ def test_a_table_without_a_log_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
 SINGLE: dict[str, tuple[dict[str, str], bool, str]] = {
     "no writer": ({"batch": "1"}, False, "writer"),
     "no batch": ({"writer": "w"}, False, "batch"),
+    "a batch beyond 64 bits": ({"writer": "w", "batch": str(2**63)}, False, "batch"),
     "overwrite": ({"writer": "w", "batch": "1"}, True, "mode"),
 }
 

@@ -9,6 +9,7 @@ from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -20,10 +21,11 @@ from tandem.delta.log.checkpoint_write import write_checkpoint
 from tandem.delta.log.commit import commit_info
 from tandem.delta.log.names import commit_path
 from tandem.delta.schema import Field, PrimitiveType, StructType
-from tandem.errors import AlreadyExists, InvalidSpec, OutcomeUnknown
+from tandem.errors import AlreadyExists, InvalidSpec, OutcomeUnknown, StorageFull
 from tandem.mergelog import writer as writer_module
+from tandem.mergelog.state.log_table import CHECKPOINT_INTERVAL
 from tandem.mergelog.state.model import ROLLBACK, WRITER
-from tandem.mergelog.writer import LATE_MS, Appended, LogWriter
+from tandem.mergelog.writer import LAST_BATCH, LATE_MS, Appended, LogWriter
 
 
 def commits(merged: Merged) -> list[Commit]:
@@ -145,10 +147,22 @@ def test_a_writer_needs_a_printable_name(name: str) -> None:
 
 def test_batches_are_numbered_from_zero() -> None:
     merged = Merged(in_memory())
-    with pytest.raises(ValueError, match="from 0"):
-        merged.writer.append(table((1, "a", None)), batch=-1)
+    for batch in (-1, LAST_BATCH + 1):
+        with pytest.raises(ValueError, match=f"from 0 to {2**63 - 1}"):
+            merged.writer.append(table((1, "a", None)), batch=batch)
+    assert merged.log.snapshot().version == 0
     assert merged.writer.append(table((1, "a", None)), batch=0) == Appended(1)
     assert merged.writer.last_batch == 0
+
+
+def test_the_last_batch_is_the_greatest_that_a_log_can_keep() -> None:
+    merged = Merged(in_memory())
+    merged.writer.append(table((1, "a", None)), batch=np.int64(LAST_BATCH))  # type: ignore[arg-type]
+    write_checkpoint(merged.log.log, merged.log.snapshot(), now_ms=0)
+    again = merged.new_writer("w")
+    assert again.last_batch == LAST_BATCH
+    assert again.append(table((1, "z", None)), batch=LAST_BATCH) == Appended(1, repeated=True)
+    assert merged.rows() == [(1, "a", None)]
 
 
 # A batch counts once
@@ -200,18 +214,35 @@ def test_a_repeated_batch_is_searched_in_the_newest_commits_only(
 
 
 @pytest.mark.parametrize("left", [0, 1])
-def test_a_put_below_the_versions_that_cleaning_left_is_repeated(left: int) -> None:
+@pytest.mark.parametrize("clock", ["that of the wall", "the monotonic one", "one set back"])
+def test_a_put_below_the_versions_that_cleaning_left_is_repeated(left: int, clock: str) -> None:
     """A writer that slept puts a version whose commit was removed; of those before it a cleaning
-    that was killed left some, since a store deletes them in any order."""
+    that was killed left some, since a store deletes them in any order. One clock shows the sleep:
+    a machine that is suspended may stop the monotonic one, and the other may be set back."""
     store = in_memory()
     merged = Merged(store)
-    times = iter([0, *[2 * LATE_MS] * 9])
-    sleeper = LogWriter(merged.log, "s", now_ms=lambda: next(times), pause=lambda _: None)
+    asleep: list[bool] = []
+
+    def time_ms(after: int) -> int:
+        return after if asleep else 0
+
+    wall = {"that of the wall": 2 * LATE_MS, "the monotonic one": 0, "one set back": -LATE_MS}[
+        clock
+    ]
+    steady = 0 if clock == "that of the wall" else 2 * LATE_MS // 1000
+    sleeper = LogWriter(
+        merged.log,
+        "s",
+        now_ms=lambda: time_ms(wall),
+        monotonic=lambda: float(time_ms(steady)),
+        pause=lambda _: None,
+    )
 
     def slept(call: Call) -> None:
         if call.path != "_tandem/log/" + commit_path(1):
             return
         store.fault = lambda _: None
+        asleep.append(True)
         for batch in range(4):
             merged.append(table((batch, "a", None)))
         write_checkpoint(merged.log.log, merged.log.snapshot(), now_ms=0)
@@ -222,6 +253,26 @@ def test_a_put_below_the_versions_that_cleaning_left_is_repeated(left: int) -> N
     assert sleeper.append(table((9, "s", None)), batch=1) == Appended(5)
     assert (9, "s", None) in merged.rows()
     assert f"_tandem/log/{commit_path(1)}" not in store.paths()
+
+
+def test_a_checkpoint_that_fails_is_logged_and_no_append_fails(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store = in_memory()
+    merged = Merged(store)
+
+    def full(call: Call) -> None:
+        if call.path.endswith(".checkpoint.parquet") and call.when == "before":
+            raise StorageFull("no space is left", resource=call.path)
+
+    store.fault = full
+    with merged.writer as writer:
+        for batch in range(CHECKPOINT_INTERVAL):
+            writer.append(table((batch, "a", None)), batch=batch)
+    assert len(merged.rows()) == CHECKPOINT_INTERVAL
+    (line,) = [record for record in caplog.records if record.levelname == "WARNING"]
+    assert "_tandem/log: checkpoint failed" in line.getMessage()
+    assert "no space is left" in line.getMessage()
 
 
 def calls_of_an_append() -> int:

@@ -21,8 +21,11 @@ _BLOCK_TESTS = (
     "log_integrity",
     "pruned_reads",
     "connector_reader",
-    "beside",
+    "log_made_again",
+    "key_columns",
+    "foreign_commits",
     "log_cleaning",
+    "beside",
 )
 
 

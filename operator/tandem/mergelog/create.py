@@ -17,8 +17,8 @@ from tandem.errors import AlreadyExists, InvalidSpec, OutcomeUnknown
 from tandem.mergelog.state.log_table import (
     LogSettings,
     MergeLog,
-    check_settings,
     new_log,
+    require_columns,
     settings_of,
 )
 from tandem.mergelog.state.model import LogState, txns_of
@@ -34,7 +34,8 @@ def ensure_log(log: MergeLog, settings: LogSettings, *, now_ms: int, nonce: str)
         settings: `base_id` is ignored.
         now_ms: Unix milliseconds.
         nonce: unique text.
-    Raises: InvalidSpec, also if the log has other settings; UnsupportedFeature; OutcomeUnknown.
+    Raises: InvalidSpec, also if the log has other settings, or their columns have changed in the
+        base table; UnsupportedFeature; CorruptLog; OutcomeUnknown.
     """
     base = log.base.snapshot()
     if not log.exists():
@@ -52,17 +53,17 @@ def ensure_log(log: MergeLog, settings: LogSettings, *, now_ms: int, nonce: str)
         if put(log, 0, actions, nonce):
             return True
     found = settings_of(log.snapshot())
-    wanted = check_settings(base, settings)
-    if (found.keys, found.ordering_column) != (wanted.keys, wanted.ordering_column):
+    if _names(found) != _names(settings):
         raise InvalidSpec(
             "the log of blocks has other settings, and they cannot be changed",
             resource=base.location,
             field="spec.mergeOnRead",
-            found=_text(wanted),
+            found=_text(settings),
             expected=_text(found),
             remedy="Restore the settings; or merge the log, remove `_tandem/log`, and apply the "
             "new ones",
         )
+    require_columns(base, found)
     return False
 
 
@@ -115,6 +116,11 @@ def _until_known(log: MergeLog, version: int, try_once: Callable[[], _T]) -> _T:
         field=f"version {version}",
         remedy="Repeat the batch under its number: it counts once",
     )
+
+
+def _names(settings: LogSettings) -> tuple[list[str], str]:
+    """Names are case-insensitive to Delta."""
+    return [key.lower() for key in settings.keys], settings.ordering_column.lower()
 
 
 def _text(settings: LogSettings) -> str:

@@ -31,7 +31,8 @@ def resolve(log: MergeLog, *, keep: bool, now_ms: Callable[[], int]) -> Resolved
     Args:
         keep: whether the unmerged records stay valid. If not, they are void.
         now_ms: the time in Unix milliseconds.
-    Raises: NotMergeOnRead, OutcomeUnknown, StorageError.
+    Raises: InvalidSpec, if the base table lacks a key, or if the records that are kept have other
+        keys; NotMergeOnRead, OutcomeUnknown, StorageError.
     """
     while True:
         snapshot = log.snapshot()
@@ -45,7 +46,8 @@ def resolve(log: MergeLog, *, keep: bool, now_ms: Callable[[], int]) -> Resolved
         else:
             return Resolved(state, decided=False)
         live = known.live if keep else {}
-        state = LogState(base.metadata.id, base.version, known.mark, live)
+        state = LogState(base.metadata.id, base.version, known.mark, live, known.columns)
+        require_same_table(base, state)
         now = now_ms()
         actions = transition(snapshot, state, history.restored, base=base, now_ms=now)
         info = commit_info(

@@ -53,7 +53,8 @@ def record_base(log: MergeLog, *, now_ms: int) -> bool:
     """Commit to the log what it says as of the newest version of its base table. False if another
     writer committed first: it has recorded a base version, too, or the next call does.
 
-    Raises: NotMergeOnRead, BaseReplaced, BaseHistoryGap, OutcomeUnknown, StorageError.
+    Raises: NotMergeOnRead, BaseReplaced, BaseHistoryGap, OutcomeUnknown, StorageError;
+        InvalidSpec, if the keys or the ordering column have changed in the base table.
     """
     snapshot = log.snapshot()
     return _record(log, snapshot, _newest(log, BaseHistory(log, snapshot)), now_ms)

@@ -25,7 +25,7 @@ from tandem.mergelog.state.log_table import (
     LogSettings,
     MergeLog,
     block_format,
-    check_settings,
+    require_columns,
     settings_of,
 )
 from tandem.mergelog.state.model import Block, upload_folder
@@ -35,9 +35,17 @@ UPLOAD = 1
 """The number of the one upload of a session of this kind."""
 
 
-def layout_of(base: Snapshot) -> tuple[str, tuple[str, ...]]:
-    """What the files of a block depend on."""
-    return base.metadata.schema_string, base.partition_columns
+def layout_of(base: Snapshot, log: Snapshot) -> tuple[object, ...]:
+    """What the files of a block depend on: the columns of the base table, and the log, which may
+    have been removed with its blocks and made again, with other keys."""
+    settings = settings_of(log)
+    return (
+        log.metadata.id,
+        settings.keys,
+        settings.ordering_column,
+        base.metadata.schema_string,
+        base.partition_columns,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,25 +69,23 @@ class Uploaded:
 class Upload:
     """Writes blocks for one append. Picklable and small: each process has a copy.
 
-    `base` is a version of the base table without its files.
+    `base` is a version of the base table without its files, `layout` as in `Uploaded`.
     """
 
     base: Snapshot
     settings: LogSettings
     session: str
+    layout: str
 
     @classmethod
     def begin(cls, log: MergeLog) -> Upload:
         """Raises: NotMergeOnRead, UnsupportedFeature, InvalidSpec."""
-        settings = settings_of(log.snapshot())
+        snapshot = log.snapshot()
+        settings = settings_of(snapshot)
         base = log.base.snapshot()
-        check_settings(base, settings)
+        require_columns(base, settings)
         header = replace(base, files=base.files.slice(0, 0), txns={}, domains={}, info=None)
-        return cls(header, settings, secrets.token_hex(8))
-
-    @property
-    def layout(self) -> str:
-        return digest(self.base)
+        return cls(header, settings, secrets.token_hex(8), digest(base, snapshot))
 
     def arrange(self, rows: pa.Table, deletes: pa.Table | None) -> pa.Table:
         """Rows and deletes in the columns of the log. Raises: InvalidSpec, DuplicateKeys."""
@@ -108,8 +114,8 @@ class Upload:
         return Uploaded(self.session, self.layout, tuple(adds), memory)
 
 
-def digest(base: Snapshot) -> str:
-    return hashlib.sha256(repr(layout_of(base)).encode()).hexdigest()
+def digest(base: Snapshot, log: Snapshot) -> str:
+    return hashlib.sha256(repr(layout_of(base, log)).encode()).hexdigest()
 
 
 def require_distinct(
@@ -131,7 +137,8 @@ def require_distinct(
         for add in adds:
             values = tuple(sorted(add.partition_values.items()))
             block = Block(add.path, 0, 0, add.size, group=values)
-            records = records_of(read_block(store, block, table, settings.columns), settings)
+            read = read_block(store, block, table, settings.columns)
+            records = records_of(read, settings, block.path)
             if passes > 1:
                 mine = np.flatnonzero(parts_of_keys(records.keys, passes) == number)
                 records = records.take(mine)

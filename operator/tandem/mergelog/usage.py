@@ -74,7 +74,7 @@ class LogReader:
         """The facts as of a version of the base table that was read after `update`; the same
         object as before if nothing changed. So is an error, until a thorough `update`.
 
-        Raises: BaseReplaced, BaseHistoryGap, CorruptLog, StorageError.
+        Raises: BaseReplaced, BaseHistoryGap, InvalidSpec, CorruptLog, StorageError.
         """
         snapshot, history = self._snapshot, self._history
         assert snapshot is not None

@@ -32,8 +32,8 @@ from tandem.mergelog.state.log_table import (
     LogSettings,
     MergeLog,
     block_format,
-    check_settings,
     log_partitions,
+    require_columns,
     settings_of,
     state_of,
 )
@@ -90,7 +90,8 @@ class MergedView:
     ) -> MergedView:
         """The newest version, or that of a version or time of the base table.
 
-        Raises: NotMergeOnRead, VersionNotFound, BaseReplaced, BaseHistoryGap.
+        Raises: NotMergeOnRead, VersionNotFound, BaseReplaced, BaseHistoryGap; InvalidSpec, if the
+            keys or the ordering column of live records have changed.
         """
         # In this order: instants that the base table holds must not be missing in the log.
         snapshot = log.snapshot()
@@ -104,7 +105,7 @@ class MergedView:
         require_same_table(base, state)
         settings = settings_of(snapshot)
         if state.live:
-            check_settings(base, settings)
+            require_columns(base, settings)
         return cls(log, base, instant, state, settings, snapshot.metadata.id)
 
     @classmethod

@@ -7,6 +7,8 @@ the log below its own: so it has a place in the one order of both.
 
 from __future__ import annotations
 
+import logging
+import operator
 import random
 import secrets
 import time
@@ -22,7 +24,7 @@ from tandem.delta.log.commit import commit_info
 from tandem.delta.log.maintenance import maintain
 from tandem.delta.log.names import commit_path
 from tandem.delta.properties import checkpoint_interval
-from tandem.errors import CommitConflict, DuplicateKeys, InvalidSpec
+from tandem.errors import CommitConflict, DuplicateKeys, InvalidSpec, TandemError
 from tandem.mergelog.create import put_after
 from tandem.mergelog.rows.blocks import arrange, tagged, write_blocks
 from tandem.mergelog.state.base_history import BaseHistory, base_of, require_same_table
@@ -30,11 +32,16 @@ from tandem.mergelog.state.commits import transition
 from tandem.mergelog.state.log_table import (
     MergeLog,
     block_format,
-    check_settings,
+    require_columns,
     settings_of,
 )
 from tandem.mergelog.state.model import ROLLBACK, WRITER, block_of, upload_folder
 from tandem.mergelog.uploads import UPLOAD, Uploaded, digest, layout_of, require_distinct
+
+_LOG = logging.getLogger(__name__)
+
+LAST_BATCH = 2**63 - 1
+"""The greatest number of a batch: Delta keeps it as a 64-bit integer."""
 
 FAIRNESS = 2.0
 """After a commit a writer pauses for a random time, at most this many times as long as the commit
@@ -78,6 +85,7 @@ class LogWriter:
         name: str,
         *,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        monotonic: Callable[[], float] = time.monotonic,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
         if not name or not name.isprintable():
@@ -90,7 +98,7 @@ class LogWriter:
                 remedy="Give each writer a unique, stable name",
             )
         self._log, self._name = log, name
-        self._now_ms, self._pause = now_ms, pause
+        self._now_ms, self._monotonic, self._pause = now_ms, monotonic, pause
         self._session = secrets.token_hex(8)
         self._uploads = 0
         self._resume_at = 0.0
@@ -122,9 +130,11 @@ class LogWriter:
                 wins, unless the ordering column decides.
             deletes: keys, and the ordering column if there is one; they follow the rows.
             batch: number of the batch, greater than that of the writer's last one. A batch that
-                is in the log already is not appended again.
-        Raises: InvalidSpec, before anything is written; BaseReplaced, BaseHistoryGap,
-            OutcomeUnknown, StorageError. After an error, append the same batch again.
+                is in the log already is not appended again. From 0 to `LAST_BATCH`.
+        Raises: InvalidSpec: for wrong rows before anything is written, and if the keys or the
+            ordering column have changed in the base table; ValueError for the number of the batch;
+            BaseReplaced, BaseHistoryGap, CorruptLog, OutcomeUnknown, StorageError. After an error,
+            append the same batch again.
         """
         return self._append(batch, lambda: self._upload(self._arrange(rows, deletes)))
 
@@ -141,8 +151,9 @@ class LogWriter:
         self._uploads = UPLOAD
 
         def uploaded() -> list[AddFile]:
-            if {part.layout for part in parts} != {digest(self._base)}:
-                raise _void(self._log, "the columns of the base table have changed")
+            if {part.layout for part in parts} != {digest(self._base, self._snapshot)}:
+                found = "the columns of the base table have changed, or the log was made again"
+                raise _void(self._log, found)
             if self._rolled_back():
                 raise _void(self._log, "cleaning removed it as the upload of a dead writer")
             require_distinct(self._log.store, self._base, settings_of(self._snapshot), parts)
@@ -152,28 +163,33 @@ class LogWriter:
 
     def _append(self, batch: int, upload: Callable[[], list[AddFile]]) -> Appended:
         """Append what `upload` writes; it is called again if the files cannot be committed."""
-        if batch < 0:
-            raise ValueError("batches are numbered from 0")
-        done = self._find(batch)
-        if done is not None:
-            return done
+        batch = operator.index(batch)
+        if not 0 <= batch <= LAST_BATCH:
+            raise ValueError(f"batch {batch}: batches are numbered from 0 to {LAST_BATCH}")
+        if self._knows(batch):
+            # The log may have been made again since, without the batch.
+            self._snapshot = self._log.update(self._snapshot)
+            done = self._find(batch)
+            if done is not None:
+                return done
         adds: list[AddFile] = []
-        waited = max(0.0, self._resume_at - time.monotonic())
+        layout: tuple[object, ...] = ()  # that of `adds`
+        waited = max(0.0, self._resume_at - self._monotonic())
         if waited:
             self._pause(waited)
         lost, started = False, 0.0
         while True:
-            began_ms = self._now_ms()
-            layout = self._layout
-            refused: InvalidSpec | DuplicateKeys | None = None
+            began_ms, began = self._now_ms(), self._monotonic()
+            refused: InvalidSpec | DuplicateKeys | CommitConflict | None = None
             if not lost:  # else it has looked, and the lost put has read the newest version
                 base = self._pool.submit(self._log.base.update, self._base)
                 newest = self._pool.submit(self._log.update, self._snapshot)
-                try:
-                    if not adds:
+                if not adds:
+                    layout = self._layout
+                    try:
                         adds = upload()
-                except (InvalidSpec, DuplicateKeys) as error:
-                    refused = error
+                    except (InvalidSpec, DuplicateKeys, CommitConflict) as error:
+                        refused = error
                 self._base, self._snapshot = base.result(), newest.result()
             if self._base.version < base_of(self._snapshot):
                 # Listed before the other writer did. A base that is older still was replaced.
@@ -181,30 +197,32 @@ class LogWriter:
             done = self._find(batch)
             if done is not None:
                 return done
+            if refused is not None and self._layout == layout:
+                raise refused
             if self._layout != layout or self._rolled_back():
                 adds, lost = [], False
                 continue
-            if refused is not None:
-                raise refused
-            started = started or time.monotonic()
+            started = started or self._monotonic()
             instant = self._commit(adds, batch)
             lost = instant is None
-            late = self._now_ms() - began_ms >= LATE_MS
+            # One clock may have been set back meanwhile, the other stops while a machine sleeps.
+            elapsed_ms = (self._monotonic() - began) * 1000
+            late = max(self._now_ms() - began_ms, elapsed_ms) >= LATE_MS
             if instant is not None and not (late and self._fills_a_hole(instant, batch)):
-                took = time.monotonic() - started
-                self._resume_at = time.monotonic() + random.uniform(0, FAIRNESS * took)
+                now = self._monotonic()
+                self._resume_at = now + random.uniform(0, FAIRNESS * (now - started))
                 self._maintain(instant)
                 return Appended(instant)
 
     @property
-    def _layout(self) -> tuple[str, tuple[str, ...]]:
-        return layout_of(self._base)
+    def _layout(self) -> tuple[object, ...]:
+        return layout_of(self._base, self._snapshot)
 
     def _arrange(
         self, rows: pa.Table | pa.RecordBatch | None, deletes: pa.Table | pa.RecordBatch | None
     ) -> pa.Table:
         settings = settings_of(self._snapshot)
-        check_settings(self._base, settings)
+        require_columns(self._base, settings)
         found = arrange(self._base, settings, _table(rows), _table(deletes))
         if not found.num_rows:
             raise InvalidSpec(
@@ -226,6 +244,10 @@ class LogWriter:
             rows,
             task=self._uploads,
         )
+
+    def _knows(self, batch: int) -> bool:
+        txn = self._snapshot.txns.get(WRITER + self._name)
+        return txn is not None and txn.version >= batch
 
     def _find(self, batch: int) -> Appended | None:
         """The outcome of a batch that is in the log."""
@@ -309,12 +331,20 @@ class LogWriter:
 
     def _maintain(self, instant: int) -> None:
         """Write a checkpoint in the background, if one is due."""
-        if instant - self._checkpointed >= checkpoint_interval(self._snapshot.configuration):
+        interval = checkpoint_interval(self._snapshot.configuration)
+        # It was after this instant if the log was made again since.
+        if not 0 <= instant - self._checkpointed < interval:
             self._checkpointed = instant
             self._pool.submit(self._checkpoint)
 
     def _checkpoint(self) -> None:
-        maintain(self._log.log, self._log.snapshot(), now_ms=self._now_ms())
+        try:
+            notes = maintain(self._log.log, self._log.snapshot(), now_ms=self._now_ms()).notes
+        except TandemError as error:
+            notes = (f"checkpoint failed: {error}",)
+        for note in notes:
+            # The append has succeeded. Without checkpoints, each reader reads more commits.
+            _LOG.warning("%s: %s", self._log.store.location, note)
 
     def close(self) -> None:
         self._pool.shutdown()

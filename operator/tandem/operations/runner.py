@@ -209,7 +209,7 @@ class _Runner:
 
     def _keep_fresh(self, table: Table) -> None:
         # A log that is refused says so in the status, and in each operation that needs it.
-        with contextlib.suppress(BaseReplaced, BaseHistoryGap):
+        with contextlib.suppress(BaseReplaced, BaseHistoryGap, InvalidSpec):
             upkeep.keep_fresh(MergeLog(table.log), now_ms=self._ports.clock.now_ms())
 
     def _run_operation(self, resource: Operation) -> ResourceOutcome:

@@ -253,6 +253,9 @@ def encode_action(action: Action) -> Json:
         case Protocol():
             return {"protocol": _encode_protocol(action)}
         case Txn():
+            if not -(2**63) <= action.version < 2**63:
+                # No reader could decode the commit, and so no version after it.
+                raise ValueError(f"txn {action.app_id}: version {action.version} is no 64-bit long")
             body: Json = {"appId": action.app_id, "version": action.version}
             if action.updated_ms is not None:
                 body["lastUpdated"] = action.updated_ms

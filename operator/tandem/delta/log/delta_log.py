@@ -6,7 +6,7 @@ pure modules of this package interpret the actions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
 from types import MappingProxyType
@@ -33,11 +33,22 @@ from tandem.storage.store import ObjectInfo, Store
 class DeltaLog:
     """The log of the table at a store's root. Holds no state between calls: thread-safe.
 
-    `parallel_reads` commits are read at once; 1 keeps the order of store calls deterministic.
+    Args:
+        parallel_reads: so many commits are read at once; 1 keeps the order of store calls
+            deterministic.
+        check: called with each commit that `snapshot`, `update` and `commits` read; it raises to
+            refuse one.
     """
 
-    def __init__(self, store: Store, *, parallel_reads: int = 8) -> None:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        parallel_reads: int = 8,
+        check: Callable[[Commit], None] | None = None,
+    ) -> None:
         self._store = store
+        self._check = check
         self.parallel_reads = parallel_reads
 
     @property
@@ -401,7 +412,12 @@ class DeltaLog:
         file = names.parse(meta.path.rsplit("/", 1)[-1])
         assert file is not None  # only listed commits come here
         data = known.get(file.version) or self._store.get(meta.path)
-        return codec.decode_commit(file.version, data, path=meta.path, modified_ms=meta.modified_ms)
+        found = codec.decode_commit(
+            file.version, data, path=meta.path, modified_ms=meta.modified_ms
+        )
+        if self._check is not None:
+            self._check(found)
+        return found
 
     def _version_at(self, timestamp_ms: int) -> int:
         listing = self._latest_listing(None, start=0)

@@ -21,7 +21,7 @@ from tandem.delta.log.snapshot import Snapshot
 from tandem.delta.schema import Field, to_arrow_type
 from tandem.delta.values import partition_texts
 from tandem.distinct import IntArray
-from tandem.errors import InvalidSpec, StorageError, closest_name
+from tandem.errors import CorruptLog, InvalidSpec, StorageError, closest_name
 from tandem.mergelog.rows.columns import converted, null_in
 from tandem.mergelog.rows.duplicates import require_decided
 from tandem.mergelog.rows.records import Records, number_keys, winners
@@ -246,8 +246,20 @@ def read_block(store: Store, block: Block, table: TableFormat, columns: Sequence
     return found.set_column(found.num_columns - 1, INSTANT, instants)
 
 
-def records_of(table: pa.Table, settings: LogSettings) -> Records:
-    """Rows of a block as records."""
+def records_of(table: pa.Table, settings: LogSettings, path: str = "") -> Records:
+    """Rows of the block at `path` as records. Raises: CorruptLog, if a key is NULL."""
+    for key in settings.keys:
+        if table[key].null_count:
+            # As if the block lacked the column: such records would be taken for one of each other.
+            raise CorruptLog(
+                "a record of the log has no key",
+                resource=path,
+                field=key,
+                found="NULL",
+                expected="a value in each record of a block",
+                remedy="If the key was dropped and added again, restore the table to the version "
+                "before; else restore the block from a backup",
+            )
     return Records(
         tuple(table[key].combine_chunks() for key in settings.keys),
         table[settings.ordering_column].combine_chunks() if settings.ordered else None,

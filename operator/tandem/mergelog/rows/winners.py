@@ -83,7 +83,8 @@ def winners_of(
     found, numbers, rows = [no_records(table, settings)], [], []
     size = 0
     for number, block in enumerate(blocks):
-        records = records_of(read_block(store, block, table, settings.columns), settings)
+        read = read_block(store, block, table, settings.columns)
+        records = records_of(read, settings, block.path)
         used = in_force(records, mark)
         if parts > 1:
             used = used[parts_of_keys(records.take(used).keys, parts) == part]

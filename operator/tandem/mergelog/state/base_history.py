@@ -12,7 +12,14 @@ from datetime import UTC, datetime
 
 from tandem.delta.actions import AddFile, Commit
 from tandem.delta.log.snapshot import Snapshot
-from tandem.errors import BaseHistoryGap, BaseReplaced, CorruptLog, LogGap, VersionNotFound
+from tandem.errors import (
+    BaseHistoryGap,
+    BaseReplaced,
+    CorruptLog,
+    InvalidSpec,
+    LogGap,
+    VersionNotFound,
+)
 from tandem.mergelog.state.boundaries import (
     RESOLVE,
     BaseChange,
@@ -23,7 +30,7 @@ from tandem.mergelog.state.boundaries import (
     classify,
     removed_paths,
 )
-from tandem.mergelog.state.log_table import MergeLog, settings_of, state_of
+from tandem.mergelog.state.log_table import UNDO, MergeLog, settings_of, state_of
 from tandem.mergelog.state.model import BASE, MARK, ROLLBACK, Block, LogState
 
 _ZONES_MS = 14 * 3_600_000
@@ -248,7 +255,11 @@ class BaseHistory:
 
 
 def require_same_table(base: Snapshot, state: LogState) -> None:
-    """Check that the base table is the one that the log belongs to. Raises: BaseReplaced."""
+    """Check that the base table is the one that the log belongs to, and that the keys and the
+    ordering column are those of the live records: a column of the same name may be another one.
+
+    Raises: BaseReplaced, InvalidSpec.
+    """
     if base.version == state.base and base.metadata.id != state.base_id:
         raise BaseReplaced(
             "the base table was re-created at the same location",
@@ -258,6 +269,21 @@ def require_same_table(base: Snapshot, state: LogState) -> None:
             expected=state.base_id,
             remedy="Restore the table, or remove its log in `_tandem/log`",
         )
+    if not state.live:
+        return
+    for name, physical in state.columns:
+        field = base.schema.get(name)
+        if field is None or field.physical_name != physical:
+            found = "no such column" if field is None else f"physical name {field.physical_name}"
+            names = [each.name for each in base.schema if each.physical_name == physical]
+            raise InvalidSpec(
+                "a key or the ordering column is another column than that of the log's records",
+                resource=base.location,
+                field=name,
+                found=f"{found}; {physical} " + (f"is {names[0]}" if names else "was dropped"),
+                expected=f"physical name {physical}",
+                remedy=UNDO,
+            )
 
 
 def was_appended(snapshot: Snapshot) -> bool:

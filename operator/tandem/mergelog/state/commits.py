@@ -8,7 +8,12 @@ from dataclasses import replace
 from tandem.delta.actions import Action, AddFile
 from tandem.delta.log.commit import remove_of
 from tandem.delta.log.snapshot import Snapshot
-from tandem.mergelog.state.log_table import log_metadata_for, log_protocol
+from tandem.mergelog.state.log_table import (
+    log_metadata_for,
+    log_protocol,
+    require_columns,
+    settings_of,
+)
 from tandem.mergelog.state.model import LogState, txns_of
 
 
@@ -26,7 +31,10 @@ def transition(
         added: the `add` of a block that is live in `state`, but not in `snapshot`.
         base: the base table as of `state.base`.
         now_ms: Unix milliseconds.
+    Raises: InvalidSpec, if the base table lacks a key or the ordering column: with its schema, the
+        log could not be read any more.
     """
+    require_columns(base, settings_of(snapshot))
     actions: list[Action] = []
     protocol = log_protocol(base, snapshot.protocol)
     metadata = log_metadata_for(snapshot, base)

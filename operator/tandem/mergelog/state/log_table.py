@@ -38,6 +38,7 @@ from tandem.errors import (
     closest_name,
 )
 from tandem.mergelog.state.model import BASE, FEATURE, FORMAT, MARK, Block, LogState, block_of
+from tandem.mergelog.state.own_commits import require_own
 from tandem.storage.store import Store
 from tandem.storage.subfolder import Subfolder
 
@@ -57,6 +58,12 @@ _KEPT_PROPERTIES = ("delta.logRetentionDuration", "delta.deletedFileRetentionDur
 # The ids of our columns under column mapping: the last ones, which no base table reaches.
 _IDS = {DELETED: 2**31 - 2, INSTANT: 2**31 - 1}
 _FLOATS = frozenset({"float", "double"})
+
+UNDO = (
+    "Undo the change: rename the column back, or restore the table to the version before. To "
+    "change the keys of a log, merge it first, remove `_tandem/log`, and make it again"
+)
+"""The remedy if keys or the ordering column have changed in the base table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +104,11 @@ class MergeLog:
     def __init__(self, base: DeltaLog) -> None:
         self.base = base
         self.store: Store = Subfolder(base.store, LOG_FOLDER)
-        self.log = DeltaLog(self.store, parallel_reads=base.parallel_reads)
+        self.log = DeltaLog(
+            self.store,
+            parallel_reads=base.parallel_reads,
+            check=lambda commit: require_own(commit, self.store.location),
+        )
 
     def exists(self) -> bool:
         return self.log.exists()
@@ -218,7 +229,12 @@ def state_of(snapshot: Snapshot, known: Mapping[str, Block] = MappingProxyType({
             expected=f"txns {BASE} and {MARK}, and blocks with their instants as tags",
             remedy="Another writer has changed the log: restore its files from a backup",
         ) from error
-    return LogState(settings_of(snapshot).base_id, base, mark, live)
+    settings = settings_of(snapshot)
+    # The schema is that of the base table as of the last commit that recorded it: then its columns
+    # were those of the blocks.
+    fields = (snapshot.schema.get(name) for name in settings.columns)
+    columns = tuple((field.name, field.physical_name) for field in fields if field is not None)
+    return LogState(settings.base_id, base, mark, live, columns)
 
 
 def new_log(base: Snapshot, settings: LogSettings) -> tuple[Protocol, Metadata]:
@@ -330,6 +346,30 @@ def check_settings(base: Snapshot, settings: LogSettings) -> LogSettings:
         if ordering in keys:
             raise _invalid(base, "orderingColumn", f"{ordering}, which is a key", "another column")
     return LogSettings(keys, ordering, base.metadata.id)
+
+
+def require_columns(base: Snapshot, settings: LogSettings) -> None:
+    """Check that the base table has the keys and the ordering column of its log, under the names
+    that the log has.
+
+    Raises: InvalidSpec.
+    """
+    try:
+        found = check_settings(base, settings)
+        if found.keys != settings.keys:
+            raise _invalid(base, "keys", ", ".join(found.keys), ", ".join(settings.keys))
+        if found.ordering_column != settings.ordering_column:
+            names = found.ordering_column, settings.ordering_column
+            raise _invalid(base, "orderingColumn", *names)
+    except InvalidSpec as error:
+        raise InvalidSpec(
+            "the keys or the ordering column of the log have changed in the base table",
+            resource=error.resource,
+            field=error.field,
+            found=error.found,
+            expected=error.expected,
+            remedy=UNDO,
+        ) from error
 
 
 def _column(base: Snapshot, field: str, name: str) -> str:

@@ -60,12 +60,17 @@ class Block:
 @dataclass(frozen=True, slots=True)
 class LogState:
     """The log as of base version `base` of the table `base_id`: the instants up to `mark` are in
-    the base table; `live` are the blocks by path."""
+    the base table; `live` are the blocks by path.
+
+    `columns`: the keys and the ordering column as the blocks have them, each with its physical
+    name; empty if that is not known.
+    """
 
     base_id: str
     base: int
     mark: int = -1
     live: Mapping[str, Block] = field(default_factory=dict)
+    columns: tuple[tuple[str, str], ...] = field(default=(), compare=False)
 
     @property
     def unmerged(self) -> tuple[Block, ...]:

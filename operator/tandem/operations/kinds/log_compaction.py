@@ -14,7 +14,12 @@ from tandem.delta.actions import AddFile
 from tandem.errors import CorruptLog, VersionNotFound
 from tandem.jobs.formats import InputFile, StitchJob, StitchRun
 from tandem.mergelog.runs import Run, RunsLeft, all_blocks, applicable, small_runs
-from tandem.mergelog.state.log_table import MergeLog, settings_of, state_of
+from tandem.mergelog.state.log_table import (
+    MergeLog,
+    check_format,
+    settings_of,
+    state_of,
+)
 from tandem.mergelog.state.model import Block, LogState, tags_of
 from tandem.operations.attempt import pins
 from tandem.operations.kinds.rewrite import locks_on
@@ -131,6 +136,7 @@ class LogCompactionKind:
         refusal = verdict_of_table(work, self.protocol_kind, needs_vectors=False)
         if refusal is not None:
             return refusal
+        check_format(work.snapshot)  # a later version may have changed the log meanwhile
         _, job = work.frozen
         assert isinstance(job.job, StitchJob)
         state = state_of(work.snapshot)

@@ -28,12 +28,13 @@ from tandem.locks.model import LockResource, segment
 from tandem.mergelog.rows.merged import MergeResult, at_version, read
 from tandem.mergelog.rows.pruned import may_hold
 from tandem.mergelog.rows.winners import LogWinners, MatchedRows, match, winners_of
-from tandem.mergelog.state.base_history import BaseHistory
+from tandem.mergelog.state.base_history import BaseHistory, require_same_table
 from tandem.mergelog.state.log_table import (
     LOG_FOLDER,
     MergeLog,
     block_format,
     log_partitions,
+    require_columns,
     settings_of,
 )
 from tandem.mergelog.state.model import MERGED, LogState, in_order
@@ -98,6 +99,8 @@ class LogMergeKind:
             return planned
         self._planned = True
         settings = settings_of(found.snapshot)
+        require_same_table(base, found.state)
+        require_columns(base, settings)
         live = in_order(found.state.live.values())
         records = self._winners(log, found.snapshot, found.state, base).overlay.records
         mask = may_hold(base, settings, records, base.files)

@@ -20,7 +20,8 @@ from tandem.mergelog.state.log_table import (
     LogSettings,
     MergeLog,
     block_format,
-    check_settings,
+    check_format,
+    require_columns,
     settings_of,
 )
 from tandem.mergelog.state.model import Block, LogState, tags_of
@@ -70,7 +71,7 @@ class UpsertKind:
         source, field = self._input.source, self._input.field
         check_source(work, source, resource=self._resource.id, field=field)
         place = self._place(work)
-        settings = check_settings(place.base, settings_of(work.snapshot))
+        settings = _settings(work, place.base)
         summary = Plan(
             read_version=work.snapshot.version,
             inputs=0,
@@ -95,7 +96,7 @@ class UpsertKind:
         """Look at the base table, after the version of the log that the commit would follow. If a
         put was lost a moment ago, what was seen before it is enough, unless the log has seen more.
 
-        Raises: BaseReplaced, BaseHistoryGap.
+        Raises: BaseReplaced, BaseHistoryGap, InvalidSpec.
         """
         log = MergeLog(_base_of(work.table).log)
         if self._base is None:
@@ -147,7 +148,7 @@ class UpsertKind:
         if refusal is not None:
             return refusal
         place = self._place(work)
-        settings = check_settings(place.base, settings_of(work.snapshot))
+        settings = _settings(work, place.base)
         written, now = _job(work.frozen[1]).blocks, self._blocks(work, place.base, settings)
         if _layout(written) != _layout(now):
             why = f"the base table's columns changed since its version {written.version}"
@@ -197,6 +198,17 @@ def _input_of(resource: TableUpdate | TableIngest) -> _Input:
         return _Input(resource.spec.delete_keys.source, "spec.deleteKeys.source", deletes=True)
     assert resource.spec.upsert is not None
     return _Input(resource.spec.upsert.source, "spec.upsert.source")
+
+
+def _settings(work: Work, base: Snapshot) -> LogSettings:
+    """The settings of the log, which the base table still fits.
+
+    Raises: InvalidSpec; UnsupportedFeature if a later version has changed the log meanwhile.
+    """
+    check_format(work.snapshot)
+    settings = settings_of(work.snapshot)
+    require_columns(base, settings)
+    return settings
 
 
 def _base_of(table: Table) -> Table:

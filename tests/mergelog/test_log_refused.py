@@ -1,0 +1,294 @@
+"""What a log cannot be made for, and a log of a later version: refused by name, and nothing is
+written. And where a writer must be allowed to write."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from mergelog.lake import DELETION_VECTORS, Merged, in_memory, keys, table
+from mergelog.orders import MERGE, STITCH, Orders, rows
+from mergelog.test_beside import Before
+from support.lake.memory_store import Call
+from tandem.delta.log.commit import ENGINE
+from tandem.delta.log.delta_log import DeltaLog
+from tandem.delta.log.names import commit_path
+from tandem.delta.schema import ArrayType, Field, PrimitiveType, StructType
+from tandem.errors import AccessDenied, InvalidSpec, TandemError, UnsupportedFeature
+from tandem.mergelog.create import ensure_log
+from tandem.mergelog.state.log_table import CHECKPOINT_INTERVAL, LogSettings, MergeLog, settings_of
+from tandem.mergelog.uploads import Upload
+from tandem.operations.clean.block_log import clean_with_log
+from tandem.operations.machine.effects import Point
+from tandem.operations.model import Table
+from tandem.planning.cleaning import CleaningRules
+from tandem.spec.status import Phase
+
+LONG = PrimitiveType("long")
+KEY = Field("k", LONG)
+
+# Before a log is made
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A base table that a log must not be made for, and what the error names."""
+
+    error: type[TandemError]
+    names: str
+    configuration: dict[str, str] = field(default_factory=dict)
+    features: tuple[str, ...] = ()
+    key: Field = KEY
+    vectors: bool = True
+
+
+UNSUITABLE: dict[str, Refused] = {
+    "forgets transactions": Refused(
+        UnsupportedFeature,
+        "delta.setTransactionRetentionDuration",
+        {"delta.setTransactionRetentionDuration": "interval 7 days"},
+    ),
+    "append only": Refused(
+        UnsupportedFeature, "appendOnly", {"delta.appendOnly": "true"}, ("appendOnly",)
+    ),
+    "constraint": Refused(
+        UnsupportedFeature,
+        "checkConstraints",
+        {"delta.constraints.positive": "k > 0"},
+        ("checkConstraints",),
+    ),
+    "invariant": Refused(
+        UnsupportedFeature,
+        "invariants",
+        features=("invariants",),
+        key=Field("k", LONG, metadata={"delta.invariants": '{"expression": "k > 0"}'}),
+    ),
+    "change data feed": Refused(
+        UnsupportedFeature,
+        "changeDataFeed",
+        {"delta.enableChangeDataFeed": "true"},
+        ("changeDataFeed",),
+    ),
+    "row tracking": Refused(
+        UnsupportedFeature,
+        "rowTracking",
+        {"delta.enableRowTracking": "true"},
+        ("rowTracking", "domainMetadata"),
+    ),
+    "generated column": Refused(
+        UnsupportedFeature,
+        "generatedColumns",
+        features=("generatedColumns",),
+        key=Field("k", LONG, metadata={"delta.generationExpression": "v + 1"}),
+    ),
+    "identity column": Refused(
+        UnsupportedFeature,
+        "identityColumns",
+        features=("identityColumns",),
+        key=Field("k", LONG, metadata={"delta.identity.start": 1}),
+    ),
+    "iceberg": Refused(
+        UnsupportedFeature,
+        "icebergCompatV2",
+        {"delta.enableIcebergCompatV2": "true"},
+        ("icebergCompatV2",),
+    ),
+    "unknown feature": Refused(UnsupportedFeature, "newFeature", features=("newFeature",)),
+    "no deletion vectors": Refused(
+        UnsupportedFeature, "delta.enableDeletionVectors", vectors=False
+    ),
+    "nested key": Refused(InvalidSpec, "spec.mergeOnRead.keys", key=Field("k", ArrayType(LONG))),
+    "struct as key": Refused(
+        InvalidSpec, "spec.mergeOnRead.keys", key=Field("k", StructType((Field("a", LONG),)))
+    ),
+    "float as key": Refused(
+        InvalidSpec, "spec.mergeOnRead.keys", key=Field("k", PrimitiveType("double"))
+    ),
+    "no such key": Refused(InvalidSpec, "spec.mergeOnRead.keys", key=Field("other", LONG)),
+}
+
+
+@pytest.mark.parametrize("case", UNSUITABLE)
+def test_a_base_table_that_cannot_have_a_log_is_refused_before_it_is_made(case: str) -> None:
+    refused = UNSUITABLE[case]
+    features = ("deletionVectors",) if refused.vectors else ()
+    store = in_memory(
+        schema=StructType((refused.key, Field("v", PrimitiveType("string")))),
+        configuration=(DELETION_VECTORS if refused.vectors else {}) | refused.configuration,
+        features=(*features, *refused.features),
+    )
+    before = store.paths()
+    with pytest.raises(refused.error) as caught:
+        Merged(store)
+    assert refused.names in str(caught.value)
+    assert caught.value.remedy
+    assert store.paths() == before
+
+
+def test_an_ordering_column_may_be_nested_as_little_as_a_key() -> None:
+    nested = Field("o", StructType((Field("a", LONG),)))
+    store = in_memory(schema=StructType((Field("k", LONG), nested)))
+    before = store.paths()
+    with pytest.raises(InvalidSpec) as caught:
+        Merged(store, ordering="o")
+    assert caught.value.field == "spec.mergeOnRead.orderingColumn"
+    assert store.paths() == before
+
+
+def test_of_two_processes_that_make_a_log_with_different_keys_one_is_refused() -> None:
+    store = in_memory()
+    log = MergeLog(DeltaLog(store))
+    made: list[bool] = []
+
+    def make(*columns: str) -> bool:
+        return ensure_log(log, LogSettings(columns), now_ms=0, nonce=" ".join(columns))
+
+    def faster(call: Call) -> None:
+        if call.name == "put_if_absent" and not made:
+            made.append(False)
+            made[0] = make("k", "p")
+
+    store.fault = faster
+    with pytest.raises(InvalidSpec) as caught:
+        make("k")
+    assert (caught.value.found, caught.value.expected) == ("keys k", "keys k, p")
+    assert made == [True]
+    assert (settings_of(log.snapshot()).keys, log.snapshot().version) == (("k", "p"), 0)
+
+
+# A log of tomorrow
+
+
+def tomorrow_feature(orders: Orders) -> list[dict[str, Any]]:
+    found = orders.log.snapshot().protocol
+    features = sorted({*found.writer_features, "tandem.mergeLogV2"})
+    return [
+        {"protocol": {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": features}}
+    ]
+
+
+def tomorrow_format(orders: Orders) -> list[dict[str, Any]]:
+    found = orders.log.snapshot().metadata
+    return [
+        {
+            "metaData": {
+                "id": found.id,
+                "format": {"provider": "parquet", "options": {}},
+                "schemaString": found.schema_string,
+                "partitionColumns": list(found.partition_columns),
+                "configuration": {**found.configuration, "tandem.log.format": "2"},
+            }
+        }
+    ]
+
+
+TOMORROW: dict[str, Callable[[Orders], list[dict[str, Any]]]] = {
+    "unknown feature": tomorrow_feature,
+    "newer format": tomorrow_format,
+}
+
+
+def upgrade(orders: Orders, how: str) -> None:
+    """As a later version of Tandem upgrades a log."""
+    info = {"commitInfo": {"operation": "UPGRADE", "engineInfo": ENGINE + "9"}}
+    version = orders.log.log.latest_version() + 1
+    lines = [info, *TOMORROW[how](orders)]
+    data = "".join(json.dumps(line) + "\n" for line in lines).encode()
+    orders.log.store.put(commit_path(version), data)
+
+
+def written(orders: Orders) -> tuple[int, int, list[str]]:
+    """Versions of base table and log, and the data files of both."""
+    data = [m.path for m in orders.store.list("") if m.path.endswith(".parquet")]
+    return orders.log.base.latest_version(), orders.log.log.latest_version(), data
+
+
+def spec_of(orders: Orders, operation: str) -> dict[str, Any]:
+    return {
+        "merge": MERGE,
+        "stitch": STITCH,
+        "upsert": {"upsert": {"source": orders.source(rows(range(1), "mine", 9))}},
+        "delete by key": {"deleteKeys": {"source": orders.source(deletes(orders), "deletes")}},
+        "ingest": {"source": orders.source(rows(range(1), "mine", 9))},
+        "update": {"update": {"where": "id = 7", "set": {"value": "'mine'"}}},
+    }[operation]
+
+
+def deletes(orders: Orders) -> pa.Table:
+    return rows(range(1), "", 9).select(list(settings_of(orders.log.snapshot()).columns))
+
+
+OPERATIONS = ("merge", "stitch", "upsert", "delete by key", "ingest", "update")
+
+
+@pytest.mark.parametrize("how", TOMORROW)
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_L14_operations_refuse_a_log_of_a_later_version(
+    orders: Orders, operation: str, how: str
+) -> None:
+    spec = spec_of(orders, operation)
+    upgrade(orders, how)
+    before = written(orders)
+    try:
+        status = orders.run(spec)
+    except UnsupportedFeature as error:  # on opening the log
+        message = str(error)
+    else:
+        assert (status.phase, status.conditions[0].reason) == (Phase.FAILED, "UnsupportedFeature")
+        message = status.conditions[0].message
+    assert "the log of blocks cannot be read" in message
+    assert "Upgrade Tandem" in message
+    assert written(orders) == before
+
+
+@pytest.mark.parametrize("how", TOMORROW)
+@pytest.mark.parametrize("operation", ["stitch", "upsert"])
+def test_L14_a_log_that_is_upgraded_beside_an_operation_gets_no_commit_of_it(
+    orders: Orders, operation: str, how: str
+) -> None:
+    version = orders.log.log.latest_version()
+    spec = spec_of(orders, operation)
+    status = orders.run(spec, Before(Point.RECONCILE, lambda: upgrade(orders, how)))
+    assert (status.phase, status.conditions[0].reason) == (Phase.FAILED, "UnsupportedFeature")
+    commits = orders.log.log.commits(version + 1, orders.log.log.latest_version())
+    assert not any(commit.adds or commit.removes for commit in commits)
+
+
+@pytest.mark.parametrize("how", TOMORROW)
+def test_L14_a_cleaning_leaves_a_log_of_a_later_version_alone(orders: Orders, how: str) -> None:
+    opened = Table(orders.store, orders.log.base, "LakeTable/orders")
+    upgrade(orders, how)
+    before = written(orders)
+    found = clean_with_log(opened, CleaningRules(0))
+    assert "Upgrade Tandem" in (found.problem or "")
+    assert written(orders) == before
+
+
+# What a writer may write
+
+
+def test_a_writer_needs_to_write_below_the_log_only() -> None:
+    """Appends, retries, checkpoints and uploads of several processes."""
+    store = in_memory()
+    merged = Merged(store)
+
+    def guard(call: Call) -> None:
+        writes = ("put", "put_if_absent", "delete", "open_output")
+        if call.name in writes and not call.path.startswith("_tandem/log/"):
+            raise AccessDenied("only the log may be written", resource=call.path)
+
+    store.fault = guard
+    with merged.new_writer("w") as writer:
+        for batch in range(CHECKPOINT_INTERVAL + 1):
+            writer.append(table((batch, "a", None)), keys(batch - 1), batch=batch)
+        part = Upload.begin(merged.log).write(merged.log.store, table((7, "b", None)), None)
+        writer.append_uploaded([part], batch=99)
+    assert merged.log.snapshot().checkpoint_version is not None
+    assert {row[0] for row in merged.rows()} == {7, CHECKPOINT_INTERVAL}
+    with pytest.raises(AccessDenied):
+        store.put("elsewhere", b"")
