@@ -137,8 +137,8 @@ def require_distinct(
         for add in adds:
             values = tuple(sorted(add.partition_values.items()))
             block = Block(add.path, 0, 0, add.size, group=values)
-            read = read_block(store, block, table, settings.columns)
-            records = records_of(read, settings, block.path)
+            rows = read_block(store, block, table, settings.columns)
+            records = records_of(rows, settings, block.path)
             if passes > 1:
                 mine = np.flatnonzero(parts_of_keys(records.keys, passes) == number)
                 records = records.take(mine)

@@ -20,15 +20,13 @@ from tandem.delta.log.files import to_adds
 from tandem.delta.log.snapshot import Snapshot
 from tandem.delta.scan import RowFilter, check_rows, named_columns, table_format
 from tandem.distinct import BoolArray, IntArray
-from tandem.mergelog.rows.blocks import read_block
+from tandem.mergelog.rows.blocks import rows_at
 from tandem.mergelog.rows.parts import MEMORY
 from tandem.mergelog.rows.pruned import may_hold
 from tandem.mergelog.rows.records import Overlay, Records
 from tandem.mergelog.rows.winners import MatchedRows, WinnerPasses, match
 from tandem.mergelog.state.base_history import BaseHistory, require_same_table
 from tandem.mergelog.state.log_table import (
-    DELETED,
-    INSTANT,
     LogSettings,
     MergeLog,
     block_format,
@@ -274,6 +272,5 @@ class MergedView:
         for number, block in enumerate(blocks):
             mine = np.sort(rows[numbers == number])
             if len(mine):
-                found = read_block(self.log.store, block, table, wanted)
-                found = found.drop_columns([DELETED, INSTANT]).take(pa.array(mine))
-                yield from found.to_batches()
+                for batch, _ in rows_at(self.log.store, block, table, wanted, mine):
+                    yield batch

@@ -172,6 +172,17 @@ class ParquetDataWriter:
         return tuple(self._done)
 
     @property
+    def held(self) -> int:
+        """Arrow bytes of the rows that are in no row group yet."""
+        return self._pending_bytes
+
+    def flush(self) -> None:
+        """Write the rows so far as a row group, to free memory."""
+        if self._pending:
+            self._wait()
+            self._encode(self._take_pending())
+
+    @property
     def files(self) -> tuple[WrittenFile, ...]:
         """The files that were written, once closed."""
         return tuple(self._done)

@@ -5,8 +5,9 @@ An appended block has one record a key, sorted by key. Does not commit.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Final, Self
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +15,12 @@ import pyarrow.compute as pc
 
 from tandem.delta.actions import AddFile
 from tandem.delta.datafiles.conform import nulls
-from tandem.delta.datafiles.reader import DataFileReader, TableFormat, arrow_schema
+from tandem.delta.datafiles.reader import (
+    BATCH_ROWS,
+    DataFileReader,
+    TableFormat,
+    arrow_schema,
+)
 from tandem.delta.datafiles.schema_mismatch import SchemaMismatch
 from tandem.delta.datafiles.writer import ParquetDataWriter
 from tandem.delta.log.snapshot import Snapshot
@@ -24,10 +30,16 @@ from tandem.distinct import IntArray
 from tandem.errors import CorruptLog, InvalidSpec, StorageError, closest_name
 from tandem.mergelog.rows.columns import converted, null_in
 from tandem.mergelog.rows.duplicates import require_decided
-from tandem.mergelog.rows.records import Records, number_keys, winners
+from tandem.mergelog.rows.records import Records, number_keys, sorted_order, wide, winners
 from tandem.mergelog.state.log_table import DELETED, INSTANT, LogSettings, block_format
 from tandem.mergelog.state.model import DELETES, FIRST, LAST, Block
 from tandem.storage.store import Store
+
+MEMORY: Final = 32 << 20
+"""About as many bytes of a block are held while its rows are read one part after the other."""
+_READ_AHEAD: Final = range(64 << 10, 1 << 20)
+"""The least and the greatest number of bytes that are read ahead of each column of a large block:
+the first keeps requests to a store few, the second is of no further use."""
 
 
 def arrange(
@@ -58,14 +70,14 @@ def arrange(
     if unordered:
         require_decided(_records(table, settings), settings, base.location)
     kept = table.take(pa.array(winners(_records(table, settings))))
-    return kept.sort_by([(key, "ascending") for key in settings.keys])
+    return kept.take(sorted_order([kept[key].combine_chunks() for key in settings.keys]))
 
 
 def _records(table: pa.Table, settings: LogSettings) -> Records:
     """The rows as records, with their places as instants: the later row of a key wins."""
     return Records(
-        tuple(table[key].combine_chunks() for key in settings.keys),
-        table[settings.ordering_column].combine_chunks() if settings.ordered else None,
+        tuple(wide(table[key]) for key in settings.keys),
+        wide(table[settings.ordering_column]) if settings.ordered else None,
         np.arange(table.num_rows, dtype=np.int64),
         table[DELETED].combine_chunks().to_numpy(zero_copy_only=False),
     )
@@ -211,45 +223,115 @@ def tagged(add: AddFile, first: int, last: int) -> AddFile:
     return replace(add, tags={**add.tags, FIRST: str(first), LAST: str(last)})
 
 
-def read_block(store: Store, block: Block, table: TableFormat, columns: Sequence[str]) -> pa.Table:
-    """Rows of a block: the columns, `DELETED`, and `INSTANT` without NULLs.
+class BlockReader:
+    """An open block: its rows with these columns, `DELETED`, and `INSTANT` without NULLs. Use as a
+    context manager.
 
-    Raises: DataFileMissing; StorageError, also if a page does not match its checksum.
+    Args:
+        memory: bytes of a part of the rows, and of the file's pages beside it, about; None for no
+            limit.
+    Raises: DataFileMissing, StorageError.
     """
-    wanted = [*columns, DELETED, INSTANT]
-    values = dict(block.group)
-    with DataFileReader(
-        store, block.path, table, partition_values=values, columns=wanted, verify=True
-    ) as reader:
-        expected = reader.num_rows
-        batches = list(reader.batches())
-    found = pa.Table.from_batches(batches, arrow_schema(table, wanted))
-    if found.num_rows != expected:
-        # A damaged page header lets Parquet skip the page; headers have no checksum.
-        raise StorageError(
-            "a block cannot be read",
-            resource=f"{store.location}/{block.path}",
-            found=f"{found.num_rows} rows",
-            expected=f"{expected} rows",
-            remedy="Restore the file from a backup",
+
+    def __init__(
+        self,
+        store: Store,
+        block: Block,
+        table: TableFormat,
+        columns: Sequence[str],
+        *,
+        memory: int | None = MEMORY,
+    ) -> None:
+        wanted = [*columns, DELETED, INSTANT]
+        ahead = 0
+        if memory is not None and block.size > memory:
+            ahead = min(max(memory // len(wanted), _READ_AHEAD.start), _READ_AHEAD.stop)
+        self.schema = arrow_schema(table, wanted)
+        self._block = block
+        self._resource = f"{store.location}/{block.path}"
+        self._memory = memory
+        self._reader = DataFileReader(
+            store,
+            block.path,
+            table,
+            partition_values=dict(block.group),
+            columns=wanted,
+            verify=True,
+            read_ahead=ahead,
         )
-    if found[DELETED].null_count:
-        raise StorageError(
-            "a block does not say which of its records are deletes",
-            resource=f"{store.location}/{block.path}",
-            field=DELETED,
-            found="NULL",
-            expected="true or false in every row",
-            remedy="Restore the file from a backup",
-        )
-    instants = pc.fill_null(found[INSTANT], block.first)
-    return found.set_column(found.num_columns - 1, INSTANT, instants)
+
+    @property
+    def num_rows(self) -> int:
+        return self._reader.num_rows
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """All rows, in order. Raises: StorageError, also if a page does not match its checksum."""
+        most = BATCH_ROWS
+        if self._memory is not None:
+            most = min(max(self._memory // self._reader.row_bytes, 1), BATCH_ROWS)
+        rows = 0
+        for batch in self._reader.batches(batch_rows=most):
+            rows += batch.num_rows
+            if batch.column(DELETED).null_count:
+                raise StorageError(
+                    "a block does not say which of its records are deletes",
+                    resource=self._resource,
+                    field=DELETED,
+                    found="NULL",
+                    expected="true or false in every row",
+                    remedy="Restore the file from a backup",
+                )
+            instants = pc.fill_null(batch.column(INSTANT), self._block.first)
+            yield batch.set_column(batch.num_columns - 1, INSTANT, instants)
+        if rows != self.num_rows:
+            # A damaged page header lets Parquet skip the page; headers have no checksum.
+            raise StorageError(
+                "a block cannot be read",
+                resource=self._resource,
+                found=f"{rows} rows",
+                expected=f"{self.num_rows} rows",
+                remedy="Restore the file from a backup",
+            )
+
+    def close(self) -> None:
+        self._reader.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
-def records_of(table: pa.Table, settings: LogSettings, path: str = "") -> Records:
+def read_block(store: Store, block: Block, table: TableFormat, columns: Sequence[str]) -> pa.Table:
+    """All rows of a block. Raises: as `BlockReader` and its `batches`."""
+    with BlockReader(store, block, table, columns, memory=None) as reader:
+        return pa.Table.from_batches(list(reader.batches()), reader.schema)
+
+
+def rows_at(
+    store: Store, block: Block, table: TableFormat, columns: Sequence[str], rows: IntArray
+) -> Iterator[tuple[pa.RecordBatch, slice]]:
+    """Some rows of a block, in parts that take little memory, and which of `rows` each part has.
+
+    Args:
+        rows: places in the block, ascending.
+    Raises: as `read_block`.
+    """
+    start = 0
+    with BlockReader(store, block, table, columns) as reader:
+        for batch in reader.batches():
+            first, last = np.searchsorted(rows, [start, start + batch.num_rows]).tolist()
+            if first < last:
+                mine = pa.array(rows[first:last] - start)
+                yield batch.select(list(columns)).take(mine), slice(first, last)
+            start += batch.num_rows
+
+
+def records_of(rows: pa.Table, settings: LogSettings, path: str = "") -> Records:
     """Rows of the block at `path` as records. Raises: CorruptLog, if a key is NULL."""
     for key in settings.keys:
-        if table[key].null_count:
+        if rows[key].null_count:
             # As if the block lacked the column: such records would be taken for one of each other.
             raise CorruptLog(
                 "a record of the log has no key",
@@ -260,9 +342,10 @@ def records_of(table: pa.Table, settings: LogSettings, path: str = "") -> Record
                 remedy="If the key was dropped and added again, restore the table to the version "
                 "before; else restore the block from a backup",
             )
+    deciding = [wide(rows[name]) for name in settings.columns]
     return Records(
-        tuple(table[key].combine_chunks() for key in settings.keys),
-        table[settings.ordering_column].combine_chunks() if settings.ordered else None,
-        table[INSTANT].combine_chunks().to_numpy().astype(np.int64),
-        table[DELETED].combine_chunks().to_numpy(zero_copy_only=False),
+        tuple(deciding[: len(settings.keys)]),
+        deciding[-1] if settings.ordered else None,
+        rows[INSTANT].combine_chunks().to_numpy().astype(np.int64),
+        rows[DELETED].combine_chunks().to_numpy(zero_copy_only=False),
     )

@@ -43,10 +43,10 @@ def _mixed(hashes: _Hashes) -> _Hashes:
 def _hashes(column: pa.Array) -> _Hashes:
     """A number for each value, equal for equal values."""
     type_ = column.type
-    if pa.types.is_string(type_) or pa.types.is_binary(type_):
-        return _hashes_of_bytes(column.cast(pa.binary()))
+    if type_ in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary()):
+        return _hashes_of_bytes(column.cast(pa.large_binary()))
     if pa.types.is_decimal(type_):
-        return _hashes_of_bytes(column.cast(pa.string()).cast(pa.binary()))
+        return _hashes_of_bytes(column.cast(pa.string()).cast(pa.large_binary()))
     if pa.types.is_timestamp(type_):
         column = column.cast(pa.int64())
     elif pa.types.is_date32(type_):

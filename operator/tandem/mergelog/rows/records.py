@@ -122,6 +122,24 @@ def _greatest_before(ranks: IntArray, first: BoolArray) -> IntArray:
     return found
 
 
+def wide(column: pa.ChunkedArray) -> pa.Array:
+    """The column as one array, with room for more than 2 GiB of texts or bytes."""
+    type_ = column.type
+    if pa.types.is_string(type_):
+        column = column.cast(pa.large_string())
+    elif pa.types.is_binary(type_):
+        column = column.cast(pa.large_binary())
+    return column.combine_chunks()
+
+
+def sorted_order(columns: Sequence[pa.Array]) -> pa.Array:
+    """Indexes that sort rows by these columns, ascending."""
+    # By names of our own: Arrow takes one that begins with a dot for a path.
+    names = [str(at) for at in range(len(columns))]
+    rows = pa.RecordBatch.from_arrays(list(columns), names=names)
+    return pc.sort_indices(rows, sort_keys=[(name, "ascending") for name in names])
+
+
 def number_keys(keys: Sequence[pa.Array]) -> IntArray:
     """Numbers of the keys: equal keys, and only they, have equal numbers."""
     codes = [column.dictionary_encode("encode").indices.to_numpy() for column in keys]
@@ -163,7 +181,7 @@ class KeyIndex:
     @staticmethod
     def _codes(column: pa.Array, values: pa.Array) -> IntArray:
         """The index of each value in `values`, -1 if it is not among them."""
-        found = pc.index_in(column, value_set=values, skip_nulls=True)
+        found = pc.index_in(column.cast(values.type), value_set=values, skip_nulls=True)
         codes: IntArray = found.fill_null(-1).to_numpy().astype(np.int64)
         return codes
 
@@ -225,9 +243,8 @@ class Overlay:
         if self.records.order is None or order is None or not len(rows):
             every = np.ones(len(rows), bool)
             return Comparison(rows, winner, every, ~every)
-        both = pa.concat_arrays(
-            [order.take(pa.array(rows)), self.records.order.take(pa.array(winner))]
-        )
+        of_records = self.records.order.take(pa.array(winner))
+        both = pa.concat_arrays([order.take(pa.array(rows)).cast(of_records.type), of_records])
         ranks = rank(both)
         of_rows, of_winners = ranks[: len(rows)], ranks[len(rows) :]
         newer = self.records.instants[winner] > self.mark

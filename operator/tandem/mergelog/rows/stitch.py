@@ -6,22 +6,32 @@ and its records need no order among blocks: several blocks of one run have the s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Final, Self
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tandem.delta.actions import AddFile
-from tandem.delta.datafiles.reader import TableFormat
-from tandem.delta.datafiles.writer import ParquetDataWriter
-from tandem.mergelog.rows.blocks import read_block, records_of
-from tandem.mergelog.rows.records import kept_by_stitching, number_keys
+from tandem.delta.datafiles.reader import TableFormat, arrow_schema
+from tandem.delta.datafiles.writer import ParquetDataWriter, WrittenFile
+from tandem.errors import StorageError
+from tandem.mergelog.rows.blocks import BlockReader, records_of
+from tandem.mergelog.rows.by_key import Key, key_at, parts_by_key
+from tandem.mergelog.rows.records import kept_by_stitching, number_keys, sorted_order, wide
 from tandem.mergelog.runs import Run
 from tandem.mergelog.state.log_table import DELETED, INSTANT, LogSettings
 from tandem.mergelog.state.model import Block, tags_of
 from tandem.storage.store import Store
+
+MEMORY: Final = 64 << 20
+"""Bytes of the rows that are read and not written yet, about, whatever the size of the run."""
+MOST_OPEN: Final = 256
+"""A run of more blocks is stitched in several steps: a process may not open any number of files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,47 +75,156 @@ def stitch(
     task: int,
 ) -> Stitched:
     """Write the blocks that replace a run. Raises: DataFileMissing, StorageError."""
-    columns = [name for name in table.schema.names if name not in (DELETED, INSTANT)]
-    parts = [read_block(store, block, table, columns) for block in run.blocks]
-    rows = pa.concat_tables(parts).combine_chunks()
-    kept = kept_by_stitching(records_of(rows, settings), request.mark, request.expired)
-    sorting = [(key, "ascending") for key in (*settings.keys, INSTANT)]
-    found = rows.take(pa.array(kept)).sort_by(sorting)
-    group = dict(run.blocks[0].group)
-    adds: list[AddFile] = []
-    sizes: list[int] = []
-    for part in _parts(found, settings, request.max_bytes * rows.num_rows // max(run.size, 1)):
-        with ParquetDataWriter(
-            store, prefix, table, partition_values=group, task=task, checksums=True
-        ) as writer:
-            for batch in part.select(table.data_schema.names).to_batches():
-                writer.write(batch)
-            (file,) = writer.close()
-        deletes = int(pc.sum(part[DELETED]).as_py())
-        sizes.append(file.rows)
-        adds.append(
-            AddFile(
-                logged_path=file.path,
-                partition_values=group,
-                size=file.size,
-                modified_ms=file.modified_ms,
-                data_change=False,
-                stats=file.stats,
-                tags=tags_of(Block(file.path, run.first, run.last, file.size, deletes)),
+    stitcher = _Stitcher(store, run, request, table, settings, prefix, task)
+    blocks = run.blocks
+    records_in = 0
+    between: list[str] = []
+    while len(blocks) > MOST_OPEN:
+        groups = [blocks[at : at + MOST_OPEN] for at in range(0, len(blocks), MOST_OPEN)]
+        found = [stitcher.write(group, sys.maxsize) for group in groups]
+        records_in = records_in or sum(each.records_in for each in found)
+        blocks = tuple(stitcher.block(add) for each in found for add in each.adds)
+        between += [block.path for block in blocks]
+    done = stitcher.write(blocks, request.max_bytes)
+    store.delete(between)
+    return replace(done, records_in=records_in or done.records_in)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stitcher:
+    """Writes blocks that replace those of a run, or some of them."""
+
+    store: Store
+    run: Run
+    request: StitchRequest
+    table: TableFormat
+    settings: LogSettings
+    prefix: str
+    task: int
+
+    def write(self, blocks: Sequence[Block], max_bytes: int) -> Stitched:
+        """Raises: DataFileMissing, StorageError."""
+        table, keys = self.table, self.settings.keys
+        columns = [name for name in table.schema.names if name not in (DELETED, INSTANT)]
+        share = MEMORY // max(len(blocks), 1)
+        with ExitStack() as opened:
+            readers = [
+                opened.enter_context(BlockReader(self.store, block, table, columns, memory=share))
+                for block in blocks
+            ]
+            records_in = sum(reader.num_rows for reader in readers)
+            size = sum(block.size for block in blocks)
+            out = opened.enter_context(
+                _Output(self, most=max(max_bytes * records_in // max(size, 1), 1))
             )
+            schema = arrow_schema(table, [*columns, DELETED, INSTANT])
+            batches = [reader.batches() for reader in readers]
+            for part in parts_by_key(batches, schema, keys, MEMORY):
+                out.write(self._kept(part))
+            out.close()
+        return Stitched(tuple(out.adds), tuple(out.sizes), records_in)
+
+    def _kept(self, rows: pa.Table) -> pa.Table:
+        """The records that stay, in order."""
+        records = records_of(rows, self.settings)
+        kept = pa.array(kept_by_stitching(records, self.request.mark, self.request.expired))
+        sorting = (*self.settings.keys, INSTANT)
+        order = sorted_order([wide(rows[name]).take(kept) for name in sorting])
+        return rows.take(kept.take(order))
+
+    def file(self) -> ParquetDataWriter:
+        group = dict(self.run.blocks[0].group)
+        return ParquetDataWriter(
+            self.store,
+            self.prefix,
+            self.table,
+            partition_values=group,
+            task=self.task,
+            checksums=True,
         )
-    return Stitched(tuple(adds), tuple(sizes), rows.num_rows)
+
+    def added(self, file: WrittenFile, deletes: int) -> AddFile:
+        block = Block(file.path, self.run.first, self.run.last, file.size, deletes)
+        return AddFile(
+            logged_path=file.path,
+            partition_values=dict(file.partition_values),
+            size=file.size,
+            modified_ms=file.modified_ms,
+            data_change=False,
+            stats=file.stats,
+            tags=tags_of(block),
+        )
+
+    def block(self, add: AddFile) -> Block:
+        """A block that is stitched once more."""
+        group = self.run.blocks[0].group
+        return Block(add.path, self.run.first, self.run.last, add.size, group=group)
 
 
-def _parts(rows: pa.Table, settings: LogSettings, most: int) -> Iterator[pa.Table]:
-    """The rows, sorted by key, in parts of about `most` rows that are cut between keys."""
-    if not rows.num_rows:
-        return
-    keys = number_keys([rows[key].combine_chunks() for key in settings.keys])
-    cuts = np.append(np.flatnonzero(np.diff(keys)) + 1, len(keys))
-    start = 0
-    while start < len(keys):
-        at = int(np.searchsorted(cuts, min(start + max(most, 1), len(keys))))
-        end = int(cuts[at])
-        yield rows.slice(start, end - start)
-        start = end
+class _Output:
+    """Blocks of sorted records, each of about `most` of them: it is cut between keys."""
+
+    def __init__(self, stitcher: _Stitcher, most: int) -> None:
+        self._stitcher = stitcher
+        self._most = most
+        self._keys = stitcher.settings.keys
+        self._writer: ParquetDataWriter | None = None
+        self._rows = self._deletes = 0
+        self._last: Key | None = None
+        self.adds: list[AddFile] = []
+        self.sizes: list[int] = []
+
+    def write(self, rows: pa.Table) -> None:
+        """Add records whose keys are greater than those before. Raises: StorageError."""
+        if not rows.num_rows:
+            return
+        self._check_order(rows)
+        while rows.num_rows:
+            room = self._most - self._rows
+            count = rows.num_rows if room > rows.num_rows else self._end_of_key(rows, room)
+            self._append(rows.slice(0, count))
+            rows = rows.slice(count)
+            if self._rows >= self._most:
+                self.close()
+
+    def _check_order(self, rows: pa.Table) -> None:
+        first = key_at(rows, self._keys, 0)
+        if self._last is not None and not self._last < first:
+            raise StorageError(
+                "blocks cannot be stitched, since one of them is not sorted by key",
+                resource=self._stitcher.store.location,
+                field=", ".join(self._keys),
+                found=f"instants {self._stitcher.run.first} to {self._stitcher.run.last}",
+                remedy="Another writer has changed the log: merge it instead",
+            )
+        self._last = key_at(rows, self._keys, rows.num_rows - 1)
+
+    def _end_of_key(self, rows: pa.Table, least: int) -> int:
+        """The number of rows, at least so many, after which another key follows."""
+        numbers = number_keys([rows[key].combine_chunks() for key in self._keys])
+        ends = np.append(np.flatnonzero(np.diff(numbers)) + 1, len(numbers))
+        return int(ends[np.searchsorted(ends, least)])
+
+    def _append(self, rows: pa.Table) -> None:
+        if self._writer is None:
+            self._writer = self._stitcher.file()
+        for batch in rows.select(self._stitcher.table.data_schema.names).to_batches():
+            self._writer.write(batch)
+        self._rows += rows.num_rows
+        self._deletes += int(pc.sum(rows[DELETED]).as_py())
+
+    def close(self) -> None:
+        """Finish the present block."""
+        if self._writer is not None:
+            (file,) = self._writer.close()
+            self.adds.append(self._stitcher.added(file, self._deletes))
+            self.sizes.append(file.rows)
+        self._writer = None
+        self._rows = self._deletes = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._writer is not None:
+            self._writer.abort()

@@ -2,29 +2,31 @@
 
 The driver reads the keys of the log's blocks and finds the winners; a task looks them up in one
 file of the base table. The winners that are no deletes are written in full, also those that a row
-of the base table beats: another writer may delete that row before the commit.
+of the base table beats: another writer may delete that row before the commit. The driver has the
+keys of all winners in memory, and of their rows one part of a block and what its writers hold.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Self
 from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
 
 from tandem.delta.datafiles.reader import DataFileReader, TableFormat
-from tandem.delta.datafiles.writer import ParquetDataWriter
+from tandem.delta.datafiles.writer import ParquetDataWriter, WrittenFile
+from tandem.distinct import IntArray
 from tandem.errors import TandemError
 from tandem.jobs.formats import JobSpec, LogMergeJob
 from tandem.jobs.results import JobResult, OutputFile
-from tandem.mergelog.rows.blocks import by_group, read_block
+from tandem.mergelog.rows.blocks import by_group, rows_at
 from tandem.mergelog.rows.merged import MATCHES, of_matches, of_places
 from tandem.mergelog.rows.records import Overlay
 from tandem.mergelog.rows.winners import LogWinners, MatchedRows, match, winners_of
-from tandem.mergelog.state.log_table import DELETED, INSTANT, LOG_FOLDER, LogSettings, block_schema
+from tandem.mergelog.state.log_table import LOG_FOLDER, LogSettings, block_schema
 from tandem.mergelog.state.model import Block
 from tandem.spark.runtime.control import Control, job_table_format, output_file
 from tandem.spark.runtime.counters import Counter, prefix_of, reported
@@ -35,6 +37,12 @@ from tandem.storage.subfolder import Subfolder
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
+
+HELD: Final = 256 << 20
+"""Arrow bytes of rows that the writers of all partitions hold together."""
+LEAST_GROUP: Final = 1 << 20
+"""Arrow bytes of the rows that a writer holds until it must write them earlier than it would. So
+with very many partitions the writers hold more."""
 
 
 def run(control: Control, context: SparkContext) -> None:
@@ -107,13 +115,15 @@ def publish(control: Control, won: LogWinners, matches: Sequence[tuple[int, Matc
     """Write the winners' rows, and publish the result."""
     outputs: list[OutputFile] = []
     tables = [MATCHES.empty_table(), *(of_matches(index, rows) for index, rows in matches)]
-    for files, winners in _written(control.store, control.spec, won):
-        start = 0
-        for file in files:
-            mine = winners[start : start + file.rows]
-            tables.append(of_places(len(outputs), mine))
-            outputs.append(file.model_copy(update={"fresh": True}))
-            start += file.rows
+    with _Upserts(control.store, control.spec) as upserts:
+        _write(control.store, control.spec, won, upserts)
+        for files, winners in upserts.close():
+            start = 0
+            for file in files:
+                mine = winners[start : start + file.rows]
+                tables.append(of_places(len(outputs), mine))
+                outputs.append(output_file(file).model_copy(update={"fresh": True}))
+                start += file.rows
     control.publish(
         JobResult(
             operation_id=control.spec.operation_id,
@@ -127,56 +137,83 @@ def publish(control: Control, won: LogWinners, matches: Sequence[tuple[int, Matc
     )
 
 
-def _written(
-    store: Store, spec: JobSpec, won: LogWinners
-) -> Iterator[tuple[list[OutputFile], np.ndarray[tuple[int], np.dtype[np.int64]]]]:
-    """For each partition the files of the winners that are no deletes, and the winner of each of
-    their rows."""
+def _write(store: Store, spec: JobSpec, won: LogWinners, upserts: _Upserts) -> None:
+    """Write the rows of the winners that are no deletes, one part of a block after the other."""
     job = spec.job
     assert isinstance(job, LogMergeJob)
-    table = job_table_format(spec.table)
-    rows, winners = _rows_of(Subfolder(store, LOG_FOLDER), spec, won)
-    if rows is None:
-        return
-    for values, part, at in by_group(table, rows):
-        writer = ParquetDataWriter(
-            store,
-            spec.data_prefix,
-            table,
-            partition_values=values,
-            target_size=job.target_file_size,
-        )
-        with writer:
-            for batch in part.select(table.data_schema.names).to_batches():
-                writer.write(batch)
-        yield [output_file(file) for file in writer.files], winners[at]
-
-
-@dataclass(frozen=True)
-class _Part:
-    rows: pa.Table
-    winners: np.ndarray[tuple[int], np.dtype[np.int64]]
-
-
-def _rows_of(
-    log: Store, spec: JobSpec, won: LogWinners
-) -> tuple[pa.Table | None, np.ndarray[tuple[int], np.dtype[np.int64]]]:
-    """The rows of the winners that are no deletes, and the winner of each."""
-    job = spec.job
-    assert isinstance(job, LogMergeJob)
-    columns = job_table_format(spec.table).schema.names
+    log, columns = Subfolder(store, LOG_FOLDER), job_table_format(spec.table).schema.names
     shown = np.flatnonzero(~won.overlay.records.deleted)
-    parts: list[_Part] = []
     for number, block in enumerate(blocks_of(job)):
         mine = shown[won.blocks[shown] == number]
         if len(mine):
-            found = read_block(log, block, _block_format(spec), columns)
-            found = found.drop_columns([DELETED, INSTANT]).take(pa.array(won.rows[mine]))
-            parts.append(_Part(found, mine))
-    if not parts:
-        return None, np.empty(0, np.int64)
-    rows = pa.concat_tables([part.rows for part in parts]).combine_chunks()
-    return rows, np.concatenate([part.winners for part in parts])
+            rows = won.rows[mine]
+            for batch, which in rows_at(log, block, _block_format(spec), columns, rows):
+                upserts.add(batch, mine[which])
+
+
+class _Upserts:
+    """Rows of winners as data files of the base table. Use as a context manager: an exception
+    discards the unfinished files."""
+
+    def __init__(self, store: Store, spec: JobSpec) -> None:
+        job = spec.job
+        assert isinstance(job, LogMergeJob)
+        self._store, self._spec, self._job = store, spec, job
+        self._table = job_table_format(spec.table)
+        self._partitions: dict[tuple[str | None, ...], _Partition] = {}
+
+    def add(self, rows: pa.RecordBatch, winners: IntArray) -> None:
+        """Write rows, each of one winner. Raises: StorageError."""
+        names = self._table.data_schema.names
+        for values, part, at in by_group(self._table, pa.Table.from_batches([rows])):
+            key = tuple(values.values())
+            if key not in self._partitions:
+                self._partitions[key] = _Partition(self._open(values))
+            partition = self._partitions[key]
+            for batch in part.select(names).to_batches():
+                partition.writer.write(batch)
+            partition.winners.append(winners[at])
+        self._limit()
+
+    def _limit(self) -> None:
+        writers = [partition.writer for partition in self._partitions.values()]
+        excess = sum(writer.held for writer in writers) - HELD
+        if excess <= 0:
+            return
+        for writer in sorted(writers, key=lambda writer: writer.held, reverse=True):
+            if excess <= 0 or writer.held < LEAST_GROUP:
+                break
+            excess -= writer.held
+            writer.flush()
+
+    def _open(self, values: Mapping[str, str | None]) -> ParquetDataWriter:
+        return ParquetDataWriter(
+            self._store,
+            self._spec.data_prefix,
+            self._table,
+            partition_values=values,
+            target_size=self._job.target_file_size,
+        )
+
+    def close(self) -> Iterator[tuple[tuple[WrittenFile, ...], IntArray]]:
+        """For each partition its files, and the winner of each of their rows."""
+        for partition in self._partitions.values():
+            yield partition.writer.close(), np.concatenate(partition.winners)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for partition in self._partitions.values():
+            partition.writer.abort()
+
+
+@dataclass
+class _Partition:
+    """The files of a partition, and the winners of their rows."""
+
+    writer: ParquetDataWriter
+    winners: list[IntArray] = field(default_factory=list)
 
 
 def blocks_of(job: LogMergeJob) -> tuple[Block, ...]:
