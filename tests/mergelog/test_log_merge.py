@@ -7,14 +7,20 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from mergelog.lake import made
 from mergelog.orders import MERGE, STITCH, Orders, rows, sorted_rows
+from mergelog.services import assert_services_change_nothing
 from mergelog.test_beside import Before
 from tandem import mergelog
 from tandem.delta.log.snapshot import Snapshot
+from tandem.mergelog.rows import blocks
 from tandem.mergelog.state.log_table import LOG_FOLDER
 from tandem.operations.machine.effects import Point
 from tandem.spec.status import Phase
@@ -131,3 +137,36 @@ def test_a_restore_after_a_merge_brings_the_records_back(orders: Orders) -> None
     assert orders.view() == [*before, (20, 1, "later")]
     assert orders.run(MERGE, name="again").phase is Phase.SUCCEEDED
     assert orders.base() == [*before, (20, 1, "later")]
+
+
+@pytest.mark.parametrize(
+    ("type_", "value", "shown"),
+    [(pa.string(), "", "''"), (pa.binary(), b"\xff", "X'ff'")],
+    ids=["empty", "no text"],
+)
+def test_a_value_of_an_older_log_that_no_partition_can_hold_is_named_and_can_be_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, type_: pa.DataType, value: Any, shown: str
+) -> None:
+    def row(id_: int, partition: Any) -> pa.Table:
+        return pa.table({"id": pa.array([id_], pa.int64()), "p": pa.array([partition], type_)})
+
+    merged = made(tmp_path / "t", row(1, None), keys=("id",), partition_by=["p"])
+    with monkeypatch.context() as before:
+        before.setattr(blocks, "unstorable", lambda _: None)
+        merged.append(row(2, value))
+    expected = merged.rows()
+    assert (2, value) in expected
+    table = Orders(tmp_path / "t")
+    status = table.run(MERGE)
+    assert (status.phase, status.attempt) == (Phase.FAILED, 1)
+    assert status.conditions[0].reason == "StatementFailed"
+    for part in (
+        "partition column cannot hold",
+        ".p: ",
+        f"{shown} of id = 2",
+        "with another value",
+    ):
+        assert part in status.conditions[0].message
+    assert merged.rows() == expected
+    merged.append(row(2, "good" if type_ == pa.string() else b"good"))
+    assert_services_change_nothing(tmp_path / "t")

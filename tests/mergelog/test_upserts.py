@@ -17,6 +17,8 @@ from mergelog.orders import MERGE, Orders, rows
 from mergelog.test_beside import Before
 from support.lake.faults import Fault, ProcessDied, StrikeOnce
 from tandem import mergelog
+from tandem.jobs.formats import UpsertJob
+from tandem.operations.kinds import upsert as upsert_kind
 from tandem.operations.machine.effects import Point
 from tandem.spec.status import OperationStatus, Phase
 
@@ -137,6 +139,49 @@ def test_null_is_refused_in_a_key_and_least_in_the_ordering_column(
     assert older.phase is Phase.SUCCEEDED
     found = mergelog.MergedView.open(orders.log).scan().read_all().to_pylist()
     assert {"id": 51, "at": -5, "value": "a value"} in found
+
+
+def test_a_value_that_a_partition_column_cannot_hold_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "t"
+    write_deltalake(
+        str(folder), rows(range(1), "x", 1), configuration=VECTORS, partition_by=["value"]
+    )
+    table = Orders(folder)
+    mergelog.ensure_log(table.log, mergelog.LogSettings(("id",)), now_ms=0, nonce="made")
+    instant = table.log.log.latest_version()
+    source = table.source(rows(range(2, 4), "", 1))
+    for name, spec in (("upsert", {"upsert": {"source": source}}), ("ingest", {"source": source})):
+        status = table.run(spec, name=name)
+        assert (status.phase, status.conditions[0].reason) == (Phase.FAILED, "StatementFailed")
+        assert "value: a partition column cannot hold a value (found: ''" in message(status)
+    # They say in the log that they have ended, and add no block.
+    commits = [table.log.log.commit(instant + number) for number in (1, 2)]
+    assert not [add for commit in commits if commit is not None for add in commit.adds]
+    assert upsert(table, rows(range(2, 4), "y", 1), name="right").phase is Phase.SUCCEEDED
+
+
+def test_an_upsert_that_an_earlier_version_planned_is_planned_again_for_partitions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its job has not checked what they can hold."""
+    folder = tmp_path / "t"
+    write_deltalake(
+        str(folder), rows(range(1), "x", 1), configuration=VECTORS, partition_by=["value"]
+    )
+    table = Orders(folder)
+    mergelog.ensure_log(table.log, mergelog.LogSettings(("id",)), now_ms=0, nonce="made")
+
+    planned = UpsertJob
+
+    def earlier(**fields: Any) -> UpsertJob:
+        monkeypatch.setattr(upsert_kind, "UpsertJob", planned)
+        del fields["partitions"]
+        return planned(**fields)
+
+    monkeypatch.setattr(upsert_kind, "UpsertJob", earlier)
+    status = upsert(table, rows(range(2, 4), "", 1))
+    assert (status.phase, status.attempt) == (Phase.FAILED, 2)
+    assert "partition column cannot hold a value" in message(status)
 
 
 def test_what_the_base_table_went_through_meanwhile_is_recorded(orders: Orders) -> None:

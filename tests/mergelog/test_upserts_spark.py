@@ -12,7 +12,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from mergelog.orders import Orders, rows
-from mergelog.test_log_values import KEYS, bits, ids
+from mergelog.services import bits
+from mergelog.test_log_values import KEYS, ids
 from support.jobs.inline_runner import InlineRunner
 from support.values.kinds import KINDS
 from tandem import mergelog

@@ -318,6 +318,8 @@ class UpsertJob(SourceJob):
     written: the columns of the base table at the version that was planned on, with the log's own
     two. With `deletes`, the source has the keys, and the ordering column if there is one, and each
     row deletes its key. `max_block_bytes` is the size at which a block is split.
+    `partitions` are the partition columns of the base table: values that they cannot hold are
+    refused. It is not written down if there are none: earlier drivers know no such field.
     """
 
     app: ClassVar[str] = "upsert"
@@ -328,6 +330,14 @@ class UpsertJob(SourceJob):
     ordering_column: str = ""
     deletes: bool = False
     max_block_bytes: int
+    partitions: tuple[str, ...] = ()
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        content: dict[str, Any] = written(self)
+        if not self.partitions:
+            del content["partitions"]
+        return content
 
 
 AnyJob = Annotated[

@@ -24,13 +24,13 @@ from tandem.delta.datafiles.reader import (
 from tandem.delta.datafiles.schema_mismatch import SchemaMismatch
 from tandem.delta.datafiles.writer import ParquetDataWriter
 from tandem.delta.log.snapshot import Snapshot
+from tandem.delta.partitions import combinations, encoded_texts, unstorable
 from tandem.delta.schema import Field, to_arrow_type
-from tandem.delta.values import partition_texts
 from tandem.distinct import IntArray
 from tandem.errors import CorruptLog, InvalidSpec, StorageError, closest_name
 from tandem.mergelog.rows.columns import converted, null_in
 from tandem.mergelog.rows.duplicates import require_decided
-from tandem.mergelog.rows.records import Records, number_keys, sorted_order, wide, winners
+from tandem.mergelog.rows.records import Records, sorted_order, wide, winners
 from tandem.mergelog.state.log_table import DELETED, INSTANT, LogSettings, block_format
 from tandem.mergelog.state.model import DELETES, FIRST, LAST, Block
 from tandem.storage.store import Store
@@ -67,6 +67,7 @@ def arrange(
         parts.append(_complete(base, deletes, deleted=True))
     table = pa.concat_tables(parts).combine_chunks()
     _check_keys(base, settings, table)
+    _check_partitions(base, table)
     if unordered:
         require_decided(_records(table, settings), settings, base.location)
     kept = table.take(pa.array(winners(_records(table, settings))))
@@ -136,19 +137,15 @@ def _check_keys(base: Snapshot, settings: LogSettings, table: pa.Table) -> None:
     for key in settings.keys:
         if table[key].null_count:
             raise _wrong(base, "a key is NULL", key, "NULL", "a value in every row")
-        if key in base.partition_columns:
-            _check_texts(base, key, table[key].unique())
 
 
-def _check_texts(base: Snapshot, key: str, values: pa.Array) -> None:
-    message = "a partition column cannot hold a key"
-    try:
-        texts = partition_texts(values)
-    except ValueError as error:
-        raise _wrong(base, message, key, str(error)[:200], "UTF-8") from error
-    if None in texts:
-        # Delta spells it as it spells NULL, so that the row would have no key.
-        raise _wrong(base, message, key, "an empty value", "another value")
+def _check_partitions(base: Snapshot, table: pa.Table) -> None:
+    """A merge writes the rows into partitions of the base table: it must not change a value."""
+    for name in base.partition_columns:
+        wrong = unstorable(table[name].combine_chunks())
+        if wrong is not None:
+            message = "a partition column cannot hold a value"
+            raise _wrong(base, message, name, wrong.found, wrong.expected)
 
 
 def _wrong(base: Snapshot, message: str, field: str, found: str, expected: str) -> InvalidSpec:
@@ -202,19 +199,14 @@ def by_group(
     """For each partition its values in the form of the log, its rows, and their indexes."""
     if not table.partition_columns:
         return [({}, rows, np.arange(rows.num_rows, dtype=np.int64))]
-    columns = [rows[name].combine_chunks() for name in table.partition_columns]
-    numbers = number_keys(columns)
+    names = [table.schema[name].physical_name for name in table.partition_columns]
+    columns = [encoded_texts(rows[name].combine_chunks()) for name in table.partition_columns]
+    numbers, texts = combinations(columns)
     found = []
-    for number in range(int(numbers.max()) + 1):
+    for number, values in enumerate(texts):
         at = np.flatnonzero(numbers == number)
-        part = rows.take(pa.array(at))
-        values = {
-            table.schema[name].physical_name: partition_texts(
-                part[name].combine_chunks().slice(0, 1)
-            )[0]
-            for name in table.partition_columns
-        }
-        found.append((values, part, at))
+        part = rows if len(texts) == 1 else rows.take(pa.array(at))
+        found.append((dict(zip(names, values, strict=True)), part, at))
     return found
 
 

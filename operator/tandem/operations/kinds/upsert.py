@@ -89,6 +89,7 @@ class UpsertKind:
             ordering_column=settings.ordering_column,
             deletes=self._input.deletes,
             max_block_bytes=self._resource.spec.target_file_size,
+            partitions=place.base.partition_columns,
         )
         return Planned(summary, job, (WHOLE_TABLE,))
 
@@ -149,9 +150,9 @@ class UpsertKind:
             return refusal
         place = self._place(work)
         settings = _settings(work, place.base)
-        written, now = _job(work.frozen[1]).blocks, self._blocks(work, place.base, settings)
-        if _layout(written) != _layout(now):
-            why = f"the base table's columns changed since its version {written.version}"
+        job, now = _job(work.frozen[1]), self._blocks(work, place.base, settings)
+        if (_layout(job.blocks), job.partitions) != (_layout(now), place.base.partition_columns):
+            why = f"the base table's columns changed since its version {job.blocks.version}"
             return Decision(Verdict.REPLAN, why)
         return Decision(Verdict.COMMIT, payload=place)
 

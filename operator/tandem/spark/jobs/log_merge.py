@@ -16,10 +16,12 @@ from urllib.parse import unquote
 import numpy as np
 import pyarrow as pa
 
+from tandem.delta.calendar import python_values
 from tandem.delta.datafiles.reader import DataFileReader, TableFormat
 from tandem.delta.datafiles.writer import ParquetDataWriter, WrittenFile
+from tandem.delta.partitions import unstorable
 from tandem.distinct import IntArray
-from tandem.errors import TandemError
+from tandem.errors import StatementFailed, TandemError
 from tandem.jobs.formats import JobSpec, LogMergeJob
 from tandem.jobs.results import JobResult, OutputFile
 from tandem.mergelog.rows.blocks import by_group, rows_at
@@ -163,7 +165,8 @@ class _Upserts:
         self._partitions: dict[tuple[str | None, ...], _Partition] = {}
 
     def add(self, rows: pa.RecordBatch, winners: IntArray) -> None:
-        """Write rows, each of one winner. Raises: StorageError."""
+        """Write rows, each of one winner. Raises: StatementFailed, StorageError."""
+        self._check(rows)
         names = self._table.data_schema.names
         for values, part, at in by_group(self._table, pa.Table.from_batches([rows])):
             key = tuple(values.values())
@@ -185,6 +188,23 @@ class _Upserts:
                 break
             excess -= writer.held
             writer.flush()
+
+    def _check(self, rows: pa.RecordBatch) -> None:
+        """Logs of earlier versions have values that must not be appended today."""
+        for name in self._table.partition_columns:
+            wrong = unstorable(rows.column(name))
+            if wrong is None:
+                continue
+            [found] = python_values(rows.select(list(self._job.keys)).slice(wrong.row, 1))
+            key = ", ".join(f"{column} = {value}" for column, value in found.items())
+            raise StatementFailed(
+                "a record of the log has a value that its partition column cannot hold",
+                resource=self._spec.table.location,
+                field=name,
+                found=f"{wrong.found} of {key}",
+                expected=wrong.expected,
+                remedy="Append this key again with another value, or delete it, and merge again",
+            )
 
     def _open(self, values: Mapping[str, str | None]) -> ParquetDataWriter:
         return ParquetDataWriter(

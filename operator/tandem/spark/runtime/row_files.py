@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 from urllib.parse import unquote
 
 import numpy as np
@@ -19,8 +19,9 @@ from tandem.delta.datafiles.reader import DataFileReader, TableFormat
 from tandem.delta.datafiles.schema_mismatch import SchemaMismatch, require_utf8
 from tandem.delta.datafiles.writer import ParquetDataWriter, WrittenFile
 from tandem.delta.partition_text import to_scalar
+from tandem.delta.partitions import EncodedTexts, combinations, encoded_texts
 from tandem.delta.values import partition_texts
-from tandem.distinct import IntArray, number_rows
+from tandem.distinct import number_rows
 from tandem.errors import CountMismatch, StatementFailed
 from tandem.jobs.formats import Format, InputFile, JobTable
 from tandem.spark.runtime.control import job_table_format
@@ -231,7 +232,7 @@ class RowFiles:
         if not names:
             yield (), batch
             return
-        codes, keys = _combinations([self._texts(batch, name) for name in names])
+        codes, keys = combinations([self._texts(batch, name) for name in names])
         for number, key in enumerate(keys):
             for name, text in zip(names, key, strict=True):
                 # A new empty text has become null; one from the log is a value.
@@ -243,7 +244,7 @@ class RowFiles:
     def _texts(self, batch: pa.RecordBatch, name: str) -> EncodedTexts:
         """The partition values of the rows, in the form of the log."""
         try:
-            encoded = _encoded(batch.column(name))
+            encoded = encoded_texts(batch.column(name))
         except UnicodeDecodeError as error:
             raise StatementFailed(
                 "a partition value cannot be written as a string",
@@ -318,39 +319,6 @@ class RowFiles:
                 )
         rows = sum(p.rows for p in partitions)
         return RowsWritten(tuple(files), pa.concat_tables(tables), rows)
-
-
-class EncodedTexts(NamedTuple):
-    """The texts of rows, dictionary-encoded: that of row i is `dictionary[indices[i]]`. A text may
-    be in the dictionary twice."""
-
-    indices: Any
-    dictionary: list[str | None]
-
-
-def _encoded(column: Any) -> EncodedTexts:
-    """The partition values of an Arrow array. Raises: UnicodeDecodeError."""
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
-    if pa.types.is_floating(column.type):
-        # Arrow treats 0.0 and -0.0, which have different texts, as one value.
-        return EncodedTexts(np.arange(len(column)), partition_texts(column))
-    encoded = column.dictionary_encode(null_encoding="encode")
-    return EncodedTexts(encoded.indices.to_numpy(), partition_texts(encoded.dictionary))
-
-
-def _combinations(
-    columns: Sequence[EncodedTexts],
-) -> tuple[IntArray, list[tuple[str | None, ...]]]:
-    """The number of each row's combination of texts, and the combinations, in the order of their
-    first occurrence."""
-    codes, first = number_rows([column.indices for column in columns])
-    found: dict[tuple[str | None, ...], int] = {}
-    number = np.empty(len(first), np.int64)
-    for place in np.argsort(first):
-        key = tuple(column.dictionary[column.indices[first[place]]] for column in columns)
-        number[place] = found.setdefault(key, len(found))
-    return number[codes], list(found)
 
 
 def require_texts(array: Any, column: str) -> None:

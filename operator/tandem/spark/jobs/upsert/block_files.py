@@ -13,7 +13,8 @@ import pyarrow as pa
 
 from tandem.delta.datafiles.conform import nulls
 from tandem.delta.datafiles.writer import WrittenFile
-from tandem.errors import DuplicateKeys
+from tandem.delta.partitions import unstorable
+from tandem.errors import DuplicateKeys, StatementFailed
 from tandem.jobs.formats import UpsertJob
 from tandem.jobs.results import JobResult, OutputFile
 from tandem.mergelog.rows.unique import Repeated, UniqueRows
@@ -24,12 +25,13 @@ from tandem.storage import Store
 
 
 class BlockWork(RowsWork):
-    """A write of blocks. `table` is `UpsertJob.blocks`; `keys`, `ordering_column` and `deletes`
-    are the job's."""
+    """A write of blocks. `table` is `UpsertJob.blocks`; `keys`, `ordering_column`, `deletes`
+    and `partitions` are the job's."""
 
     keys: tuple[str, ...]
     ordering_column: str = ""
     deletes: bool = False
+    partitions: tuple[str, ...] = ()
 
     @property
     def settings(self) -> LogSettings:
@@ -47,6 +49,7 @@ def block_work(control: Control, job: UpsertJob, answer_path: str = "") -> Block
         keys=job.keys,
         ordering_column=job.ordering_column,
         deletes=job.deletes,
+        partitions=job.partitions,
     )
 
 
@@ -79,7 +82,8 @@ class BlockFiles(RowFiles):
     def write_blocks(self, batches: Iterable[pa.RecordBatch]) -> BlocksWritten:
         """Write all batches, and close the files; an error leaves no incomplete file.
 
-        Raises: StatementFailed for a NULL, or a text that is not UTF-8.
+        Raises: StatementFailed for a NULL, a text that is not UTF-8, or a value that a partition
+            column cannot hold.
         """
         # A delete has its key and the value of the ordering column: two that are equal are one.
         unique = UniqueRows(self._blocks.settings, alike=self._blocks.deletes)
@@ -89,11 +93,24 @@ class BlockFiles(RowFiles):
             nonlocal rows
             for batch in batches:
                 rows += batch.num_rows
+                self._check_partitions(batch)
                 yield from self._records(unique.take(pa.Table.from_batches([batch])))
             yield from self._records(unique.finish())
 
         written = self.write_all(parts())
         return BlocksWritten(written.files, rows, unique.repeated)
+
+    def _check_partitions(self, rows: pa.RecordBatch) -> None:
+        for name in self._blocks.partitions:
+            wrong = unstorable(rows.column(name)) if name in rows.schema.names else None
+            if wrong is not None:
+                raise StatementFailed(
+                    "a partition column cannot hold a value",
+                    field=name,
+                    found=wrong.found,
+                    expected=wrong.expected,
+                    remedy="Correct the source, or leave such rows out",
+                )
 
     def _records(self, rows: pa.Table | None) -> list[pa.RecordBatch]:
         """Rows in the columns of blocks."""
