@@ -138,7 +138,7 @@ def require_distinct(
             values = tuple(sorted(add.partition_values.items()))
             block = Block(add.path, 0, 0, add.size, group=values)
             rows = read_block(store, block, table, settings.columns)
-            records = records_of(rows, settings, block.path)
+            records = records_of(rows, table, settings, block.path)
             if passes > 1:
                 mine = np.flatnonzero(parts_of_keys(records.keys, passes) == number)
                 records = records.take(mine)

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tandem.delta.actions import AddFile
+from tandem.delta.char_types import comparable
 from tandem.delta.datafiles.conform import nulls
 from tandem.delta.datafiles.reader import (
     BATCH_ROWS,
@@ -320,7 +321,9 @@ def rows_at(
             start += batch.num_rows
 
 
-def records_of(rows: pa.Table, settings: LogSettings, path: str = "") -> Records:
+def records_of(
+    rows: pa.Table, table: TableFormat, settings: LogSettings, path: str = ""
+) -> Records:
     """Rows of the block at `path` as records. Raises: CorruptLog, if a key is NULL."""
     for key in settings.keys:
         if rows[key].null_count:
@@ -334,7 +337,7 @@ def records_of(rows: pa.Table, settings: LogSettings, path: str = "") -> Records
                 remedy="If the key was dropped and added again, restore the table to the version "
                 "before; else restore the block from a backup",
             )
-    deciding = [wide(rows[name]) for name in settings.columns]
+    deciding = [comparable(wide(rows[name]), table.schema[name]) for name in settings.columns]
     return Records(
         tuple(deciding[: len(settings.keys)]),
         deciding[-1] if settings.ordered else None,

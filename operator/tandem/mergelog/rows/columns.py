@@ -1,6 +1,7 @@
 """Checks the columns of an append, and converts them to the types of the table. Pure.
 
 A value is stored as it is, or refused: Arrow would also cast 5 to true, or a moment to its day.
+Only texts of a CHAR or VARCHAR are padded or cut, as Spark does it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from tandem.delta.char_types import fitted
 from tandem.delta.datafiles.conform import conform, forbidden_null, is_array
 from tandem.delta.datafiles.schema_mismatch import (
     SchemaMismatch,
@@ -35,7 +37,7 @@ def converted(column: pa.ChunkedArray, field: Field) -> pa.Array:
         require_whole_micros(array, field.name)
         array = conform(array, logical.type)
     require_utf8(array, field.name)
-    return array
+    return fitted(array, field)
 
 
 def _without_metadata(type_: DataType) -> DataType:

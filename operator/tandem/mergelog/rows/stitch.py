@@ -126,7 +126,7 @@ class _Stitcher:
 
     def _kept(self, rows: pa.Table) -> pa.Table:
         """The records that stay, in order."""
-        records = records_of(rows, self.settings)
+        records = records_of(rows, self.table, self.settings)
         kept = pa.array(kept_by_stitching(records, self.request.mark, self.request.expired))
         sorting = (*self.settings.keys, INSTANT)
         order = sorted_order([wide(rows[name]).take(kept) for name in sorting])

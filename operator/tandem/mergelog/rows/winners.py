@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from pyroaring import BitMap64
 
+from tandem.delta.char_types import comparable
 from tandem.delta.datafiles.reader import DataFileReader, TableFormat, arrow_schema
 from tandem.distinct import BoolArray, IntArray
 from tandem.mergelog.rows.blocks import read_block, records_of
@@ -84,7 +85,7 @@ def winners_of(
     size = 0
     for number, block in enumerate(blocks):
         read = read_block(store, block, table, settings.columns)
-        records = records_of(read, settings, block.path)
+        records = records_of(read, table, settings, block.path)
         used = in_force(records, mark)
         if parts > 1:
             used = used[parts_of_keys(records.take(used).keys, parts) == part]
@@ -162,7 +163,7 @@ def match(
     rows are not rows."""
     parts: list[MatchedRows] = []
     for batch in reader.batches(dead=dead, positions=_POSITION, row_groups=row_groups):
-        columns = [batch.column(at) for at in range(batch.num_columns - 1)]
+        columns = [comparable(batch.column(at), field) for at, field in enumerate(reader.fields)]
         keys = columns[: len(overlay.records.keys)]
         order = columns[len(keys)] if len(columns) > len(keys) else None
         compared = overlay.compare(keys, order)
@@ -182,4 +183,4 @@ def match(
 def no_records(table: TableFormat, settings: LogSettings) -> Records:
     """No records, of the types of the log."""
     wanted = (*settings.columns, DELETED, INSTANT)
-    return records_of(arrow_schema(table, wanted).empty_table(), settings)
+    return records_of(arrow_schema(table, wanted).empty_table(), table, settings)

@@ -1,24 +1,16 @@
-"""CHAR(n) and VARCHAR(n): texts of bounded length, which Delta stores as plain strings.
-
-Spark writes the declared type into a column's metadata, and checks and pads values on writing
-(CharVarcharUtils, CharVarcharCodegenUtils): a text that is too long may lose only trailing blanks,
-and a CHAR is padded with blanks. Values that we assign follow the same rule; values stored by other
-writers stay unchanged.
-"""
+"""CHAR(n) and VARCHAR(n) as columns of Spark, by the rule of `tandem.delta.char_types`."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from tandem.delta.char_types import declared
 from tandem.spark.sources.text_casts import each_leaf, refusal
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
     from pyspark.sql.types import DataType
-
-METADATA_KEY = "__CHAR_VARCHAR_TYPE_STRING"
 
 
 def declared_char_types(schema_string: str) -> dict[str, DataType]:
@@ -28,15 +20,10 @@ def declared_char_types(schema_string: str) -> dict[str, DataType]:
 
     found = {}
     for field in json.loads(schema_string)["fields"]:
-        text = _declared(field)
+        text = declared(field.get("metadata") or {})
         if text:
             found[field["name"].lower()] = DataType.fromDDL(text)
     return found
-
-
-def _declared(field: Mapping[str, Any]) -> str:
-    text = field.get("metadata", {}).get(METADATA_KEY, "")
-    return text if isinstance(text, str) else ""
 
 
 def bounded_text(
@@ -45,7 +32,7 @@ def bounded_text(
     """The column in the form that Spark stores; on a row whose text is too long, Spark raises.
 
     Args:
-        type_: the result of `declared`; None for a column without such types.
+        type_: from `declared_char_types`; None for a column without such types.
         where: the location of a row in a source, for the error.
     """
     if type_ is None or not _bounded(type_):
