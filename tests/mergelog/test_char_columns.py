@@ -108,7 +108,7 @@ def test_texts_inside_a_column_follow_their_own_declaration() -> None:
             ("n", pa.decimal128(9, 2)),
         ]
     )
-    values = [
+    values: list[Any] = [
         {"a": "u", "l": ["ab", None, "d   "], "m": [("k", {"x": "v"})], "n": None},
         None,
         {"a": None, "l": None, "m": None, "n": None},

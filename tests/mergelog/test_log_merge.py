@@ -20,6 +20,7 @@ from mergelog.services import assert_services_change_nothing
 from mergelog.test_beside import Before
 from tandem import mergelog
 from tandem.delta.log.snapshot import Snapshot
+from tandem.errors import InvalidSpec
 from tandem.mergelog.rows import blocks
 from tandem.mergelog.state.log_table import LOG_FOLDER
 from tandem.operations.machine.effects import Point
@@ -151,6 +152,8 @@ def test_a_value_of_an_older_log_that_no_partition_can_hold_is_named_and_can_be_
         return pa.table({"id": pa.array([id_], pa.int64()), "p": pa.array([partition], type_)})
 
     merged = made(tmp_path / "t", row(1, None), keys=("id",), partition_by=["p"])
+    with pytest.raises(InvalidSpec, match="partition column cannot hold a value"):
+        merged.append(row(2, value))
     with monkeypatch.context() as before:
         before.setattr(blocks, "unstorable", lambda _: None)
         merged.append(row(2, value))

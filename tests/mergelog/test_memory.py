@@ -1,8 +1,11 @@
-"""A log that exceeds the memory is read in several passes, and gives the same rows."""
+"""A log that exceeds the memory is read in several passes, and gives the same rows. Stitching,
+merging and reading hold a small part of it."""
 
 from __future__ import annotations
 
 import datetime as dt
+import os
+import shutil
 from decimal import Decimal
 from pathlib import Path
 
@@ -12,6 +15,8 @@ from deltalake import write_deltalake
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mergelog import peak
+from mergelog.lake import Merged, made
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.mergelog.create import ensure_log
 from tandem.mergelog.rows.parts import parts_of_keys
@@ -91,3 +96,38 @@ def test_parts_are_about_as_large() -> None:
     for part in parts_of_keys([pa.array(range(8_000), pa.int64())], 8).tolist():
         counts[part] += 1
     assert min(counts) > 800
+
+
+BLOCKS, ROWS, WIDTH = 4, 32_000, 1_000
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Merged:
+    """A log of wide rows, half of their keys in two blocks, beside a base of five partitions."""
+
+    def rows(first: int, count: int) -> pa.Table:
+        keys = range(first, first + count)
+        return pa.table(
+            {
+                "id": pa.array(keys, pa.int64()),
+                "p": [f"p{key % 5}" for key in keys],
+                "wide": pa.array([os.urandom(WIDTH) for _ in keys], pa.binary()),
+            }
+        )
+
+    folder = tmp_path_factory.mktemp("wide") / "t"
+    merged = made(folder, rows(0, 1), keys=("id",), partition_by=["p"])
+    for number in range(BLOCKS):
+        merged.append(rows(number * ROWS // 2, ROWS))
+    return merged
+
+
+@pytest.mark.parametrize("service", ["stitch", "merge", "read"])
+def test_a_service_holds_a_small_part_of_the_rows(
+    tmp_path: Path, wide: Merged, service: str
+) -> None:
+    size = sum(block.size for block in wide.open().state.live.values())
+    assert size > BLOCKS * ROWS * WIDTH * 0.9
+    folder = tmp_path / "t"
+    shutil.copytree(wide.store.location.removeprefix("file://"), folder)
+    assert peak.of(service, folder) < size / 2

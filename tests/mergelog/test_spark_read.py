@@ -13,8 +13,9 @@ import pytest
 from deltalake import write_deltalake
 
 from mergelog.lake import Merged, keys, made, table
+from mergelog.services import bits
 from mergelog.test_connector_reader import COLUMNS, Random, rows_of
-from mergelog.test_log_values import NESTED, bits, ids, nested
+from mergelog.test_log_values import NESTED, ids, nested
 from support.some import some
 from support.values.kinds import KINDS
 from tandem import mergelog

@@ -83,6 +83,23 @@ BLOCKS = (
         _SEARCH,
     ),
     Mutant(
+        "stitch-of-keys-that-a-block-still-has",
+        "a stitched block has all records of a key that stay: rows wait for the slowest block; I-37",
+        "mergelog/rows/by_key.py",
+        "bound = min((each.last",
+        "bound = max((each.last",
+        _REAL,
+    ),
+    Mutant(
+        "values-of-other-partitions-unchecked",
+        "a merge changes no view: no value is appended that a partition column cannot hold",
+        "mergelog/rows/blocks.py",
+        "    _check_partitions(base, table)\n",
+        "    if set(base.partition_columns) <= set(settings.keys):\n"
+        "        _check_partitions(base, table)\n",
+        _REAL,
+    ),
+    Mutant(
         "live-block-inside-a-run",
         "a run is consecutive: no live block of its group lies between its blocks; I-38, L6",
         "mergelog/runs.py",

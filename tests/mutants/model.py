@@ -12,6 +12,7 @@ _BLOCK_TESTS = (
     "records",
     "runs",
     "files",
+    "stitch",
     "log_scenarios",
     "log_writer",
     "log_merge",

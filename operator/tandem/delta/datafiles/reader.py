@@ -31,6 +31,8 @@ columns of strings take only tens of megabytes."""
 DICTIONARY_BYTES_PER_VALUE = 3.0
 """A string column that takes fewer encoded bytes per value than this is dictionary-encoded in
 practice, and reading it as a dictionary is several times faster than as text."""
+_DICTIONARY_BYTES = 1 << 20
+"""Bytes of a dictionary at most, as writers limit it by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,11 +160,10 @@ class DataFileReader:
 
     @property
     def row_bytes(self) -> int:
-        """About how many bytes a row takes in memory, with all columns of the file. An encoded
-        column may be much smaller than its values, so those of fixed width count by that."""
+        """About how many bytes a row takes in memory, with all columns of the file."""
         meta = self._file.metadata
-        encoded = sum(meta.row_group(i).total_byte_size for i in range(meta.num_row_groups))
-        return int(encoded) // max(self.num_rows, 1) + _fixed_bytes(self._file.schema) + 1
+        groups = [meta.row_group(number) for number in range(meta.num_row_groups)]
+        return 1 + max((_row_bytes(group) for group in groups), default=0)
 
     @property
     def metadata(self) -> Any:
@@ -270,14 +271,24 @@ class DataFileReader:
         self.close()
 
 
-def _fixed_bytes(schema: pa.Schema) -> int:
-    found = 0
-    for column in schema:
-        try:
-            found += int(column.type.bit_width + 7) // 8
-        except ValueError:
-            found += 4  # an offset
-    return found
+def _row_bytes(group: Any) -> int:
+    """About how many bytes a row of a row group takes in memory."""
+    columns = (group.column(number) for number in range(group.num_columns))
+    return sum(map(_bytes_in_memory, columns)) // max(int(group.num_rows), 1)
+
+
+def _bytes_in_memory(chunk: Any) -> int:
+    """About how many bytes a column takes in memory. Values that are in a dictionary take much less
+    in the file: the least and the greatest one stand for all. Writers leave these out if they are
+    long."""
+    width = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4}.get(chunk.physical_type, 8)
+    if chunk.physical_type == "BYTE_ARRAY" and chunk.has_dictionary_page:
+        found = chunk.statistics
+        if found is not None and found.has_min_max:
+            width += max(len(found.min_raw), len(found.max_raw))
+        else:
+            width += min(int(chunk.total_uncompressed_size), _DICTIONARY_BYTES)
+    return max(int(chunk.total_uncompressed_size), width * int(chunk.num_values))
 
 
 def arrow_schema(table: TableFormat, columns: Sequence[str] | None = None) -> pa.Schema:

@@ -233,7 +233,7 @@ class BlockReader:
         table: TableFormat,
         columns: Sequence[str],
         *,
-        memory: int | None = MEMORY,
+        memory: int | None,
     ) -> None:
         wanted = [*columns, DELETED, INSTANT]
         ahead = 0
@@ -312,7 +312,7 @@ def rows_at(
     Raises: as `read_block`.
     """
     start = 0
-    with BlockReader(store, block, table, columns) as reader:
+    with BlockReader(store, block, table, columns, memory=MEMORY) as reader:
         for batch in reader.batches():
             first, last = np.searchsorted(rows, [start, start + batch.num_rows]).tolist()
             if first < last:

@@ -16,6 +16,10 @@ Key = tuple[Any, ...]
 """The values of the key columns of a row, in a form that Python sorts as Arrow does."""
 
 
+class Unsorted(ValueError):
+    """Rows that should be sorted by key are not."""
+
+
 def key_at(rows: pa.Table, keys: Sequence[str], at: int) -> Key:
     """The key of a row, which has no NULL."""
     return tuple(_comparable(rows[key][at]) for key in keys)
@@ -38,6 +42,7 @@ def parts_by_key(
     Args:
         blocks: the rows of each, in its order.
         memory: bytes of rows that wait, about.
+    Raises: Unsorted, but not in each case: compare the keys of the parts.
     """
     share = memory // max(len(blocks), 1)
     waiting = [_Waiting(batches, schema, keys) for batches in blocks]
@@ -49,45 +54,55 @@ def parts_by_key(
             return
         bound = min((each.last for each in waiting if not each.done), default=None)
         parts = [each.take_below(bound) for each in waiting]
-        if any(part.num_rows for part in parts):
-            yield pa.concat_tables(part for part in parts if part.num_rows)
+        found = [part for part in parts if part is not None]
+        if found:
+            yield pa.concat_tables(found)
 
 
 class _Waiting:
-    """The rows of a block that were read, and are not complete by key yet."""
+    """The rows of a block that were read, and are not complete by key yet: their size in bytes, and
+    the keys of the first and the last one."""
 
     def __init__(
         self, batches: Iterator[pa.RecordBatch], schema: pa.Schema, keys: Sequence[str]
     ) -> None:
         self._batches = batches
         self._keys = keys
-        self.rows = schema.empty_table()
+        self._set(schema.empty_table())
         self.done = False
-        self.last: Key = ()
+
+    def _set(self, rows: pa.Table) -> None:
+        self.rows, self._size = rows, rows.nbytes
+        if rows.num_rows:
+            self._first = key_at(rows, self._keys, 0)
+            self.last = key_at(rows, self._keys, rows.num_rows - 1)
+            if self.last < self._first:
+                raise Unsorted
 
     def fill(self, share: int) -> None:
         """Read on, if few rows wait, or those of one key only."""
-        rows = self.rows
-        enough = rows.num_rows > 0 and rows.nbytes >= share // 2
-        if self.done or (enough and key_at(rows, self._keys, 0) != self.last):
+        enough = self.rows.num_rows > 0 and self._size >= share // 2
+        if self.done or (enough and self._first != self.last):
             return
-        parts, size = [rows], 0
-        while size + rows.nbytes < share or not size:
+        parts, size = [self.rows], 0
+        while self._size + size < share or not size:
             batch = next(self._batches, None)
             if batch is None:
                 self.done = True
                 break
             parts.append(pa.Table.from_batches([batch]))
             size += batch.nbytes
-        self.rows = pa.concat_tables(parts)
-        if self.rows.num_rows:
-            self.last = key_at(self.rows, self._keys, self.rows.num_rows - 1)
+        self._set(pa.concat_tables(parts))
 
-    def take_below(self, bound: Key | None) -> pa.Table:
-        """Remove the rows whose key is less than `bound`, all without one."""
-        count = self.rows.num_rows
-        if bound is not None and not self.last < bound:
-            rows, keys = self.rows, self._keys
-            count = bisect_left(range(count), bound, key=lambda at: key_at(rows, keys, at))
-        found, self.rows = self.rows.slice(0, count), self.rows.slice(count)
-        return found
+    def take_below(self, bound: Key | None) -> pa.Table | None:
+        """Remove the rows whose key is less than `bound`, all without one; None if there are
+        none."""
+        rows, keys = self.rows, self._keys
+        if bound is None or self.last < bound:
+            self._set(rows.slice(rows.num_rows))
+            return rows
+        if not self._first < bound:
+            return None
+        count = bisect_left(range(rows.num_rows), bound, key=lambda at: key_at(rows, keys, at))
+        self._set(rows.slice(count))
+        return rows.slice(0, count)

@@ -21,7 +21,7 @@ from tandem.delta.datafiles.reader import TableFormat, arrow_schema
 from tandem.delta.datafiles.writer import ParquetDataWriter, WrittenFile
 from tandem.errors import StorageError
 from tandem.mergelog.rows.blocks import BlockReader, records_of
-from tandem.mergelog.rows.by_key import Key, key_at, parts_by_key
+from tandem.mergelog.rows.by_key import Key, Unsorted, key_at, parts_by_key
 from tandem.mergelog.rows.records import kept_by_stitching, number_keys, sorted_order, wide
 from tandem.mergelog.runs import Run
 from tandem.mergelog.state.log_table import DELETED, INSTANT, LogSettings
@@ -30,8 +30,13 @@ from tandem.storage.store import Store
 
 MEMORY: Final = 64 << 20
 """Bytes of the rows that are read and not written yet, about, whatever the size of the run."""
-MOST_OPEN: Final = 256
-"""A run of more blocks is stitched in several steps: a process may not open any number of files."""
+MOST_OPEN: Final = 512
+"""So many blocks are merged at once: a process may not open any number of files."""
+PAGES: Final = 256 << 20
+"""Bytes of the pages of all blocks that are merged at once, about. A run with more is stitched in
+several steps."""
+_PAGES_OF_COLUMN: Final = 2 << 20
+"""A page of a column, and the dictionary of its values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,17 +82,19 @@ def stitch(
     """Write the blocks that replace a run. Raises: DataFileMissing, StorageError."""
     stitcher = _Stitcher(store, run, request, table, settings, prefix, task)
     blocks = run.blocks
-    records_in = 0
     between: list[str] = []
-    while len(blocks) > MOST_OPEN:
-        groups = [blocks[at : at + MOST_OPEN] for at in range(0, len(blocks), MOST_OPEN)]
-        found = [stitcher.write(group, sys.maxsize) for group in groups]
-        records_in = records_in or sum(each.records_in for each in found)
-        blocks = tuple(stitcher.block(add) for each in found for add in each.adds)
+    dropped = 0
+    while len(groups := stitcher.groups(blocks)) > 1:
+        left: list[Block] = []
+        for group in groups:
+            found = stitcher.write(group, sys.maxsize)
+            dropped += found.records_in - found.records_out
+            left += map(stitcher.block, found.adds)
+        blocks = tuple(left)
         between += [block.path for block in blocks]
     done = stitcher.write(blocks, request.max_bytes)
     store.delete(between)
-    return replace(done, records_in=records_in or done.records_in)
+    return replace(done, records_in=done.records_in + dropped)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +108,21 @@ class _Stitcher:
     settings: LogSettings
     prefix: str
     task: int
+
+    def groups(self, blocks: Sequence[Block]) -> list[tuple[Block, ...]]:
+        """The blocks in parts that are merged at once, each of two or more but for the last."""
+        most = len(self.table.data_schema) * _PAGES_OF_COLUMN
+        groups: list[list[Block]] = [[]]
+        pages = 0
+        for block in blocks:
+            size = min(block.size, most)
+            full = len(groups[-1]) == MOST_OPEN or pages + size > PAGES
+            if full and len(groups[-1]) > 1:
+                groups.append([])
+                pages = 0
+            groups[-1].append(block)
+            pages += size
+        return [tuple(group) for group in groups]
 
     def write(self, blocks: Sequence[Block], max_bytes: int) -> Stitched:
         """Raises: DataFileMissing, StorageError."""
@@ -119,8 +141,16 @@ class _Stitcher:
             )
             schema = arrow_schema(table, [*columns, DELETED, INSTANT])
             batches = [reader.batches() for reader in readers]
-            for part in parts_by_key(batches, schema, keys, MEMORY):
-                out.write(self._kept(part))
+            try:
+                for part in parts_by_key(batches, schema, keys, MEMORY):
+                    out.write(self._kept(part))
+            except Unsorted as error:
+                raise StorageError(
+                    "a block is not sorted by key, so that it cannot be stitched",
+                    resource=self.store.location,
+                    found=f"instants {self.run.first} to {self.run.last}",
+                    remedy="Another writer has changed the log: merge it instead",
+                ) from error
             out.close()
         return Stitched(tuple(out.adds), tuple(out.sizes), records_in)
 
@@ -175,7 +205,7 @@ class _Output:
         self.sizes: list[int] = []
 
     def write(self, rows: pa.Table) -> None:
-        """Add records whose keys are greater than those before. Raises: StorageError."""
+        """Add records whose keys are greater than those before. Raises: Unsorted."""
         if not rows.num_rows:
             return
         self._check_order(rows)
@@ -190,13 +220,7 @@ class _Output:
     def _check_order(self, rows: pa.Table) -> None:
         first = key_at(rows, self._keys, 0)
         if self._last is not None and not self._last < first:
-            raise StorageError(
-                "blocks cannot be stitched, since one of them is not sorted by key",
-                resource=self._stitcher.store.location,
-                field=", ".join(self._keys),
-                found=f"instants {self._stitcher.run.first} to {self._stitcher.run.last}",
-                remedy="Another writer has changed the log: merge it instead",
-            )
+            raise Unsorted
         self._last = key_at(rows, self._keys, rows.num_rows - 1)
 
     def _end_of_key(self, rows: pa.Table, least: int) -> int:
