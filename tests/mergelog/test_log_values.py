@@ -16,6 +16,7 @@ from deltalake import DeltaTable, write_deltalake
 from mergelog.lake import Merged, made
 from mergelog.services import assert_services_change_nothing, bits
 from support.values.kinds import KINDS, Kind
+from tandem.delta.calendar import days_of
 from tandem.delta.partitions import unstorable
 from tandem.errors import InvalidSpec, UnsupportedFeature
 from tandem.storage import open_store
@@ -272,9 +273,16 @@ def test_special_characters_in_partition_values_are_kept(tmp_path: Path) -> None
     ]
 
 
+DAY_US = 86_400_000_000
+LIMITS = (days_of("-262143-01-01"), days_of("+262142-12-31"))
+"""The first and the last day that `deltalake` reads in a log."""
+OF_DAYS = {"day": 1, "moment": DAY_US, "local": DAY_US}
+
+
 def storable(kind: Kind) -> list[Any]:
     """The values of a kind that a partition column can hold."""
-    return [value for value in distinct(kind) if unstorable(kind.array([value])) is None]
+    limits = [day * OF_DAYS[kind.name] for day in LIMITS if kind.name in OF_DAYS]
+    return [v for v in (*distinct(kind), *limits) if unstorable(kind.array([v])) is None]
 
 
 @pytest.mark.parametrize("kind", KEYS, ids=name_of)
@@ -306,15 +314,13 @@ def test_partition_columns_of_every_type_that_are_no_keys_keep_their_values(
     assert_services_change_nothing(tmp_path / "t")
 
 
-DAY_US = 86_400_000_000
-FAR = (-84 * 10**17, 83 * 10**17)
-"""Microseconds: years before and after those that `deltalake` reads in a log."""
+FAR = (LIMITS[0] - 1, LIMITS[1] + 1)
 UNSTORABLE = [
     *((pa.string(), value) for value in ("",)),
     *((pa.binary(), value) for value in (b"", b"\xff", b"ok\xc3")),
-    *((pa.date32(), value // DAY_US) for value in FAR),
-    *((pa.timestamp("us", "UTC"), value) for value in FAR),
-    *((pa.timestamp("us"), value) for value in FAR),
+    *((pa.date32(), day) for day in FAR),
+    *((pa.timestamp("us", "UTC"), day * DAY_US) for day in FAR),
+    *((pa.timestamp("us"), day * DAY_US) for day in FAR),
 ]
 
 

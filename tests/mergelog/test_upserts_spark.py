@@ -13,7 +13,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from mergelog.orders import Orders, rows
 from mergelog.services import bits
-from mergelog.test_log_values import KEYS, ids
+from mergelog.test_log_values import KEYS, PLAIN, ids, storable
 from support.jobs.inline_runner import InlineRunner
 from support.values.kinds import KINDS
 from tandem import mergelog
@@ -245,3 +245,28 @@ def test_a_delta_source_is_read_at_the_version_of_the_first_attempt(
     assert json.loads(job.read_text())["job"]["sourceVersion"] == 0
     stored = pq.read_table(tmp_path / "t/_tandem/log" / block)
     assert stored["__tandem_instant"].null_count == stored.num_rows
+
+
+def test_spark_reads_what_partition_columns_hold(
+    tmp_path: Path, jobs: InlineRunner, delta_spark: SparkSession
+) -> None:
+    """Values of all types at their extremes; the base has no file by another writer."""
+    columns = {kind.name: storable(kind) for kind in PLAIN}
+    texts = ["a\0b", "\0", "__HIVE_DEFAULT_PARTITION__", "null", " ", "a/b=c%41"]
+    columns["text"] += texts
+    most = max(map(len, columns.values()))
+    every = pa.table(
+        {
+            "id": ids(range(most)),
+            **{kind.name: kind.array((columns[kind.name] * most)[:most]) for kind in PLAIN},
+        }
+    )
+    folder = tmp_path / "t"
+    partitions = [kind.name for kind in PLAIN]
+    write_deltalake(str(folder), every.slice(0, 0), configuration=VECTORS, partition_by=partitions)
+    table = logged(folder, ("id",))
+    assert upsert(table, every, jobs).phase is Phase.SUCCEEDED
+    assert table.run({"type": "LogMerge"}, jobs=jobs).phase is Phase.SUCCEEDED
+    found = delta_spark.read.format("delta").load(str(folder)).toArrow().sort_by("id")
+    for kind in PLAIN:
+        assert bits(found[kind.name].cast(kind.arrow)) == bits(every[kind.name]), kind.name

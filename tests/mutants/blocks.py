@@ -84,7 +84,7 @@ BLOCKS = (
     ),
     Mutant(
         "stitch-of-keys-that-a-block-still-has",
-        "a stitched block has all records of a key that stay: rows wait for the slowest block; I-37",
+        "stitching sees all records of a key together: rows wait for the slowest block; I-37",
         "mergelog/rows/by_key.py",
         "bound = min((each.last",
         "bound = max((each.last",

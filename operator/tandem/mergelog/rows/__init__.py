@@ -11,5 +11,6 @@ Never commits, and does not read the transaction log: which blocks there are is 
     winners     the winners of blocks, and the rows of a file that they match
     merged      what a log merge records of rows and winners
     pruned      which files of the base table can have their keys
+    by_key      merges the rows of blocks by key, as streams
     stitch      makes one block of a run
 """
