@@ -37,7 +37,7 @@ UPLOAD = 1
 
 def layout_of(base: Snapshot, log: Snapshot) -> tuple[object, ...]:
     """What the files of a block depend on: the columns of the base table, and the log, which may
-    have been removed with its blocks and made again, with other keys."""
+    have been removed with its blocks and recreated, with other keys."""
     settings = settings_of(log)
     return (
         log.metadata.id,
