@@ -155,14 +155,6 @@ BLOCKS = (
         _REAL,
     ),
     Mutant(
-        "stitch-by-an-unrecorded-mark",
-        "a log compaction goes by the mark that its version of the log records; I-37",
-        _LOG_COMPACTION,
-        "            mark=state.mark,\n",
-        "            mark=work.snapshot.version,\n",
-        _REAL,
-    ),
-    Mutant(
         "deletes-expire-by-age-alone",
         "a delete expires once a merge follows that is `deletesKept` younger than its own",
         _LOG_COMPACTION,

@@ -23,7 +23,7 @@ from tandem.delta.datafiles.reader import (
     arrow_schema,
 )
 from tandem.delta.datafiles.schema_mismatch import SchemaMismatch
-from tandem.delta.datafiles.writer import ParquetDataWriter
+from tandem.delta.datafiles.writer import ParquetDataWriter, repetitive_columns
 from tandem.delta.log.snapshot import Snapshot
 from tandem.delta.partitions import combinations, encoded_texts, unstorable
 from tandem.delta.schema import Field, to_arrow_type
@@ -174,7 +174,13 @@ def write_blocks(
     for values, part, _ in by_group(table, rows):
         data = part.select(table.data_schema.names)
         with ParquetDataWriter(
-            store, prefix, table, partition_values=values, task=task, checksums=True
+            store,
+            prefix,
+            table,
+            partition_values=values,
+            task=task,
+            dictionary=repetitive_columns(table, data),
+            checksums=True,
         ) as writer:
             for batch in data.to_batches():
                 writer.write(batch)

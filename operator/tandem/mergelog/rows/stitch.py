@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from tandem.delta.actions import AddFile
 from tandem.delta.datafiles.reader import TableFormat, arrow_schema
-from tandem.delta.datafiles.writer import ParquetDataWriter, WrittenFile
+from tandem.delta.datafiles.writer import ParquetDataWriter, WrittenFile, repetitive_columns
 from tandem.errors import StorageError
 from tandem.mergelog.rows.blocks import BlockReader, records_of
 from tandem.mergelog.rows.by_key import Key, Unsorted, key_at, parts_by_key
@@ -162,7 +162,8 @@ class _Stitcher:
         order = sorted_order([wide(rows[name]).take(kept) for name in sorting])
         return rows.take(kept.take(order))
 
-    def file(self) -> ParquetDataWriter:
+    def file(self, rows: pa.Table) -> ParquetDataWriter:
+        """A file that begins with some rows."""
         group = dict(self.run.blocks[0].group)
         return ParquetDataWriter(
             self.store,
@@ -170,6 +171,7 @@ class _Stitcher:
             self.table,
             partition_values=group,
             task=self.task,
+            dictionary=repetitive_columns(self.table, rows),
             checksums=True,
         )
 
@@ -231,7 +233,7 @@ class _Output:
 
     def _append(self, rows: pa.Table) -> None:
         if self._writer is None:
-            self._writer = self._stitcher.file()
+            self._writer = self._stitcher.file(rows)
         for batch in rows.select(self._stitcher.table.data_schema.names).to_batches():
             self._writer.write(batch)
         self._rows += rows.num_rows

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from tandem.delta.calendar import python_values
 from tandem.delta.datafiles.reader import DataFileReader, TableFormat
-from tandem.delta.datafiles.writer import ParquetDataWriter, WrittenFile
+from tandem.delta.datafiles.writer import ParquetDataWriter, WrittenFile, repetitive_columns
 from tandem.delta.partitions import unstorable
 from tandem.distinct import IntArray
 from tandem.errors import StatementFailed, TandemError
@@ -171,7 +171,7 @@ class _Upserts:
         for values, part, at in by_group(self._table, pa.Table.from_batches([rows])):
             key = tuple(values.values())
             if key not in self._partitions:
-                self._partitions[key] = _Partition(self._open(values))
+                self._partitions[key] = _Partition(self._open(values, part))
             partition = self._partitions[key]
             for batch in part.select(names).to_batches():
                 partition.writer.write(batch)
@@ -206,13 +206,15 @@ class _Upserts:
                 remedy="Append this key again with another value, or delete it, and merge again",
             )
 
-    def _open(self, values: Mapping[str, str | None]) -> ParquetDataWriter:
+    def _open(self, values: Mapping[str, str | None], rows: pa.Table) -> ParquetDataWriter:
+        """A file that begins with some rows."""
         return ParquetDataWriter(
             self._store,
             self._spec.data_prefix,
             self._table,
             partition_values=values,
             target_size=self._job.target_file_size,
+            dictionary=repetitive_columns(self._table, rows),
         )
 
     def close(self) -> Iterator[tuple[tuple[WrittenFile, ...], IntArray]]:
