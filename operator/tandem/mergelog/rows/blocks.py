@@ -203,10 +203,13 @@ def by_group(
     names = [table.schema[name].physical_name for name in table.partition_columns]
     columns = [encoded_texts(rows[name].combine_chunks()) for name in table.partition_columns]
     numbers, texts = combinations(columns)
+    order = np.argsort(numbers, kind="stable")
+    # Sorted once: a search for each group would read all rows as often as there are groups.
+    ordered = rows if len(texts) == 1 else rows.take(pa.array(order))
+    starts = np.searchsorted(numbers[order], np.arange(len(texts)))
     found = []
-    for number, values in enumerate(texts):
-        at = np.flatnonzero(numbers == number)
-        part = rows if len(texts) == 1 else rows.take(pa.array(at))
+    for start, at, values in zip(starts, np.split(order, starts[1:]), texts, strict=True):
+        part = ordered.slice(int(start), len(at))
         found.append((dict(zip(names, values, strict=True)), part, at))
     return found
 
