@@ -227,8 +227,13 @@ class BaseHistory:
         them was restored."""
         if len(versions) == 1:
             return True
-        last = replace(self.before(versions[-1]), base=0)
-        return all(replace(self.before(version), base=0) == last for version in versions[:-1])
+
+        def said(version: int) -> tuple[object, ...]:
+            state = self.before(version)
+            return state.base_id, state.mark, state.live, state.columns
+
+        last = said(versions[-1])
+        return all(said(version) == last for version in versions[:-1])
 
     def _newest_before(self, version: int) -> Snapshot | None:
         """The newest version of the log that has looked no further than a base version, None if
