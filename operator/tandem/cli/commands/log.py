@@ -85,10 +85,12 @@ def _unfinished_merges(base: DeltaLog) -> dict[str, str]:
         return {}
     found: dict[str, str] = {}
     for pin in pins.uncommitted(unfinished, base.snapshot()):
-        identity = paths.identity(pin.operation_id)
-        known = records.load(base.store, identity, records.OperationRecord)
-        name = f"{known.kind}/{known.name}" if known else pin.operation_id
-        found |= dict.fromkeys(pins.blocks(base.store, pin), name)
+        reads = pins.reads_of_log(base.store, pin)
+        if reads is not None:
+            identity = paths.identity(pin.operation_id)
+            known = records.load(base.store, identity, records.OperationRecord)
+            name = f"{known.kind}/{known.name}" if known else pin.operation_id
+            found |= dict.fromkeys(reads.blocks, name)
     return found
 
 
