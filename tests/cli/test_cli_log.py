@@ -12,12 +12,17 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from cli.invoke import Tandem
+from mergelog.orders import MERGE, STITCH, Orders, make
+from mergelog.orders import rows as order_rows
+from support.lake.faults import Fault, ProcessDied, StrikeOnce
 from tandem.delta.actions import CommitInfo
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.json_types import Json
 from tandem.mergelog.create import ensure_log
 from tandem.mergelog.state.log_table import LogSettings, MergeLog
 from tandem.mergelog.writer import LogWriter
+from tandem.operations.machine.effects import Point
+from tandem.spec.status import Phase
 from tandem.storage import open_store
 
 
@@ -66,6 +71,53 @@ def test_show_lists_the_blocks_in_order(tandem: Tandem, log: MergeLog, tmp_path:
     result = tandem("log", "show", tmp_path / "t")
     assert "2 live blocks, 2 not merged" in result.stderr
     assert result.stdout.count("appended") == 2
+
+
+def test_show_names_the_merge_that_is_pending_and_marks_its_blocks(
+    tandem: Tandem, tmp_path: Path
+) -> None:
+    orders = Orders(make(tmp_path / "orders", "at"))
+    orders.run(STITCH, name="stitch-orders")
+    with pytest.raises(ProcessDied):
+        orders.run(MERGE, StrikeOnce(Point.START_JOB, Fault.DIE_BEFORE), name="merge-orders")
+    orders.append(order_rows(range(3), "new", 9))
+    shown = json.loads(tandem("log", "show", orders.location, "-o", "json").stdout)
+    name = "TableCompaction/merge-orders"
+    assert [(b["stitched"], b["pendingMerge"]) for b in shown["blocks"]] == [
+        (True, name),
+        (False, None),
+    ]
+    result = tandem("log", "show", orders.location)
+    assert f"Pending: {name} merges 1 of them" in result.stderr
+    assert [line.split()[2:4] for line in result.stdout.splitlines()[3:5]] == [
+        ["stitched", "pending"],
+        ["appended", "no"],
+    ]
+    assert orders.run(MERGE, name="merge-orders").phase is Phase.SUCCEEDED
+    # Deletes stay in force.
+    result = tandem("log", "show", orders.location)
+    assert "Pending" not in result.stderr
+    assert result.stdout.splitlines()[3].split()[2:4] == ["stitched", "yes"]
+
+
+def test_resolve_says_which_records_are_given_up(
+    tandem: Tandem, log: MergeLog, tmp_path: Path
+) -> None:
+    block = next((tmp_path / "t" / "_tandem" / "log" / "blocks").glob("*/1/*.parquet"))
+    block.unlink()
+    refused = tandem("scan", tmp_path / "t")
+    assert refused.exit_code == 1
+    assert "instant 1, does not exist" in refused.stderr
+    kept = tandem("log", "resolve", tmp_path / "t", "--keep")
+    assert kept.exit_code == 1
+    assert "cannot be kept" in kept.stderr
+    given_up = tandem("log", "resolve", tmp_path / "t", "--discard")
+    assert given_up.exit_code == 0
+    assert "1 block without a file dropped: the records of instant 1 are" in given_up.stderr
+    assert "1 live block left" in given_up.stderr
+    assert rows(tandem, tmp_path / "t") == [(2, "b"), (3, "c")]
+    again = tandem("log", "resolve", tmp_path / "t", "--discard")
+    assert "there is nothing to decide" in again.stderr
 
 
 def test_clean_shows_both_tables(tandem: Tandem, log: MergeLog, tmp_path: Path) -> None:

@@ -71,6 +71,14 @@ def test_a_table_is_found_by_location_path_and_name(
     assert "one of mine" in wrong.stderr
 
 
+@pytest.mark.parametrize("command", [["log", "show"], ["scan"], ["table", "show"]])
+def test_credentials_in_a_location_are_not_shown(tandem: Tandem, command: list[str]) -> None:
+    result = tandem(*command, "s3://hidden:hidden@lake/t")
+    assert result.exit_code == 2
+    assert "lake/t" in result.stderr
+    assert "hidden" not in result.stderr + result.stdout
+
+
 def test_history_is_newest_first(tandem: Tandem, table: Path) -> None:
     found = json.loads(tandem("history", table, "-o", "json", "--limit", "2").stdout)
     assert [(commit["version"], commit["operation"]) for commit in found] == [

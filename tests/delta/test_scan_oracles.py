@@ -131,6 +131,15 @@ def test_projection_keeps_the_order_asked_for(tmp_path: Path) -> None:
         scan(snapshot, store, columns=["nope"])
 
 
+def test_a_scan_without_columns_has_as_many_rows(tmp_path: Path) -> None:
+    configuration = {"delta.enableDeletionVectors": "true"}
+    write_deltalake(str(tmp_path), pa.table({"id": range(5)}), configuration=configuration)
+    DeltaTable(str(tmp_path)).delete("id = 2")
+    store, snapshot = snapshot_of(tmp_path)
+    found = scan(snapshot, store, columns=[]).read_all()
+    assert (found.num_columns, found.num_rows) == (0, 4)
+
+
 def test_a_listed_file_that_is_absent_is_named(tmp_path: Path) -> None:
     write_deltalake(str(tmp_path), pa.table({"id": [1]}))
     store, snapshot = snapshot_of(tmp_path)

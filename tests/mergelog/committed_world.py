@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import partial
 from random import Random
 from types import SimpleNamespace
@@ -138,10 +139,17 @@ class CommittedWorld(World):
         self._commit(name, parameters, live, id_, *txns)
 
     def _restored(self, version: int) -> _Parameters:
-        """By version, or by its time, as engines log it."""
-        if self.chance.random() < 0.5:
+        """By version, or by its time, as engines log it: in milliseconds, or as it was typed in
+        some time zone."""
+        how = self.chance.random()
+        if how < 0.45:
             return {"version": str(version)}
-        return {"timestamp": str(self.base_times[version])}
+        time_ms = self.base_times[version]
+        if how < 0.9:
+            return {"timestamp": str(time_ms)}
+        zone_ms = self.chance.randint(-12, 14) * 3_600_000
+        moment = datetime.fromtimestamp((time_ms + zone_ms) / 1000, UTC)
+        return {"timestamp": f"{moment:%Y-%m-%d %H:%M:%S.%f}"}
 
     def _new_file(self, *, rows: Sequence[Row]) -> frozenset[str]:
         self.named += 1
@@ -259,7 +267,8 @@ class CommittedWorld(World):
 
     def is_certain(self, version: int, newest: int | None = None) -> bool:
         """Whether all is left that the view of a base version follows from, by what happened.
-        `newest` is the newest version of the log that counts."""
+        `newest` is the newest version of the log that counts. It never is after a restore to a time
+        without a zone, which may mean several versions."""
         log = self.log if newest is None else self.log[: newest + 1]
         instant = max(at for at, state in enumerate(log) if state.base <= version)
         if instant < self.archived:
@@ -269,9 +278,9 @@ class CommittedWorld(World):
     def _is_left(self, version: int, newest: int | None) -> bool:
         match self.changes[version]:
             case Restore(to):
-                by_time = "timestamp" in _parameters(self.commits[version])
-                read = min(to, version) if by_time else version
-                return self.cut <= read and self.is_certain(to, newest)
+                time = str(_parameters(self.commits[version]).get("timestamp", ""))
+                read = min(to, version) if time else version
+                return ":" not in time and self.cut <= read and self.is_certain(to, newest)
             case Overwrite():
                 return self.cut < version  # its files are compared with those of the version before
             case _:

@@ -10,14 +10,22 @@ import pytest
 
 from mergelog.lake import Merged, in_memory, table
 from support.lake.memory_store import Call, MemoryStore
-from tandem.delta.actions import AddFile, RemoveFile
+from tandem.delta.actions import AddFile, RemoveFile, Txn
 from tandem.delta.log.checkpoint_write import write_checkpoint
 from tandem.delta.log.commit import commit_info
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.names import commit_path
 from tandem.errors import BaseHistoryGap, BaseReplaced, CorruptLog
 from tandem.mergelog.state.base_history import BaseHistory, base_of
+from tandem.mergelog.state.model import BASE, Block, tags_of
 from tandem.mergelog.state.retained import retained
+
+HOUR_MS = 3_600_000
+
+
+def text_of(time_ms: int) -> str:
+    """A time as engines log it, in UTC."""
+    return f"{datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}"
 
 
 def commit(merged: Merged, number: int, operation: str, **parameters: str) -> None:
@@ -126,8 +134,8 @@ def test_a_restore_by_time_looks_at_the_version_of_that_time_first() -> None:
 @pytest.mark.parametrize("zone", ["", "+00:00"])
 def test_a_restore_by_time_to_a_version_that_is_gone_is_not_guessed(zone: str) -> None:
     """Versions 1 to 3 have the same files, but an instant came between 1 and 2."""
-    ticks = count(0, 100_000)
-    store = in_memory(clock=lambda: next(ticks))
+    days = count(0, 24 * HOUR_MS)
+    store = in_memory(clock=lambda: next(days))
     merged = Merged(store)
     base = merged.log.base
     commit(merged, 1, "SET TBLPROPERTIES")
@@ -136,12 +144,134 @@ def test_a_restore_by_time_to_a_version_that_is_gone_is_not_guessed(zone: str) -
     merged.append(table((1, "a", None)))
     commit(merged, 2, "SET TBLPROPERTIES")
     merged.append(table((2, "b", None)))
-    time = datetime.fromtimestamp(meant.timestamp_ms / 1000, UTC)
-    commit(merged, 3, "RESTORE", timestamp=f"{time:%Y-%m-%d %H:%M:%S.%f}{zone}")
+    commit(merged, 3, "RESTORE", timestamp=text_of(meant.timestamp_ms + 20 * HOUR_MS) + zone)
     assert merged.rows() == [(1, "a", None)]
     write_checkpoint(base, base.snapshot(2), now_ms=0)
     store.delete([commit_path(0), commit_path(1)])
-    with pytest.raises(BaseReplaced, match="it is unclear which"):
+    with pytest.raises(BaseReplaced, match="no longer in the log"):
+        merged.rows()
+
+
+def vacuumed() -> tuple[Merged, list[int]]:
+    """A table without rows, whose vacuums end at 11 and at 13 o'clock, each before an append; and
+    the clock of its store, which says 20 o'clock."""
+    now = [10 * HOUR_MS]
+    merged = Merged(in_memory(clock=lambda: now[0]))
+    now[0] = 11 * HOUR_MS
+    commit(merged, 1, "VACUUM END")
+    merged.append(table((1, "a", None)))
+    now[0] = 13 * HOUR_MS
+    commit(merged, 2, "VACUUM END")
+    merged.append(table((2, "b", None)))
+    now[0] = 20 * HOUR_MS
+    return merged, now
+
+
+@pytest.mark.parametrize("zone", [-2, 0, 2])
+@pytest.mark.parametrize("hour", [11, 13])
+def test_a_time_without_a_zone_is_not_taken_for_utc(hour: int, zone: int) -> None:
+    """Either a void record would come back, or an acknowledged one be lost."""
+    merged, _ = vacuumed()
+    typed = text_of((hour + zone) * HOUR_MS + HOUR_MS // 2)
+    commit(merged, 3, "RESTORE", timestamp=typed)
+    with pytest.raises(BaseReplaced, match=f"found: {typed}.* files: 0, 1, 2"):
+        merged.rows()
+    with pytest.raises(BaseReplaced):
+        merged.append(table((3, "c", None)))
+
+
+@pytest.mark.parametrize(("hour", "found"), [(11, ["a"]), (13, ["a", "b"])])
+@pytest.mark.parametrize("zone", ["+00:00", "+02:00", "-02:00", "ms"])
+def test_a_time_with_a_zone_decides(hour: int, found: list[str], zone: str) -> None:
+    merged, _ = vacuumed()
+    ms = hour * HOUR_MS + HOUR_MS // 2
+    shift = 0 if zone == "ms" else int(zone[:3]) * HOUR_MS
+    commit(merged, 3, "RESTORE", timestamp=str(ms) if zone == "ms" else text_of(ms + shift) + zone)
+    assert [row[1] for row in merged.rows()] == found
+
+
+def test_versions_further_apart_than_all_zones_are_told_apart_by_a_time_without_one() -> None:
+    merged, now = vacuumed()
+    now[0] = 60 * HOUR_MS
+    commit(merged, 3, "VACUUM END")
+    merged.append(table((3, "c", None)))
+    now[0] = 100 * HOUR_MS
+    commit(merged, 4, "RESTORE", timestamp=text_of(80 * HOUR_MS))
+    assert [row[1] for row in merged.rows()] == ["a", "b", "c"]
+
+
+def written(merged: Merged, number: int, *names: str) -> None:
+    info = commit_info("WRITE", {}, now_ms=0, previous=None, blind_append=True)
+    adds = [AddFile(name, {}, 1, 0, True) for name in names]
+    merged.log.base.put_commit(number, [info, *adds], token=f"write {number}")
+
+
+@pytest.mark.parametrize("typed", ["1970-01-01 11:30:00", "this morning"])
+def test_versions_of_which_the_log_says_the_same_need_not_be_told_apart(typed: str) -> None:
+    merged = Merged(in_memory(clock=lambda: 11 * HOUR_MS))
+    merged.append(table((1, "a", None)))
+    commit(merged, 1, "VACUUM START")
+    commit(merged, 2, "VACUUM END")
+    written(merged, 3, "data")
+    merged.append(table((2, "b", None)))
+    info = commit_info("RESTORE", {"timestamp": typed}, now_ms=0, previous=None, blind_append=False)
+    merged.log.base.put_commit(4, [info, RemoveFile("data", 0, True)], token="restore")
+    assert merged.rows() == [(1, "a", None)]
+    merged.append(table((3, "c", None)))
+    assert merged.rows() == [(1, "a", None), (3, "c", None)]
+
+
+def test_many_versions_of_which_the_log_says_the_same_are_compared_with_few_reads() -> None:
+    now = [10 * HOUR_MS]
+    store = in_memory(clock=lambda: now[0])
+    merged = Merged(store)
+    merged.append(table((1, "a", None)))
+    for version in range(1, 101):
+        now[0] += 60_000
+        commit(merged, version, "SET TBLPROPERTIES")
+    for version in range(101, 104):
+        commit(merged, version, "RESTORE", timestamp=text_of(11 * HOUR_MS))
+    calls: list[Call] = []
+    store.fault = calls.append
+    assert merged.rows() == [(1, "a", None)]
+    assert len({call.number for call in calls}) < 30 * 103
+    merged.append(table((2, "b", None)))
+    assert merged.rows() == [(1, "a", None), (2, "b", None)]
+
+
+def test_a_record_that_comes_later_tells_versions_apart() -> None:
+    """Its writer had seen version 2 when it committed, and versions 1 to 3 have the same files."""
+    merged = Merged(in_memory(clock=lambda: 11 * HOUR_MS))
+    written(merged, 1, "data")
+    merged.append(table((1, "a", None)))
+    commit(merged, 2, "SET TBLPROPERTIES")
+    commit(merged, 3, "SET TBLPROPERTIES")
+    commit(merged, 4, "RESTORE", timestamp="1970-01-01 11:30:00")
+    log = merged.log
+    history = BaseHistory(log, log.snapshot())
+    assert len(history.at(4).live) == 1
+    block = Block("blocks/late", 2, 2, 1)
+    add = AddFile(block.path, {}, 1, 0, True, tags=tags_of(block))
+    info = commit_info("WRITE", {}, now_ms=0, previous=log.snapshot(), blind_append=False)
+    log.log.put_commit(2, [info, add, Txn(BASE, 2)], token="late")
+    with pytest.raises(BaseReplaced, match="files: 1, 2, 3"):
+        history.following(log.snapshot()).at(4)
+
+
+def test_a_restore_by_number_ends_the_uncertainty() -> None:
+    merged, _ = vacuumed()
+    commit(merged, 3, "RESTORE", timestamp="1970-01-01 12:00:00")
+    with pytest.raises(BaseReplaced, match="by its number"):
+        merged.rows()
+    commit(merged, 4, "RESTORE", version="1")
+    assert merged.rows() == [(1, "a", None)]
+    merged.append(table((3, "c", None)))
+    assert merged.rows() == [(1, "a", None), (3, "c", None)]
+    # That version itself stays unclear.
+    with pytest.raises(BaseReplaced, match="it is unclear"):
+        merged.rows(3)
+    commit(merged, 5, "RESTORE", version="3")
+    with pytest.raises(BaseReplaced, match="it is unclear"):
         merged.rows()
 
 

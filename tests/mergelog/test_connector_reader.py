@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import WriterProperties, write_deltalake
+from pyspark.sql import types as spark_types
 from pyspark.sql.datasource import (
     DataSourceReader,
     EqualNullSafe,
@@ -332,6 +333,19 @@ def test_user_info_of_a_location_is_not_shown() -> None:
         read_options({"path": "s3://hidden:hidden@lake/t", "version": "x"})
     assert "lake/t" in str(refused.value)
     assert "hidden" not in str(refused.value)
+    source = TandemSource({"path": "s3://hidden:hidden@lake/t?key=hidden"})
+    none = spark_types.StructType([])
+    uses: list[Callable[[], object]] = [
+        source.schema,
+        lambda: source.reader(none),
+        lambda: source.writer(none, True),
+        lambda: source.streamWriter(none, True),
+    ]
+    for use in uses:
+        with pytest.raises(InvalidSpec) as refused:
+            use()
+        assert "lake/t" in str(refused.value)
+        assert "hidden" not in str(refused.value)
 
 
 def test_names_with_commas_and_spaces(tmp_path: Path) -> None:

@@ -175,7 +175,7 @@ def test_a_key_that_occurs_twice_is_refused_with_examples(
     sink: Sink, monkeypatch: pytest.MonkeyPatch, case: str
 ) -> None:
     monkeypatch.setattr(writer_, "BLOCK_BYTES", 1)
-    with pytest.raises(DuplicateKeys, match=r"k: several rows.*k 1;.*one row of each key"):
+    with pytest.raises(DuplicateKeys, match=r"k: several rows.*k = 1;.*one row of each key"):
         sink.batch(0, *DUPLICATES[case])
     assert sink.batches() == []
     sink.batch(0, [A], [B])
@@ -205,7 +205,7 @@ def test_keys_of_a_large_batch_are_compared_in_passes(
     tasks = [[(10 * task + at, "a", None) for at in range(10)] for task in range(4)]
     sink.batch(0, *tasks)
     assert len(sink.rows()) == 40
-    with pytest.raises(DuplicateKeys, match="k 25"):
+    with pytest.raises(DuplicateKeys, match="k = 25"):
         sink.batch(1, *tasks, [(25, "b", None)])
 
 

@@ -14,7 +14,7 @@ from mergelog.test_beside import Before
 from support.lake.faults import Fault, ProcessDied, StrikeOnce
 from tandem import mergelog
 from tandem.delta.log.names import commit_path
-from tandem.errors import BaseHistoryGap
+from tandem.errors import BaseHistoryGap, DataFileMissing
 from tandem.mergelog.resolve import resolve
 from tandem.mergelog.state import log_table
 from tandem.mergelog.state.model import ROLLBACK, WRITER, upload_of
@@ -274,6 +274,35 @@ def test_blocks_that_a_restore_brings_back_stay(aged: AgedOrders) -> None:
     assert aged.view() == before
     assert aged.run(MERGE, name="again").phase is Phase.SUCCEEDED
     assert aged.base() == before
+
+
+def test_a_restore_to_before_the_retention_is_named_and_its_lost_records_are_given_up(
+    aged: AgedOrders,
+) -> None:
+    """The files of the base table are those of later versions, too; the merged block is of none."""
+    aged.run(MERGE)
+    before = aged.view()
+    aged.upsert("new keys", range(100, 103), "new", 5)
+    merged_into, with_block = aged.log.base.snapshot().version, aged.there()
+    aged.run(MERGE, name="second")
+    after = aged.view()
+    aged.clean()
+    aged.clean(8)
+    assert len([path for path in with_block - aged.there() if BLOCKS in path]) > 0
+    aged.foreign(lambda location: DeltaTable(location).restore(merged_into))
+    with pytest.raises(DataFileMissing, match=r"restore the version before.*resolve --discard"):
+        aged.view()
+    with pytest.raises(DataFileMissing, match="cannot be kept"):
+        resolve(aged.log, keep=True, now_ms=aged.clock.now_ms)
+    found = resolve(aged.log, keep=False, now_ms=aged.clock.now_ms)
+    assert len(found.gone) == 1
+    assert aged.view() == before
+    aged.upsert("later", range(100, 102), "later", 9)
+    assert aged.view() == [*before, (100, 9, "later"), (101, 9, "later")]
+    assert aged.run(MERGE, name="third").phase is Phase.SUCCEEDED
+    # The version before the restore has lost nothing.
+    aged.foreign(lambda location: DeltaTable(location).restore(merged_into + 1))
+    assert aged.view() == after
 
 
 @ONE

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -17,8 +18,15 @@ from mergelog.lake import Merged, made
 from mergelog.services import assert_services_change_nothing, bits
 from support.values.kinds import KINDS, Kind
 from tandem.delta.calendar import days_of
+from tandem.delta.datafiles.reader import TableFormat
 from tandem.delta.partitions import unstorable
-from tandem.errors import InvalidSpec, UnsupportedFeature
+from tandem.delta.schema import Field, PrimitiveType, StructType
+from tandem.errors import DuplicateKeys, InvalidSpec, UnsupportedFeature
+from tandem.mergelog.rows.blocks import by_group
+from tandem.mergelog.rows.duplicates import require_decided
+from tandem.mergelog.rows.records import Records
+from tandem.mergelog.rows.unique import UniqueRows
+from tandem.mergelog.state.log_table import LogSettings
 from tandem.storage import open_store
 
 PLAIN = [kind for kind in KINDS if not pa.types.is_struct(kind.arrow)]
@@ -411,3 +419,57 @@ def test_a_table_with_other_deletion_vectors_and_many_files_is_merged(tmp_path: 
     found = Merged(open_store(path.as_uri()), ("id",)).rows()
     expected = [(at, "b" if at % 5 == 0 else "a") for at in range(100) if at % 10 != 3]
     assert found == sorted(expected, key=repr)
+
+
+def test_rows_of_many_partitions_are_divided_in_order() -> None:
+    fields = tuple(Field(name, PrimitiveType(type_)) for name, type_ in (("id", "long"), *PARTS))
+    table = TableFormat(StructType(fields), ("p", "q"), {})
+    every = pa.table(
+        {
+            "id": ids(range(1000)),
+            "p": pa.array([i % 7 or None for i in range(1000)], pa.int64()),
+            "q": [f"q{i * i % 11}" for i in range(1000)],
+        }
+    )
+    found = by_group(table, pa.concat_tables([every.slice(0, 300), every.slice(300)]))
+    groups = [tuple(values.values()) for values, _, _ in found]
+    assert len(set(groups)) == len(groups) == len({(i % 7, i * i % 11) for i in range(1000)})
+    for values, part, at in found:
+        assert part.equals(every.take(pa.array(at)))
+        assert sorted(at) == list(at)
+        assert {str(p) if p else None for p in part["p"].to_pylist()} == {values["p"]}
+        assert set(part["q"].to_pylist()) == {values["q"]}
+    assert sum(len(at) for _, _, at in found) == 1000
+
+
+PARTS = (("p", "long"), ("q", "string"))
+
+BEYOND = {
+    "day": (pa.array([2**30] * 2, pa.int32()).cast(pa.date32()), "+2941775-04-07"),
+    "moment": (pa.array([2**62] * 2, pa.timestamp("us", "UTC")), "+148108-07-06T14:00:27"),
+    "text": (pa.array([b"\xff"] * 2).view(pa.string()), "\\xff"),
+}
+
+
+@pytest.mark.parametrize("name", BEYOND)
+def test_a_repeated_key_that_python_cannot_hold_is_named(name: str) -> None:
+    keys, text = BEYOND[name]
+    settings = LogSettings(("k",))
+    records = Records((keys,), None, np.arange(2), np.zeros(2, bool))
+    with pytest.raises(DuplicateKeys) as caught:
+        require_decided(records, settings, "t")
+    assert f"k = {text}" in str(caught.value)
+    unique = UniqueRows(settings)
+    assert unique.take(pa.table({"k": keys})) is not None
+    assert unique.finish() is not None
+    assert unique.repeated.keys == 1
+    assert unique.repeated.examples[0].startswith(f"k = {text}")
+
+
+def test_a_view_without_columns_has_as_many_rows(tmp_path: Path) -> None:
+    base = pa.table({"id": ids([1, 2, 3]), "p": ["a", "a", "b"]})
+    merged = made(tmp_path / "t", base, keys=("id",), partition_by=["p"])
+    merged.append(pa.table({"id": ids([3, 4, 5]), "p": ["b", "b", "c"]}))
+    merged.append(None, pa.table({"id": ids([1])}))
+    found = merged.open().scan([]).read_all()
+    assert (found.num_columns, found.num_rows) == (0, 4)

@@ -6,16 +6,18 @@ from __future__ import annotations
 import pytest
 
 from mergelog.lake import Merged, Row, dies_at, in_memory, table
-from mergelog.test_base_history import commit
+from mergelog.test_base_history import HOUR_MS, commit
 from support.lake.faults import ProcessDied
 from support.lake.memory_store import Call, MemoryStore
 from tandem.delta.actions import Txn
 from tandem.delta.log.checkpoint_write import write_checkpoint
 from tandem.delta.log.commit import commit_info
 from tandem.delta.log.names import commit_path
-from tandem.errors import BaseHistoryGap, OutcomeUnknown
+from tandem.errors import BaseHistoryGap, BaseReplaced, DataFileMissing, OutcomeUnknown
 from tandem.mergelog.resolve import Resolved, resolve
+from tandem.mergelog.state.log_table import LOG_FOLDER, state_of
 from tandem.mergelog.state.model import MERGED
+from tandem.mergelog.upkeep import catch_up
 
 ROW: Row = (1, "a", None)
 LATER: Row = (2, "b", None)
@@ -131,3 +133,85 @@ def test_records_that_were_void_before_the_uncertainty_are_not_kept() -> None:
     assert found.decided
     assert (found.state.mark, dict(found.state.live)) == (2, {})
     assert merged.rows() == []
+
+
+def test_a_restore_by_number_after_the_uncertainty_counts_for_the_decision() -> None:
+    """A later uncertainty takes nothing that was certain in between."""
+    merged = Merged(in_memory(clock=lambda: 11 * HOUR_MS))
+    merged.append(table(ROW))
+    commit(merged, 1, "SET TBLPROPERTIES")
+    merged.append(table(LATER))
+    commit(merged, 2, "RESTORE", timestamp="1970-01-01 11:00:00")
+    commit(merged, 3, "RESTORE", version="0")
+    merged.append(table((3, "c", None)))
+    commit(merged, 4, "RESTORE", timestamp="1970-01-01 11:00:00")
+    for version in range(5, 8):
+        commit(merged, version, "SET TBLPROPERTIES")
+    with pytest.raises(BaseReplaced):
+        merged.rows()
+    assert decide(merged, keep=True).decided
+    assert merged.rows() == [ROW, (3, "c", None)]
+
+
+# Blocks that are gone
+
+
+def restored_without_a_block() -> tuple[MemoryStore, Merged]:
+    """Two blocks were merged, one of them was cleaned, and a restore brings back both."""
+    store = in_memory()
+    merged = Merged(store)
+    merged.append(table(ROW, (5, "e", None)))
+    merged.append(table(LATER))
+    mark = Txn(MERGED + merged.log.snapshot().metadata.id, 2)
+    info = commit_info("MERGE", {}, now_ms=0, previous=None, blind_append=False)
+    merged.log.base.put_commit(1, [info, mark], token="merge")
+    (first,) = (block.path for block in state_of(merged.log.snapshot(1)).live.values())
+    catch_up(merged.log, now_ms=0)
+    store.delete([f"{LOG_FOLDER}/{first}"])
+    commit(merged, 2, "RESTORE", version="0")
+    with pytest.raises(DataFileMissing, match=r"instant 1, does not exist.*resolve --discard"):
+        merged.rows()
+    return store, merged
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_records_whose_blocks_are_gone_are_given_up_by_name_and_no_others(recorded: bool) -> None:
+    """Whether or not a commit has recorded the restore before."""
+    _, merged = restored_without_a_block()
+    new: list[Row] = [(3, "c", None)] if recorded else []
+    if recorded:
+        merged.append(table(*new))
+    with pytest.raises(DataFileMissing, match=r"cannot be kept.*1 of \d.*resolve"):
+        decide(merged, keep=True)
+    found = decide(merged, keep=False)
+    assert found.decided
+    assert [block.instants for block in found.gone] == ["instant 1"]
+    assert merged.rows() == [LATER, *new]
+    merged.append(table(ROW))
+    assert merged.rows() == [ROW, LATER, *new]
+    assert not decide(merged, keep=False).decided
+    assert not decide(merged, keep=True).decided
+    assert merged.rows() == [ROW, LATER, *new]
+
+
+def test_the_version_before_the_restore_loses_nothing() -> None:
+    """The remedy that errors name first: the blocks are merged there."""
+    _, merged = restored_without_a_block()
+    commit(merged, 3, "RESTORE", version="1")
+    assert merged.rows() == []  # what the merge had written, in this test nothing
+    assert not decide(merged, keep=False).decided
+
+
+def test_what_is_uncertain_is_decided_before_what_is_gone() -> None:
+    store, merged = restored_without_a_block()
+    commit(merged, 3, "SET TBLPROPERTIES")
+    commit(merged, 4, "SET TBLPROPERTIES")
+    merged.append(table((3, "c", None)))
+    commit(merged, 5, "SET TBLPROPERTIES")
+    commit(merged, 6, "SET TBLPROPERTIES")
+    cut(merged, store, 6)
+    assert decide(merged, keep=True).gone == ()
+    with pytest.raises(DataFileMissing):
+        merged.rows()
+    assert len(decide(merged, keep=False).gone) == 1
+    assert merged.rows() == [LATER, (3, "c", None)]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 
 from mergelog.search import History
 from tandem.delta.actions import Commit
+from tandem.delta.log.delta_log import DeltaLog
 from tandem.errors import BaseHistoryGap
 from tandem.mergelog.state import base_history
 from tandem.mergelog.state.boundaries import (
@@ -18,6 +20,7 @@ from tandem.mergelog.state.boundaries import (
     advance,
 )
 from tandem.mergelog.state.model import LogHistory, LogState
+from tandem.mergelog.state.restored import Candidates, candidates
 
 SEEDS = 200
 
@@ -61,11 +64,17 @@ def test_a_gap_that_is_taken_for_no_change_is_noticed(monkeypatch: pytest.Monkey
 
 def test_a_restored_version_that_is_guessed_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """By a time that may lie before the first version that is left."""
-    real = base_history._moment
 
-    def moment(time: str) -> base_history._Moment | None:
-        found = real(time)
-        return found and base_history._Moment(found.utc_ms, 10**15)
+    def complete(base: DeltaLog, commit: Commit, time: str) -> Candidates:
+        return replace(candidates(base, commit, time), complete=True)
 
-    monkeypatch.setattr(base_history, "_moment", moment)
+    monkeypatch.setattr(base_history, "candidates", complete)
+    assert caught()
+
+
+def test_a_restored_version_that_is_one_of_several_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By a time without a zone."""
+    monkeypatch.setattr(base_history.BaseHistory, "_show_the_same", lambda *_: True)
     assert caught()

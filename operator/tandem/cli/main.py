@@ -244,7 +244,7 @@ def log_show(
     output: OutputOption = Output.TABLE,
     options: StoreOptions = None,
 ) -> None:
-    """Show the live blocks of a table's log: instants, sizes, deletes, merged or not."""
+    """Show the live blocks of a table's log: instants, sizes, deletes, merged, pending or not."""
     with opened(table, files, options) as target:
         from tandem.cli.commands import log
 
@@ -261,7 +261,8 @@ def log_resolve(
     files: OptionalFilenames = None,
     options: StoreOptions = None,
 ) -> None:
-    """Decide about unmerged records after the base table was replaced."""
+    """Decide about unmerged records after the base table was replaced, or give up (`--discard`)
+    those whose blocks are gone."""
     with opened(table, files, options) as target:
         from tandem.cli.commands import log
 

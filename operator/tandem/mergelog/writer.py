@@ -24,7 +24,7 @@ from tandem.delta.log.commit import commit_info
 from tandem.delta.log.maintenance import maintain
 from tandem.delta.log.names import commit_path
 from tandem.delta.properties import checkpoint_interval
-from tandem.errors import CommitConflict, DuplicateKeys, InvalidSpec, TandemError
+from tandem.errors import CommitConflict, DataFileMissing, DuplicateKeys, InvalidSpec, TandemError
 from tandem.mergelog.create import put_after
 from tandem.mergelog.rows.blocks import arrange, tagged, write_blocks
 from tandem.mergelog.state.base_history import BaseHistory, base_of, require_same_table
@@ -156,7 +156,11 @@ class LogWriter:
                 raise _void(self._log, found)
             if self._rolled_back():
                 raise _void(self._log, "cleaning removed it as the upload of a dead writer")
-            require_distinct(self._log.store, self._base, settings_of(self._snapshot), parts)
+            settings = settings_of(self._snapshot)
+            try:
+                require_distinct(self._log.store, self._base, settings, parts)
+            except DataFileMissing as error:
+                raise _void(self._log, "a file of it was deleted") from error
             return adds
 
         return self._append(batch, uploaded)

@@ -24,6 +24,7 @@ from tandem.cli.output import (
 from tandem.errors import InvalidSpec, ReferenceNotFound
 from tandem.spec import LakeTable, load
 from tandem.spec.fields import Location
+from tandem.storage.paths import without_userinfo
 
 if TYPE_CHECKING:
     from tandem.delta.log.delta_log import DeltaLog
@@ -99,7 +100,9 @@ def as_location(text: str) -> str:
     except ValidationError as error:
         context: dict[str, Any] = error.errors()[0].get("ctx", {})
         raise InvalidSpec(
-            str(context.get("error", "not a location")), resource=text, field="location"
+            str(context.get("error", "not a location")),
+            resource=without_userinfo(text),
+            field="location",
         ) from error
     return checked
 

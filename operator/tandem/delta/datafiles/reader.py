@@ -257,7 +257,8 @@ class DataFileReader:
             arrays.append(pa.array(np.arange(start, start + rows, dtype=np.int64)))
             fields.append(pa.field(positions, pa.int64()))
         if not arrays:
-            fields, arrays = [pa.field("", pa.null())], [pa.nulls(rows)]
+            # Only so does a batch without columns have a number of rows.
+            return pa.RecordBatch.from_arrays([pa.nulls(rows)], names=[""]).select([])
         return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
     def close(self) -> None:

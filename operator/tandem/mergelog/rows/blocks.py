@@ -28,7 +28,7 @@ from tandem.delta.log.snapshot import Snapshot
 from tandem.delta.partitions import combinations, encoded_texts, unstorable
 from tandem.delta.schema import Field, to_arrow_type
 from tandem.distinct import IntArray
-from tandem.errors import CorruptLog, InvalidSpec, StorageError, closest_name
+from tandem.errors import CorruptLog, DataFileMissing, InvalidSpec, StorageError, closest_name
 from tandem.mergelog.rows.columns import converted, null_in
 from tandem.mergelog.rows.duplicates import require_decided
 from tandem.mergelog.rows.records import Records, sorted_order, wide, winners
@@ -209,17 +209,34 @@ def by_group(
     names = [table.schema[name].physical_name for name in table.partition_columns]
     columns = [encoded_texts(rows[name].combine_chunks()) for name in table.partition_columns]
     numbers, texts = combinations(columns)
-    found = []
-    for number, values in enumerate(texts):
-        at = np.flatnonzero(numbers == number)
-        part = rows if len(texts) == 1 else rows.take(pa.array(at))
-        found.append((dict(zip(names, values, strict=True)), part, at))
+    order = np.argsort(numbers, kind="stable")
+    # Sorted once: a search for each group would read all rows as often as there are groups.
+    ordered = rows if len(texts) == 1 else rows.take(pa.array(order))
+    ends = np.searchsorted(numbers[order], np.arange(len(texts)), side="right")
+    found, start = [], 0
+    for values, end in zip(texts, ends.tolist(), strict=True):
+        part = ordered.slice(start, end - start)
+        found.append((dict(zip(names, values, strict=True)), part, order[start:end]))
+        start = end
     return found
 
 
 def tagged(add: AddFile, first: int, last: int) -> AddFile:
     """The `add` of a block of these instants."""
     return replace(add, tags={**add.tags, FIRST: str(first), LAST: str(last)})
+
+
+def _missing(block: Block, resource: str) -> DataFileMissing:
+    return DataFileMissing(
+        f"a block of the log, with records of {block.instants}, does not exist",
+        resource=resource,
+        found="no such object",
+        expected="the file: a version refers to it",
+        remedy="If you read an earlier version: the blocks of versions before the retention of "
+        "files are cleaned, so read a later one. Otherwise a restore of the base table has "
+        "brought back a block that was cleaned: restore the version before that restore, or "
+        "the file from a backup, or give up its records with `tandem log resolve --discard`",
+    )
 
 
 class BlockReader:
@@ -249,15 +266,18 @@ class BlockReader:
         self._block = block
         self._resource = f"{store.location}/{block.path}"
         self._memory = memory
-        self._reader = DataFileReader(
-            store,
-            block.path,
-            table,
-            partition_values=dict(block.group),
-            columns=wanted,
-            verify=True,
-            read_ahead=ahead,
-        )
+        try:
+            self._reader = DataFileReader(
+                store,
+                block.path,
+                table,
+                partition_values=dict(block.group),
+                columns=wanted,
+                verify=True,
+                read_ahead=ahead,
+            )
+        except DataFileMissing as error:
+            raise _missing(block, self._resource) from error
 
     @property
     def num_rows(self) -> int:

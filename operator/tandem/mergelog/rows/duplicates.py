@@ -3,6 +3,7 @@ Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -14,7 +15,10 @@ from tandem.errors import DuplicateKeys
 from tandem.mergelog.rows.records import Records, number_keys, rank
 from tandem.mergelog.state.log_table import LogSettings
 
-_EXAMPLES: Final = 3
+EXAMPLES: Final = 3
+"""How many of the keys are shown."""
+_LONGEST: Final = 80
+"""Characters of a value that are shown."""
 
 
 class Greatest(NamedTuple):
@@ -49,11 +53,7 @@ def require_decided(records: Records, settings: LogSettings, location: str) -> N
     found = undecided(records)
     if not len(found):
         return
-    some = records.take(found[:_EXAMPLES])
-    shown = pa.RecordBatch.from_arrays(list(some.keys), names=list(settings.keys))
-    texts = [
-        ", ".join(f"{name} {value}" for name, value in row.items()) for row in python_values(shown)
-    ]
+    texts = key_texts(records.take(found[:EXAMPLES]).keys, settings)
     rest = len(found) - len(texts)
     raise DuplicateKeys(
         "several rows of an append have the same key",
@@ -65,3 +65,15 @@ def require_decided(records: Records, settings: LogSettings, location: str) -> N
         else "one row of each key, since rows have no order here",
         remedy="Keep one row of each key and retry; nothing was committed",
     )
+
+
+def key_texts(keys: Sequence[pa.Array], settings: LogSettings) -> list[str]:
+    """Keys as texts of a message. The columns are those of `settings.keys`."""
+    rows = zip(*map(python_values, keys), strict=True)
+    return [
+        ", ".join(
+            f"{name} = {str(value)[:_LONGEST]}"
+            for name, value in zip(settings.keys, row, strict=True)
+        )
+        for row in rows
+    ]

@@ -12,13 +12,9 @@ import numpy as np
 import pyarrow as pa
 
 from tandem.distinct import IntArray
-from tandem.mergelog.rows.duplicates import greatest_rows
+from tandem.mergelog.rows.duplicates import EXAMPLES, greatest_rows, key_texts
 from tandem.mergelog.rows.records import number_keys, rank
 from tandem.mergelog.state.log_table import LogSettings
-
-SHOWN = 3
-"""How many of the keys are shown."""
-_LONGEST = 80
 
 
 @dataclass(slots=True)
@@ -30,7 +26,7 @@ class Repeated:
 
     def add(self, other: Repeated) -> None:
         self.keys += other.keys
-        self.examples = [*self.examples, *other.examples][:SHOWN]
+        self.examples = [*self.examples, *other.examples][:EXAMPLES]
 
 
 class UniqueRows:
@@ -79,11 +75,8 @@ class UniqueRows:
     def _reduced(self, rows: pa.Table, keys: IntArray, ranks: IntArray) -> pa.Table:
         greatest = greatest_rows(keys, ranks)
         if not self._alike:
-            shown = greatest.tied[: SHOWN - len(self.repeated.examples)]
-            examples = [self._text(rows, int(at)) for at in shown]
+            shown = rows.take(pa.array(greatest.tied[: EXAMPLES - len(self.repeated.examples)]))
+            keys_shown = [shown[key].combine_chunks() for key in self._settings.keys]
+            examples = key_texts(keys_shown, self._settings)
             self.repeated.add(Repeated(len(greatest.tied), examples))
         return rows.take(pa.array(greatest.rows))
-
-    def _text(self, rows: pa.Table, at: int) -> str:
-        values = ((key, rows[key][at].as_py()) for key in self._settings.keys)
-        return ", ".join(f"{key} = {str(value)[:_LONGEST]}" for key, value in values)

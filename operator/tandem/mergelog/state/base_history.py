@@ -7,8 +7,8 @@ gone, or whose meaning is unclear, is an error while there are unmerged records.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import replace
+from functools import lru_cache
 
 from tandem.delta.actions import AddFile, Commit
 from tandem.delta.log.snapshot import Snapshot
@@ -29,12 +29,11 @@ from tandem.mergelog.state.boundaries import (
     advance,
     classify,
     removed_paths,
+    restored_by_number,
 )
 from tandem.mergelog.state.log_table import UNDO, MergeLog, settings_of, state_of
 from tandem.mergelog.state.model import BASE, MARK, ROLLBACK, Block, LogState
-
-_ZONES_MS = 14 * 3_600_000
-"""How far a time zone is ahead of UTC, at most."""
+from tandem.mergelog.state.restored import candidates
 
 
 class BaseHistory:
@@ -50,6 +49,9 @@ class BaseHistory:
         self._read: dict[int, Commit] = {}
         self._changes: dict[int, BaseChange] = {}
         self._blocks: dict[str, Block] = {}
+        # Restores whose meaning follows from what this version of the log says.
+        self._by_state: set[int] = set()
+        self._version_of_log = lru_cache(maxsize=32)(log.snapshot)
 
     def following(self, snapshot: Snapshot) -> BaseHistory:
         """The history for a later version of the same log. What was read of the base table is kept,
@@ -59,7 +61,12 @@ class BaseHistory:
             return found  # the log was made again
         base = base_of(snapshot)
         found._read = {at: commit for at, commit in self._read.items() if at > base}
-        found._changes = {at: change for at, change in self._changes.items() if at > base}
+        # A record that a later version adds may tell versions apart that showed the same.
+        found._changes = {
+            at: change
+            for at, change in self._changes.items()
+            if at > base and at not in self._by_state
+        }
         # What was found before the newest version stays: the next version has looked further.
         found._before = {
             at: known for at, known in self._before.items() if known[0] < self._newest.version
@@ -125,12 +132,26 @@ class BaseHistory:
         if commits is None:
             # The base table may have become another one: it is as if the log began there.
             return LogState(self._base_at(version).metadata.id, version, state.mark)
+        begin = 0
         for at, commit in enumerate(commits):
-            if commit.version not in self._changes:
-                change = self._change(commit, commits[:at], snapshot.metadata.id)
-                self._changes[commit.version] = change
-        changes = [self._changes[commit.version] for commit in commits]
-        return advance(state, changes, self.before, ordered=self._ordered)
+            if at < begin:
+                continue
+            try:
+                change = self._known_change(commit, commits[:at], snapshot.metadata.id)
+                state = advance(state, [change], self.before, ordered=self._ordered)
+            except (BaseReplaced, BaseHistoryGap):
+                # A later restore that names its version decides without it.
+                later = range(at + 1, len(commits))
+                begin = next((n for n in later if restored_by_number(commits[n]) >= 0), 0)
+                if not begin:
+                    raise
+                state = replace(state, base=commits[begin].version - 1)
+        return state
+
+    def _known_change(self, commit: Commit, earlier: Sequence[Commit], log_id: str) -> BaseChange:
+        if commit.version not in self._changes:
+            self._changes[commit.version] = self._change(commit, earlier, log_id)
+        return self._changes[commit.version]
 
     def _change(self, commit: Commit, earlier: Sequence[Commit], log_id: str) -> BaseChange:
         found = classify(commit, lambda wanted: self._files_at(wanted, earlier), log_id)
@@ -183,42 +204,36 @@ class BaseHistory:
         )
 
     def _version_of(self, commit: Commit, time: str) -> int:
-        """The version that a restore by time restored. Spark logs the text that the user gave,
-        which need not be in UTC, so that the files decide where they can."""
-        moment = _moment(time)
-        base = self._log.base
-        at_time: int | None = None
-        try:
-            if moment is not None:
-                found = base.snapshot(timestamp_ms=moment.utc_ms).version
-                at_time = found if found < commit.version else commit.version - 1
-        except VersionNotFound:
-            at_time = None
-        wanted = _keys(base.snapshot(commit.version))
-        first, _ = base.versions()
-        # First, since to look at all versions reads each of them.
-        if at_time is not None and at_time >= first and _keys(base.snapshot(at_time)) == wanted:
-            return at_time
-        same = [
-            version
-            for version in range(first, commit.version)
-            if _keys(base.snapshot(version)) == wanted
-        ]
-        # One that is gone may have had these files, too.
-        all_are_there = not first or (
-            moment is not None and moment.earliest_ms >= base.snapshot(first).timestamp_ms
-        )
-        if len(same) == 1 and all_are_there:
-            return same[0]
+        """A version that a restore by time restored: the only one that it can be, or one of
+        several that show the same."""
+        found = candidates(self._log.base, commit, time)
+        if len(found.versions) > 1:
+            self._by_state.add(commit.version)
+        if found.complete and found.versions and self._show_the_same(found.versions):
+            return found.versions[-1]
+        versions = ", ".join(map(str, found.versions[:10])) or "there is none"
+        gone = "" if found.complete else ", or one that is no longer in the log"
         raise BaseReplaced(
             f"it is unclear which version the restore in version {commit.version} restored",
-            resource=base.store.location,
+            resource=self._log.base.store.location,
             field="operationParameters.timestamp",
             found=time,
-            expected="the time of one of the versions with these files: "
-            + (", ".join(map(str, same[:10])) or "there is none"),
-            remedy=RESOLVE,
+            expected=f"a time that means one of the versions with these files: {versions}{gone}",
+            remedy=f"Restore the version that was meant again, by its number. Otherwise: {RESOLVE}",
         )
+
+    def _show_the_same(self, versions: Sequence[int]) -> bool:
+        """Whether the log says the same of each base version: then it does not matter which of
+        them was restored."""
+        if len(versions) == 1:
+            return True
+
+        def said(version: int) -> tuple[object, ...]:
+            state = self.before(version)
+            return state.base_id, state.mark, state.live, state.columns
+
+        last = said(versions[-1])
+        return all(said(version) == last for version in versions[:-1])
 
     def _newest_before(self, version: int) -> Snapshot | None:
         """The newest version of the log that has looked no further than a base version, None if
@@ -234,7 +249,7 @@ class BaseHistory:
 
     def _bisected(self, low: int, version: int) -> Snapshot | None:
         high = self._newest.version
-        if base_of(self._log.snapshot(low)) > version:
+        if base_of(self._version_of_log(low)) > version:
             if low == 0:
                 return None
             raise BaseHistoryGap(
@@ -247,11 +262,11 @@ class BaseHistory:
             )
         while low < high:
             middle = (low + high + 1) // 2
-            if base_of(self._log.snapshot(middle)) <= version:
+            if base_of(self._version_of_log(middle)) <= version:
                 low = middle
             else:
                 high = middle - 1
-        return self._log.snapshot(low)
+        return self._version_of_log(low)
 
 
 def require_same_table(base: Snapshot, state: LogState) -> None:
@@ -311,29 +326,3 @@ def base_of(snapshot: Snapshot) -> int:
 
 def _paths(snapshot: Snapshot) -> frozenset[str]:
     return frozenset(snapshot.files["path"].to_pylist())
-
-
-def _keys(snapshot: Snapshot) -> frozenset[tuple[str, str | None]]:
-    return frozenset(add.key for add in snapshot.adds())
-
-
-@dataclass(frozen=True, slots=True)
-class _Moment:
-    """A time as engines log it, in Unix milliseconds: as if it were in UTC, and the earliest that
-    it can mean."""
-
-    utc_ms: int
-    earliest_ms: int
-
-
-def _moment(time: str) -> _Moment | None:
-    """Milliseconds since 1970, or a text; without a time zone it may be in any."""
-    if time.lstrip("-").isdecimal():
-        return _Moment(int(time), int(time))
-    try:
-        found = datetime.fromisoformat(time)
-    except ValueError:
-        return None
-    aware = found if found.tzinfo else found.replace(tzinfo=UTC)
-    milliseconds = int(aware.timestamp() * 1000)
-    return _Moment(milliseconds, milliseconds - (0 if found.tzinfo else _ZONES_MS))

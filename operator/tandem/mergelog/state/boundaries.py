@@ -140,10 +140,8 @@ def classify(
     mark = _mark(commit, log_id)
     if mark is not None:
         return MergedUpTo(mark)
-    body = commit.info.body if commit.info else {}
-    operation = str(body.get("operation", ""))
-    found = body.get("operationParameters")
-    parameters: Mapping[str, Any] = found if isinstance(found, Mapping) else {}
+    operation = str(commit.info.body.get("operation", "")) if commit.info else ""
+    parameters = _parameters(commit)
     rule = next((rule for rule in BOUNDARIES if _is(rule, operation, parameters)), None)
     if rule is None:
         if operation not in ORDINARY:
@@ -169,6 +167,12 @@ def is_restore(commit: Commit) -> bool:
     return any(
         rule.operation == operation and rule.boundary is Boundary.RESTORES for rule in BOUNDARIES
     )
+
+
+def restored_by_number(commit: Commit) -> int:
+    """The version that a restore names, -1 for other commits. It decides without the commits
+    before it."""
+    return _number(commit, _parameters(commit)) if is_restore(commit) else -1
 
 
 def advance(
@@ -219,6 +223,11 @@ def _mark(commit: Commit, log_id: str) -> int | None:
     return None
 
 
+def _parameters(commit: Commit) -> Mapping[str, Any]:
+    found = commit.info.body.get("operationParameters") if commit.info else None
+    return found if isinstance(found, Mapping) else {}
+
+
 def _is(rule: BoundaryRule, operation: str, parameters: Mapping[str, Any]) -> bool:
     if operation != rule.operation:
         return False
@@ -249,15 +258,20 @@ def _left(commit: Commit, files: BaseFiles) -> frozenset[str]:
     return files.live - (gone - {add.logged_path for add in commit.adds})
 
 
+def _number(commit: Commit, parameters: Mapping[str, Any]) -> int:
+    text = str(parameters.get("version"))
+    return int(text) if text.isdecimal() and int(text) < commit.version else -1
+
+
 def _restore(commit: Commit, parameters: Mapping[str, Any]) -> RestoredTo | RestoreByTime:
     version, time = (
         parameters.get("version"),
         parameters.get("timestamp", parameters.get("datetime")),
     )
     if version is not None:
-        text = str(version)
-        if text.isdecimal() and int(text) < commit.version:
-            return RestoredTo(int(text))
+        number = _number(commit, parameters)
+        if number >= 0:
+            return RestoredTo(number)
     elif time is not None:
         return RestoreByTime(str(time))
     raise _contradiction(commit, f"version {version}, time {time}", "an earlier version, or a time")

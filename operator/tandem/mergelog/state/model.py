@@ -56,6 +56,11 @@ class Block:
     def stitched(self) -> bool:
         return self.first < self.last
 
+    @property
+    def instants(self) -> str:
+        """For messages: its instant, or the first and the last one."""
+        return f"instants {self.first} to {self.last}" if self.stitched else f"instant {self.first}"
+
 
 @dataclass(frozen=True, slots=True)
 class LogState:

@@ -78,12 +78,15 @@ def log_reads(store: Store, log: DeltaLog) -> tuple[LogReads, ...]:
     found = unfinished(store)
     if not found:
         return ()
-    reads = []
-    for pin in uncommitted(found, log.snapshot()):
-        job = records.load(store, paths.job(pin.operation_id, pin.attempt), JobSpec)
-        if job is not None and job.job.log_reads is not None:
-            reads.append(job.job.log_reads)
-    return tuple(reads)
+    reads = (reads_of_log(store, pin) for pin in uncommitted(found, log.snapshot()))
+    return tuple(each for each in reads if each is not None)
+
+
+def reads_of_log(store: Store, pin: Pin) -> LogReads | None:
+    """What a pinned attempt reads of the log beside its table. Raises: ManifestInvalid,
+    StorageError."""
+    job = records.load(store, paths.job(pin.operation_id, pin.attempt), JobSpec)
+    return None if job is None else job.job.log_reads
 
 
 def inputs(store: Store, pin: Pin) -> frozenset[str]:

@@ -18,6 +18,7 @@ from tandem.spark.connector.options import read_options, write_options
 from tandem.spark.connector.reader import ViewReader, ViewVersion
 from tandem.spark.connector.writer import BatchWriter, StreamWriter
 from tandem.spark.runtime.schemas import spark_schema
+from tandem.storage.paths import without_userinfo
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,7 +59,7 @@ class TandemSource(DataSource):
         if self._version is None:
             raise InvalidSpec(
                 "a merged view has the columns of its table",
-                resource=self.options.get("path", ""),
+                resource=without_userinfo(self.options.get("path", "")),
                 field="schema",
                 found=schema.simpleString()[:200],
                 expected="no schema",
@@ -80,7 +81,7 @@ class TandemSource(DataSource):
         if overwrite:
             raise InvalidSpec(
                 "a log takes upserts and deletes by key",
-                resource=self.options.get("path", ""),
+                resource=without_userinfo(self.options.get("path", "")),
                 field="mode",
                 found="overwrite, or the output mode complete",
                 expected="append",
