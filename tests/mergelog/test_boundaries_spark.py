@@ -162,7 +162,19 @@ def test_records_follow_the_columns_of_a_mapped_table(
     assert merged.view().column_names == ["k", "v w"]
     assert merged.rows(1) == stage.before[1]
     assert "columnMapping" in merged.log.snapshot().protocol.reader_features
+    version = merged.log.base.latest_version()
     sql("ALTER TABLE {t} RENAME COLUMN k TO key")(delta_spark, stage)
-    for refused in (merged.rows, lambda: merged.append(pa.table({"key": [7]}))):
-        with pytest.raises(InvalidSpec, match=r"keys.*found: k"):
+    with pytest.raises(InvalidSpec, match=r"k: .*found: no such column; k is key;"):
+        merged.rows()
+    with pytest.raises(InvalidSpec, match=r"mergeOnRead\.keys: .*found: k;"):
+        merged.append(pa.table({"key": [7]}))
+    sql("ALTER TABLE {t} RENAME COLUMN key TO k")(delta_spark, stage)
+    assert merged.rows() == [*expected, (6, "F")]
+    # Another column under the same name, whose physical name Spark chooses.
+    sql("ALTER TABLE {t} DROP COLUMN k")(delta_spark, stage)
+    sql("ALTER TABLE {t} ADD COLUMN k BIGINT FIRST")(delta_spark, stage)
+    for refused in (merged.rows, lambda: merged.append(pa.table({"k": [7]}))):
+        with pytest.raises(InvalidSpec, match=r"found: physical name col-.*; k was dropped;"):
             refused()
+    sql(f"RESTORE {{t}} TO VERSION AS OF {version}")(delta_spark, stage)
+    assert merged.rows() == [*expected, (6, "F")]
