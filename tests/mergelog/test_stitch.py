@@ -16,7 +16,7 @@ from support.some import few
 from support.values.kinds import KINDS, Kind
 from tandem.delta.actions import AddFile
 from tandem.delta.schema import Field, PrimitiveType, StructType
-from tandem.errors import StorageError
+from tandem.errors import CorruptLog, StorageError
 from tandem.mergelog.rows import stitch as stitch_
 from tandem.mergelog.rows.blocks import BlockReader, read_block, records_of
 from tandem.mergelog.rows.by_key import key_at
@@ -181,3 +181,20 @@ def test_a_block_that_is_not_sorted_is_refused(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(stitch_, "MEMORY", 1)
     with pytest.raises(StorageError, match="not sorted by key"):
         stitched(merged, run_of(merged), StitchRequest(-1, -1, 1 << 30))
+
+
+def test_a_record_without_a_key_is_an_error_that_names_its_block(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    merged = logged([[(key, 0, None, False) for key in "abc"]] * 2, "")
+    run = run_of(merged)
+    batches = BlockReader.batches
+
+    def without(self: BlockReader) -> Iterator[pa.RecordBatch]:
+        for batch in batches(self):
+            yield batch.set_column(1, "n", pa.nulls(batch.num_rows, pa.int64()))
+
+    monkeypatch.setattr(BlockReader, "batches", without)
+    with pytest.raises(CorruptLog, match="has no key") as caught:
+        stitched(merged, run, StitchRequest(-1, -1, 1 << 30))
+    assert (caught.value.resource, caught.value.field) == (run.blocks[0].path, "n")

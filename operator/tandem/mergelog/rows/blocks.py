@@ -351,6 +351,18 @@ def records_of(
     rows: pa.Table, table: TableFormat, settings: LogSettings, path: str = ""
 ) -> Records:
     """Rows of the block at `path` as records. Raises: CorruptLog, if a key is NULL."""
+    require_keys(rows, settings, path)
+    deciding = [comparable(wide(rows[name]), table.schema[name]) for name in settings.columns]
+    return Records(
+        tuple(deciding[: len(settings.keys)]),
+        deciding[-1] if settings.ordered else None,
+        rows[INSTANT].combine_chunks().to_numpy().astype(np.int64),
+        rows[DELETED].combine_chunks().to_numpy(zero_copy_only=False),
+    )
+
+
+def require_keys(rows: pa.Table | pa.RecordBatch, settings: LogSettings, path: str) -> None:
+    """Raises: CorruptLog, if a row of the block at `path` has a NULL in a key."""
     for key in settings.keys:
         if rows[key].null_count:
             # As if the block lacked the column: such records would be taken for one of each other.
@@ -363,10 +375,3 @@ def records_of(
                 remedy="If the key was dropped and added again, restore the table to the version "
                 "before; else restore the block from a backup",
             )
-    deciding = [comparable(wide(rows[name]), table.schema[name]) for name in settings.columns]
-    return Records(
-        tuple(deciding[: len(settings.keys)]),
-        deciding[-1] if settings.ordered else None,
-        rows[INSTANT].combine_chunks().to_numpy().astype(np.int64),
-        rows[DELETED].combine_chunks().to_numpy(zero_copy_only=False),
-    )

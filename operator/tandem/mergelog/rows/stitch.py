@@ -7,7 +7,7 @@ and its records need no order among blocks: several blocks of one run have the s
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Final, Self
@@ -20,7 +20,7 @@ from tandem.delta.actions import AddFile
 from tandem.delta.datafiles.reader import TableFormat, arrow_schema
 from tandem.delta.datafiles.writer import ParquetDataWriter, WrittenFile, repetitive_columns
 from tandem.errors import StorageError
-from tandem.mergelog.rows.blocks import BlockReader, records_of
+from tandem.mergelog.rows.blocks import BlockReader, records_of, require_keys
 from tandem.mergelog.rows.by_key import Key, Unsorted, key_at, parts_by_key
 from tandem.mergelog.rows.records import kept_by_stitching, number_keys, sorted_order, wide
 from tandem.mergelog.runs import Run
@@ -79,7 +79,7 @@ def stitch(
     prefix: str,
     task: int,
 ) -> Stitched:
-    """Write the blocks that replace a run. Raises: DataFileMissing, StorageError."""
+    """Write the blocks that replace a run. Raises: DataFileMissing, StorageError, CorruptLog."""
     stitcher = _Stitcher(store, run, request, table, settings, prefix, task)
     blocks = run.blocks
     between: list[str] = []
@@ -125,7 +125,7 @@ class _Stitcher:
         return [tuple(group) for group in groups]
 
     def write(self, blocks: Sequence[Block], max_bytes: int) -> Stitched:
-        """Raises: DataFileMissing, StorageError."""
+        """Raises: DataFileMissing, StorageError, CorruptLog."""
         table, keys = self.table, self.settings.keys
         columns = [name for name in table.schema.names if name not in (DELETED, INSTANT)]
         share = MEMORY // max(len(blocks), 1)
@@ -140,7 +140,10 @@ class _Stitcher:
                 _Output(self, most=max(max_bytes * records_in // max(size, 1), 1))
             )
             schema = arrow_schema(table, [*columns, DELETED, INSTANT])
-            batches = [reader.batches() for reader in readers]
+            batches = [
+                self._read(reader, block.path)
+                for reader, block in zip(readers, blocks, strict=True)
+            ]
             try:
                 for part in parts_by_key(batches, schema, keys, MEMORY):
                     out.write(self._kept(part))
@@ -153,6 +156,11 @@ class _Stitcher:
                 ) from error
             out.close()
         return Stitched(tuple(out.adds), tuple(out.sizes), records_in)
+
+    def _read(self, reader: BlockReader, path: str) -> Iterator[pa.RecordBatch]:
+        for batch in reader.batches():
+            require_keys(batch, self.settings, path)
+            yield batch
 
     def _kept(self, rows: pa.Table) -> pa.Table:
         """The records that stay, in order."""
