@@ -99,7 +99,7 @@ def commands() -> str:
     )
     runner = CliRunner()
     names = ["", "run", "plan", "scan", "table segments", "table show", "history", "locks", "clean"]
-    names += ["dev"]
+    names += ["log show", "log resolve", "dev"]
     for name in names:
         result = runner.invoke(
             app,
@@ -110,7 +110,16 @@ def commands() -> str:
         assert result.exit_code == 0, result.output
         body = "\n".join(line.rstrip() for line in result.output.strip().splitlines())
         text += f"\n## `{f'tandem {name}'.strip()}`\n\n```text\n{body}\n```\n"
+        if name == "log show":
+            text += f"\n{_example(name)}\n"
     return text
+
+
+def _example(command: str) -> str:
+    """The output of a command that the page on merge-on-read tables shows."""
+    page = (ROOT / "docs" / "merge-on-read.md").read_text()
+    start = page.index(f"```console\n$ .venv/bin/tandem {command}")
+    return page[start : page.index("```", start + 3) + 3]
 
 
 def metrics() -> str:

@@ -37,7 +37,8 @@ MEANING: Final[Mapping[Reason, str]] = {
     Reason.TABLE_NOT_FOUND: "There is no Delta table at the location.",
     Reason.CORRUPT_LOG: "A commit or checkpoint is damaged or missing.",
     Reason.CORRUPT_DELETION_VECTOR: "A deletion vector does not match its checksum or count.",
-    Reason.DATA_FILE_MISSING: "A file that the log refers to is gone: data, or a deletion vector.",
+    Reason.DATA_FILE_MISSING: "A file that the log refers to is gone: data, a deletion "
+    "vector, or a block.",
     Reason.UNSUPPORTED_FEATURE: "The table uses a feature that Tandem may not touch.",
     Reason.DELETION_VECTORS_DISABLED: "The operation needs deletion vectors; enable them with "
     "`enableDeletionVectors`.",
