@@ -239,13 +239,15 @@ def test_each_way_stores_the_same_and_replaces_what_spark_wrote(
 ) -> None:
     jobs = InlineRunner(spark)
     table = Orders(tmp_path / "t")
+    session = delta_spark.newSession()  # which other tests do not get, with our format
+    register(session)
 
     def append(rows_: pa.Table, batch: int) -> None:
         if way == "writer":
             table.append(rows_, batch=batch)
         elif way == "connector":
             options = {"writer": "w", "batch": str(batch)}
-            frame = delta_spark.createDataFrame(rows_)
+            frame = session.createDataFrame(rows_)
             frame.write.format("tandem").mode("append").options(**options).save(table.location)
         else:
             source = {"source": table.source(rows_, f"source-{batch}")}
@@ -263,7 +265,6 @@ def test_each_way_stores_the_same_and_replaces_what_spark_wrote(
     )
     delta_spark.sql(f"INSERT INTO {name} VALUES ('a', '1', NULL, NULL), ('ü😀', '2', NULL, NULL)")
     mergelog.ensure_log(table.log, mergelog.LogSettings(("k",)), now_ms=0, nonce="made")
-    register(delta_spark)
     append(GIVEN, 0)
     assert view() == contents(STORED)
     append(with_key("a   "), 1)  # the same key in another form
