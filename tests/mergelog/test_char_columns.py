@@ -3,6 +3,7 @@ which way soever they reach the log."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -233,14 +234,22 @@ def with_key(key: str) -> pa.Table:
     return GIVEN.slice(0, 1).set_column(0, "k", pa.array([key]))
 
 
+@pytest.fixture(scope="module")
+def session(spark: SparkSession, delta_spark: SparkSession) -> Iterator[SparkSession]:
+    session = delta_spark.newSession()
+    register(session)
+    yield session
+    # A query leaves its session active in the thread, where another one cannot register the format.
+    assert spark._jvm is not None
+    spark._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)
+
+
 @pytest.mark.parametrize("way", ["writer", "connector", "upsert", "ingest"])
 def test_each_way_stores_the_same_and_replaces_what_spark_wrote(
-    tmp_path: Path, spark: SparkSession, delta_spark: SparkSession, way: str
+    tmp_path: Path, spark: SparkSession, session: SparkSession, way: str
 ) -> None:
     jobs = InlineRunner(spark)
     table = Orders(tmp_path / "t")
-    session = delta_spark.newSession()  # which other tests do not get, with our format
-    register(session)
 
     def append(rows_: pa.Table, batch: int) -> None:
         if way == "writer":
@@ -259,11 +268,11 @@ def test_each_way_stores_the_same_and_replaces_what_spark_wrote(
         return contents(mergelog.MergedView.open(table.log).scan().read_all())
 
     name = f"delta.`{table.location}`"
-    delta_spark.sql(
+    session.sql(
         f"CREATE TABLE {name} (k CHAR(3), v VARCHAR(2), s STRUCT<x: CHAR(2)>, a ARRAY<VARCHAR(2)>) "
         "USING delta TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')"
     )
-    delta_spark.sql(f"INSERT INTO {name} VALUES ('a', '1', NULL, NULL), ('ü😀', '2', NULL, NULL)")
+    session.sql(f"INSERT INTO {name} VALUES ('a', '1', NULL, NULL), ('ü😀', '2', NULL, NULL)")
     mergelog.ensure_log(table.log, mergelog.LogSettings(("k",)), now_ms=0, nonce="made")
     append(GIVEN, 0)
     assert view() == contents(STORED)
@@ -276,5 +285,5 @@ def test_each_way_stores_the_same_and_replaces_what_spark_wrote(
     assert view() == contents(STORED.slice(1))
     assert table.run(MERGE, name="merge", jobs=jobs).phase is Phase.SUCCEEDED
     assert view() == contents(STORED.slice(1))
-    found = delta_spark.sql(f"SELECT k, v FROM {name} ORDER BY k").collect()
+    found = session.sql(f"SELECT k, v FROM {name} ORDER BY k").collect()
     assert [tuple(row) for row in found] == [("   ", ""), ("ü😀 ", None)]

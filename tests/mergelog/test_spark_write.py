@@ -152,7 +152,7 @@ def test_a_key_in_two_tasks_of_a_batch_fails_the_stream(stream: Stream) -> None:
         stream.run(rows, writer="w2")
     error = translate(caught.value)
     assert isinstance(error, DuplicateKeys)
-    assert "k 7" in str(error)
+    assert "k = 7" in str(error)
     assert batches(commits(stream.merged), "w2") == []
     assert stream.merged.rows() == [(1, "base", None)]
 
