@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -25,6 +25,7 @@ from security.canaries import Canaries, command_lines, objects
 from security.locked_etcd import Locked, locked_etcd
 from support.cluster.operator_thread import Resources, await_that, condition
 from support.lake.lake import DELETION_VECTORS
+from tandem.operations.attempt.paths import job_name
 from tandem.spark.runtime.session import cache_dir
 
 if TYPE_CHECKING:
@@ -151,16 +152,22 @@ class Story:
                 self.await_reason("away", "StorageError")
                 status = self.space.await_end("TableUpdate", "failing", limit_s=LONG_S)
                 assert status["phase"] == "Failed"
-                self.jobs.append(str(status["application"]))
+                self.jobs.append(job_of(status))
                 status = self.space.await_end(KIND, "works", limit_s=LONG_S)
                 assert status["phase"] == "Succeeded", status
-                self.jobs.append(str(status["application"]))
+                self.jobs.append(job_of(status))
                 self.objects += objects(self.cluster, self.space.namespace)
 
     def job_logs(self) -> list[Path]:
         """`tandem dev` adds a suffix to an application's name that distinguishes its runs."""
         logs = cache_dir() / "logs"
         return [path for name in self.jobs for path in sorted(logs.glob(f"{name}-*.log"))]
+
+
+def job_of(status: Mapping[str, Any]) -> str:
+    """The job of an operation. Its status does not name it if an operator found the commit of the
+    one before."""
+    return job_name(status["operationId"], status["attempt"])
 
 
 @pytest.fixture(scope="module")
