@@ -7,6 +7,7 @@ live is replaced, another one is dropped.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from tandem.delta import protocol
@@ -53,6 +54,10 @@ class LogCompactionKind:
 
     def __init__(self, resource: LogCompaction) -> None:
         self._resource = resource
+        # What earlier rounds read: a block never changes, and beside busy writers a round has to
+        # be as short as theirs.
+        self._blocks: Mapping[str, Block] = {}
+        self._removes: dict[str, AddFile] = {}
 
     def plan(self, work: Work) -> Planned:
         snapshot = work.snapshot
@@ -139,7 +144,8 @@ class LogCompactionKind:
         check_format(work.snapshot)  # a later version may have changed the log meanwhile
         _, job = work.frozen
         assert isinstance(job.job, StitchJob)
-        state = state_of(work.snapshot)
+        state = state_of(work.snapshot, self._blocks)
+        self._blocks = state.live
         paths = [[job.job.inputs[at].logged_path for at in run.inputs] for run in job.job.runs]
         left = applicable(state, paths, job.job.mark)
         if state.mark < job.job.mark:
@@ -165,12 +171,14 @@ class LogCompactionKind:
                 add = output_add(file, tags_of(block), data_change=False)
                 outputs.append(OutputFileChange(add, file.rows))
         gone = [job.inputs[place].logged_path for at in committed for place in job.runs[at].inputs]
-        removes: dict[str, AddFile] = work.snapshot.files_by_path(gone)
+        missing = [path for path in gone if path not in self._removes]
+        if missing:
+            self._removes |= work.snapshot.files_by_path(missing)
         return ChangeSet(
             operation="OPTIMIZE",
             parameters={"predicate": "[]", "zOrderBy": "[]", "auto": "false"},
             outputs=tuple(outputs),
-            removes=tuple(removes[path] for path in gone),
+            removes=tuple(self._removes[path] for path in gone),
             data_change=False,
             instants=tuple(f"{job.runs[at].first[0]}-{job.runs[at].last[-1]}" for at in committed),
             reconciled=Reconciled(
