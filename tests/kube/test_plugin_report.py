@@ -6,7 +6,7 @@ from __future__ import annotations
 import io
 import json
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,6 +15,7 @@ from typer.testing import Result
 
 from kube.plugin import Stage, plugin_stage
 from support.jobs.quick_lake import QuickLake
+from tandem.spec.labels import MANAGED_BY, TABLE_LABEL, label_value
 
 if TYPE_CHECKING:
     from support.cluster.api_server import Cluster
@@ -62,6 +63,14 @@ def test_a_report_holds_diagnostics_and_no_secret(stage: Stage) -> None:
     assert {d["name"] for d in definitions} >= {"laketables.tandem.dev"}
     silent = _bundle(stage.type("report", "reported", "--redact-statements"))
     assert "k = 1" not in "\n".join(silent.values())
+
+
+def test_a_report_finds_the_jobs_of_a_table_with_a_long_name(stage: Stage) -> None:
+    name = "a-lake-of-many-departments.a-table-whose-name-exceeds-the-value-of-a-label"
+    stage.lake(name)
+    _create_job(stage, "tandem-long", {TABLE_LABEL: label_value(name)})
+    files = _bundle(stage.type("report", name))
+    assert f"tandem-report/sparkapplications/{stage.namespace}/tandem-long.yaml" in files
 
 
 def _places(stage: Stage) -> list[str]:
@@ -132,31 +141,9 @@ def _plant(stage: Stage, lake: QuickLake) -> None:
     space.patch(
         "LakeTable", "reported", {"spec": {"storage": {"options": {"key_hint": f"{CANARY}-12"}}}}
     )
-    labels = {
-        "app.kubernetes.io/managed-by": "tandem",
-        "tandem.dev/table": "reported",
-        "sparkoperator.k8s.io/app-name": "tandem-planted",
-    }
+    labels = {TABLE_LABEL: "reported", "sparkoperator.k8s.io/app-name": "tandem-planted"}
+    _create_job(stage, "tandem-planted", labels)
     core = f"/api/v1/namespaces/{stage.namespace}"
-    applications = f"/apis/sparkoperator.k8s.io/v1beta2/namespaces/{stage.namespace}"
-    request(
-        "POST",
-        f"{applications}/sparkapplications",
-        {
-            "apiVersion": "sparkoperator.k8s.io/v1beta2",
-            "kind": "SparkApplication",
-            "metadata": {"name": "tandem-planted", "labels": labels},
-            "spec": {
-                "type": "Python",
-                "mode": "cluster",
-                "sparkVersion": "4.2.0",
-                "mainApplicationFile": "local:///x.py",
-                "sparkConf": {"spark.x": f"{CANARY}-13"},
-                "driver": {"envVars": {"TOKEN": f"{CANARY}-14"}},
-                "executor": {},
-            },
-        },
-    )
     request("POST", f"{core}/pods", {
         "metadata": {"name": "tandem-planted-driver", "labels": labels},
         "spec": {"containers": [{
@@ -190,3 +177,25 @@ def _plant(stage: Stage, lake: QuickLake) -> None:
         "message": f"the job printed {CANARY}-6 and s3://user:{CANARY}-19@host/x",
         "type": "Warning",
     })  # fmt: skip
+
+
+def _create_job(stage: Stage, name: str, labels: Mapping[str, str]) -> None:
+    managed_by, tandem = MANAGED_BY
+    stage.cluster.request(
+        "POST",
+        f"/apis/sparkoperator.k8s.io/v1beta2/namespaces/{stage.namespace}/sparkapplications",
+        {
+            "apiVersion": "sparkoperator.k8s.io/v1beta2",
+            "kind": "SparkApplication",
+            "metadata": {"name": name, "labels": {managed_by: tandem, **labels}},
+            "spec": {
+                "type": "Python",
+                "mode": "cluster",
+                "sparkVersion": "4.2.0",
+                "mainApplicationFile": "local:///x.py",
+                "sparkConf": {"spark.x": f"{CANARY}-13"},
+                "driver": {"envVars": {"TOKEN": f"{CANARY}-14"}},
+                "executor": {},
+            },
+        },
+    )

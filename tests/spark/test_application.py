@@ -16,12 +16,12 @@ from tandem.spark.application.manifest import (
     JobPlacement,
     KubeflowApplications,
     build,
-    label_value,
 )
 from tandem.spark.application.sizes import GIB, MIB, sizes
 from tandem.spark.application.template import OURS, merge
 from tandem.spark.launch.local import LocalRunner
 from tandem.spark.runtime.session import session_conf
+from tandem.spec.labels import label_value
 
 Json = dict[str, Any]
 

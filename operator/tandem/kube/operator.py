@@ -44,10 +44,9 @@ from tandem.spark.application.manifest import (
     JobOwner,
     JobPlacement,
     KubeflowApplications,
-    label_value,
 )
 from tandem.spec.common import GROUP, VERSION, plural
-from tandem.spec.labels import AUTOMATIC_LABEL, KIND_LABEL, TABLE_LABEL
+from tandem.spec.labels import AUTOMATIC_LABEL, KIND_LABEL, TABLE_LABEL, label_value
 from tandem.spec.resources import KINDS, Operation
 
 __all__ = ["LeadershipLost", "run_operator"]

@@ -5,6 +5,7 @@ They are persisted in clusters: add where it helps, rename none.
 
 from __future__ import annotations
 
+import hashlib
 from typing import Final
 
 from tandem.spec.common import GROUP
@@ -35,3 +36,11 @@ RETRIES_LABEL: Final = f"{PREFIX}retries"
 INPUT_BYTES_ANNOTATION: Final = f"{PREFIX}input-bytes"
 LOG_ANNOTATION: Final = f"{PREFIX}log"
 """The location of the log if there is no pod: `tandem dev` writes it."""
+
+
+def label_value(text: str) -> str:
+    """A name as a label's value: names longer than 63 characters are truncated and hashed."""
+    if len(text) <= 63:
+        return text
+    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+    return f"{text[:54].rstrip('-_.')}-{digest}"

@@ -1,8 +1,8 @@
 """What each reason means, and what to do about it: one source for `docs/reasons.md` and for
 `kubectl tandem`. Pure.
 
-A message that comes with a reason knows more (which field, which path); this is what can be
-said in general.
+A message that comes with a reason knows more (which field, which path); this is the
+general part.
 """
 
 from __future__ import annotations

@@ -11,10 +11,10 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tandem.kube.client.json_depth import Json
-from tandem.kube.client.kinds import PLAN
+from tandem.json_types import Json
 from tandem.locks.conflicts import MATRIX, Compatibility
 from tandem.spec.common import API_VERSION, OPERATIONS, Mode
+from tandem.spec.labels import PLAN_LABEL
 from tandem.spec.status import LOG_INSTANT, MERGES_LOG, WHOLE_LOG
 
 TTL_S = 300
@@ -35,7 +35,7 @@ def plan_copy(kind: str, name: str, spec: Mapping[str, Any]) -> Json:
         "kind": kind,
         "metadata": {
             "name": f"{name[:_MOST_NAME].rstrip('-.')}-plan-{secrets.token_hex(3)}",
-            "labels": {PLAN: "true"},
+            "labels": {PLAN_LABEL: "true"},
         },
         "spec": {
             **{key: value for key, value in spec.items() if key not in left},

@@ -35,7 +35,7 @@ from tandem.json_types import Json
 from tandem.kube.client.api import ResourcePath
 from tandem.kube.client.kinds import status_of
 from tandem.spec.common import GROUP, plural
-from tandem.spec.labels import MANAGED_BY, PREFIX, TABLE_LABEL
+from tandem.spec.labels import MANAGED_BY, PREFIX, TABLE_LABEL, label_value
 from tandem.spec.resources import KINDS
 
 _T = TypeVar("_T")
@@ -200,7 +200,7 @@ def _event(event: Mapping[str, Any]) -> Json:
 
 
 async def _jobs(access: Access, bundle: Bundle, table: str | None, log_lines: int) -> None:
-    labels = "=".join(MANAGED_BY) + (f",{TABLE_LABEL}={table}" if table else "")
+    labels = "=".join(MANAGED_BY) + (f",{TABLE_LABEL}={label_value(table)}" if table else "")
     where = replace(_APPLICATIONS, namespace=access.scope)
     applications = await bundle.reading("SparkApplications", access.list(where, labels=labels))
     for found in applications or ():

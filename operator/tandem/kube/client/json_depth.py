@@ -12,10 +12,6 @@ import json
 import sys
 from typing import Any, Final
 
-from tandem.json_types import Json
-
-__all__ = ["CUT", "MOST_LEVELS", "Json", "loads"]
-
 MOST_LEVELS: Final = 150
 """Deeper than any known object, including schemas."""
 CUT: Final = "(cut off: nested too deeply)"

@@ -15,7 +15,6 @@ from tandem.spec.resources import LakeTable
 from tandem.spec.status import ENDED, Phase
 
 TABLE_KIND: Final = LakeTable.kind_name
-PLAN: Final = PLAN_LABEL
 
 Body = Mapping[str, Any]
 

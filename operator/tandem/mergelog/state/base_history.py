@@ -58,7 +58,7 @@ class BaseHistory:
         so that each round of a commit loop reads only the commits since the last one."""
         found = BaseHistory(self._log, snapshot)
         if snapshot.metadata.id != self._newest.metadata.id:
-            return found  # the log was made again
+            return found  # another log is in its place
         base = base_of(snapshot)
         found._read = {at: commit for at, commit in self._read.items() if at > base}
         # A record that a later version adds may tell versions apart that showed the same.
@@ -94,8 +94,8 @@ class BaseHistory:
         return max(0, min((at for at, _ in self._before.values()), default=self._newest.version))
 
     def before(self, version: int) -> LogState:
-        """`LogHistory`: the newest state of the log that looked no further than a base version,
-        as of exactly that version.
+        """`LogHistory`: the newest state of the log that looked at no later base version, as
+        of exactly that version.
 
         Raises: BaseHistoryGap if the log no longer has it.
         """
@@ -223,20 +223,20 @@ class BaseHistory:
         )
 
     def _show_the_same(self, versions: Sequence[int]) -> bool:
-        """Whether the log says the same of each base version: then it does not matter which of
-        them was restored."""
+        """Whether the log has the same state for each base version: then it does not matter
+        which of them was restored."""
         if len(versions) == 1:
             return True
 
-        def said(version: int) -> tuple[object, ...]:
+        def state_at(version: int) -> tuple[object, ...]:
             state = self.before(version)
             return state.base_id, state.mark, state.live, state.columns
 
-        last = said(versions[-1])
-        return all(said(version) == last for version in versions[:-1])
+        last = state_at(versions[-1])
+        return all(state_at(version) == last for version in versions[:-1])
 
     def _newest_before(self, version: int) -> Snapshot | None:
-        """The newest version of the log that has looked no further than a base version, None if
+        """The newest version of the log that has looked at no base version after this one, None if
         its first one has: base versions never descend, so it is found by bisection."""
         first, _ = self._log.log.versions()
         try:

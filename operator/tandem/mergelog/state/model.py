@@ -89,7 +89,7 @@ class LogState:
 
 
 LogHistory = Callable[[int], LogState]
-"""From a base version to the state of the newest log version that has looked no further.
+"""From a base version to the state of the newest log version that has looked at none after it.
 
 Raises: LogHistoryTooShort."""
 

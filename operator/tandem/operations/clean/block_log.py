@@ -169,8 +169,8 @@ class _LogRound:
         if self.rules.files_ms is None:
             return self.rules
         own = rules_for(snapshot.configuration, None).files_ms or 0
-        said = "delta.deletedFileRetentionDuration" in snapshot.configuration
-        files_ms = max(self.rules.files_ms, own if said else 0)
+        is_set = "delta.deletedFileRetentionDuration" in snapshot.configuration
+        files_ms = max(self.rules.files_ms, own if is_set else 0)
         return replace(self.rules, files_ms=files_ms)
 
     def _archive(self, result: CleaningResult, rules: CleaningRules) -> CleaningResult:

@@ -9,7 +9,6 @@ spec, so nothing here creates a patch.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -45,6 +44,7 @@ from tandem.spec.labels import (
     KIND_LABEL,
     MANAGED_BY,
     OPERATION_LABEL,
+    label_value,
 )
 
 __all__ = [
@@ -56,7 +56,6 @@ __all__ = [
     "KubeflowApplications",
     "build",
     "classify",
-    "label_value",
 ]
 
 
@@ -238,14 +237,6 @@ def build(request: JobRequest, placement: JobPlacement, settings: ApplicationSet
         },
         "spec": spec,
     }
-
-
-def label_value(text: str) -> str:
-    """A name as a label's value: names longer than 63 characters are truncated and hashed."""
-    if len(text) <= 63:
-        return text
-    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-    return f"{text[:54].rstrip('-_.')}-{digest}"
 
 
 def _check_name(name: str) -> None:

@@ -21,7 +21,6 @@ from tandem.kube.client.resource_cache import CachedResource
 from tandem.kube.runtime.context import OperatorContext
 from tandem.planning.auto.child_compactions import ChildCompaction
 from tandem.planning.auto.model import AutoCompactionDecision, AutoCompactionWait, ChildState
-from tandem.spark.application.manifest import label_value
 from tandem.spec.compaction import TableCompaction
 from tandem.spec.labels import (
     AUTOMATIC_LABEL,
@@ -29,6 +28,7 @@ from tandem.spec.labels import (
     RETRIES_LABEL,
     SCHEDULED_LABEL,
     TABLE_LABEL,
+    label_value,
 )
 from tandem.spec.resources import API_VERSION
 from tandem.spec.table import LakeTable

@@ -85,8 +85,8 @@ class LogAutomation:
             wait_s = await self._automatically(table, resource, policy, facts, memory, operations)
         else:
             memory.next = None
-        said = log_status(facts, policy, table.facts or TableStatus())
-        manifest = said.model_copy(update={"next": memory.next}).manifest()
+        status = log_status(facts, policy, table.facts or TableStatus())
+        manifest = status.model_copy(update={"next": memory.next}).manifest()
         return {"log": manifest}, min(wait_s, record_s)
 
     def _memory(self, table: TableContext) -> _Memory:
