@@ -22,6 +22,7 @@ shadow the standard library's module of that name.
     spec        package: the resources, and their status
     errors      every error and reason
     distinct    numbers of distinct rows
+    intervals   intervals of time, and sets of them
     json_types  types of parsed JSON
 """
 

@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from support.lake.segments import add_file, segments
 from tandem.delta.actions import AddFile
 from tandem.errors import InvalidSpec
+from tandem.intervals import ALWAYS, TimeInterval
 from tandem.spec.table import Granularity
 from tandem.timeline.chunks import (
-    ALWAYS,
     TimeColumn,
-    TimeInterval,
     chunk_of,
     components,
     is_one_chunk,

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.lake.segments import add_file, segments
+from tandem.intervals import TimeInterval
 from tandem.spec.table import Granularity
-from tandem.timeline.chunks import TimeColumn, TimeInterval, chunk_of, is_one_chunk
+from tandem.timeline.chunks import TimeColumn, chunk_of, is_one_chunk
 from tandem.timeline.segments import output_tags
 
 TEXTS = st.datetimes().map(datetime.isoformat) | st.sampled_from(

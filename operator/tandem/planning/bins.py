@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from tandem.distinct import BoolArray, IntArray
+from tandem.intervals import ALWAYS, TimeInterval
 from tandem.planning.model import Bin
-from tandem.timeline.chunks import ALWAYS, TimeInterval, components
+from tandem.timeline.chunks import components
 from tandem.timeline.file_columns import Partition
 from tandem.timeline.segment_files import SegmentFile, SegmentFiles
 

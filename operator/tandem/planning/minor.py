@@ -22,11 +22,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from tandem.distinct import BoolArray
+from tandem.intervals import ALWAYS
 from tandem.planning.layout import bins_of, may_gain, rewrite_criterion
 from tandem.planning.merge_levels import Merges, Parts, merge_levels
 from tandem.planning.model import CompactionRequest, MergeStep, SegmentRun
 from tandem.planning.runs import build_run, step_name
-from tandem.timeline.chunks import ALWAYS
 from tandem.timeline.segment_files import SegmentFiles
 from tandem.timeline.segments import Segments
 

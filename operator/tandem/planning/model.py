@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tandem.intervals import TimeInterval
 from tandem.spec.compaction import CompactionTemplate, CompactionType, LayoutStrategy
 from tandem.timeline import lineage
-from tandem.timeline.chunks import TimeInterval
 from tandem.timeline.lineage import Lineage
 from tandem.timeline.segment_files import SegmentFile
 from tandem.timeline.segments import layout_label

@@ -13,28 +13,11 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 
 from tandem.errors import InvalidSpec
+from tandem.intervals import ALWAYS, TimeInterval
 from tandem.spec.table import Granularity
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class TimeInterval:
-    """`[start_ms, end_ms)` in Unix milliseconds."""
-
-    start_ms: int
-    end_ms: int
-
-    def overlaps(self, other: TimeInterval) -> bool:
-        return self.start_ms < other.end_ms and other.start_ms < self.end_ms
-
-    def __str__(self) -> str:
-        return f"{_iso(self.start_ms)}/{_iso(self.end_ms)}"
-
-
-ALWAYS = TimeInterval(-(1 << 62), 1 << 62)
-"""The one chunk of granularity `All`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,10 +190,3 @@ def _moment(value: str) -> datetime | None:
 
 def _ms(moment: datetime) -> int:
     return (moment - _EPOCH) // _MILLISECOND
-
-
-def _iso(ms: int) -> str:
-    try:
-        return (_EPOCH + ms * _MILLISECOND).isoformat()[:19] + "Z"
-    except OverflowError:
-        return "-" if ms < 0 else "+"

@@ -14,7 +14,8 @@ from tandem.delta import stats as stats_
 from tandem.delta.actions import AddFile
 from tandem.delta.log import files as files_
 from tandem.distinct import BoolArray, IntArray, number_rows
-from tandem.timeline.chunks import TimeColumn, TimeInterval
+from tandem.intervals import TimeInterval
+from tandem.timeline.chunks import TimeColumn
 from tandem.timeline.file_intervals import FileIntervals, file_intervals
 from tandem.timeline.name_columns import SegmentNames
 

@@ -17,9 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tandem.distinct import IntArray, number_rows
+from tandem.intervals import ALWAYS, TimeInterval
 from tandem.pruning.times import FIRST, LAST, time_bounds
 from tandem.spec.table import Granularity
-from tandem.timeline.chunks import ALWAYS, TimeColumn, TimeInterval, is_one_chunk, parse_interval
+from tandem.timeline.chunks import TimeColumn, is_one_chunk, parse_interval
 
 _HOUR = 3_600_000_000
 _DAY = 24 * _HOUR

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from tandem.delta.actions import AddFile
 from tandem.distinct import BoolArray, IntArray
-from tandem.timeline.chunks import TimeInterval
+from tandem.intervals import TimeInterval
 from tandem.timeline.file_columns import FileColumns, PartitionValues
 
 

@@ -22,7 +22,8 @@ import pyarrow.compute as pc
 from tandem.delta.actions import AddFile
 from tandem.delta.log import files as files_
 from tandem.distinct import BoolArray, IntArray
-from tandem.timeline.chunks import TimeColumn, TimeInterval
+from tandem.intervals import TimeInterval
+from tandem.timeline.chunks import TimeColumn
 from tandem.timeline.file_columns import TAG_CHUNK, TAG_LAYOUT, FileColumns
 from tandem.timeline.lineage import Lineage, format_lineage, parse_lineage
 from tandem.timeline.name_columns import name_files
