@@ -25,7 +25,7 @@ class Reason(StrEnum):
     RECONCILING = "Reconciling"
     RETRYING = "Retrying"
     SUSPENDED = "Suspended"
-    # It succeeded, or there was nothing to do.
+    # Success, or nothing to do.
     COMMITTED = "Committed"
     ADOPTED = "Adopted"
     CREATED = "Created"
