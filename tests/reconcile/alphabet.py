@@ -18,6 +18,7 @@ from reconcile.ours import (
     step_statement,
     try_rewrite,
 )
+from reconcile.replaces import Replace, Replacing, finish_replace, removal, start_replace
 from reconcile.theirs import (
     FOREIGN_DELETE,
     FOREIGN_DELETE_ALL,
@@ -39,6 +40,7 @@ from reconcile.theirs import (
 )
 from reconcile.world import Row, World
 from tandem.reconcile.statement import ReadyToCommit
+from tandem.spec.replace import Scope
 from tandem.spec.update import Isolation
 
 
@@ -88,6 +90,18 @@ SMALL_UPSERT = replace(UPSERT, name="small upsert", small=True)
 SMALL_KEEPING_MERGE = replace(KEEPING_MERGE, name="small merge that keeps rows", small=True)
 SMALL_INSERT_ONLY = replace(INSERT_ONLY, name="small insert-only merge", small=True)
 SMALL_SERIALIZABLE_MERGE = replace(SERIALIZABLE_MERGE, name="small serializable merge", small=True)
+
+# --- Replaces: of the rows whose x is in an interval ---------------------------------------------
+
+AT_START = Replace("replace at start", Scope.AT_START, (3, 5))
+AT_COMMIT = Replace("replace at commit", Scope.AT_COMMIT, (3, 5))
+DROP_AT_START = Replace("drop at start", Scope.AT_START, low=4, high=99)
+DROP_AT_COMMIT = Replace("drop at commit", Scope.AT_COMMIT, low=4, high=99)
+FROM_AN_EARLIER_VERSION = Replace("replace from an earlier version", Scope.AT_START, (5,), back=1)
+REPAIR = Replace("replace of one segment", Scope.AT_START, (1, 3), first_file=True)
+WITHOUT_VECTORS = Replace(
+    "replace without deletion vectors", Scope.AT_START, (3,), low=0, high=99, vectors=False
+)
 
 # --- Layouts: none of them keeps the order of rows ----------------------------------------------
 
@@ -166,6 +180,24 @@ def statement_of_ours(statement: Statement, rounds: int = 0) -> Operation:
     return Operation(name, (begin, *[one_round] * rounds, end))
 
 
+def replace_of(asked: Replace, *, tries: int = 0) -> Operation:
+    def begin(world: World, _: object) -> object:
+        return start_replace(world, asked)
+
+    def attempt(world: World, running: object) -> object:
+        assert isinstance(running, Replacing)
+        removal(world, running)
+        # The put was lost.
+        return replace(running, cutoff=world.latest) if world.rules.cutoff_moves else running
+
+    def end(world: World, running: object) -> object:
+        assert isinstance(running, Replacing)
+        return finish_replace(world, running)
+
+    name = asked.name + (", put lost" if tries else "")
+    return Operation(name, (begin, *[attempt] * tries, end))
+
+
 def one(name: str, step: Step) -> Operation:
     return Operation(name, (step,))
 
@@ -229,4 +261,15 @@ OURS: Sequence[Operation] = (
     statement_of_ours(SMALL_SERIALIZABLE_MERGE),
 )
 
-ALPHABET: tuple[Operation, ...] = (*THEIRS, *OURS)
+REPLACES: Sequence[Operation] = (
+    replace_of(AT_START),
+    replace_of(AT_START, tries=1),
+    replace_of(AT_COMMIT),
+    replace_of(DROP_AT_START),
+    replace_of(DROP_AT_COMMIT),
+    replace_of(FROM_AN_EARLIER_VERSION),
+    replace_of(REPAIR),
+    replace_of(WITHOUT_VECTORS),
+)
+
+ALPHABET: tuple[Operation, ...] = (*THEIRS, *OURS, *REPLACES)

@@ -13,9 +13,22 @@ from unittest import mock
 from pyroaring import BitMap64
 
 from tandem.errors import CountMismatch
+from tandem.reconcile import replace as replaces
 from tandem.reconcile import row_tracing, statement
-from tandem.reconcile.model import CommitSummary, FileState, FileView, RowMapLike, RowMaps
+from tandem.reconcile.ages import RowAges
+from tandem.reconcile.model import (
+    ChangeKind,
+    CommitSummary,
+    FileState,
+    FileView,
+    NewRows,
+    RowMapLike,
+    RowMaps,
+)
 from tandem.reconcile.rewrite import RewriteDecision, RewriteInput, rewrite
+from tandem.reconcile.rules import REPLACE, Age, RowFate
+from tandem.rowmap.positions import span
+from tandem.spec.replace import Scope
 
 
 @dataclass
@@ -128,8 +141,6 @@ def ignore_gaps(
     progress: statement.StatementProgress, commits: Sequence[CommitSummary], **more: Any
 ) -> statement.Outcome:
     """Take commits that are no longer in the log for appends."""
-    from tandem.reconcile.model import ChangeKind
-
     summaries: list[CommitSummary] = []
     version = progress.evaluated_at
     for commit in commits:
@@ -148,8 +159,6 @@ def appends_by_actions(
     progress: statement.StatementProgress, commits: Sequence[CommitSummary], **more: Any
 ) -> statement.Outcome:
     """Take whatever adds one file for a blind append: an insert-only merge looks the same."""
-    from tandem.reconcile.model import ChangeKind
-
     summaries = tuple(
         replace(c, kind=ChangeKind.BLIND_APPEND)
         if c.kind is ChangeKind.CHANGE and len(c.files) <= 1
@@ -171,8 +180,6 @@ def merges_look_once(
     progress: statement.StatementProgress, commits: Sequence[CommitSummary], **more: Any
 ) -> statement.Outcome:
     """A merge that found no row of a key inserts one, whatever was committed meanwhile."""
-    from tandem.reconcile.model import ChangeKind
-
     if not more["policy"].inserts:
         return statement.decide(progress, commits, **more)
     summaries = tuple(replace(commit, kind=ChangeKind.BLIND_APPEND) for commit in commits)
@@ -189,3 +196,74 @@ def inserts_stay_as_they_are(
         commits = [c for c in commits if c.version > progress.evaluated_at]
         outcome = statement.decide(progress, commits, **more)
     return outcome
+
+
+# --- Replaces -------------------------------------------------------------------------------
+
+
+def _with_fate(fate: RowFate) -> Any:
+    def decide(*args: Any, **more: Any) -> Any:
+        naive = {**REPLACE, Scope.AT_START: {**REPLACE[Scope.AT_START], Age.UNKNOWN: fate}}
+        with mock.patch.object(replaces, "REPLACE", naive):
+            return replaces.decide(*args, **more)
+
+    return decide
+
+
+unknown_rows_stay = _with_fate(RowFate.STAYS)
+unknown_rows_are_removed = _with_fate(RowFate.REMOVED)
+
+
+def whole_files_are_removed(*args: Any, **more: Any) -> Any:
+    """A file with one row to remove goes as a whole, as engines without deletion vectors drop."""
+    found = replaces.decide(*args, **more)
+    if not isinstance(found, replaces.Removal):
+        return found
+    whole = {path: replace(file, dead=span(0, file.rows)) for path, file in found.deletes.items()}
+    return replace(found, deletes=whole)
+
+
+class MixedRowsAreOld(RowAges):
+    """A rewrite without a map, of old rows and of late ones, makes old rows of all."""
+
+    _mixed = Age.OLD
+
+    def _taken(self, commit: CommitSummary, view: Any) -> Age:
+        found = super()._taken(commit, view)
+        return self._mixed if found is Age.UNKNOWN else found
+
+
+class MixedRowsAreLate(MixedRowsAreOld):
+    _mixed = Age.LATE
+
+
+class MergedRowsAreLate(RowAges):
+    """What a merge writes counts as new, also the rows that it updated."""
+
+    def _age_of_new(self, commit: CommitSummary, view: Any) -> Age:
+        found = super()._age_of_new(commit, view)
+        unknown = commit.new_rows is NewRows.UNKNOWN and commit.kind is not ChangeKind.GAP
+        return Age.LATE if unknown else found
+
+
+class LateRowsBeforeAChangeAreOld(RowAges):
+    """The rule for statements: evaluate rows that came before the newest change."""
+
+    def after(self, commits: Any, view: Any, row_maps: Any) -> RowAges:
+        commits = list(commits)
+        changes = [c.version for c in commits if c.kind is ChangeKind.CHANGE]
+        newest = max(changes, default=0)
+        made_old = [
+            replace(c, new_rows=NewRows.MAPPED)
+            if c.new_rows is NewRows.ARRIVED and c.version < newest
+            else c
+            for c in commits
+        ]
+        ages = super().after(made_old, view, row_maps)
+        return _UnknownIsOld(ages.cutoff, ages.named, ages._origins)
+
+
+class _UnknownIsOld(RowAges):
+    def of(self, path: str, positions: BitMap64) -> Any:
+        return {Age.OLD if age is Age.UNKNOWN else age: rows
+                for age, rows in super().of(path, positions).items()}  # fmt: skip

@@ -18,7 +18,7 @@ from tandem.reconcile import rewrite as rewrites
 from tandem.reconcile import statement as statements
 from tandem.reconcile.matches import KEPT, FileMatches, InsertFile, RoundResult
 from tandem.reconcile.merge_sources import matched_sources
-from tandem.reconcile.model import ChangeKind, RowMaps
+from tandem.reconcile.model import ChangeKind, NewRows, RowMaps
 from tandem.rowmap.rowmap import MapOutput, RowMap, RowMapBuilder, RowMapIdentity
 from tandem.spec.update import Isolation
 
@@ -342,6 +342,13 @@ def commit_statement(world: World, running: Running, commit: statements.ReadyToC
                 statement.name,
                 lambda rows: statement.apply(rows, token),
                 passable_from=passable,
+            ),
+            new_rows=(
+                NewRows.TAKEN
+                if not is_merge
+                else NewRows.UNKNOWN
+                if commit.deletes
+                else NewRows.ARRIVED
             ),
         ),
         view,

@@ -42,6 +42,14 @@ NAIVE: dict[str, Callable[[], Rules]] = {
     "random statements evaluated in part": lambda: Rules(decide=naive.non_deterministic_in_part),
     "merges not executed again": lambda: Rules(decide=naive.merges_look_once),
     "inserts not determined again": lambda: Rules(decide=naive.inserts_stay_as_they_are),
+    "unknown rows stay in a replace": lambda: Rules(replace=naive.unknown_rows_stay),
+    "unknown rows are replaced": lambda: Rules(replace=naive.unknown_rows_are_removed),
+    "files are replaced whole": lambda: Rules(replace=naive.whole_files_are_removed),
+    "old and late rows mixed are old": lambda: Rules(ages=naive.MixedRowsAreOld),
+    "old and late rows mixed are late": lambda: Rules(ages=naive.MixedRowsAreLate),
+    "merged rows are late": lambda: Rules(ages=naive.MergedRowsAreLate),
+    "late rows before a change are old": lambda: Rules(ages=naive.LateRowsBeforeAChangeAreOld),
+    "the cutoff moves at a retry": lambda: Rules(cutoff_moves=True),
 }
 
 

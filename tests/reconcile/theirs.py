@@ -12,7 +12,7 @@ from pyroaring import BitMap64
 
 from reconcile.ours import Statement
 from reconcile.world import Entry, Row, Rows, Serial, World
-from tandem.reconcile.model import ChangeKind
+from tandem.reconcile.model import ChangeKind, NewRows
 
 # A step of an operation: changes the world, and returns what the next step needs.
 Step = Callable[[World, object], object]
@@ -59,7 +59,9 @@ def foreign_insert_only_merge(world: World, _: object) -> object:
         path = world.write([row])
         view[path] = BitMap64()
         files = frozenset([path])
-    world.commit(Entry(ChangeKind.CHANGE, files, Serial("merge", effect)), view)
+    world.commit(
+        Entry(ChangeKind.CHANGE, files, Serial("merge", effect), new_rows=NewRows.ARRIVED), view
+    )
     return None
 
 
@@ -75,6 +77,7 @@ def foreign(statement: Statement, *, vectors: bool, inserts: Sequence[int] = ())
         world.next_id += len(source)
         view: dict[str, BitMap64] = {}
         files: set[str] = set()
+        hits = 0
         updated: list[Row] = [row for row in source if row[1] not in known]
         for path, dead in world.views[-1].items():
             rows = world.files[path]
@@ -83,6 +86,7 @@ def foreign(statement: Statement, *, vectors: bool, inserts: Sequence[int] = ())
                 view[path] = dead
                 continue
             files.add(path)
+            hits += 1
             changed = statement.apply([rows[p] for p in hit], 0)
             left = [rows[p] for p in world.live(path) if p not in hit]
             if vectors:
@@ -110,6 +114,9 @@ def foreign(statement: Statement, *, vectors: bool, inserts: Sequence[int] = ())
                 frozenset(files),
                 # Matched nothing: it would not match fewer rows either.
                 Serial(statement.name, effect, passable_from=-1 if nothing else None),
+                new_rows=(
+                    NewRows.TAKEN if not inserts else NewRows.UNKNOWN if hits else NewRows.ARRIVED
+                ),
             ),
             view,
         )
@@ -135,6 +142,7 @@ def foreign_optimize(count: int) -> Step:
                 ChangeKind.CHANGE,
                 frozenset([*chosen, written]),
                 Serial("optimize", lambda before: before),
+                new_rows=NewRows.TAKEN,
             ),
             view,
         )
@@ -155,7 +163,8 @@ def purge(world: World, _: object) -> object:
         files |= {path, written}
     serial = Serial("purge", lambda before: before, passable_from=None if files else -1)
     kind = ChangeKind.CHANGE if files else ChangeKind.NEUTRAL
-    world.commit(Entry(kind, frozenset(files), serial), view)
+    entry = Entry(kind, frozenset(files), serial, new_rows=NewRows.TAKEN)
+    world.commit(entry, view)
     return None
 
 

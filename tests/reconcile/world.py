@@ -14,10 +14,19 @@ from dataclasses import dataclass, field
 
 from pyroaring import BitMap64
 
+from tandem.reconcile import replace as replaces
 from tandem.reconcile import rewrite as rewrites
 from tandem.reconcile import statement as statements
+from tandem.reconcile.ages import RowAges
 from tandem.reconcile.classify import gap
-from tandem.reconcile.model import ChangeKind, CommitSummary, FileState, FileView, RowMapLike
+from tandem.reconcile.model import (
+    ChangeKind,
+    CommitSummary,
+    FileState,
+    FileView,
+    NewRows,
+    RowMapLike,
+)
 
 Row = tuple[int, int]
 Rows = list[Row]
@@ -44,9 +53,14 @@ class Entry:
     serial: Serial
     outputs: tuple[str, ...] = ()  # of a mapped rewrite
     who: str = ""
+    new_rows: NewRows = NewRows.UNKNOWN  # of its kind, for appends and rewrites
 
 
 View = dict[str, BitMap64]
+NEW_ROWS = {
+    ChangeKind.BLIND_APPEND: NewRows.ARRIVED,
+    ChangeKind.MAPPED_REWRITE: NewRows.MAPPED,
+}
 
 
 @dataclass(frozen=True)
@@ -70,6 +84,9 @@ class Rules:
 
     rewrite: Callable[..., rewrites.RewriteDecision] = rewrites.rewrite
     decide: Callable[..., statements.Outcome] = statements.decide
+    replace: Callable[..., object] = replaces.decide
+    ages: type[RowAges] = RowAges
+    cutoff_moves: bool = False  # at a retry
 
 
 @dataclass
@@ -141,9 +158,13 @@ class World:
         for number in range(version, self.latest + 1):
             entry = self.log[number]
             kind = entry.kind
+            new_rows = NEW_ROWS.get(kind, entry.new_rows)
             if kind is ChangeKind.MAPPED_REWRITE and any(o not in self.maps for o in entry.outputs):
-                kind = ChangeKind.CHANGE
-            found.append(CommitSummary(number, kind, entry.files, entry.who))
+                kind, new_rows = ChangeKind.CHANGE, NewRows.TAKEN
+            added = frozenset(path for path in entry.files if path in self.views[number])
+            found.append(
+                CommitSummary(number, kind, entry.files, entry.who, new_rows=new_rows, added=added)
+            )
         return found
 
 

@@ -7,6 +7,8 @@ apply them.
     rules            the rules as tables (design, section 3)
     classify         what a foreign commit did, by its actions
     rewrite          the rule for rewrites
+    replace          the rule for replaces
+    ages             when the rows of a version came, for that rule
     statement        the rule for update, delete and merge
     outcomes         the input and the results of that rule
     round_history    the rounds of a statement so far

@@ -12,8 +12,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tandem.delta.actions import Commit, Metadata, Protocol
-from tandem.reconcile.model import Author, ChangeKind, CommitSummary, RowMaps
-from tandem.reconcile.rules import BLIND_APPENDS, NEUTRAL_WITHOUT_FILES, AppendRule, Engine
+from tandem.reconcile.model import Author, ChangeKind, CommitSummary, NewRows, RowMaps
+from tandem.reconcile.rules import (
+    BLIND_APPENDS,
+    NEUTRAL_WITHOUT_FILES,
+    NEW_ROWS,
+    AppendRule,
+    Engine,
+)
 from tandem.reconcile.text import clean
 from tandem.spec.common import OPERATIONS, Mode
 
@@ -24,9 +30,10 @@ def classify(commit: Commit, row_maps: RowMaps) -> CommitSummary:
     `row_maps`: output path → row map, for outputs whose published map is readable and valid; a
     lost one is missing, and its rewrite is a change (C6b).
     """
+    kind = _kind(commit, row_maps)
     return CommitSummary(
         version=commit.version,
-        kind=_kind(commit, row_maps),
+        kind=kind,
         files=frozenset(
             [add.logged_path for add in commit.adds] + [gone.logged_path for gone in commit.removes]
         ),
@@ -37,6 +44,8 @@ def classify(commit: Commit, row_maps: RowMaps) -> CommitSummary:
             if any(isinstance(action, type_) for action in commit.actions)
         ),
         author=author_of(commit),
+        new_rows=new_rows(commit, kind),
+        added=frozenset(add.logged_path for add in commit.adds),
     )
 
 
@@ -48,6 +57,7 @@ def gap(last: int, files: frozenset[str]) -> CommitSummary:
         kind=ChangeKind.GAP,
         files=files,
         who=f"commits up to version {last} that are no longer in the log",
+        added=files,
     )
 
 
@@ -87,6 +97,18 @@ def _kind(commit: Commit, row_maps: RowMaps) -> ChangeKind:
     if _is_mapped_rewrite(commit, body, row_maps):
         return ChangeKind.MAPPED_REWRITE
     return ChangeKind.CHANGE
+
+
+def new_rows(commit: Commit, kind: ChangeKind) -> NewRows:
+    """Where the rows of the commit's new files come from."""
+    if kind is ChangeKind.BLIND_APPEND:
+        return NewRows.ARRIVED
+    if kind is ChangeKind.MAPPED_REWRITE:
+        return NewRows.MAPPED
+    operation = commit.info.operation if commit.info else ""
+    if operation == "MERGE" and not commit.removes:
+        return NewRows.ARRIVED
+    return NEW_ROWS.get(operation, NewRows.UNKNOWN)
 
 
 def _engine(body: Mapping[str, Any]) -> Engine:

@@ -49,6 +49,15 @@ class ChangeKind(StrEnum):
     GAP = "Gap"  # versions whose commits are no longer in the log
 
 
+class NewRows(StrEnum):
+    """Where the rows of the files come from that a commit adds (design, "Intervals", section 3)."""
+
+    ARRIVED = "Arrived"  # with the commit: a plain insert, or a merge that took nothing away
+    MAPPED = "Mapped"  # from where the row map of the rewrite says
+    TAKEN = "Taken"  # from the rows that the commit took away, perhaps with other values
+    UNKNOWN = "Unknown"  # from anywhere
+
+
 @dataclass(frozen=True, slots=True)
 class Author:
     """Who made a commit, when (Unix milliseconds) and as what: for display, never for a rule.
@@ -65,8 +74,10 @@ class Author:
 class CommitSummary:
     """A commit since the read version as reconciliation sees it.
 
-    `files` are the logged paths that it added, removed or gave another deletion vector.
-    `who` names operation, engine and time, for messages. A `GAP` stands for all versions up to
+    `files` are the logged paths that it added, removed or gave another deletion vector; `added`
+    those of them that are live after it.
+    `who` names operation, engine and time, for messages; `new_rows` says where the rows of its new
+    files come from. A `GAP` stands for all versions up to
     and including `version`; its files are those that differ between the versions around it.
     """
 
@@ -75,6 +86,8 @@ class CommitSummary:
     files: frozenset[str] = frozenset()
     who: str = ""
     table_changed: tuple[str, ...] = ()  # "metadata", "protocol"
+    new_rows: NewRows = NewRows.UNKNOWN
+    added: frozenset[str] = frozenset()
     author: Author | None = None  # None for a gap
 
 

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from tandem.delta.protocol import OperationKind
-from tandem.reconcile.model import ChangeKind
+from tandem.reconcile.model import ChangeKind, NewRows
 from tandem.spec.common import Mode
+from tandem.spec.replace import Scope
 from tandem.spec.update import Isolation
 
 # --- Kinds of commits ---------------------------------------------------------------------
@@ -82,6 +83,50 @@ NEUTRAL_WITHOUT_FILES: frozenset[str] = frozenset(
     }
 )
 """Operations whose commit changed no data if it has no file action. Others count as a change."""
+
+# --- Ages of rows: replace ------------------------------------------------------------------
+
+NEW_ROWS: Mapping[str, NewRows] = {
+    "DELETE": NewRows.TAKEN,
+    "UPDATE": NewRows.TAKEN,
+    "OPTIMIZE": NewRows.TAKEN,
+    "REORG": NewRows.TAKEN,
+}
+"""Where the rows in new files of a commit come from, by its operation, for anyone's commits. The
+exceptions: blind appends, and `MERGE` commits that remove nothing, bring their rows; a mapped
+rewrite moves them. Rows of all other commits may come from anywhere: of a `MERGE` that changed
+rows, an overwrite, a restore, another replace."""
+
+
+class Age(StrEnum):
+    """When a row came, as a replace sees it. Its cutoff is the version that it regards as its
+    start."""
+
+    OLD = "old"  # it descends from a row that was live at the cutoff, and that may be replaced
+    OTHER = "other"  # from one that was live at the cutoff in a segment that is not named
+    LATE = "late"  # it came afterwards
+    UNKNOWN = "unknown"
+
+
+class RowFate(StrEnum):
+    """What a replace does with a row in its scope."""
+
+    REMOVED = "removed"
+    STAYS = "stays"
+    CONFLICT = "conflict"  # nothing is published
+
+
+REPLACE: Mapping[Scope, Mapping[Age, RowFate]] = {
+    #                       AtStart                     AtCommit
+    Scope.AT_START: {
+        Age.OLD: RowFate.REMOVED,
+        Age.OTHER: RowFate.STAYS,
+        Age.LATE: RowFate.STAYS,
+        # A guess would lose late rows, or bring replaced ones back.
+        Age.UNKNOWN: RowFate.CONFLICT,
+    },
+    Scope.AT_COMMIT: dict.fromkeys(Age, RowFate.REMOVED),
+}
 
 # --- Rewrites: compaction, segment rewrite ------------------------------------------------
 
