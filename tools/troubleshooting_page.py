@@ -1,6 +1,6 @@
 """`docs/troubleshooting.md`: checks and remedies for every reason.
 
-Used by `generate_docs.py`. Remedies are in `tandem.spec.remedies`, which `kubectl tandem` prints,
+Used by `generate_docs.py`. Remedies are in `tandem.remedies`, which `kubectl tandem` prints,
 too. This module adds what to check, and symptoms without a reason.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from tandem.errors import Reason
-from tandem.spec.remedies import REMEDY
+from tandem.remedies import REMEDY
 
 _STATUS: Final = "`kubectl tandem status TABLE`"
 _MESSAGE: Final = "the message: `kubectl tandem status`"

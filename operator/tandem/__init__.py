@@ -20,10 +20,12 @@ shadow the standard library's module of that name.
     delta       package: the Delta protocol
     storage     package: object stores
     spec        package: the resources, and their status
+    remedies    what each reason means, and what to do about it
     errors      every error and reason
     distinct    numbers of distinct rows
     intervals   intervals of time, and sets of them
     json_types  types of parsed JSON
+    text        foreign names in messages
 """
 
 __version__ = "0.1.0"

@@ -27,7 +27,7 @@ from tandem.kube.client.credentials import Login
 from tandem.kube.client.kinds import path
 from tandem.kube.tables.status import remembered_since, table_locks
 from tandem.locks.model import EntryState, LockEntry, LockRequest, Mode, segment
-from tandem.spec.remedies import MEANING, REMEDY, remedy
+from tandem.remedies import MEANING, REMEDY, remedy
 from tandem.spec.status import PLANNED_ONLY
 
 

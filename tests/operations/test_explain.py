@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tandem.operations.report.sentences import MOST_SENTENCES, sentences
-from tandem.reconcile.text import clean, files_in_words, listed, quoted
 from tandem.spec.status import Reconciled, ReconciledCommit
+from tandem.text import clean, files_in_words, listed, quoted
 
 DELTA_RS = "delta-rs:py-1.6.6"
 

@@ -9,7 +9,7 @@ from pyroaring import BitMap64
 from reconcile.world import Entry, Row, Rows, Serial, World
 from tandem.reconcile.model import ChangeKind
 from tandem.reconcile.outcomes import StatementConflict
-from tandem.reconcile.replace import Removal
+from tandem.reconcile.replace.rule import Removal
 from tandem.spec.replace import Scope
 
 

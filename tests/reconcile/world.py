@@ -14,10 +14,8 @@ from dataclasses import dataclass, field
 
 from pyroaring import BitMap64
 
-from tandem.reconcile import replace as replaces
 from tandem.reconcile import rewrite as rewrites
 from tandem.reconcile import statement as statements
-from tandem.reconcile.ages import RowAges
 from tandem.reconcile.classify import gap
 from tandem.reconcile.model import (
     ChangeKind,
@@ -27,6 +25,8 @@ from tandem.reconcile.model import (
     NewRows,
     RowMapLike,
 )
+from tandem.reconcile.replace import rule as replaces
+from tandem.reconcile.replace.ages import RowAges
 
 Row = tuple[int, int]
 Rows = list[Row]

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from tandem.cli.errors import Exit
 from tandem.cli.output import human_bytes, table_of
+from tandem.remedies import remedy_here
 from tandem.spec import ResourceOutcome, ResourceStatus, TableStatus
-from tandem.spec.remedies import remedy_here
 from tandem.spec.status import Phase
 
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ apply them.
     rules            the rules as tables (design, section 3)
     classify         what a foreign commit did, by its actions
     rewrite          the rule for rewrites
-    replace          the rule for replaces
-    ages             when the rows of a version came, for that rule
+    replace          package: the rule for replaces
     statement        the rule for update, delete and merge
     outcomes         the input and the results of that rule
     round_history    the rounds of a statement so far
@@ -18,5 +17,4 @@ apply them.
     merge_sources    which source rows a merge matched
     row_tracing      rows of a later version that were live before
     table_changes    changes of schema, protocol and metadata
-    text             foreign names in messages
 """

@@ -20,8 +20,8 @@ from tandem.reconcile.rules import (
     AppendRule,
     Engine,
 )
-from tandem.reconcile.text import clean
 from tandem.spec.common import OPERATIONS, Mode
+from tandem.text import clean
 
 
 def classify(commit: Commit, row_maps: RowMaps) -> CommitSummary:

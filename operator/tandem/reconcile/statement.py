@@ -52,8 +52,8 @@ from tandem.reconcile.outcomes import (
 )
 from tandem.reconcile.round_history import RoundHistory, with_round
 from tandem.reconcile.row_tracing import prefetch, trace_matches
-from tandem.reconcile.text import counted, files_in_words
 from tandem.rowmap.positions import span, to_bitmap
+from tandem.text import counted, files_in_words
 
 __all__ = (
     "Evaluate",

@@ -18,7 +18,6 @@ One pydantic model is the source for the command line, the custom resource defin
     labels           names of labels, annotations and finalizers
     status           package: `status`
     problems         from pydantic's errors to `InvalidSpec`
-    remedies         what each reason means, and what to do
     crd              package: custom resource definitions
     loading          package: `-f`
 """

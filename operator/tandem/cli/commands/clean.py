@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from tandem.cli.commands.tables import Target
 from tandem.cli.errors import Exit, say
 from tandem.cli.output import ByteSize, Output, human_bytes, print_data, print_table, table_of
-from tandem.reconcile.text import counted
+from tandem.text import counted
 
 if TYPE_CHECKING:
     from tandem.operations.clean.clean import CleaningResult

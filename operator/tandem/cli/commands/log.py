@@ -98,7 +98,7 @@ def resolve(table: Target, *, keep: bool) -> Exit:
     """Decide whether the unmerged records are still valid, or give up blocks that are gone."""
     from tandem.mergelog.resolve import resolve as resolve_log
     from tandem.mergelog.state.log_table import MergeLog
-    from tandem.reconcile.text import counted
+    from tandem.text import counted
 
     log = MergeLog(table.log())
     found = resolve_log(log, keep=keep, now_ms=lambda: time.time_ns() // 1_000_000)

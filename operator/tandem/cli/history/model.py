@@ -17,8 +17,8 @@ from tandem.delta.actions import AddFile, Commit, RemoveFile
 from tandem.delta.log.commit import ENGINE
 from tandem.delta.stats import num_records_of
 from tandem.reconcile.classify import author_of
-from tandem.reconcile.text import clean
 from tandem.spec.status import OperationResult
+from tandem.text import clean
 from tandem.timeline.lineage import parse_lineage
 from tandem.timeline.segments import TAG_PARENTS, TAG_SEGMENT, segment_name
 

@@ -22,7 +22,7 @@ from tandem.cli.history.scene import Scene, is_work, scene
 from tandem.cli.history.svg import STYLE, esc, svg
 from tandem.cli.output import people_time
 from tandem.delta.actions import Commit
-from tandem.reconcile.text import clean, counted
+from tandem.text import clean, counted
 
 MOST_STORIES = 30
 _NAME, _AS_CODE = re.compile(r"`([^`]+)`"), r"<code>\1</code>"

@@ -15,7 +15,7 @@ from enum import Enum
 
 from tandem.cli.history.model import EntryKind, HistoryEntry, SegmentLifetime
 from tandem.cli.history.phrases import author_name
-from tandem.reconcile.text import clean
+from tandem.text import clean
 
 MOST_COLUMNS = 48
 MOST_ENGINES = 3

@@ -21,7 +21,7 @@ from tandem.cli.history.scene import (
     SegmentBand,
     pitch_of,
 )
-from tandem.reconcile.text import clean
+from tandem.text import clean
 
 TOP = 52
 ENGINE_PITCH, LANE_PITCH, ROW_PITCH = 34, 48, 24

@@ -25,9 +25,9 @@ from tandem.cli.output import Output, human_bytes, print_data
 from tandem.errors import InvalidSpec, ReferenceNotFound, TandemError
 from tandem.json_types import Json
 from tandem.kube.client.kinds import TABLE_KIND, path, spec_of, status_of
+from tandem.remedies import remedy
 from tandem.spec import LakeTable, load
 from tandem.spec.common import API_VERSION
-from tandem.spec.remedies import remedy
 from tandem.spec.status import ENDED, PLANNED_ONLY, Phase
 
 _POLL_S = 0.3

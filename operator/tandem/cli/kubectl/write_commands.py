@@ -19,8 +19,8 @@ from tandem.errors import InvalidSpec
 from tandem.json_types import Json
 from tandem.kube.client.api import ResourcePath
 from tandem.kube.client.kinds import TABLE_KIND, is_active, path, spec_of, status_of
+from tandem.remedies import remedy
 from tandem.spec.labels import RETRY_ANNOTATION
-from tandem.spec.remedies import remedy
 from tandem.spec.status import ENDED, Phase
 
 _POLL_S = 0.5

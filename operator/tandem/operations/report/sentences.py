@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tandem.reconcile.text import counted, listed, quoted
 from tandem.spec.status import Reconciled, ReconciledCommit
+from tandem.text import counted, listed, quoted
 
 MOST_SEGMENTS = 3
 """Segments that a sentence names; more are counted."""

@@ -22,8 +22,8 @@ from tandem.kube.client.kinds import (
     spec_of,
     status_of,
 )
+from tandem.remedies import remedy
 from tandem.spec.labels import AUTOMATIC_LABEL
-from tandem.spec.remedies import remedy
 from tandem.spec.status import ENDED, Phase
 
 _UNSEEN_S = 30

@@ -16,14 +16,14 @@ from dataclasses import dataclass, field
 from pyroaring import BitMap64
 
 from tandem.errors import Reason
-from tandem.reconcile.ages import Aged, RowAges
 from tandem.reconcile.model import CommitSummary, FileView
 from tandem.reconcile.outcomes import FileDeletes, StatementConflict
+from tandem.reconcile.replace.ages import Aged, RowAges
 from tandem.reconcile.row_tracing import prefetch
 from tandem.reconcile.rules import REPLACE, Age, RowFate
-from tandem.reconcile.text import counted, files_in_words
 from tandem.rowmap.positions import span
 from tandem.spec.replace import Scope
+from tandem.text import counted, files_in_words
 
 RowsInScope = Callable[[str], BitMap64 | None]
 """The rows of a file in scope, live or not; None if it has to be read first."""
