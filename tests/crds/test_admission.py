@@ -189,6 +189,7 @@ def changes(kind: str, made: dict[str, Any], fields: Iterable[str]) -> list[dict
 
 DIFFERENT: dict[str, dict[str, Any]] = {
     "tableRef": {"name": "other"},
+    "replace": {"intervals": ["2014"]},
     "source": {"location": "s3://lake/other"},
     "delete": {"where": "a = 2"},
     "rewrite": {"purgeDeleted": False},

@@ -21,6 +21,7 @@ RIGHT: dict[str, dict[str, Any]] = {
     "TableUpdate": {**TABLE_REF, "delete": {"where": "a = 1"}},
     "SegmentRewrite": {**TABLE_REF, "segments": ["7"], "rewrite": {"purgeDeleted": True}},
     "LogCompaction": {**TABLE_REF},
+    "TableReplace": {**TABLE_REF, "replace": {"intervals": ["2013-03"]}},
 }
 """The least that each kind needs."""
 
@@ -77,6 +78,10 @@ def merge(words: str, **parts: Any) -> Wrong:
 
 def rewrite(words: str, **wish: Any) -> Wrong:
     return Wrong("SegmentRewrite", {"rewrite": wish}, words)
+
+
+def replace(words: str, **spec: Any) -> Wrong:
+    return Wrong("TableReplace", spec, words)
 
 
 def create(words: str, **parts: Any) -> Wrong:
@@ -172,6 +177,21 @@ WRONG = [
     compaction("strategy ZOrder needs columns", layout={"strategy": "ZOrder", "columns": []}),
     # Segment rewrites
     rewrite("must set at least one of purgeDeleted, recompress, sortBy"),
+    replace("must have intervals, partitions or segments", replace={}),
+    replace(
+        "segments goes neither with intervals nor with partitions",
+        replace={"intervals": ["2013"], "segments": ["7"]},
+    ),
+    replace("startVersion only goes with scope AtStart", startVersion=3, scope="AtCommit"),
+    replace("segments only go with scope AtStart", replace={"segments": ["7"]}, scope="AtCommit"),
+    replace("outside only goes with a source", outside="Drop"),
+    replace(
+        "outside does not go with segments",
+        replace={"segments": ["7"]},
+        source=DELTA,
+        outside="Fail",
+    ),
+    replace("must not be empty", replace={"partitions": [{" ": "UA"}]}),
     rewrite("must set at least one of purgeDeleted", purgeDeleted=False, sortBy=[]),
     rewrite("level only goes with zstd, gzip and lz4", recompress={"codec": "snappy", "level": 1}),
     rewrite("level only goes with", recompress={"codec": "uncompressed", "level": 1}),

@@ -24,7 +24,7 @@ from simulator.rows import Row
 from simulator.statements import DELETES, RANDOM, UPDATES, Merge, Statement, drawing
 from simulator.world import World
 from tandem.delta import dv
-from tandem.delta.actions import Commit, DeletionVector
+from tandem.delta.actions import AddFile, Commit, DeletionVector
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.names import commit_path
 from tandem.errors import ObjectNotFound
@@ -32,6 +32,7 @@ from tandem.mergelog.state.log_table import LOG_FOLDER
 from tandem.mergelog.state.model import BASE
 from tandem.reconcile.model import ChangeKind
 from tandem.spec.common import Mode
+from tandem.timeline.segments import segment_name
 
 __all__ = ["Checker", "Violation"]
 
@@ -57,6 +58,8 @@ class Checker:
     began: Callable[[str], int] = lambda _: -1
     merges: dict[str, Merge] = field(default_factory=dict)
     serializable: set[str] = field(default_factory=set)
+    named_segments: dict[str, frozenset[str]] = field(default_factory=dict)
+    by_segment: list[dict[str, set[int]]] = field(default_factory=list)
     invariants: Invariants = field(default_factory=Invariants)
     serial: list[Serial] = field(default_factory=list)
     contents: dict[str, list[Row]] = field(default_factory=dict)
@@ -172,6 +175,7 @@ class Checker:
 
     def _read(self) -> Counter[Row]:
         found: Counter[Row] = Counter()
+        by_segment: dict[str, set[int]] = {}
         for path, add in self.files.items():
             dead: set[int] = set()
             body = add.get("deletionVector")
@@ -191,7 +195,11 @@ class Checker:
             self.invariants.checked["I-1"] += 1
             if self.contents.setdefault(path, content) != content:
                 raise Violation(f"I-1: {path} has other rows than when it became visible")
-            found.update(row for i, row in enumerate(content) if i not in dead)
+            live = [row for i, row in enumerate(content) if i not in dead]
+            found.update(live)
+            name = _segment_of(path, add)
+            by_segment.setdefault(name, set()).update(row.rid for row in live)
+        self.by_segment.append(by_segment)
         return found
 
     def _check_txns(self, version: int, actions: list[dict[str, Any]], log: DeltaLog) -> None:
@@ -239,6 +247,8 @@ class Checker:
             return [self._serial(kind, before, passable_from=-1)]
         if mode_of(kind) is Mode.APPEND:
             return [self._appended(version, self.batches[operation], before)]
+        if mode_of(kind) is Mode.REPLACE:
+            return [self._replaced(version, ours, before)]
         self._check_seen(version, operation)
         merge = self.merges.get(operation)
         if touched or merge is not None:
@@ -307,6 +317,27 @@ class Checker:
         self.appended_at |= {row.rid: version for row in batch}
         found = {row.rid: row for row in batch}
         return self._serial("append", before, lambda rows_: rows_ | found, append=True)
+
+    def _replaced(self, version: int, ours: dict[str, Any], before: Model) -> Model:
+        """I-53, I-55: rows of its cutoff are gone, or all of them; later ones stay."""
+        start = ours["result"]["replaced"].get("startVersion")
+        named = self.named_segments.get(ours["operation"])
+        old: Set[int] = self.ever if start is None else self.models[start].keys()
+        if named is not None:
+            old &= {rid for name in named for rid in self.by_segment[start].get(name, ())}
+        gone = frozenset(old & before.keys())
+        batch = self.batches[ours["operation"]]
+        new = {row.rid: row for row in batch}
+        self.changes.add(version)
+        self.invariants.checked["I-53"] += 1
+        found = ours["result"]["replaced"]["rows"]
+        if found != len(gone):
+            raise Violation(f"I-53, version {version}: {found} rows reported, {len(gone)} gone")
+        return self._serial(
+            "replace",
+            before,
+            lambda rows_: {rid: row for rid, row in rows_.items() if rid not in gone} | new,
+        )
 
     def _foreign(self, version: int, intent: Intent, before: Model) -> Model:
         if intent.is_change:
@@ -401,6 +432,13 @@ class Checker:
         for rid in wrong[:5]:
             lines.append(f"    {rid}: expected {expected[rid]}, found {seen[rid]}")
         return "\n".join(lines)
+
+
+def _segment_of(path: str, add: dict[str, Any]) -> str:
+    return segment_name(
+        AddFile(path, add["partitionValues"], add["size"], add["modificationTime"], True,
+                tags=add.get("tags") or {})
+    )  # fmt: skip
 
 
 def _actions(data: bytes) -> list[dict[str, Any]]:

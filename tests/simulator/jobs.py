@@ -37,6 +37,7 @@ from tandem.jobs.formats import (
     JobSpec,
     LogMergeJob,
     MergeJob,
+    ReplaceJob,
     RewriteJob,
     RoundRequest,
     StatementJob,
@@ -159,7 +160,7 @@ class SimulatedJobs:
         try:
             if isinstance(job, RewriteJob):
                 yield from self._rewrite(spec, job)
-            elif isinstance(job, IngestJob):
+            elif isinstance(job, IngestJob | ReplaceJob):
                 yield from self._ingest(spec, job)
             elif isinstance(job, StitchJob | LogMergeJob | UpsertJob):
                 yield from log_job(Control(spec, store), self.upserts)
@@ -219,7 +220,7 @@ class SimulatedJobs:
             ),
         )
 
-    def _ingest(self, spec: JobSpec, job: IngestJob) -> Iterator[None]:
+    def _ingest(self, spec: JobSpec, job: IngestJob | ReplaceJob) -> Iterator[None]:
         found = self.batches[job.source_location]
         half = len(found) // 2
         outputs = []

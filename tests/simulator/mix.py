@@ -9,6 +9,7 @@ from simulator.actor import operation
 from simulator.checker import Checker
 from simulator.jobs import INGEST_ROWS
 from simulator.merge_log import log_event, some_keys
+from simulator.rows import Row
 from simulator.statements import DELETES, MERGES, RANDOM, UPDATES, Statement
 from simulator.world import World
 from tandem.operations.attempt import paths
@@ -67,6 +68,7 @@ class Mix:
             "SegmentRewrite": [self._segment_rewrite],
             "TableIngest": [self._ingest_by_key if world.merge_on_read else self._ingest],
             "TableUpdate": updates if world.deletion_vectors else [],
+            "TableReplace": [] if world.merge_on_read else [self._replace],
         }
         assert by_kind.keys() == OPERATIONS.keys(), "a kind that no history has"
         return self._rng.choice([make for makes in by_kind.values() for make in makes])(number)
@@ -133,6 +135,27 @@ class Mix:
         batch = self._world.new_rows(INGEST_ROWS)
         self._world.jobs.batches[location] = batch
         self._checker.batches[operation_id(found)] = batch
+        return found
+
+    def _replace(self, number: int) -> Operation:
+        """Of segments that are there now, or of everything; with rows or without."""
+        names = sorted({segment_name(add) for add in self._world.log.snapshot().adds()})
+        spec: dict[str, Any] = {"replace": {"intervals": ["all"]}}
+        if names and self._rng.random() < 0.7:
+            named = self._rng.sample(names, min(len(names), self._rng.randint(1, 2)))
+            spec["replace"] = {"segments": named}
+        else:
+            named = None
+            spec["scope"] = self._rng.choice(("AtStart", "AtCommit"))
+        batch: list[Row] = []
+        if self._rng.random() < 0.7:
+            location = f"file:///replaces/{number}.csv"
+            spec["source"] = {"format": "Csv", "location": location}
+            batch = self._world.jobs.batches[location] = self._world.new_rows(INGEST_ROWS)
+        found = operation("TableReplace", f"replace-{number}", spec)
+        self._checker.batches[operation_id(found)] = batch
+        if named is not None:
+            self._checker.named_segments[operation_id(found)] = frozenset(named)
         return found
 
     # On a log

@@ -13,7 +13,7 @@ from simulator.jobs import INGEST_ROWS
 from simulator.merge_log import Appender, log_event, some_keys
 from simulator.statements import MERGES
 from simulator.world import World
-from support.cases import ON_LOG
+from support.cases import JOBLESS, ON_LOG
 from support.lake.faults import ProcessDied
 from tandem.operations.attempt import paths
 from tandem.operations.execute import ExecutionOptions, open_session
@@ -37,6 +37,7 @@ APPENDS = (UPSERT, DELETE_KEYS, INGEST_BY_KEY)
 MOST_STEPS = 2_000
 BATCH = "file:///batches/0.csv"
 """Where the rows are that an operation appends."""
+ALL = {"intervals": ["all"]}
 RECORDS = "file:///records/0.csv"
 """Where those are that it appends to a log."""
 
@@ -55,6 +56,7 @@ class Single:
         for _ in range(0 if self.world.merge_log is None else 3):
             self._append_to_log()
         self.checker.catch_up()
+        self.has_job = kind not in JOBLESS
         self.resource = MAKERS[kind](self)
         self.table = table_of(self.resource, self.base)
         """What the operation works on: the table, or its log."""
@@ -70,8 +72,8 @@ class Single:
             self.checker.serializable.add(self.operation_id)
         if kind in APPENDS:
             self.checker.upserts[self.operation_id] = self.world.jobs.upserts[RECORDS]
-        elif self.resource.mode is Mode.APPEND:
-            self.checker.batches[self.operation_id] = self.world.jobs.batches[BATCH]
+        elif self.resource.mode in (Mode.APPEND, Mode.REPLACE):
+            self.checker.batches[self.operation_id] = self.world.jobs.batches.get(BATCH, [])
 
     def foreign(self, name: str) -> None:
         """Another system commits, e.g. `append` or `delete_with_vectors`."""
@@ -212,6 +214,15 @@ def _ingest(single: Single) -> Operation:
     return operation("TableIngest", "ingest", {"source": source})
 
 
+def _replace(single: Single) -> Operation:
+    source = {"format": "Csv", "location": single.batch()}
+    return operation("TableReplace", "replace", {"replace": ALL, "source": source})
+
+
+def _drop(_single: Single) -> Operation:
+    return operation("TableReplace", "drop", {"replace": ALL, "scope": "AtCommit"})
+
+
 def _merge(single: Single) -> Operation:
     single.merge = MERGES[0].sourced(single.world.new_rows(2))
     location = "file:///sources/0.csv"
@@ -243,6 +254,8 @@ MAKERS: Final[dict[str, Callable[[Single], Operation]]] = {
     "segment rewrite": _segment_rewrite,
     "ingest": _ingest,
     "merge": _merge,
+    "replace": _replace,
+    "drop": _drop,
     "update": lambda _: _update("update"),
     UPSERT: lambda single: _append(UPSERT, {"upsert": {"source": single.records()}}),
     DELETE_KEYS: lambda single: _append(

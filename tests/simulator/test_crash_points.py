@@ -11,7 +11,7 @@ import pytest
 
 from simulator.crashing import Beside, Passage, crash, sample
 from simulator.single import APPENDS, SERIALIZABLE, Single
-from support.cases import OTHERS, PLAIN
+from support.cases import JOBLESS, OTHERS, PLAIN
 from support.lake.faults import Call, Fault, StrikeOnce
 from support.some import in_turn
 from tandem.errors import Reason
@@ -40,16 +40,19 @@ def points(kind: str) -> tuple[Point, ...]:
     return tuple(seen)
 
 
-CASES = [(kind, point, fault) for kind in PLAIN for point in points(kind) for fault in Fault]
+CASES = [
+    (kind, point, fault) for kind in (*PLAIN, *JOBLESS) for point in points(kind) for fault in Fault
+]
 
 
 def interfering(single: Single, what: str, interceptor: Interceptor) -> Interceptor:
-    """Commit something foreign once, when the job has been started."""
+    """Commit something foreign once, when the job has been started, or could have been."""
     left = [what] if what else []
+    begun = Point.START_JOB if single.has_job else Point.PERSIST_PLAN
 
     def act(effect: Effect, call):  # type: ignore[no-untyped-def]
         event = interceptor(effect, call)
-        if effect.point is Point.START_JOB and left:
+        if effect.point is begun and left:
             single.beside(left.pop())
         return event
 

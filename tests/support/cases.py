@@ -15,12 +15,17 @@ CASES: Final[Mapping[str, Sequence[str]]] = {
     "TableUpdate": ("update", "delete", "merge"),
     "TableIngest": ("ingest",),
     "LogCompaction": ("log compaction",),
+    "TableReplace": ("replace", "drop"),
 }
 assert CASES.keys() == OPERATIONS.keys(), "a kind without a case, or a case without a kind"
 
 PLAIN: Final = ("compaction", "update", "delete", "ingest")
 """One case of each way through the engine. The others take the same steps as one of them."""
-OTHERS: Final = tuple(case for cases in CASES.values() for case in cases if case not in PLAIN)
+JOBLESS: Final = ("drop",)
+"""Those that start no job, and so take a shorter way."""
+OTHERS: Final = tuple(
+    case for cases in CASES.values() for case in cases if case not in (*PLAIN, *JOBLESS)
+)
 REWRITES: Final = tuple(
     case for kind, cases in CASES.items() for case in cases if OPERATIONS[kind].mode is Mode.REWRITE
 )

@@ -50,6 +50,7 @@ class JobKind(StrEnum):
     STITCH = "Stitch"
     LOG_MERGE = "LogMerge"
     UPSERT = "Upsert"
+    REPLACE = "Replace"
 
 
 class InputFile(Format):
@@ -138,6 +139,11 @@ class Job(Format):
         """Into how many parts its work falls; 0 where Spark decides."""
         return 0
 
+    @property
+    def needs_spark(self) -> bool:
+        """Whether there is anything for Spark to do."""
+        return True
+
 
 class FileJob(Job):
     """A job that reads data files of the table."""
@@ -209,6 +215,37 @@ class IngestJob(SourceJob):
     app: ClassVar[str] = "ingest"
     kind: Literal[JobKind.INGEST] = JobKind.INGEST
     target_file_size: int
+
+
+class RowScope(Format):
+    """The rows of a replace: in one of `intervals` of `time_column` (milliseconds since 1970 in
+    UTC, the end not included, null for an open side), and in one of `partitions` (partition column
+    → value as text). Without intervals, or without partitions, there is no such condition."""
+
+    time_column: str = ""
+    intervals: tuple[tuple[int | None, int | None], ...] = ()
+    partitions: tuple[dict[str, str | None], ...] = ()
+
+
+class ReplaceJob(SourceJob):
+    """Write the rows of a source as new files, for a replace; without a source there is nothing to
+    run. Rows outside of `scope` fail the job, or are left out with `drops_outside`."""
+
+    app: ClassVar[str] = "ingest"
+    kind: Literal[JobKind.REPLACE] = JobKind.REPLACE
+    source_format: str = ""
+    source_location: str = ""
+    target_file_size: int
+    scope: RowScope
+    drops_outside: bool = False
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        return (self.source_location,) if self.needs_spark else ()
+
+    @property
+    def needs_spark(self) -> bool:
+        return bool(self.source_format)
 
 
 class MergeClause(Format):
@@ -341,7 +378,14 @@ class UpsertJob(SourceJob):
 
 
 AnyJob = Annotated[
-    RewriteJob | StatementJob | IngestJob | MergeJob | StitchJob | LogMergeJob | UpsertJob,
+    RewriteJob
+    | StatementJob
+    | IngestJob
+    | MergeJob
+    | StitchJob
+    | LogMergeJob
+    | UpsertJob
+    | ReplaceJob,
     Field(discriminator="kind"),
 ]
 APPS: Final = frozenset(job.app for job in get_args(get_args(AnyJob)[0]))

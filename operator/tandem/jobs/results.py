@@ -62,7 +62,8 @@ class JobResult(Format):
     reads: all rows of a small one, with `SOURCE_IDS` where matches are recorded, else one row of
     least and one of greatest values. Its schema's metadata has the source's schema as Spark's JSON
     (`SOURCE_SCHEMA`) and whether it is whole (`SOURCE_IS_WHOLE`: `true`). It is written only if
-    there is one: an engine of an earlier version knows no such field.
+    there is one: an engine of an earlier version knows no such field. So is `rows_outside`, the
+    rows of a source that a replace left out.
     """
 
     operation_id: str
@@ -75,12 +76,16 @@ class JobResult(Format):
     rows_read: int = 0
     rows_written: int = 0
     rows_matched: int = 0
+    rows_outside: int = 0
 
     @model_serializer(mode="wrap")
     def _as_before(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
         content: dict[str, Any] = written(self)
         if self.source is None:
             del content["source"]
+        if not self.rows_outside:
+            content.pop("rowsOutside", None)
+            content.pop("rows_outside", None)
         return content
 
 

@@ -25,7 +25,7 @@ from tandem.operations.machine.events import Verdict
 from tandem.operations.rounds.port import NoSmallRounds, SmallRounds
 from tandem.operations.rounds.source_copy import SourceCopy
 from tandem.spec.common import Operation
-from tandem.spec.status import Plan, Reconciled, RowsAffected
+from tandem.spec.status import Plan, Reconciled, RowsAffected, RowsReplaced
 from tandem.spec.table import LakeTable
 from tandem.storage.store import Store
 from tandem.timeline.names import SegmentNumbers
@@ -71,7 +71,8 @@ class Identity:
 class Planned:
     """The result of `Kind.plan`. With `nothing_to_do` there is no job; it is `superseded` if an
     earlier attempt had found something to do. `prerequisite` is an operation on the same table that
-    has to end before the plan can be made: this one is a preview."""
+    has to end before the plan can be made: this one is a preview. `fixes_cutoff`: the version at
+    which the locks are granted first counts as the start of all attempts."""
 
     summary: Plan
     job: AnyJob | None
@@ -80,6 +81,7 @@ class Planned:
     superseded: bool = False
     record: Mapping[str, object] = field(default_factory=dict)  # further fields of PlanRecord
     prerequisite: Operation | None = None
+    fixes_cutoff: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +120,7 @@ class ChangeSet:
     `further` other actions, which the result does not count. `row_map` is the row map to publish
     with the commit, "" for none. `instants` are the intervals of a log whose blocks the commit
     replaces, `1-3`. `blocks` counts the blocks that it appends to a log; None if that is not what
-    it does.
+    it does. `replaced` is what a replace did.
     """
 
     operation: str
@@ -138,6 +140,7 @@ class ChangeSet:
     txns: tuple[Txn, ...] = ()
     further: tuple[Action, ...] = ()
     blocks: int | None = None
+    replaced: RowsReplaced | None = None
     details: Mapping[str, object] = field(default_factory=dict)
     summary: tuple[str, ...] = ()
 

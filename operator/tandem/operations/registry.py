@@ -17,6 +17,7 @@ from tandem.operations.kinds.ingest import IngestKind
 from tandem.operations.kinds.log_compaction import LogCompactionKind, log_of
 from tandem.operations.kinds.log_merge import LogMergeKind
 from tandem.operations.kinds.merge import MergeKind
+from tandem.operations.kinds.replace import ReplaceKind
 from tandem.operations.kinds.segment_rewrite import SegmentRewriteKind
 from tandem.operations.kinds.table.prerequisite_merge import left_merge
 from tandem.operations.kinds.update import UpdateKind
@@ -30,6 +31,7 @@ from tandem.spec.resources import (
     SegmentRewrite,
     TableCompaction,
     TableIngest,
+    TableReplace,
     TableUpdate,
 )
 
@@ -50,6 +52,7 @@ PERFORMED_BY: Final[dict[type[Operation], Callable[[Any], Kind]]] = {
     TableUpdate: _row_level,
     SegmentRewrite: SegmentRewriteKind,
     LogCompaction: LogCompactionKind,
+    TableReplace: ReplaceKind,
 }
 
 

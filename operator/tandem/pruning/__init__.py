@@ -11,5 +11,6 @@ statistics themselves are read in `tandem.delta.stats`.
     bounds      one column's bounds, and how far they are reliable
     constants   values that bounds are compared with
     partitions  partition values by column
+    scope       which files have rows in intervals and partitions
     times       times in statistics and partition values
 """

@@ -3,9 +3,191 @@ them."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from tandem.spec.common import LogUse, Mode, Operation, OperationSpec
+from tandem.spec.fields import (
+    Bytes,
+    IncompatibleFields,
+    Model,
+    StrictInt,
+    StrictStr,
+    Text,
+    UniqueSegmentsOrChunks,
+)
+from tandem.spec.rules import cel
+from tandem.spec.update import Source
+
+_MIB = 2**20
+
+Intervals = Annotated[
+    tuple[Annotated[StrictStr, Field(max_length=64)], ...], Field(min_length=1, max_length=1_000)
+]
+Partition = Annotated[
+    dict[Text, Annotated[StrictStr, Field(max_length=1_024)]], Field(min_length=1, max_length=32)
+]
+"""Partition column → value."""
 
 
 class Scope(StrEnum):
     AT_START = "AtStart"
     AT_COMMIT = "AtCommit"
+
+
+class Outside(StrEnum):
+    FAIL = "Fail"
+    DROP = "Drop"
+
+
+class Replaced(Model):
+    intervals: Intervals | None = None
+    """Intervals of the table's time column in UTC, at any grain: `2013`, `2013-Q1`, `2013-04`,
+    `2013-W05`, `2013-04-01`, `2013-04-01T05`, or `start/end`, where the end is not included. `all`
+    is the only one that has rows without a time."""
+    partitions: Annotated[tuple[Partition, ...], Field(min_length=1, max_length=1_000)] | None = (
+        None
+    )
+    """Partitions by the values of partition columns, as text. With intervals, a row must be in one
+    of both."""
+    segments: UniqueSegmentsOrChunks | None = None
+    """Names of segments, as `tandem table segments` shows them, in quotes: all of their rows."""
+
+    @model_validator(mode="after")
+    @cel(
+        "has(self.intervals) || has(self.partitions) || has(self.segments)",
+        "must have intervals, partitions or segments",
+    )
+    @cel(
+        "!has(self.segments) || !(has(self.intervals) || has(self.partitions))",
+        "segments goes neither with intervals nor with partitions",
+        field=".segments",
+    )
+    def _one_selection(self) -> Replaced:
+        others = self.intervals is not None or self.partitions is not None
+        if not others and self.segments is None:
+            raise IncompatibleFields(
+                "must have intervals, partitions or segments",
+                found="none of them",
+                expected="one of them, at least",
+                remedy="Add intervals; intervals: [all] replaces the whole table",
+            )
+        if others and self.segments is not None:
+            raise IncompatibleFields(
+                "segments goes neither with intervals nor with partitions",
+                found="both",
+                expected="one of them",
+                remedy="Remove segments, or the others",
+            )
+        return self
+
+
+class TableReplaceSpec(OperationSpec):
+    replace: Replaced
+    """What is replaced."""
+    source: Source | None = None
+    """The rows that take its place; without it, what is named is dropped. Where the source has no
+    rows, the table has none afterwards."""
+    scope: Scope = Scope.AT_START
+    """`AtStart` removes the rows that the table had when the operation started: rows that came
+    later stay. `AtCommit` removes what is there when it commits."""
+    start_version: Annotated[StrictInt, Field(ge=0)] | None = None
+    """The version that counts as the start, for `AtStart`: the one that the source was computed
+    from. By default, the version at which the locks were granted first."""
+    outside: Outside | None = None
+    """What to do with rows of the source that are not in the intervals and partitions: `Fail`, by
+    default, or `Drop`."""
+    target_file_size: Bytes = 128 * _MIB
+    """Target size of output files."""
+
+    @model_validator(mode="after")
+    @cel(
+        "!has(self.startVersion) || self.scope == 'AtStart'",
+        "startVersion only goes with scope AtStart",
+        field=".startVersion",
+    )
+    @cel(
+        "!has(self.replace.segments) || self.scope == 'AtStart'",
+        "segments only go with scope AtStart",
+        field=".scope",
+    )
+    @cel(
+        "!has(self.outside) || has(self.source)",
+        "outside only goes with a source",
+        field=".outside",
+    )
+    @cel(
+        "!has(self.outside) || !has(self.replace.segments)",
+        "outside does not go with segments",
+        field=".outside",
+    )
+    def _fits(self) -> TableReplaceSpec:
+        segments = self.replace.segments is not None
+        at_commit = self.scope is Scope.AT_COMMIT
+        misfit = (
+            ("startVersion only goes with scope AtStart", "startVersion with scope AtCommit")
+            if at_commit and self.start_version is not None
+            else ("segments only go with scope AtStart", "segments with scope AtCommit")
+            if at_commit and segments
+            else ("outside only goes with a source", "outside without a source")
+            if self.outside is not None and self.source is None
+            else ("outside does not go with segments", "outside with segments")
+            if self.outside is not None and segments
+            else None
+        )
+        if misfit is not None:
+            message, found = misfit
+            raise IncompatibleFields(
+                message,
+                found=found,
+                expected="one of them",
+                remedy=f"Remove {found.split(' ', maxsplit=1)[0]}"
+                if not found.startswith("segments")
+                else "Set scope: AtStart",
+            )
+        return self
+
+
+class TableReplace(Operation):
+    """Replace a part of a table from a source, or drop it, in one commit, while others write."""
+
+    kind_name: ClassVar[str] = "TableReplace"
+    short_name: ClassVar[str] = "trepl"
+    mode: ClassVar[Mode] = Mode.REPLACE
+    columns: ClassVar[Mapping[str, str]] = {"Scope": ".spec.scope"}
+    result_columns: ClassVar[Mapping[str, str]] = {
+        "Replaced": ".status.result.replaced.rows",
+        "Late": ".status.result.replaced.late",
+    }
+    kind: Literal["TableReplace"]
+    spec: TableReplaceSpec
+
+    @property
+    def log_use(self) -> LogUse:
+        return LogUse.NONE
+
+    @classmethod
+    def source_in(cls, spec: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+        return "spec.source", spec.get("source") or {}
+
+    @classmethod
+    def plan_lines(cls, spec: Mapping[str, Any]) -> list[tuple[str, str]]:
+        """What is replaced, and which of its rows."""
+        replaced = spec.get("replace") or {}
+        found = [
+            ", ".join(map(str, replaced.get(name) or ())) for name in ("intervals", "segments")
+        ]
+        found.append(
+            ", ".join(
+                "/".join(f"{column}={value}" for column, value in partition.items())
+                for partition in replaced.get("partitions") or ()
+            )
+        )
+        verb = "replace" if spec.get("source") else "drop"
+        return [
+            (verb, "; ".join(part for part in found if part)),
+            ("scope", str(spec.get("scope") or Scope.AT_START.value)),
+        ]

@@ -25,6 +25,7 @@ from tandem.spec.compaction import (
 )
 from tandem.spec.log_compaction import LogCompaction, LogCompactionSpec
 from tandem.spec.problems import InvalidSpecs
+from tandem.spec.replace import TableReplace, TableReplaceSpec
 from tandem.spec.segment_rewrite import Codec, SegmentRewrite, SegmentRewriteSpec
 from tandem.spec.status import ResourceStatus
 from tandem.spec.table import LakeTable, LakeTableSpec
@@ -65,6 +66,8 @@ __all__ = [
     "TableCompactionSpec",
     "TableIngest",
     "TableIngestSpec",
+    "TableReplace",
+    "TableReplaceSpec",
     "TableUpdate",
     "TableUpdateSpec",
     "require_built",
@@ -76,7 +79,14 @@ StatusObserver = Callable[[AnyResource, ResourceStatus], None]
 
 OPERATIONS.update(
     (model.kind_name, model)
-    for model in (TableIngest, TableCompaction, TableUpdate, SegmentRewrite, LogCompaction)
+    for model in (
+        TableIngest,
+        TableCompaction,
+        TableUpdate,
+        SegmentRewrite,
+        LogCompaction,
+        TableReplace,
+    )
 )
 
 KINDS: Final[Mapping[str, type[AnyResource]]] = ChainMap[str, type[Any]](
@@ -84,7 +94,7 @@ KINDS: Final[Mapping[str, type[AnyResource]]] = ChainMap[str, type[Any]](
 )
 """All kinds by name, `LakeTable` first."""
 
-LATER_KINDS: Final = ("TableReplace", "IndexServer")
+LATER_KINDS: Final = ("IndexServer",)
 """Kinds whose shape is not fixed yet."""
 
 

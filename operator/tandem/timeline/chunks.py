@@ -110,6 +110,12 @@ def parse_chunk(text: str, granularity: Granularity) -> TimeInterval:
     return interval
 
 
+def parse_any_interval(text: str) -> TimeInterval | None:
+    """The interval that a text names, at any grain: as for `parse_chunk`. None if it names none,
+    or an empty one."""
+    return _parse_label(text.strip())
+
+
 def components(intervals: Iterable[TimeInterval]) -> dict[TimeInterval, TimeInterval]:
     """Group intervals that belong together because one of them spans others: each interval → the
     hull of its group. Adjacent chunks stay separate."""

@@ -70,6 +70,10 @@ def expected(kind: str, before: Rows) -> Rows:
             return without(before, k_is(3))
         case "ingest":
             return model.join(before, SOURCE)
+        case "replace":
+            return SOURCE
+        case "drop":
+            return ()
     raise ValueError(kind)
 
 
@@ -141,6 +145,8 @@ class CrashTable:
             "merge": ("TableUpdate", {"merge": self._merge(), "isolation": "Serializable"}),
             "log compaction": ("LogCompaction", {"strategy": "AllBlocks"}),
             "log merge": ("TableCompaction", {"type": "LogMerge"}),
+            "replace": ("TableReplace", {"replace": {"intervals": ["all"]}, "source": source}),
+            "drop": ("TableReplace", {"replace": {"intervals": ["all"]}, "scope": "AtCommit"}),
             "segment rewrite": (
                 "SegmentRewrite",
                 {"segments": self._segments(), "rewrite": {"recompress": {"codec": "gzip"}}},

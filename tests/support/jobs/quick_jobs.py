@@ -30,6 +30,7 @@ from tandem.jobs.formats import (
     JobLayout,
     LogMergeJob,
     MergeJob,
+    ReplaceJob,
     RewriteJob,
     StatementJob,
     StitchJob,
@@ -112,7 +113,7 @@ class QuickJobs:
         job = opened.spec.job
         if isinstance(job, RewriteJob):
             self.rewrite(opened, job)
-        elif isinstance(job, IngestJob):
+        elif isinstance(job, IngestJob | ReplaceJob):
             self.ingest(opened, job)
         elif isinstance(job, StitchJob):
             runs = [stitch.stitch_run(opened.store, opened.spec, n) for n in range(len(job.runs))]
@@ -268,7 +269,7 @@ class QuickJobs:
         )
         self.hook("published")
 
-    def ingest(self, opened: Control, job: IngestJob) -> None:
+    def ingest(self, opened: Control, job: IngestJob | ReplaceJob) -> None:
         spec = opened.spec
         source = pq.read_table(unquote(urlsplit(job.source_location).path))
         outputs = _write(opened, source, job.target_file_size)

@@ -4,6 +4,7 @@
     _tandem/operations/<id>/result.json                     how it ended
     _tandem/operations/<id>/ending.json                     how it is about to end in failure
     _tandem/operations/<id>/source.json                     what a merge reads
+    _tandem/operations/<id>/cutoff.json                     the version that a replace starts from
     _tandem/operations/<id>/attempts/<n>/attempt.json       who claimed the attempt
     _tandem/operations/<id>/attempts/<n>/{plan,job}.json    its frozen plan
     _tandem/operations/<id>/attempts/<n>/ended.json         why it ended without a commit
@@ -57,6 +58,10 @@ def ending(operation_id: str) -> str:
 
 def result(operation_id: str) -> str:
     return f"{operation(operation_id)}/result.json"
+
+
+def cutoff(operation_id: str) -> str:
+    return f"{operation(operation_id)}/cutoff.json"
 
 
 def attempts(operation_id: str) -> str:

@@ -7,6 +7,7 @@ Makes plans, jobs and change sets; never performs an effect and never commits.
     update           `TableUpdate`: update and delete
     merge            `TableUpdate`: merge
     ingest           `TableIngest`
+    replace          `TableReplace`
     upsert           `TableUpdate`: upsert and deleteKeys; `TableIngest` on a merge-on-read table
     log_compaction   `LogCompaction`
     log_merge        `TableCompaction` of type `LogMerge`

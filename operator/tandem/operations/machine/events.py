@@ -85,11 +85,13 @@ class CommitFound:
 
 @dataclass(frozen=True, slots=True)
 class PlanMade:
-    """`superseded`: there is nothing to do since the inputs of an earlier plan are gone."""
+    """`superseded`: there is nothing to do since the inputs of an earlier plan are gone.
+    `without_job`: the commit needs no rows that a job would write."""
 
     plan: Plan
     nothing_to_do: str = ""
     superseded: bool = False
+    without_job: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,8 @@ from tandem.spec.status import PLANNED_ONLY, Phase
 
 def plan_made(state: OperationState, event: PlanMade) -> Transition:
     """Claim an attempt for the plan and take its locks, unless there is nothing to do."""
-    state = replace(state, attempt=replace(state.attempt, plan=event.plan))
+    attempt = replace(state.attempt, plan=event.plan, without_job=event.without_job)
+    state = replace(state, attempt=attempt)
     if state.request.limits.dry_run:
         message = event.nothing_to_do or PLANNED_ONLY
         return end(state, Ending(Phase.SUCCEEDED, Reason.DRY_RUN, message, plan=event.plan))

@@ -61,7 +61,8 @@ class AttemptState:
     `owned`: this session claimed or adopted it; otherwise an earlier session left it. The inputs
     of its `plan` are frozen once it is `persisted`. `last_claimed` is the highest attempt that
     any session claimed, `failures` counts attempts that failed, and `unknown_puts` counts the
-    puts of this attempt's commit whose answer did not arrive.
+    puts of this attempt's commit whose answer did not arrive. `without_job`: its result is there
+    as soon as its plan is.
     """
 
     number: int = 0
@@ -71,6 +72,7 @@ class AttemptState:
     last_claimed: int = 0
     failures: int = 0
     unknown_puts: int = 0
+    without_job: bool = False
 
 
 @dataclass(frozen=True, slots=True)

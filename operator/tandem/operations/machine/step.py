@@ -132,6 +132,8 @@ def _done(state: OperationState, event: EffectDone) -> Transition:
         return do(replace(state, phase=Phase.RUNNING), Point.POLL_JOB, delay_ms=delay_ms)
     if event.point is Point.PERSIST_PLAN:
         state = replace(state, attempt=replace(state.attempt, persisted=True))
+        if state.attempt.without_job:
+            return do(state, Point.READ_RESULT)
     elif event.point is Point.REQUEST_ROUND:
         state = replace(state, job=replace(state.job, awaited_ms=0))
     elif event.point is Point.READ_RESULT:

@@ -140,6 +140,7 @@ def result_of(work: Work, version: int) -> OperationResult:
         segments=change.segments or None,
         blocks_out=change.blocks,
         instants=None if change.blocks is None else (str(version),),
+        replaced=change.replaced,
         reconciled=change.reconciled,
         summary=change.summary or None,
     )

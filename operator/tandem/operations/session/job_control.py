@@ -77,6 +77,11 @@ def persist(work: Work, attempt: int) -> None:
     # Repeated after a lost answer, both are the same bytes.
     work.table.store.put(paths.plan(operation_id, attempt), records.encode(plan))
     work.table.store.put(paths.job(operation_id, attempt), records.encode(job))
+    if not job.job.needs_spark:
+        # The result of a job that has nothing to do, so that any process can go on from here.
+        empty = JobResult(operation_id=operation_id, attempt=attempt)
+        path = paths.round_file(operation_id, attempt, 0, "result.json")
+        records.put_once(work.table.store, path, empty)
     work.plan, work.job = plan, job
 
 

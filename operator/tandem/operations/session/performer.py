@@ -17,7 +17,7 @@ from tandem.errors import (
     TandemError,
 )
 from tandem.locks.model import CommitLease, Granted, LockRequest
-from tandem.operations.attempt import garbage, paths, records
+from tandem.operations.attempt import cutoffs, garbage, paths, records
 from tandem.operations.attempt.records import AttemptRecord, OperationRecord, ResultRecord
 from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import (
@@ -184,7 +184,8 @@ class Performer:
         planned = self.work.planned = self._kind.plan(self.work)
         if planned.prerequisite is not None and not state.request.limits.dry_run:
             return PrerequisiteFound()
-        return PlanMade(planned.summary, planned.nothing_to_do, planned.superseded)
+        without_job = planned.job is not None and not planned.job.needs_spark
+        return PlanMade(planned.summary, planned.nothing_to_do, planned.superseded, without_job)
 
     def _claim_attempt(self, effect: Effect, _state: OperationState) -> Event:
         self._put_identity()
@@ -272,6 +273,11 @@ class Performer:
     # Running
 
     def _persist_plan(self, effect: Effect, _state: OperationState) -> Event:
+        planned = self.work.planned
+        if planned is not None and planned.fixes_cutoff:
+            # After the locks were granted: not before the commit of their last holder.
+            newest = self._table.log.update(self.work.snapshot)
+            cutoffs.fix(self._store, self._id, newest)
         job_control.persist(self.work, effect.attempt)
         return EffectDone(effect.point)
 

@@ -6,7 +6,7 @@ Pure. Must not know what a replace does with a row of an age.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
 
 from pyroaring import BitMap64
@@ -42,6 +42,11 @@ class RowAges:
     cutoff: FileView
     named: frozenset[str] | None = None
     _origins: dict[str, _Origin] = field(default_factory=dict)
+
+    @property
+    def added(self) -> Collection[str]:
+        """The files that the cutoff lacks and that were live since."""
+        return self._origins.keys()
 
     def of(self, path: str, positions: BitMap64) -> Aged:
         """These rows of a file by age."""

@@ -1,4 +1,5 @@
 """The ingest job: reads a source, aligns it with the table's schema, writes it as few new files.
+Also the job of a replace, which checks that the rows are in its scope.
 
 Columns are matched by name. A column that the source lacks becomes null if the table allows it;
 a column that the table lacks, and a value that does not fit its column, are errors: an ingest never
@@ -10,13 +11,14 @@ from __future__ import annotations
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from tandem.jobs.formats import IngestJob
+from tandem.jobs.formats import IngestJob, ReplaceJob
 from tandem.jobs.results import JobProgress, JobResult
 from tandem.spark.runtime.control import Control
 from tandem.spark.runtime.frames import isolated_session, table_schema, write_rows
 from tandem.spark.sources import readers, source_pin
 from tandem.spark.sources.char_types import declared_char_types
 from tandem.spark.sources.options import checked
+from tandem.spark.sources.row_scope import observation, restricted
 from tandem.spark.sources.schema_alignment import align_columns
 
 if TYPE_CHECKING:
@@ -35,12 +37,12 @@ def run(control: Control, spark: SparkSession) -> None:
         SourceUnreadable: a file is damaged. SourceChanged: files changed during the read.
     """
     job = control.spec.job
-    assert isinstance(job, IngestJob)
+    assert isinstance(job, IngestJob | ReplaceJob)
     with isolated_session(spark) as own:
         _ingest(control, own, job)
 
 
-def _ingest(control: Control, spark: SparkSession, job: IngestJob) -> None:
+def _ingest(control: Control, spark: SparkSession, job: IngestJob | ReplaceJob) -> None:
     spec = control.spec
     _report(control, 0, "Reading")
     schema = table_schema(spec.table)
@@ -59,6 +61,10 @@ def _ingest(control: Control, spark: SparkSession, job: IngestJob) -> None:
         for rows in readers.read(control, spark, schema, source=source, places=True)
     ]
     rows = reduce(lambda a, b: a.unionAll(b), found) if found else spark.createDataFrame([], schema)
+    outside = None
+    if isinstance(job, ReplaceJob):
+        outside = observation() if job.drops_outside else None
+        rows = restricted(rows, schema, job.scope, outside)
     answer = write_rows(control, _few(rows), job.target_file_size, 0, new_columns=schema.names)
     if source is not None:
         source_pin.unchanged(control, source)
@@ -69,6 +75,7 @@ def _ingest(control: Control, spark: SparkSession, job: IngestJob) -> None:
             outputs=answer.outputs,
             rows_read=answer.rows,
             rows_written=sum(o.rows for o in answer.outputs),
+            rows_outside=int(outside.get["rows"]) if outside is not None else 0,
         )
     )
     _report(control, 1, "Publishing")

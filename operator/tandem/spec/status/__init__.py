@@ -25,6 +25,7 @@ from tandem.spec.status.operation import (
     Reconciled,
     ReconciledCommit,
     RowsAffected,
+    RowsReplaced,
 )
 from tandem.spec.status.table import (
     LOG_INSTANT,
@@ -63,6 +64,7 @@ __all__ = [
     "ReconciledCommit",
     "ResourceStatus",
     "RowsAffected",
+    "RowsReplaced",
     "StatusModel",
     "TableCleaning",
     "TableLock",

@@ -132,6 +132,19 @@ class Reconciled(StatusModel):
     """The commits that the operation had to reconcile with, oldest first; the last 8."""
 
 
+class RowsReplaced(StatusModel):
+    start_version: int | None = None
+    """The version that counts as its start, with scope `AtStart`: it replaced what was there."""
+    rows: int = 0
+    """Rows that it removed."""
+    late: int | None = None
+    """Rows in its intervals and partitions that stay, since they came after its start."""
+    outside: int | None = None
+    """Rows of the source that it left out (`outside: Drop`)."""
+    empty_chunks: int | None = None
+    """Time chunks of which it removed all files, and to which it wrote no row."""
+
+
 class OperationResult(StatusModel):
     version: int | None = None
     """The Delta version of the commit."""
@@ -158,6 +171,8 @@ class OperationResult(StatusModel):
     instants: tuple[str, ...] | None = None
     """The intervals of instants of the replaced blocks, one for each run: `1-3`; or the instant of
     the appended ones: `4`."""
+    replaced: RowsReplaced | None = None
+    """What a replace removed, and what it left."""
     reconciled: Reconciled | None = None
     """The concurrent commits of other writers, and how they were reconciled with."""
     summary: tuple[str, ...] | None = None

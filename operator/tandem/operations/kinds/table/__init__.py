@@ -9,5 +9,6 @@ Decides nothing about an operation.
     sources             the source of an operation that appends rows
     prerequisite_merge  the log merge that has to end before a statement plans
     segment_numbers     names of new segments
+    row_scope           the rows of files that a replace concerns
     time_column         the table's time column in its files
 """

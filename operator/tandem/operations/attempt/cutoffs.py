@@ -1,0 +1,47 @@
+"""The cutoff of a replace: the version that counts as its start, for all of its attempts (I-54).
+
+With a cutoff that moves at a retry, luck decides whether late rows survive (Druid 15085).
+"""
+
+from __future__ import annotations
+
+from tandem.delta.log.snapshot import Snapshot
+from tandem.errors import ManifestInvalid
+from tandem.jobs.formats import Format
+from tandem.operations.attempt import paths, records
+from tandem.storage.store import Store
+
+
+class CutoffRecord(Format):
+    """cutoff.json: put once, by whichever process was granted the locks first."""
+
+    operation_id: str
+    table_id: str
+    version: int
+
+
+def fix(store: Store, operation_id: str, snapshot: Snapshot) -> None:
+    """Make this version the cutoff, unless there is one. Raises: StorageError."""
+    record = CutoffRecord(
+        operation_id=operation_id, table_id=snapshot.metadata.id, version=snapshot.version
+    )
+    records.put_once(store, paths.cutoff(operation_id), record)
+
+
+def fixed(store: Store, operation_id: str) -> CutoffRecord | None:
+    """The cutoff, None if there is none yet. Raises: ManifestInvalid, StorageError."""
+    return records.load(store, paths.cutoff(operation_id), CutoffRecord, operation_id=operation_id)
+
+
+def require(store: Store, operation_id: str) -> CutoffRecord:
+    """The cutoff of an operation that has a plan. Raises: ManifestInvalid if it is gone."""
+    found = fixed(store, operation_id)
+    if found is None:
+        raise ManifestInvalid(
+            "the record of the start of a replace is gone",
+            resource=paths.cutoff(operation_id),
+            found="no such file",
+            expected="the version that counts as its start",
+            remedy="Find out what else writes to the table's _tandem folder",
+        )
+    return found

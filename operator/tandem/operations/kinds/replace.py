@@ -1,0 +1,349 @@
+"""`TableReplace`: replace intervals, partitions or segments from a source, or drop them.
+
+A job writes the rows of the source; a drop needs none. Which rows are removed is decided at the
+commit, by the rule in `tandem.reconcile.replace`, with the version fixed at the start as cutoff.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from pyroaring import BitMap64
+
+from tandem.delta import protocol
+from tandem.delta.log.snapshot import Snapshot
+from tandem.errors import InvalidSpec, Reason, UnknownSegment, UnsupportedFeature, VersionNotFound
+from tandem.intervals import IntervalSet
+from tandem.jobs.formats import ReplaceJob
+from tandem.locks.model import WHOLE_TABLE
+from tandem.mergelog.state.log_table import MergeLog
+from tandem.operations.attempt import cutoffs
+from tandem.operations.kinds.table.commit_history import CommitHistory
+from tandem.operations.kinds.table.job_files import output_add, require_inside
+from tandem.operations.kinds.table.row_scope import (
+    FilesInScope,
+    ScopedRows,
+    intervals_of,
+    partitions_of,
+    scope_of_job,
+    time_scope,
+)
+from tandem.operations.kinds.table.segment_numbers import new_segment, numbers_at
+from tandem.operations.kinds.table.snapshot_view import SnapshotView, VectorCache
+from tandem.operations.kinds.table.sources import check_source, version_of_source
+from tandem.operations.kinds.table.table_changes import verdict_of_table
+from tandem.operations.machine.events import Verdict
+from tandem.operations.model import ChangeSet, Decision, OutputFileChange, Planned, Work
+from tandem.pruning.scope import Part, TimeScope, Values
+from tandem.reconcile.outcomes import StatementConflict
+from tandem.reconcile.replace import rule
+from tandem.reconcile.replace.ages import RowAges
+from tandem.rowmap.positions import span
+from tandem.spec.replace import Outside, Scope, TableReplace
+from tandem.spec.status import Plan, Reconciled, RowsAffected, RowsReplaced
+from tandem.timeline.segments import output_tags, segments
+
+
+@dataclass(frozen=True, slots=True)
+class _Resolved:
+    """The scope, resolved against a version of the table."""
+
+    intervals: IntervalSet
+    time: TimeScope | None
+    partitions: tuple[Values, ...]
+
+
+class ReplaceKind:
+    """The `Kind` of one TableReplace."""
+
+    def __init__(self, resource: TableReplace) -> None:
+        self._resource = resource
+        self._cache: VectorCache | None = None
+        self._history: CommitHistory | None = None
+        self._ages: tuple[RowAges, int] | None = None  # as of a version
+        self._cutoff = -1
+        self._rows: ScopedRows | None = None
+
+    @property
+    def protocol_kind(self) -> protocol.OperationKind:
+        if self._resource.spec.source is None:
+            return protocol.OperationKind.DELETE
+        return protocol.OperationKind.MERGE  # it removes rows and adds others
+
+    # Planning
+
+    def plan(self, work: Work) -> Planned:
+        spec, snapshot = self._resource.spec, work.snapshot
+        _require_no_log(work, self._resource.id)
+        if spec.source is not None:
+            check_source(work, spec.source, resource=self._resource.id, field="spec.source")
+        self._check_start(work)
+        scope = self._resolve(work, snapshot)
+        parts = self._parts(snapshot, scope)
+        adds = snapshot.files_by_path(list(parts))
+        require_inside(work.table, adds.values())
+        whole = sum(part is Part.ALL for part in parts.values())
+        read = [adds[path] for path, part in parts.items() if part is Part.SOME]
+        summary = Plan(
+            read_version=snapshot.version,
+            inputs=len(read),
+            input_bytes=sum(add.size for add in read),
+            outputs=(new_segment(snapshot, work.now_ms).name,) if spec.source else None,
+            steps=(
+                f"{whole:,} files are removed whole",
+                f"{len(read):,} files hold other rows, too, or may: their times are read",
+            ),
+            locks=("Replace in the table",),
+        )
+        if spec.source is None and not parts:
+            nothing = "no file can hold a row of the intervals, partitions or segments"
+            return Planned(summary, None, (), nothing_to_do=nothing)
+        job = ReplaceJob(
+            target_file_size=spec.target_file_size,
+            scope=scope_of_job(
+                self._time_name(work), scope.intervals, spec.replace.partitions or ()
+            ),
+            drops_outside=spec.outside is Outside.DROP,
+        )
+        if spec.source is not None:
+            job = job.model_copy(
+                update={
+                    "source_format": spec.source.format.value,
+                    "source_location": spec.source.location,
+                    "source_options": dict(spec.source.options),
+                    "source_version": version_of_source(work, spec.source),
+                }
+            )
+        fixes = spec.scope is Scope.AT_START and spec.start_version is None
+        return Planned(summary, job, (WHOLE_TABLE,), fixes_cutoff=fixes)
+
+    def plan_of_adopted(self, work: Work) -> Planned:
+        return Planned(work.frozen[0].summary, None, (WHOLE_TABLE,))
+
+    def _check_start(self, work: Work) -> None:
+        wanted, latest = self._resource.spec.start_version, work.snapshot.version
+        if wanted is None:
+            return
+        problem = f"the latest version is {latest}" if wanted > latest else ""
+        if not problem:
+            try:
+                work.table.log.snapshot(wanted)
+            except VersionNotFound as error:
+                problem = str(error)
+        if problem:
+            raise InvalidSpec(
+                "the table has no such version",
+                resource=self._resource.id,
+                field="spec.startVersion",
+                found=f"{wanted}: {problem}",
+                expected="a version that the log still has",
+                remedy="Set the version that the source was computed from, or remove startVersion",
+            )
+
+    def _resolve(self, work: Work, snapshot: Snapshot) -> _Resolved:
+        """Raises: InvalidSpec, UnknownSegment."""
+        wanted, name = self._resource.spec.replace, self._resource.id
+        intervals = intervals_of(wanted.intervals or ("all",), resource=name)
+        time = time_scope(work.table.spec, snapshot, intervals, resource=name)
+        partitions = partitions_of(wanted.partitions or (), snapshot, resource=name)
+        return _Resolved(intervals, time, partitions)
+
+    def _time_name(self, work: Work) -> str:
+        lake = work.table.spec
+        if lake is None or lake.spec.time is None:
+            return ""
+        return lake.spec.time.column
+
+    def _parts(self, snapshot: Snapshot, scope: _Resolved) -> Mapping[str, Part]:
+        named = self._resource.spec.replace.segments
+        if named is not None:
+            return dict.fromkeys(sorted(self._named(snapshot)), Part.ALL)
+        return FilesInScope(snapshot, scope.time, scope.partitions).parts
+
+    def _named(self, snapshot: Snapshot) -> frozenset[str]:
+        """The files of the named segments. Raises: UnknownSegment if one of them has none."""
+        wanted = self._resource.spec.replace.segments
+        assert wanted is not None
+        live = segments(snapshot.files)
+        missing = sorted(set(wanted) - live.among(set(wanted)))
+        if missing:
+            raise UnknownSegment(
+                f"there is no such segment at version {snapshot.version}",
+                resource=self._resource.id,
+                field="spec.replace.segments",
+                found=", ".join(missing),
+                expected="names of live segments, as `tandem table segments` shows them",
+                remedy="A compaction may have merged it: name the segment that it became, or "
+                "replace its interval",
+            )
+        return live.where(live.named(set(wanted))).files.paths
+
+    # Reconciling
+
+    def load(self, work: Work, round_: int) -> None:
+        """Does nothing: the result consists of its files alone."""
+
+    def decide(self, work: Work) -> Decision:
+        snapshot = work.snapshot
+        refusal = verdict_of_table(work, self.protocol_kind, needs_vectors=False)
+        if refusal is not None:
+            return refusal
+        _require_no_log(work, self._resource.id)
+        history = self._begin(work)
+        latest = history.remember(snapshot)
+        scope = self._resolve(work, snapshot)
+        at_start = self._resource.spec.scope is Scope.AT_START
+        ages = None
+        if at_start:
+            found = self._ages_at(work, history)
+            if isinstance(found, Decision):
+                return found
+            ages = found
+        parts = self._candidates(snapshot, scope, ages)
+        vectors = protocol.writes_deletion_vectors(snapshot.protocol, snapshot.metadata)
+        rows_of = self._rows_in(latest, parts)
+        outcome = rule.decide(
+            self._resource.spec.scope, parts, latest, rows_of, ages, deletion_vectors=vectors
+        )
+        if isinstance(outcome, rule.ReadFiles):
+            latest.prefetch(outcome.paths)
+            adds = [add for path in outcome.paths if (add := latest.add(path)) is not None]
+            self._scoped(work, scope).read(snapshot, adds)
+            outcome = rule.decide(
+                self._resource.spec.scope, parts, latest, rows_of, ages, deletion_vectors=vectors
+            )
+        if isinstance(outcome, StatementConflict):
+            return Decision(Verdict.CONFLICT, outcome.why, outcome.reason, payload=outcome)
+        assert isinstance(outcome, rule.Removal)
+        return Decision(Verdict.COMMIT, payload=outcome)
+
+    def _begin(self, work: Work) -> CommitHistory:
+        if self._history is None:
+            self._cache = VectorCache(work.table.store)
+            self._history = CommitHistory(work.table.log, self._cache, work.snapshot.metadata.id)
+        return self._history
+
+    def _scoped(self, work: Work, scope: _Resolved) -> ScopedRows:
+        if self._rows is None:
+            self._rows = ScopedRows(work.table.store, self._time_name(work), scope.time)
+        return self._rows
+
+    def _rows_in(
+        self, latest: SnapshotView, parts: Mapping[str, Part]
+    ) -> Callable[[str], BitMap64 | None]:
+        def rows(path: str) -> BitMap64 | None:
+            if parts[path] is Part.ALL:
+                state = latest.get(path)
+                return BitMap64() if state is None else span(0, state.rows)
+            return None if self._rows is None else self._rows.known(path)
+
+        return rows
+
+    def _candidates(
+        self, snapshot: Snapshot, scope: _Resolved, ages: RowAges | None
+    ) -> Mapping[str, Part]:
+        """The files that may hold rows in scope. Of named segments these are the files that had
+        them at the cutoff, and all that were added since."""
+        if ages is None or ages.named is None:
+            return FilesInScope(snapshot, scope.time, scope.partitions).parts
+        return dict.fromkeys((*ages.named, *ages.added), Part.ALL)
+
+    def _ages_at(self, work: Work, history: CommitHistory) -> RowAges | Decision:
+        spec, snapshot = self._resource.spec, work.snapshot
+        if self._ages is None:
+            self._cutoff = (
+                spec.start_version
+                if spec.start_version is not None
+                else cutoffs.require(work.table.store, work.identity.operation_id).version
+            )
+            cutoff = history.view(self._cutoff)
+            if cutoff is None:
+                why = f"version {self._cutoff}, its start, can no longer be read"
+                return Decision(Verdict.CONFLICT, why)
+            named = None
+            if spec.replace.segments is not None:
+                try:
+                    named = self._named(cutoff.snapshot)
+                except UnknownSegment as error:
+                    return Decision(Verdict.CONFLICT, str(error), Reason.UNKNOWN_SEGMENT)
+            self._ages = RowAges(cutoff, named), self._cutoff
+        ages, known = self._ages
+        if known < snapshot.version:
+            commits = history.since(self._cutoff, snapshot)
+            new = [commit for commit in commits if commit.version > known]
+            ages = ages.after(new, history.view, history.row_maps)
+            self._ages = ages, snapshot.version
+            history.forget({self._cutoff, snapshot.version})
+        return ages
+
+    # Committing
+
+    def change(self, work: Work) -> ChangeSet:
+        plan, _ = work.frozen
+        spec, snapshot, result = self._resource.spec, work.snapshot, work.results[0]
+        assert work.decision is not None
+        removal = work.decision.payload
+        assert isinstance(removal, rule.Removal)
+        assert self._history is not None
+        latest = self._history.remember(snapshot)
+        latest.prefetch(removal.deletes)
+        removes, marked = [], []
+        for path, found in removal.deletes.items():
+            add = latest.add(path)
+            assert add is not None
+            if found.is_whole:
+                removes.append(add)
+            else:
+                marked.append(OutputFileChange(add, found.rows, found.dead))
+        segment = new_segment(snapshot, work.now_ms)
+        tags = output_tags(segment.name, segment.sequence)
+        outputs = tuple(
+            OutputFileChange(output_add(o, tags, data_change=True), o.rows) for o in result.outputs
+        )
+        at_start = spec.scope is Scope.AT_START
+        return ChangeSet(
+            operation="DELETE" if spec.source is None else "WRITE",
+            parameters=self._parameters(),
+            outputs=outputs,
+            removes=tuple(removes),
+            marked=tuple(marked),
+            isolation="Serializable",
+            segments=(segment.name,) if outputs else (),
+            numbers=segment.numbers if outputs else numbers_at(snapshot),
+            rows=RowsAffected(deleted=removal.rows, inserted=result.rows_written),
+            replaced=RowsReplaced(
+                start_version=self._cutoff if at_start else None,
+                rows=removal.rows,
+                late=removal.late if at_start else None,
+                outside=result.rows_outside if spec.outside is Outside.DROP else None,
+            ),
+            reconciled=Reconciled(
+                commits_seen=max(0, snapshot.version - plan.read_version),
+                rounds=work.rounds,
+            ),
+        )
+
+    def _parameters(self) -> dict[str, str]:
+        """As the log names it: the scope, as a predicate that people read."""
+        wanted = self._resource.spec.replace
+        text = json.dumps(
+            wanted.model_dump(by_alias=True, exclude_none=True), ensure_ascii=False, default=list
+        )
+        if self._resource.spec.source is None:
+            return {"predicate": json.dumps([text], ensure_ascii=False)}
+        return {"mode": "Overwrite", "predicate": text, "partitionBy": "[]"}
+
+
+def _require_no_log(work: Work, resource: str) -> None:
+    """Raises: UnsupportedFeature on a merge-on-read table."""
+    if MergeLog(work.table.log).exists():
+        raise UnsupportedFeature(
+            "a merge-on-read table cannot be replaced in part yet",
+            resource=resource,
+            field="spec.tableRef",
+            found="a table with a log of blocks",
+            expected="a table without mergeOnRead",
+            remedy="Use TableUpdate with delete and upsert",
+        )

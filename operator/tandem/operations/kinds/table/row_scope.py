@@ -1,0 +1,196 @@
+"""The rows of a table's files that are in the scope of a replace.
+
+Statistics and partition values decide most files; of the others the times are read, once: a file
+never changes. Must not know what becomes of these rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyroaring import BitMap64
+
+from tandem.delta.actions import AddFile
+from tandem.delta.datafiles.reader import DataFileReader, TableFormat
+from tandem.delta.log.snapshot import Snapshot
+from tandem.delta.partition_text import to_scalar
+from tandem.delta.schema import PrimitiveType
+from tandem.errors import CorruptLog, InvalidSpec
+from tandem.intervals import ALWAYS, IntervalSet, TimeInterval
+from tandem.jobs.formats import RowScope
+from tandem.operations.kinds.table.time_column import time_column
+from tandem.pruning.scope import Part, TimeScope, Values, parts_in_scope
+from tandem.spec.table import LakeTable
+from tandem.storage.store import Store
+from tandem.timeline.chunks import parse_any_interval
+
+_DAY_MS = 86_400_000
+
+
+class FilesInScope:
+    """The files of a version that have rows in scope, or may have some.
+
+    Attributes:
+        parts: logged path → how much of it is; files without such rows are left out.
+    """
+
+    def __init__(self, snapshot: Snapshot, time: TimeScope | None, partitions: Sequence[Values]):
+        files = snapshot.files
+        found = parts_in_scope(files, time, partitions)
+        chosen = np.flatnonzero(found)
+        paths = files["path"].take(pa.array(chosen)).to_pylist()
+        self.parts: Mapping[str, Part] = dict(
+            zip(paths, map(Part, found[chosen].tolist()), strict=True)
+        )
+
+    def paths(self, part: Part) -> list[str]:
+        return [path for path, found in self.parts.items() if found is part]
+
+
+class ScopedRows:
+    """Reads which rows of files are in scope. Not thread-safe."""
+
+    def __init__(self, store: Store, time_name: str, time: TimeScope | None) -> None:
+        self._store = store
+        self._time_name, self._time = time_name, time
+        self._rows: dict[str, BitMap64] = {}
+
+    def known(self, path: str) -> BitMap64 | None:
+        return self._rows.get(path)
+
+    def read(self, snapshot: Snapshot, adds: Iterable[AddFile]) -> None:
+        """Read the times of these files. Raises: DataFileMissing, StorageError."""
+        assert self._time is not None
+        table = TableFormat(
+            snapshot.schema, tuple(snapshot.partition_columns), snapshot.configuration
+        )
+        for add in adds:
+            if add.logged_path not in self._rows:
+                self._rows[add.logged_path] = self._read(table, add, self._time.intervals)
+
+    def _read(self, table: TableFormat, add: AddFile, intervals: IntervalSet) -> BitMap64:
+        found = BitMap64()
+        start = 0
+        with DataFileReader(
+            self._store,
+            add.path,
+            table,
+            partition_values=add.partition_values,
+            columns=[self._time_name],
+        ) as reader:
+            for batch in reader.batches():
+                chosen = np.flatnonzero(_in(batch.column(0), intervals))
+                found |= BitMap64((chosen + start).astype(np.uint64))
+                start += batch.num_rows
+        return found
+
+
+def _in(times: pa.Array, intervals: IntervalSet) -> npt.NDArray[np.bool_]:
+    """Which of the times lie in one of the intervals; a row without one lies in none."""
+    known = np.asarray(pc.is_valid(times))
+    micros = _micros(times)
+    starts = np.array([piece.start_ms for piece in intervals], np.int64)
+    ends = np.array([piece.end_ms for piece in intervals], np.int64)
+    moments = micros // 1_000
+    before = np.searchsorted(starts, moments, "right") - 1
+    return known & (before >= 0) & (moments < ends[before])
+
+
+def _micros(times: pa.Array) -> npt.NDArray[np.int64]:
+    if pa.types.is_date(times.type):
+        days = np.asarray(pc.fill_null(times.cast(pa.int32()), 0), np.int64)
+        return days * (_DAY_MS * 1_000)
+    micros = times.cast(pa.timestamp("us", tz=times.type.tz), safe=False)
+    return np.asarray(pc.fill_null(micros.cast(pa.int64()), 0))
+
+
+def intervals_of(texts: Sequence[str], *, resource: str) -> IntervalSet:
+    """The intervals that a spec names. Raises: InvalidSpec."""
+    found: list[TimeInterval] = []
+    for at, text in enumerate(texts):
+        interval = parse_any_interval(text)
+        if interval is None:
+            raise InvalidSpec(
+                "this is not an interval of time",
+                resource=resource,
+                field=f"spec.replace.intervals[{at}]",
+                found=text,
+                expected="2013, 2013-Q1, 2013-04, 2013-W05, 2013-04-01, 2013-04-01T05, all, or "
+                "start/end with the end after the start, both in the years 1 to 9999",
+                remedy="Write start/end as in 2013-03-02/2013-03-05T06:00:00Z",
+            )
+        found.append(interval)
+    return IntervalSet(found)
+
+
+def time_scope(
+    lake: LakeTable | None, snapshot: Snapshot, intervals: IntervalSet, *, resource: str
+) -> TimeScope | None:
+    """Where the times of rows are; None if the intervals are `all`. Raises: InvalidSpec."""
+    if ALWAYS in intervals.pieces:
+        return None
+    column = time_column(lake, snapshot)
+    if column is None:
+        raise InvalidSpec(
+            "intervals need the table's time column",
+            resource=resource,
+            field="spec.replace.intervals",
+            found=str(intervals),
+            expected="a LakeTable with spec.time",
+            remedy="Set spec.time of the LakeTable, or replace partitions or segments",
+        )
+    return TimeScope(intervals, column.path, column.type, column.partition)
+
+
+def partitions_of(
+    wanted: Sequence[Mapping[str, str]], snapshot: Snapshot, *, resource: str
+) -> tuple[Values, ...]:
+    """The partitions that a spec names, by physical name of their columns. Raises: InvalidSpec."""
+    names = {name.lower(): name for name in snapshot.partition_columns}
+    found: list[Values] = []
+    for at, partition in enumerate(wanted):
+        values: dict[str, tuple[PrimitiveType, str | None]] = {}
+        for column, text in partition.items():
+            field = f"spec.replace.partitions[{at}].{column}"
+            name = names.get(column.lower())
+            if name is None:
+                raise InvalidSpec(
+                    "the table is not partitioned by this column",
+                    resource=resource,
+                    field=field,
+                    found=column,
+                    expected=", ".join(snapshot.partition_columns) or "a partitioned table",
+                    remedy="Name partition columns; replace intervals by the time column",
+                )
+            of_table = snapshot.schema[name]
+            assert isinstance(of_table.type, PrimitiveType)
+            try:
+                to_scalar(text, of_table.type)
+            except CorruptLog:
+                raise InvalidSpec(
+                    "the value has not the type of the partition column",
+                    resource=resource,
+                    field=field,
+                    found=text,
+                    expected=f"a value of type {of_table.type.name}",
+                    remedy="Write the value as the log of the table does",
+                ) from None
+            values[of_table.physical_name] = (of_table.type, text)
+        found.append(values)
+    return tuple(found)
+
+
+def scope_of_job(
+    time_name: str, intervals: IntervalSet, partitions: Sequence[Mapping[str, str]]
+) -> RowScope:
+    """The scope as a job checks it on the rows of a source."""
+    pieces = () if ALWAYS in intervals.pieces else intervals.pieces
+    return RowScope(
+        time_column=time_name if pieces else "",
+        intervals=tuple((piece.start_ms, piece.end_ms) for piece in pieces),
+        partitions=tuple(dict(partition) for partition in partitions),
+    )

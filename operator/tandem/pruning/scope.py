@@ -1,0 +1,126 @@
+"""Which files have rows in some intervals and partitions: all of their rows, none, or perhaps some.
+
+Strict: a file counts as a whole only if it is known that each row has a time, and that each time
+lies in the intervals. Statistics cut times to milliseconds, so a file's last time lies before the
+millisecond that follows its greatest one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tandem.delta import stats as stats_
+from tandem.delta.partition_text import to_scalar
+from tandem.delta.schema import PrimitiveType
+from tandem.distinct import BoolArray
+from tandem.errors import CorruptLog
+from tandem.intervals import ALWAYS, IntervalSet
+from tandem.pruning.partitions import partition_codes
+from tandem.pruning.times import time_bounds
+
+Values = Mapping[str, tuple[PrimitiveType, str | None]]
+"""A partition: physical name of a column → its type, and the value as text."""
+
+
+class Part(IntEnum):
+    """How many rows of a file are in scope."""
+
+    NONE = 0
+    SOME = 1
+    """Perhaps none or all: its times have to be read."""
+    ALL = 2
+
+
+@dataclass(frozen=True, slots=True)
+class TimeScope:
+    """Intervals of a column: `path`, `type` and `partition` as in `times.time_bounds`."""
+
+    intervals: IntervalSet
+    path: tuple[str, ...]
+    type: str
+    partition: bool = False
+
+
+def parts_in_scope(
+    files: pa.Table, time: TimeScope | None, partitions: Sequence[Values] = ()
+) -> npt.NDArray[np.int8]:
+    """A `Part` for each row of `files` (as `Snapshot.files`).
+
+    Args:
+        time: None for any time, and for none.
+        partitions: rows of one of them; empty for all.
+    """
+    found = np.full(files.num_rows, Part.ALL, np.int8)
+    if partitions:
+        found[~_of_partitions(files, partitions)] = Part.NONE
+    if time is not None and ALWAYS not in time.intervals.pieces:
+        found = np.minimum(found, _of_times(files, time))
+    return found
+
+
+def _of_partitions(files: pa.Table, partitions: Sequence[Values]) -> BoolArray:
+    found = np.zeros(files.num_rows, bool)
+    for partition in partitions:
+        all_of_it = np.ones(files.num_rows, bool)
+        for column, (type_, text) in partition.items():
+            wanted = to_scalar(text, type_)
+            codes, texts = partition_codes(files["partition_values"], column)
+            same = [_is(each, type_, wanted) for each in texts]
+            # Code -1, of files without the value, is the null at the end.
+            all_of_it &= np.array([*same, not wanted.is_valid])[codes]
+        found |= all_of_it
+    return found
+
+
+def _is(text: str | None, type_: PrimitiveType, wanted: pa.Scalar) -> bool:
+    try:
+        value = to_scalar(text, type_)
+    except (CorruptLog, ValueError, OverflowError):
+        return False
+    if value.is_valid != wanted.is_valid:
+        return False
+    return not value.is_valid or bool(value.equals(wanted))
+
+
+def _of_times(files: pa.Table, time: TimeScope) -> npt.NDArray[np.int8]:
+    low, high = time_bounds(files, time.path, time.type, partition=time.partition)
+    known = np.asarray(pc.and_(pc.is_valid(low), pc.is_valid(high)))
+    first = np.asarray(pc.fill_null(low, 0)) // 1_000
+    end = np.asarray(pc.fill_null(high, 0)) // 1_000 + 1
+    starts = np.array([piece.start_ms for piece in time.intervals], np.int64)
+    ends = np.array([piece.end_ms for piece in time.intervals], np.int64)
+    if not len(starts):
+        return np.full(files.num_rows, Part.NONE, np.int8)
+    # The last piece that starts no later, and the first one that ends later.
+    before = np.searchsorted(starts, first, "right") - 1
+    covered = (before >= 0) & (end <= ends[before])
+    after = np.searchsorted(ends, first, "right")
+    meets = (after < len(starts)) & (starts[np.minimum(after, len(starts) - 1)] < end)
+    found = np.full(files.num_rows, Part.SOME, np.int8)
+    found[known & ~meets] = Part.NONE
+    found[known & covered & _without_null(files, time)] = Part.ALL
+    if time.partition:
+        # A row without a time is in no interval.
+        codes, texts = partition_codes(files["partition_values"], time.path[0])
+        empty = np.array([*(not text for text in texts), True])[codes]
+        found[empty] = Part.NONE
+    return found
+
+
+def _without_null(files: pa.Table, time: TimeScope) -> BoolArray:
+    if time.partition:
+        return np.ones(files.num_rows, bool)
+    field = pa.field(time.path[-1], pa.int64())
+    for part in reversed(time.path[:-1]):
+        field = pa.field(part, pa.struct([field]))
+    found = stats_.read(files["stats"], pa.schema([("nullCount", pa.struct([field]))]))
+    # By index: Arrow parses a name that begins with a dot as a path.
+    nulls = pc.struct_field(found["nullCount"].combine_chunks(), [0] * len(time.path))
+    return np.asarray(pc.fill_null(pc.equal(nulls, 0), False)).astype(bool)
