@@ -1,4 +1,5 @@
-"""Segments of a table as a pure function of its log: names, order, lineage, time chunks.
+"""Segments of a table as a pure function of its log: names, order, lineage, time chunks, and what
+is visible when.
 
 No I/O and no clock: everything here works on Delta actions that were read elsewhere.
 
@@ -12,4 +13,5 @@ No I/O and no clock: everything here works on Delta actions that were read elsew
     chunks          time chunks
     history         segments that are no longer live
     live_tags       tags of live files, in columns
+    index           what is visible when, kept from commit to commit
 """
