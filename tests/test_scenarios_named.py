@@ -37,6 +37,9 @@ ON_LOGS = (
 )
 """Asked for on logs of blocks; their automation is pure."""
 
+ON_TIMELINES = ("D41", "D42", *(f"D{number}" for number in range(48, 55)), "D58", "D59")
+"""Asked for as pure functions of versions, time and loaded parts."""
+
 IN_A_CLUSTER = (
     *("C1a", "C1b", "C2", "C3", "C10", "C14", "D11", "D12", "D15", "D16", "D17", "D18"),
     *("Z1", "Z6", "Z7", "Z12", "A1", "A2", "A3", "A4", "A5"),
@@ -100,6 +103,13 @@ def test_scenario_is_tested_as_a_pure_function(scenario: str) -> None:
 @pytest.mark.parametrize("scenario", ["C11", "C11b", "C12", "C12b", "C13", "C14", "Z16"])
 def test_scenario_of_planning_is_tested_as_a_pure_function(scenario: str) -> None:
     assert _named("planning").get(scenario) or _named("timeline").get(scenario)
+
+
+@pytest.mark.parametrize("scenario", ON_TIMELINES)
+def test_scenario_of_timelines_is_tested_as_a_pure_function(scenario: str) -> None:
+    assert _named("timeline").get(scenario), (
+        f"no test of tests/timeline begins with test_{scenario}_"
+    )
 
 
 @pytest.mark.parametrize("row", FOREIGN)

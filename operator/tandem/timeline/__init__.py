@@ -14,4 +14,6 @@ No I/O and no clock: everything here works on Delta actions that were read elsew
     history         segments that are no longer live
     live_tags       tags of live files, in columns
     index           what is visible when, kept from commit to commit
+    changes         versions as change sets, and the working sets that follow
+    masks           the moments of a file that a deletion vector hides whole
 """
