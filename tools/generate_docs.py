@@ -98,8 +98,9 @@ def commands() -> str:
         "A `LakeTable` comes before\nthe resources that refer to it.\n"
     )
     runner = CliRunner()
-    names = ["", "run", "plan", "scan", "table segments", "table show", "history", "locks", "clean"]
-    names += ["log show", "log resolve", "dev"]
+    names = ["", "run", "plan", "scan", "table segments", "table show", "history", "timeline"]
+    names += ["locks", "clean", "log show", "log resolve", "dev"]
+    examples = {"log show": "merge-on-read.md", "timeline": "timeline.md"}
     for name in names:
         result = runner.invoke(
             app,
@@ -110,14 +111,14 @@ def commands() -> str:
         assert result.exit_code == 0, result.output
         body = "\n".join(line.rstrip() for line in result.output.strip().splitlines())
         text += f"\n## `{f'tandem {name}'.strip()}`\n\n```text\n{body}\n```\n"
-        if name == "log show":
-            text += f"\n{_example(name)}\n"
+        if name in examples:
+            text += f"\n{_example(name, examples[name])}\n"
     return text
 
 
-def _example(command: str) -> str:
-    """The output of a command that the page on merge-on-read tables shows."""
-    page = (ROOT / "docs" / "merge-on-read.md").read_text()
+def _example(command: str, file: str) -> str:
+    """The first output of a command that a page shows."""
+    page = (ROOT / "docs" / file).read_text()
     start = page.index(f"```console\n$ .venv/bin/tandem {command}")
     return page[start : page.index("```", start + 3) + 3]
 

@@ -8,6 +8,7 @@ inside the functions that need them, so that `tandem --help` starts quickly.
     commands         package: one module for each command
     history          package: `tandem history`
     kubectl          package: `kubectl tandem`
+    timeline         package: `tandem timeline`
     engine           imports the engine on demand
     errors           exit codes and error messages
     logs             log lines on standard error

@@ -301,6 +301,67 @@ def history(
 
 
 @app.command()
+def timeline(
+    table: TableArgument,
+    files: OptionalFilenames = None,
+    output: OutputOption = Output.TABLE,
+    version: Version = None,
+    first: Annotated[
+        str | None,
+        typer.Option("--from", metavar="TIME", help="Only what is at or after this time, in UTC."),
+    ] = None,
+    before: Annotated[
+        str | None,
+        typer.Option("--to", metavar="TIME", help="Only what is before this time, in UTC."),
+    ] = None,
+    time_column: Annotated[
+        str | None,
+        typer.Option(
+            "--time-column", metavar="NAME", help="Time column; by default that of the LakeTable."
+        ),
+    ] = None,
+    granularity: Annotated[
+        str | None,
+        typer.Option(
+            "--granularity",
+            metavar="NAME",
+            help="Hour, Day, Week, Month, Quarter, Year or All; by default that of the LakeTable, "
+            "or Day.",
+        ),
+    ] = None,
+    changes: Annotated[
+        bool,
+        typer.Option(
+            "--changes", help="Print versions: what each took and added, and its segments."
+        ),
+    ] = False,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            "--limit",
+            min=1,
+            help="Maximum number of commits that are read for --changes and for hidden segments; "
+            "20 by default.",
+        ),
+    ] = None,
+    options: StoreOptions = None,
+) -> None:
+    """Draw which segments a table shows when, newest first, and the holes.
+
+    A line is a segment, a column a time chunk: - visible; x hidden, since its files were removed;
+    n masked, since all its rows there were deleted. Without a time column there is one chunk.
+
+    With --changes: v44: (-0.1[2013-03-02/2013-03-05) +12) [0.1, 12] is a version that masked three
+    days of segment 0.1 and added segment 12. A reader of it sees both.
+    """
+    with opened(table, files, options) as target:
+        from tandem.cli.timeline import command
+
+        asked = command.TimelineOptions(version, first, before, time_column, granularity, limit)
+        raise typer.Exit(command.timeline(target, asked, changes=changes, output=output))
+
+
+@app.command()
 def locks(
     table: TableArgument,
     files: OptionalFilenames = None,

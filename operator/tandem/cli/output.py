@@ -84,6 +84,14 @@ def print_table(table: Table | Group) -> None:
     console.print(table)
 
 
+def terminal_width() -> int:
+    """Characters of a line of standard output, if that is a terminal; else `PIPE_WIDTH`."""
+    from rich.console import Console
+
+    console = Console(file=sys.stdout)
+    return console.width if console.is_terminal else PIPE_WIDTH
+
+
 NEVER_BROKEN = 14
 """Names in a table's first column of at most so many characters stay on one line: a segment's
 name has 14."""

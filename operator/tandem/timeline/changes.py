@@ -164,7 +164,33 @@ def live_files(files: pa.Table, time: TimeColumn | None = None) -> dict[str, Liv
         files: as `Snapshot.files`.
         time: the table's time column; without one, each file may have rows of any time.
     """
-    return {path: file for path, file in _files(files, time).items() if not file.hidden}
+    return {path: file for path, file in read_files(files, time).items() if not file.hidden}
+
+
+def read_files(files: pa.Table, time: TimeColumn | None = None) -> dict[str, LiveFile]:
+    """As `live_files`, with files of which nothing is visible; in the order of segments."""
+    found = segments(files, time).files
+    columns = found.columns
+    sets = [_ALWAYS if each is None else IntervalSet([each]) for each in columns.intervals]
+    hints = columns.tags(TAG_MASKED).to_pylist()
+    names = columns.names.take(columns.segments).to_pylist()
+    return {
+        path: LiveFile(
+            covers=sets[code],
+            masked=Mask(parse_masked(hint, deleted) if hint else _NOTHING, deleted),
+            rows=rows,
+            segment=name,
+        )
+        for path, code, hint, deleted, rows, name in zip(
+            columns.paths,
+            columns.codes,
+            hints,
+            columns.deletions,
+            columns.rows,
+            names,
+            strict=True,
+        )
+    }
 
 
 def change_of(commit: Commit, time: TimeColumn | None = None) -> ChangeSet:
@@ -173,7 +199,7 @@ def change_of(commit: Commit, time: TimeColumn | None = None) -> ChangeSet:
     A file that is removed and added again with more deleted rows is masked; with other ones (a
     restore), it is added.
     """
-    adds = _files(files_.from_adds(commit.adds), time)
+    adds = read_files(files_.from_adds(commit.adds), time)
     removes = {gone.logged_path: gone.deletion_vector for gone in commit.removes}
     masks: dict[str, Mask] = {}
     for path in adds.keys() & removes.keys():
@@ -196,27 +222,3 @@ def _apply(live: dict[str, LiveFile], change: ChangeSet) -> None:
     for name in change.adds.keys() | change.masks.keys():
         if name in live and live[name].hidden:
             del live[name]
-
-
-def _files(files: pa.Table, time: TimeColumn | None) -> dict[str, LiveFile]:
-    found = segments(files, time).files
-    columns = found.columns
-    sets = [_ALWAYS if each is None else IntervalSet([each]) for each in columns.intervals]
-    hints = columns.tags(TAG_MASKED).to_pylist()
-    return {
-        path: LiveFile(
-            covers=sets[code],
-            masked=Mask(parse_masked(hint, deleted) if hint else _NOTHING, deleted),
-            rows=rows,
-            segment=columns.names[segment],
-        )
-        for path, code, hint, deleted, rows, segment in zip(
-            columns.paths,
-            columns.codes,
-            hints,
-            columns.deletions,
-            columns.rows,
-            columns.segments.tolist(),
-            strict=True,
-        )
-    }

@@ -77,6 +77,16 @@ def parse_interval(text: str) -> TimeInterval | None:
     return TimeInterval(_ms(low), _ms(high))
 
 
+def parse_moment(text: str) -> int | None:
+    """The moment, in Unix milliseconds, that a date, a time or the label of a chunk begins with;
+    None if it is none of these."""
+    chunk = None if "/" in text else _parse_label(text)
+    if chunk is not None and chunk != ALWAYS:
+        return chunk.start_ms
+    moment = _moment(text)
+    return None if moment is None else _ms(moment)
+
+
 _LABELS = (
     (re.compile(r"\d{4}"), Granularity.YEAR, "{}-01-01"),
     (re.compile(r"\d{4}-\d{2}"), Granularity.MONTH, "{}-01"),

@@ -1,0 +1,272 @@
+"""`tandem timeline`: reads the log, and prints a picture, versions, or JSON."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from tandem.cli.errors import Exit, say
+from tandem.cli.output import Output, print_data, terminal_width, write
+from tandem.errors import InvalidSpec
+from tandem.intervals import ALWAYS, TimeInterval
+
+if TYPE_CHECKING:
+    from tandem.cli.commands.tables import Target
+    from tandem.cli.timeline.model import Picture, SegmentChange, VersionLine
+    from tandem.delta.log.delta_log import DeltaLog
+    from tandem.delta.log.snapshot import Snapshot
+    from tandem.spec.table import Granularity
+    from tandem.timeline.changes import ChangeSet, LiveFile
+    from tandem.timeline.chunks import TimeColumn
+
+COMMITS = 20
+"""How many of the last commits are read by default."""
+MOST_HOLES = 8
+"""Holes that are named below a picture."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineOptions:
+    """The options, as typed."""
+
+    version: int | None = None
+    first: str | None = None
+    before: str | None = None
+    time_column: str | None = None
+    granularity: str | None = None
+    limit: int | None = None
+
+
+def timeline(table: Target, options: TimelineOptions, *, changes: bool, output: Output) -> Exit:
+    """Print what a version shows, or how versions came about.
+
+    Raises: InvalidSpec for a window or time column that is none.
+    """
+    window = _window(options)
+    log = table.log()
+    snapshot = log.snapshot(options.version)
+    time = _time_column(table, snapshot, options)
+    recent = _Recent(log, snapshot, time, options.limit or COMMITS)
+    if changes:
+        _print_changes(recent, window, output)
+    else:
+        _print_picture(recent, window, output)
+    return Exit.OK
+
+
+class _Recent:
+    """A version and the last commits up to it."""
+
+    def __init__(
+        self, log: DeltaLog, snapshot: Snapshot, time: TimeColumn | None, limit: int
+    ) -> None:
+        from tandem.timeline.changes import change_of
+
+        self._log, self.snapshot, self.time = log, snapshot, time
+        self.oldest, _ = log.versions()
+        # Of the oldest version, only a checkpoint may be left.
+        self.first = max(self.oldest + 1 if self.oldest else 0, snapshot.version - limit + 1)
+        self.commits = log.commits(self.first, snapshot.version)
+        self.changes: list[ChangeSet] = [change_of(commit, time) for commit in self.commits]
+
+    def base(self) -> Snapshot | None:
+        """The version before the commits, None if they begin with the first."""
+        return self._log.snapshot(self.first - 1) if self.first else None
+
+    def files(self) -> tuple[dict[str, LiveFile], set[str]]:
+        """The live files, and those that the commits removed; and the paths of these."""
+        from tandem.delta.log import files as files_
+        from tandem.timeline.changes import read_files
+
+        live = set(self.snapshot.files["path"].to_pylist())
+        added = {add.logged_path: add for commit in self.commits for add in commit.adds}
+        gone = {path for change in self.changes for path in change.removes} - live
+        tables = [self.snapshot.files]
+        tables.append(files_.from_adds([added[path] for path in sorted(gone & added.keys())]))
+        if gone - added.keys():
+            base = self.base()
+            if base is not None:
+                tables.append(files_.with_paths(base.files, gone - added.keys()))
+        return read_files(files_.combine(tables), self.time), gone
+
+
+def _window(options: TimelineOptions) -> TimeInterval:
+    from tandem.timeline.chunks import parse_moment
+
+    ends = []
+    for name, text, otherwise in (
+        ("--from", options.first, ALWAYS.start_ms),
+        ("--to", options.before, ALWAYS.end_ms),
+    ):
+        moment = otherwise if text is None else parse_moment(text)
+        if moment is None:
+            raise InvalidSpec(
+                "not a date or a time",
+                resource=name,
+                found=text,
+                expected="2013, 2013-02, 2013-02-01, 2013-02-01T05 or 2013-02-01T05:30:00Z",
+            )
+        ends.append(moment)
+    if ends[0] >= ends[1]:
+        raise InvalidSpec(
+            "the interval is empty",
+            resource="--to",
+            found=options.before,
+            expected=f"a moment after {options.first}",
+        )
+    return TimeInterval(*ends)
+
+
+def _time_column(table: Target, snapshot: Snapshot, options: TimelineOptions) -> TimeColumn | None:
+    """The column of the options, or else of the LakeTable."""
+    from tandem.operations.kinds.table.time_column import find_time_column
+    from tandem.spec.table import Granularity
+
+    asked = None if options.granularity is None else _granularity(options.granularity)
+    if options.time_column is not None:
+        return find_time_column(
+            options.time_column,
+            asked or Granularity.DAY,
+            snapshot,
+            resource=table.location,
+            field="--time-column",
+        )
+    adopted = table.time_column(snapshot)
+    if asked is None:
+        return adopted
+    if adopted is None:
+        raise InvalidSpec(
+            "a granularity without a time column",
+            resource="--granularity",
+            found=asked,
+            expected="--time-column, or a LakeTable with spec.time",
+        )
+    return replace(adopted, granularity=asked)
+
+
+def _granularity(text: str) -> Granularity:
+    from tandem.spec.table import Granularity
+
+    for each in Granularity:
+        if each.lower() == text.lower():
+            return each
+    raise InvalidSpec(
+        "not a granularity",
+        resource="--granularity",
+        found=text,
+        expected=", ".join(Granularity),
+    )
+
+
+def _print_picture(recent: _Recent, window: TimeInterval, output: Output) -> None:
+    from tandem.cli.timeline.drawing import MOST_LINES, draw
+    from tandem.cli.timeline.model import picture
+    from tandem.text import counted
+
+    files, gone = recent.files()
+    shown = picture(files, gone, recent.changes, window)
+    if output is not Output.TABLE:
+        print_data(_picture_data(recent, shown), output)
+        return
+    for line in draw(shown, terminal_width(), lambda cell: _column_label(recent.time, cell)):
+        write(line.rstrip() + "\n")
+    if shown.holes:
+        named = [_label(recent.time, hole) for hole in shown.holes[:MOST_HOLES]]
+        more = len(shown.holes) - len(named)
+        write(f"Holes: {', '.join(named)}{f' and {more} more' if more else ''}\n")
+    visible = sum(line.live for line in shown.lines)
+    hidden = len(shown.lines) - visible
+    text = f"Version {recent.snapshot.version}: {counted(visible, 'live segment')}"
+    if hidden:
+        text += f", {hidden:,} that the last {counted(len(recent.commits), 'commit')} removed"
+    say(f"{text}. - visible, x hidden, n masked")
+    if len(shown.lines) > MOST_LINES:
+        say(f"The {len(shown.lines) - MOST_LINES:,} oldest are not drawn: -o json lists them")
+
+
+def _print_changes(recent: _Recent, window: TimeInterval, output: Output) -> None:
+    from tandem.cli.timeline.model import VersionLine, version_lines
+    from tandem.cli.timeline.notation import version_text
+    from tandem.timeline.changes import live_files
+
+    base = recent.base()
+    start = live_files(base.files, recent.time) if base is not None else {}
+    lines = version_lines(recent.changes, start, window)
+    if base is not None and base.version == recent.oldest:
+        names = dict.fromkeys(file.segment for file in start.values())
+        lines.insert(0, VersionLine(base.version, None, tuple(names)))
+    if output is not Output.TABLE:
+        print_data([_version_data(line) for line in reversed(lines)], output)
+        return
+    for line in reversed(lines):
+        write(version_text(line) + "\n")
+
+
+def _label(time: TimeColumn | None, interval: TimeInterval) -> str:
+    from tandem.cli.timeline.notation import short
+    from tandem.timeline.chunks import is_one_chunk, label
+
+    if interval == ALWAYS:
+        return "all"
+    if time is not None and is_one_chunk(interval, time.granularity):
+        return label(interval, time.granularity)
+    return short(interval)
+
+
+def _column_label(time: TimeColumn | None, column: TimeInterval) -> str:
+    """The name of the chunk, or else where the column begins."""
+    return _label(time, column).partition("/")[0]
+
+
+def _picture_data(recent: _Recent, shown: Picture) -> dict[str, Any]:
+    time = recent.time
+    return {
+        "version": recent.snapshot.version,
+        "granularity": str(time.granularity) if time is not None else None,
+        "segments": [
+            {
+                "name": line.name,
+                "addedIn": line.added,
+                "removedIn": line.removed,
+                "pieces": [
+                    {
+                        "interval": _interval(time, piece.interval),
+                        "state": str(piece.state),
+                        "files": piece.files,
+                    }
+                    for piece in line.pieces
+                ],
+            }
+            for line in shown.lines
+        ],
+        "holes": [str(hole) for hole in shown.holes],
+    }
+
+
+def _interval(time: TimeColumn | None, interval: TimeInterval) -> str | None:
+    """None if it is not known."""
+    if interval != ALWAYS:
+        return str(interval)
+    from tandem.spec.table import Granularity
+
+    return "all" if time is None or time.granularity is Granularity.ALL else None
+
+
+def _version_data(line: VersionLine) -> dict[str, Any]:
+    return {
+        "version": line.version,
+        "changes": None if line.changes is None else [_change_data(each) for each in line.changes],
+        "workingSet": list(line.working_set),
+    }
+
+
+def _change_data(change: SegmentChange) -> dict[str, Any]:
+    return {
+        "segment": change.name,
+        "filesBefore": change.files_before,
+        "filesRemoved": change.files_removed,
+        "filesAdded": change.files_added,
+        "masked": [str(each) for each in change.masked],
+        "rowsMasked": change.rows_masked,
+        "rowsRestored": change.rows_restored,
+    }
