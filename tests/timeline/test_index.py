@@ -64,7 +64,13 @@ BORDERS = st.one_of(
     st.integers(-40, 40),
     st.integers(-40, 40).map(lambda n: n * HOUR),
     st.integers(-40, 40).map(lambda n: n * YEAR // 7),
-    st.integers(-5, 5).map(lambda n: (n << 36) + n),
+    # The borders of buckets, and next to them.
+    st.builds(
+        lambda n, shift, by: (n << shift) + by,
+        st.integers(-2, 2),
+        st.sampled_from([4, 20, 32, 36]),
+        st.integers(-1, 1),
+    ),
 )
 INTERVALS = st.builds(TimeInterval, BORDERS, BORDERS)
 VISIBLE = st.one_of(
@@ -192,6 +198,20 @@ def test_D59_a_long_part_over_many_chunks_while_a_bucket_splits(
     assert answers(split) == before
     split.apply({"one more": IntervalSet([hours(7, 8)])})
     assert answers(split) == answers(whole)
+
+
+@pytest.mark.parametrize("length", [(1 << 36) - 1, 1 << 36, (1 << 36) + 1])
+@pytest.mark.parametrize("start", [-1, 0, 1])
+def test_the_widest_bucket_and_what_is_longer(start: int, length: int) -> None:
+    found = TimelineIndex()
+    piece = Piece(start, start + length, "s1")
+    found.apply({"s1": IntervalSet([piece.interval])})
+    assert found.lookup(TimeInterval(start, start + 1)) == (piece,)
+    assert found.lookup(TimeInterval(piece.end_ms - 1, piece.end_ms)) == (piece,)
+    assert found.lookup(ALWAYS) == (piece,)
+    assert found.lookup(TimeInterval(piece.end_ms, piece.end_ms + 1)) == ()
+    assert found.apply({}, ["s1"]) == (piece.interval,)
+    assert found.lookup(ALWAYS) == ()
 
 
 def test_a_part_that_is_hidden_is_known_but_found_nowhere() -> None:
