@@ -37,7 +37,10 @@ ON_LOGS = (
 )
 """Asked for on logs of blocks; their automation is pure."""
 
-ON_TIMELINES = ("D41", "D42", *(f"D{number}" for number in range(48, 55)), "D58", "D59")
+ON_TIMELINES = (
+    *("D41", "D42", *(f"D{number}" for number in range(48, 55)), "D58", "D59"),
+    *(f"S{number}" for number in range(1, 15)),
+)
 """Asked for as pure functions of versions, time and loaded parts."""
 
 IN_A_CLUSTER = (

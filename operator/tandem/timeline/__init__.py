@@ -3,6 +3,7 @@ is visible when.
 
 No I/O and no clock: everything here works on Delta actions that were read elsewhere.
 
+    serving         package: which parts a loader of single segments shows
     segments        segments and their tags
     segment_files   live files, each an index into columns
     file_columns    those columns
