@@ -24,6 +24,7 @@ ORDER = (
     "critical",
     "snapshot",
     "planning",
+    "timeline",
     "locks",
     "resources",
 )

@@ -27,6 +27,7 @@ from benchmarks.harness import ROOT, ChildFailed, Report, WrongResult
 NAMES = (
     "snapshot",
     "planning",
+    "timeline",
     "replay",
     "mergelog",
     "hudi",

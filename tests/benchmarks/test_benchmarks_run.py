@@ -15,7 +15,17 @@ import pytest
 # The benchmarks are no part of the product, so they are not on the path of other tests.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks import compaction, critical, harness, planning, replay, report, run, snapshot
+from benchmarks import (
+    compaction,
+    critical,
+    harness,
+    planning,
+    replay,
+    report,
+    run,
+    snapshot,
+    timeline,
+)
 
 
 def test_snapshot_counts_as_duckdb_does(tmp_path: Path) -> None:
@@ -27,6 +37,11 @@ def test_snapshot_counts_as_duckdb_does(tmp_path: Path) -> None:
 def test_planning_selects_the_files_that_are_found_file_by_file(tmp_path: Path) -> None:
     found = planning.run("toy", tmp_path)
     assert {row[0] for row in found.tables[0].rows} == set(found.raw)
+
+
+def test_the_timeline_answers_as_a_search_of_everything(tmp_path: Path) -> None:
+    found = timeline.run("toy", tmp_path)
+    assert {row[1] for row in found.tables[0].rows} == set(found.raw)
 
 
 def test_replay_agrees_with_rerun_in_two_engines(tmp_path: Path) -> None:
