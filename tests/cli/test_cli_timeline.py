@@ -328,8 +328,39 @@ def test_rows_without_a_time_are_in_a_column_of_their_own(tandem: Tandem, visits
     ]
     found = json.loads(tandem("timeline", visits.path, *BY_TIME, "-o", "json").stdout)
     assert found["segments"][0]["pieces"][0]["interval"] is None
+    write_deltalake(visits.path, none, mode="overwrite")
+    alone = tandem("timeline", visits.path, *BY_TIME, "--limit", "1", "--from", "2014").stdout
+    assert picture(alone)[-1] == "?"
     every = tandem("timeline", visits.path, *BY_TIME, "--granularity", "All", "-o", "json").stdout
     assert json.loads(every)["segments"][0]["pieces"][0]["interval"] == "all"
+
+
+def test_a_time_column_that_was_renamed(tandem: Tandem, visits: Visits) -> None:
+    """Files keep the physical name under column mapping."""
+    visits.load(2)
+    visits.load(3)
+    before = tandem("timeline", visits.path, *BY_TIME).stdout
+    log = DeltaLog(LocalStore(str(visits.path)))
+    snapshot = log.snapshot()
+    schema = json.loads(snapshot.metadata.schema_string)
+    for number, field in enumerate(schema["fields"], 1):
+        field["metadata"] = {
+            "delta.columnMapping.id": number,
+            "delta.columnMapping.physicalName": field["name"],
+        }
+    schema["fields"][1]["name"] = "when"
+    mapped = {"delta.columnMapping.mode": "name", "delta.columnMapping.maxColumnId": "3"}
+    new = replace(
+        snapshot.metadata,
+        schema_string=json.dumps(schema),
+        configuration={**snapshot.metadata.configuration, **mapped},
+    )
+    features = snapshot.protocol.reader_features | {"columnMapping"}
+    protocol = replace(snapshot.protocol, reader_features=features, writer_features=features)
+    log.put_commit(2, [CommitInfo({"operation": "RENAME COLUMN"}), protocol, new], token="rename")
+
+    assert tandem("timeline", visits.path, "--time-column", "when").stdout == before
+    assert "no such time column" in tandem("timeline", visits.path, *BY_TIME).stderr
 
 
 @pytest.mark.parametrize("name", ["plain", "mapped by name", "mapped by id", "without files"])
@@ -361,14 +392,25 @@ def test_D41_a_day_that_24_hours_replace_is_hidden_below_them() -> None:
 
 
 def test_many_chunks_share_columns_and_every_state_stays_visible() -> None:
-    many = [line(f"{n}", (days(n, n + 1), PieceState.VISIBLE)) for n in range(1, 1_000)]
+    many = tuple(line(f"{n}", (days(n, n + 1), PieceState.VISIBLE)) for n in range(2, MOST_LINES))
+    wide = line("w", (days(1, 1_000), PieceState.HIDDEN))
     masked = line("m", (days(500, 501), PieceState.MASKED))
-    shown = Picture((masked, *many), (days(1_000, 1_001),))
-    found = drawn(shown, 80)
+    found = drawn(Picture((masked, wide, *many), ()), 60)
     assert len(found) == MOST_LINES + 2
-    assert max(map(len, found)) <= 100
+    assert max(map(len, found)) <= 60 + 10
     assert found[0].count("n") == 1
-    assert all("-" in each for each in found[1:MOST_LINES])
+    assert all("-" in each for each in found[2:MOST_LINES])
+
+
+def test_of_many_segments_the_newest_are_drawn_and_their_time() -> None:
+    lines = tuple(
+        line(f"{n}", (days(n, n + 1), PieceState.VISIBLE)) for n in range(2 * MOST_LINES, 0, -1)
+    )
+    found = drawn(Picture(lines, (days(3, 4), days(MOST_LINES + 5, MOST_LINES + 6))), 300)
+    assert len(found) == MOST_LINES + 2
+    assert found[-1].startswith("2013-04-10")
+    # Day 45 is a hole; day 3 is before the first that is drawn.
+    assert found[-2].count(" ") == found[-2].split("|")[1].count(".")
 
 
 def test_a_narrow_terminal_still_draws() -> None:

@@ -214,7 +214,9 @@ def _label(time: TimeColumn | None, interval: TimeInterval) -> str:
 
 
 def _column_label(time: TimeColumn | None, column: TimeInterval) -> str:
-    """The name of the chunk, or else where the column begins."""
+    """The name of the chunk, or else where the column begins; `?` for files of unknown time."""
+    if column == ALWAYS and _interval(time, column) is None:
+        return "?"
     return _label(time, column).partition("/")[0]
 
 

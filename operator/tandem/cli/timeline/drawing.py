@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tandem.cli.timeline.model import Picture, PieceState, SegmentLine
+from tandem.cli.timeline.model import Picture, PieceState, SegmentLine, newest
 from tandem.intervals import ALWAYS, TimeInterval
 
 MOST_LINES = 40
@@ -26,16 +26,17 @@ def draw(shown: Picture, width: int, label: Callable[[TimeInterval], str]) -> li
     """The lines of the picture, each at most so wide unless there is no room for names.
 
     Args:
-        label: the name of a cell.
+        label: the name of a column.
     """
-    lines = shown.lines[:MOST_LINES]
+    shown = newest(shown, MOST_LINES)
+    lines = shown.lines
     names = [_name(line) for line in lines]
     cells = shown.cells
     if not cells:
         return []
     room = max(8, width - max(map(len, names)) - 2)
     columns = _columns(cells, (room - 1) // 2)
-    labels = [label(each) if each != ALWAYS or len(columns) == 1 else "?" for each in columns]
+    labels = [label(each) for each in columns]
     fit = (room - 1) // len(columns) - 1
     cell = max(1, min(fit, WIDEST_CELL, max(map(len, labels))))
     drawn = [f"{_bar(line, columns, cell)} {name}" for line, name in zip(lines, names, strict=True)]

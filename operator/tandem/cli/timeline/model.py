@@ -66,6 +66,18 @@ class Picture:
         return (*cells, *({ALWAYS} & spans))
 
 
+def newest(shown: Picture, most: int) -> Picture:
+    """The part of a picture with its newest segments, and the time that these cover."""
+    if len(shown.lines) <= most:
+        return shown
+    lines = shown.lines[:most]
+    covered = IntervalSet(
+        piece.interval for line in lines for piece in line.pieces if piece.interval != ALWAYS
+    )
+    holes = IntervalSet(shown.holes) & IntervalSet([covered.hull] if covered.hull else [])
+    return Picture(lines, holes.pieces)
+
+
 def picture(
     files: Mapping[str, LiveFile],
     gone: Collection[str],
