@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from support.cases import OTHERS, PLAIN, TAKE_ROUNDS
+from support.cases import APPENDS, OTHERS, PLAIN, TAKE_ROUNDS
 from support.crash.killed import (
     COMMIT_LOOP,
     CROWDED,
@@ -19,6 +19,7 @@ from support.crash.killed import (
     STRAIGHT,
     ProcessStarters,
     Tables,
+    append_before_and_after,
     before_and_after,
     circumstances,
     side_by_side,
@@ -95,3 +96,36 @@ def test_killed_while_doing_something_else_in_the_second_round(
     starters: ProcessStarters, tables: Tables, point: Point, before: str, after: str
 ) -> None:
     side_by_side(starters, tables, (before, after), point, nth=2, meanwhile="update")
+
+
+# Appends by key -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("point", "kind"),
+    some(
+        [
+            (point, kind)
+            for point in (*STRAIGHT, *SECOND_DEATH, Point.AWAIT_LOCKS, Point.LOOK_UP_COMMIT)
+            for kind in APPENDS
+        ],
+        every=7,
+    ),
+)
+def test_an_append_by_key_that_is_killed_counts_once(
+    starters: ProcessStarters, tables: Tables, point: Point, kind: str
+) -> None:
+    """A log writer appends between the death and the restart, and after it."""
+    append_before_and_after(starters, tables, kind, point, **circumstances(point))
+
+
+@pytest.mark.parametrize(
+    ("point", "kind"),
+    some([(point, kind) for point in COMMIT_LOOP[:0:-1] for kind in APPENDS], every=4),
+)
+@pytest.mark.parametrize("meanwhile", some(["update", "append"]))
+def test_an_append_by_key_that_is_killed_comes_after_a_writer_that_was_faster(
+    starters: ProcessStarters, tables: Tables, point: Point, kind: str, meanwhile: str
+) -> None:
+    """Just before its reconciliation a log writer commits, with keys of its."""
+    append_before_and_after(starters, tables, kind, point, meanwhile=meanwhile)

@@ -13,7 +13,7 @@ from simulator.jobs import INGEST_ROWS
 from simulator.merge_log import Appender, log_event, some_keys
 from simulator.statements import MERGES
 from simulator.world import World
-from support.cases import JOBLESS, ON_LOG
+from support.cases import APPENDS, JOBLESS, ON_LOG
 from support.lake.faults import ProcessDied
 from tandem.operations.attempt import paths
 from tandem.operations.execute import ExecutionOptions, open_session
@@ -31,9 +31,7 @@ from tandem.timeline.segments import segment_name
 
 SERIALIZABLE = "serializable"
 """An update that is evaluated again, in another round, on rows that come in between."""
-UPSERT, DELETE_KEYS, INGEST_BY_KEY = "upsert", "delete keys", "ingest by key"
-APPENDS = (UPSERT, DELETE_KEYS, INGEST_BY_KEY)
-"""Appends to a log."""
+UPSERT, DELETE_KEYS, INGEST_BY_KEY = APPENDS
 MOST_STEPS = 2_000
 BATCH = "file:///batches/0.csv"
 """Where the rows are that an operation appends."""

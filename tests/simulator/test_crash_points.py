@@ -10,8 +10,8 @@ from functools import cache
 import pytest
 
 from simulator.crashing import Beside, Passage, crash, sample
-from simulator.single import APPENDS, SERIALIZABLE, Single
-from support.cases import JOBLESS, OTHERS, PLAIN
+from simulator.single import SERIALIZABLE, Single
+from support.cases import APPENDS, JOBLESS, OTHERS, PLAIN
 from support.lake.faults import Call, Fault, StrikeOnce
 from support.some import in_turn
 from tandem.errors import Reason

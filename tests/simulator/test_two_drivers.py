@@ -11,9 +11,9 @@ from itertools import cycle
 
 import pytest
 
-from simulator.single import APPENDS, MOST_STEPS, SERIALIZABLE
+from simulator.single import MOST_STEPS, SERIALIZABLE
 from simulator.two_drivers import Pair, steps_of
-from support.cases import ON_LOG, PLAIN
+from support.cases import APPENDS, ON_LOG, PLAIN
 from tandem.errors import Reason
 
 ALL = (*PLAIN, *ON_LOG, *APPENDS, SERIALIZABLE)

@@ -12,8 +12,9 @@ from functools import cache
 
 from simulator.crashing import ALL_KINDS, Beside, Crowd, happens_no_more, nothing_is_left
 from simulator.jobs import Driver
-from simulator.single import APPENDS, MOST_STEPS, SERIALIZABLE, Single
+from simulator.single import MOST_STEPS, SERIALIZABLE, Single
 from simulator.two_drivers import Pair
+from support.cases import APPENDS
 from tandem.errors import Reason
 from tandem.operations.clean.block_log import clean_with_log
 from tandem.operations.clean.facts import CleaningDependencies

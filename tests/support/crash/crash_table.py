@@ -14,11 +14,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable, write_deltalake
 
-from support.cases import ON_LOG, REWRITES
+from support.cases import APPENDS, COMMIT_TO_LOG, ON_LOG, REWRITES
 from support.crash.processes import Order
 from support.lake import rows as model
 from support.lake.log_blocks import LogBlocks
-from support.lake.rows import Rows, k_is, plus, rows, without
+from support.lake.rows import Rows, id_in, k_is, plus, rows, without
 from tandem.delta import dv
 from tandem.delta.actions import Txn
 from tandem.delta.log.delta_log import DeltaLog
@@ -35,6 +35,11 @@ MERGED: Rows = (
     *((n, n % 5, 3) for n in (70, 102)),
 )
 """What the merge reads: rows to change, one to delete, two to insert unless they are there."""
+UPSERTED: Rows = tuple((n, n % 5, 9) for n in (7, 12, 33, 39, 50, 102))
+"""What an upsert or an ingest by key brings: rows that the base table has like this or otherwise,
+one that it lacks, new ones, and two that others may write meanwhile."""
+DELETED = (2, 17, 35, 39, 103)
+"""The keys that a delete by key brings, likewise."""
 OTHERWISE = "id >= 30"
 """Rows that a base table has otherwise than its log, which is what readers see."""
 LOG = "_tandem/log/"
@@ -54,6 +59,8 @@ def make_template(folder: Path) -> Path:
         )
     pq.write_table(model.table(SOURCE), folder / "source.parquet")
     pq.write_table(model.table(MERGED), folder / "merged.parquet")
+    pq.write_table(model.table(UPSERTED), folder / "upserted.parquet")
+    pq.write_table(pa.table({"id": pa.array(DELETED, pa.int64())}), folder / "deleted.parquet")
     return folder
 
 
@@ -74,7 +81,16 @@ def expected(kind: str, before: Rows) -> Rows:
             return SOURCE
         case "drop":
             return ()
+        case "upsert" | "ingest by key":
+            return over(before, UPSERTED)
+        case "delete keys":
+            return without(before, id_in(DELETED))
     raise ValueError(kind)
+
+
+def over(before: Rows, upserts: Rows) -> Rows:
+    """Each upsert in place of the row with its id."""
+    return model.join(without(before, id_in(row[0] for row in upserts)), upserts)
 
 
 def merge(before: Rows) -> Rows:
@@ -118,7 +134,7 @@ class CrashTable:
         return self.folder / "lake"
 
     def resource(self, kind: str) -> dict[str, Any]:
-        source = {"format": "Parquet", "location": (self.folder / "source.parquet").as_uri()}
+        source = self._source("source")
         bodies: Mapping[str, tuple[str, dict[str, Any]]] = {
             "compaction": ("TableCompaction", {"type": "Minor"}),
             # Serializable: so that a mere append makes it evaluate another round.
@@ -134,6 +150,9 @@ class CrashTable:
                 {"delete": {"where": "k = 3"}, "isolation": "Serializable"},
             ),
             "ingest": ("TableIngest", {"source": source}),
+            "upsert": ("TableUpdate", {"upsert": {"source": self._source("upserted")}}),
+            "delete keys": ("TableUpdate", {"deleteKeys": {"source": self._source("deleted")}}),
+            "ingest by key": ("TableIngest", {"source": self._source("upserted")}),
             "sort": (
                 "TableCompaction",
                 {"type": "Minor", "layout": {"strategy": "Sort", "columns": ["k", "v"]}},
@@ -160,10 +179,12 @@ class CrashTable:
             "spec": {"tableRef": {"name": "lake"}, **body},
         }
 
+    def _source(self, name: str) -> dict[str, str]:
+        return {"format": "Parquet", "location": (self.folder / f"{name}.parquet").as_uri()}
+
     def _merge(self) -> dict[str, Any]:
-        source = {"format": "Parquet", "location": (self.folder / "merged.parquet").as_uri()}
         return {
-            "source": source,
+            "source": self._source("merged"),
             "on": "t.id = s.id",
             "whenMatched": [
                 {"where": "s.v = 0", "delete": {}},
@@ -180,10 +201,10 @@ class CrashTable:
 
     def order(self, kind: str, **more: Any) -> Order:
         """What a process is to do; a kind that needs a log finds one."""
-        if kind in ON_LOG and not self._log_path.exists():
+        if kind in (*ON_LOG, *APPENDS) and not self._log_path.exists():
             self._make_log()
-        if kind == "log compaction" and more.get("meanwhile"):
-            # Commits of the base table do not concern it.
+        if kind in COMMIT_TO_LOG and more.get("meanwhile"):
+            # Commits of the base table do not concern it, or come before what it appends.
             more["meanwhile"] = f"{more['meanwhile']} by the log"
         answer = str(self.folder / f"answer-{more.pop('answer', 'only')}.json")
         return Order(self.path.as_uri(), self.resource(kind), answer, **more)
@@ -257,6 +278,16 @@ class CrashTable:
             for action in commit.actions
             if isinstance(action, Txn)
         )
+
+    def append_to_log(self, writer: str, upserts: Rows) -> None:
+        """A batch of a log writer that it is told is in the log."""
+        LogBlocks(str(self.path), writer).upsert(upserts)
+
+    def appended(self) -> list[int]:
+        """The instants that operations of ours have added."""
+        log = self._logs()[LOG]
+        commits = log.commits(0, log.latest_version())
+        return [c.version for c in commits if any(_OURS.match(add.path) for add in c.adds)]
 
     def unreachable(self) -> set[str]:
         """Data, deletion vectors and row maps that no version names."""

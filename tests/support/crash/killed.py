@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from support.crash.crash_table import FIRST, STAGED, CrashTable, after_foreign, expected
+from support.crash.crash_table import FIRST, STAGED, CrashTable, after_foreign, expected, over
 from support.crash.processes import CLEANING, End, Order, ProcessStarter, Strike
+from support.lake.rows import Rows
 from tandem.operations.machine.effects import Point
 
 Tables = Callable[[], CrashTable]
@@ -97,6 +98,71 @@ def die_and_recover(
     again = starter.run(table.order(kind))
     assert again.status["result"] == end.status["result"]
     assert (table.version, table.files()) == (version, files)
+
+
+ACKNOWLEDGED: Rows = tuple((n, 4, -4) for n in (2, 7, 39, 300))
+"""A log writer appends this after a crash: rows of two keys of an upsert, of two keys of a delete,
+of a new one."""
+LATER: Rows = ((12, 4, -5), (35, 4, -5))
+"""It appends this when the operation has ended, whose keys it has, too."""
+
+
+def append_dies_and_counts_once(
+    starter: ProcessStarter,
+    table: CrashTable,
+    kind: str,
+    strike: Strike,
+    *,
+    first: Strike | None = None,
+    **circumstances: Any,
+) -> None:
+    """Kill an append by key; a log writer appends; restart, which makes one instant of it, before
+    what the writer appended if its commit was there, else after it. Then the writer appends again,
+    which a further run leaves as it is."""
+    if first is not None:
+        assert starter.run(table.order(kind, strike=first)).killed
+    assert starter.run(table.order(kind, strike=strike, **circumstances)).killed, strike
+    begun = after_foreign(str(circumstances.get("meanwhile", "")), FIRST)
+    committed = table.appended()
+    assert table.shown() == (expected(kind, begun) if committed else begun)
+    table.append_to_log("acknowledged", ACKNOWLEDGED)
+    if committed:
+        final = over(expected(kind, begun), ACKNOWLEDGED)
+    else:
+        final = expected(kind, over(begun, ACKNOWLEDGED))
+    assert table.shown() == (final if committed else over(begun, ACKNOWLEDGED))
+
+    end = starter.run(table.order(kind))
+    assert end.signal == 0
+    assert end.phase == "Succeeded", end.condition
+    assert table.shown() == final
+    [instant] = table.appended()
+    assert committed in ([], [instant])
+    assert end.status["result"]["instants"] == [str(instant)]
+    assert table.successes() == 1
+    assert table.unreachable() == set()
+
+    table.append_to_log("later", LATER)
+    files = table.files()
+    again = starter.run(table.order(kind))
+    assert again.status["result"] == end.status["result"]
+    assert table.shown() == over(final, LATER)
+    assert table.files() == files
+
+
+def append_before_and_after(
+    starters: ProcessStarters, tables: Tables, kind: str, point: Point, **more: Any
+) -> None:
+    """Both sides of a point, in two processes at once."""
+    with ThreadPoolExecutor(2) as pool:
+        futures = [
+            pool.submit(
+                append_dies_and_counts_once, starter, tables(), kind, Strike(point, after), **more
+            )
+            for starter, after in zip(starters, (False, True), strict=True)
+        ]
+    for future in futures:
+        future.result()
 
 
 def before_and_after(

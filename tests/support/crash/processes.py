@@ -33,12 +33,12 @@ from tandem.delta.log.delta_log import DeltaLog
 from tandem.errors import OutcomeUnknown
 from tandem.locks.memory import InProcessLocks
 from tandem.locks.model import WHOLE_TABLE, LockRequest, Mode
-from tandem.mergelog.state.log_table import LOG_FOLDER
 from tandem.operations.clean.clean import clean
 from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import Event
 from tandem.operations.model import Table
 from tandem.operations.ports import Ports
+from tandem.operations.registry import table_of
 from tandem.operations.rounds.port import NoSmallRounds
 from tandem.planning.cleaning import CleaningRules
 from tandem.spec.resources import Operation
@@ -256,7 +256,8 @@ def _operate(order: Order, foreign: _Foreign | None) -> dict[str, Any]:
     resource = spec.parse(order.resource)
     assert isinstance(resource, Operation)
     locks = InProcessLocks()
-    location = f"{store.location}/{LOG_FOLDER}" if resource.on_log else store.location
+    table = Table(store=store, log=DeltaLog(store), display="LakeTable/lake")
+    location = table_of(resource, table).location
     if order.blocked:
         everything = LockRequest(location, OTHER, Mode.EXCLUSIVE, (WHOLE_TABLE,), OTHER)
         locks.acquire(everything)
@@ -276,7 +277,6 @@ def _operate(order: Order, foreign: _Foreign | None) -> dict[str, Any]:
         return event
 
     jobs = QuickJobs(hook=lambda where: striker.at(f"job:{where}", after=False))
-    table = Table(store=store, log=DeltaLog(store), display="LakeTable/lake")
     # Every round is the job's, so that operations reach all points.
     ports = Ports(jobs=jobs, locks=locks, small_rounds=NoSmallRounds)
     execution = driver.ExecutionOptions(poll_ms=2, lock_wait_s=0.01, interceptor=interceptor)
