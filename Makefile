@@ -64,7 +64,7 @@ matrix: setup ## Every foreign writer with every operation; the whole search; th
 	@PYTHONPATH=operator:tests:tools $(BIN)/python -m support.matrix.record --begin
 	@$(BIN)/pytest -n 2 --dist loadfile -o python_files='matrix_*.py' tests $(PYTEST_ARGS)
 	@TANDEM_EVERY_CASE=1 $(BIN)/pytest -n 2 --dist worksteal \
-	  tests/badinput/test_spark_in_trouble.py tests/spark/test_column_mapping.py tests/tables tests/kube/test_scenarios.py tests/mergelog \
+	  tests/badinput/test_spark_in_trouble.py tests/spark/test_column_mapping.py tests/tables tests/kube/test_scenarios.py tests/kube/test_log_appends.py tests/mergelog \
 	  tests/delta/test_delta_against_spark.py tests/crash/test_killed_at_points.py tests/spark/test_merge_job.py tests/pruning \
 	  tests/kube/test_faults_*.py tests/simulator/test_crash_points.py tests/chart/test_chart_installed.py tests/statements/test_same_meaning.py tests/security/test_templates_arrive.py
 	@PYTHONPATH=operator:tests:tools $(BIN)/python -m support.matrix.record

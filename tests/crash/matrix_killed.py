@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from support.cases import OTHERS, PLAIN, TAKE_ROUNDS
+from support.cases import APPENDS, OTHERS, PLAIN, TAKE_ROUNDS
 from support.crash.killed import (
     COMMIT_LOOP,
     SECOND_DEATH,
@@ -80,14 +80,14 @@ def test_C6_killed_in_a_later_round_of_a_merge(
         side_by_side(starters, tables, ("merge", "merge"), at, nth=nth, meanwhile=meanwhile)
 
 
-@pytest.mark.parametrize("kind", OTHERS)
+@pytest.mark.parametrize("kind", [*OTHERS, *APPENDS])
 def test_killed_at_every_change_of_the_file_system(
     starters: ProcessStarters, tables: Tables, kind: str
 ) -> None:
     assert at_every_change(starters, tables, kind) > 10
 
 
-@pytest.mark.parametrize("kind", OTHERS)
+@pytest.mark.parametrize("kind", [*OTHERS, *APPENDS])
 def test_killed_between_two_changes_of_the_clean_up(
     starters: ProcessStarters, tables: Tables, kind: str
 ) -> None:
@@ -95,7 +95,7 @@ def test_killed_between_two_changes_of_the_clean_up(
 
 
 @pytest.mark.parametrize("point", Point)
-@pytest.mark.parametrize("kind", [*PLAIN, *OTHERS])
+@pytest.mark.parametrize("kind", [*PLAIN, *OTHERS, *APPENDS])
 def test_Z20_the_answer_of_every_point_is_lost(
     starters: ProcessStarters, tables: Tables, kind: str, point: Point
 ) -> None:

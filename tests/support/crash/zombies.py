@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from support.cases import OTHERS, PLAIN
+from support.cases import APPENDS, COMMIT_TO_LOG, OTHERS, PLAIN
 from support.crash.crash_table import FIRST, CrashTable, after_foreign, expected
 from support.crash.killed import COMMIT_LOOP, ProcessStarters, circumstances, cleaning
 from support.crash.processes import ProcessStarter, Strike
@@ -24,7 +24,7 @@ from tandem.operations.machine.effects import Point
 
 ROUNDS = ("update", "delete", "merge")
 """Kinds whose statements an append makes evaluate another round, as they are serializable."""
-KINDS = (*PLAIN, *OTHERS)
+KINDS = (*PLAIN, *OTHERS, *APPENDS)
 ENDS_WHEN_PLANNED_AGAIN = {
     "compaction": "NothingToDo",  # too few segments of like age are left
     "sort": "NothingToDo",
