@@ -92,7 +92,7 @@ FEW = (
 
 def stops(kind: str) -> Iterator[Stop]:
     """Both sides of every point that operations of a kind reach, the places of their jobs, and
-    the second round of the commit loop."""
+    the commit loop after another writer's commit."""
     for point in Point:
         if point is Point.REQUEST_ROUND and kind not in ROUNDS:
             continue
@@ -100,8 +100,12 @@ def stops(kind: str) -> Iterator[Stop]:
             yield at(point, after=after, **circumstances(point))
     for place in ("job:written", "job:published"):
         yield at(place)
-    for point in COMMIT_LOOP:
-        yield at(point, nth=2, meanwhile="update")
+    if kind in COMMIT_TO_LOG:  # a lost put is put again at once, in the same effect
+        for point in COMMIT_LOOP[1:]:
+            yield at(point, meanwhile="update")
+    else:
+        for point in COMMIT_LOOP:
+            yield at(point, nth=2, meanwhile="update")
     if kind in ROUNDS:
         for place in (Point.READ_RESULT, "job:written", "job:published"):
             yield at(place, nth=2, meanwhile="append")
