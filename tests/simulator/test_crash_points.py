@@ -154,7 +154,7 @@ def test_a_round_that_was_asked_for_is_waited_for_after_a_restart() -> None:
     assert single.commits == 1
 
 
-@pytest.mark.parametrize("kind", [*PLAIN, *OTHERS])
+@pytest.mark.parametrize("kind", [*PLAIN, *OTHERS, *APPENDS])
 def test_a_second_run_reports_the_first_result_and_changes_nothing(kind: str) -> None:
     single = Single(kind)
     first = single.run()
@@ -180,7 +180,7 @@ def test_again_is_another_operation(kind: str) -> None:
     assert single.run() == ending
 
 
-@pytest.mark.parametrize("kind", [*PLAIN, *OTHERS])
+@pytest.mark.parametrize("kind", [*PLAIN, *OTHERS, *APPENDS])
 def test_Z6_two_processes_of_one_operation_commit_once(kind: str) -> None:
     """Neither knows of the other: each takes the other to be on another host."""
     single = Single(kind)
