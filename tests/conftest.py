@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
+
+# PySpark forks to start its JVM. With gRPC's support for forks, the child starts threads of gRPC
+# before it becomes the JVM, and sometimes dies of them: 1 of 150 beside a busy client of etcd.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 
 # How long an example takes depends on the machine; the suite's time limit ends what hangs.
 hypothesis.settings.register_profile("tandem", deadline=None)
