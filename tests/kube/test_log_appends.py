@@ -6,6 +6,7 @@ Real Spark does the jobs in tests that are marked `whole` (`make matrix`: in all
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import threading
@@ -20,12 +21,14 @@ import pytest
 
 from kube.gates import GatedSpark
 from kube.kube_scenarios import Applied, Table, World
+from support.cluster.operator_process import Blow, ProcessStarter, starter
 from support.jobs import quick_lake
 from support.lake.lake import result
 from support.lake.log_blocks import LogBlocks
 from support.lake.rows import Rows, id_in, join, rows, table, without
-from support.some import is_whole
+from support.some import is_whole, some
 from tandem import mergelog
+from tandem.operations.machine.effects import Point
 from tandem.spec.common import plural
 from tandem.spec.status import OperationResult, RowsAffected
 
@@ -56,10 +59,12 @@ class Append:
 class Stage:
     """A table of two loads, with a log that its LakeTable has made."""
 
-    def __init__(self, world: World, jobs: GatedSpark, folder: Path, **settings: Any) -> None:
+    def __init__(
+        self, world: World, jobs: GatedSpark, folder: Path, *, wait: bool = True, **settings: Any
+    ) -> None:
         self.world, self.jobs = world, jobs
         self.lake = quick_lake.make(folder, loads=2)
-        self.table = world.adopt(self.lake, mergeOnRead={"keys": ["id"], **settings})
+        self.table = world.adopt(self.lake, wait=wait, mergeOnRead={"keys": ["id"], **settings})
         self.log = LogBlocks(self.lake.location, "shop")
 
     def upsert(self, name: str, rows: Rows | pa.Table, **spec: Any) -> Applied:
@@ -142,6 +147,18 @@ def make_stage(
 @pytest.fixture
 def stage(make_stage: MakeStage) -> Stage:
     return make_stage()
+
+
+@pytest.fixture
+def bare(cluster: Cluster, make_stage: MakeStage, jobs: GatedSpark, tmp_path: Path) -> Stage:
+    """In a world in which nothing runs yet."""
+    return Stage(World.make(cluster, tmp_path), GatedSpark(jobs.spark), tmp_path, wait=False)
+
+
+@pytest.fixture(scope="module")
+def operators(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessStarter]:
+    with starter(tmp_path_factory.mktemp("operators")) as made:
+        yield made
 
 
 def appended(found: OperationResult, instant: int, **rows: int) -> None:
@@ -271,6 +288,36 @@ def test_an_upsert_whose_driver_dies_counts_once(stage: Stage) -> None:
     assert done.attempt == 2
     assert result(done).blocks_out == 1
     stage.done(merged(LOADED, ((3, 2, 2), (40, 2, 2), (41, 1, 1))))
+
+
+@pytest.mark.parametrize(
+    ("kind", "after"), some([("upsert", False), ("delete", True), ("ingest", True)], every=2)
+)
+def test_an_append_whose_operator_is_killed_at_its_commit_counts_once(
+    bare: Stage, operators: ProcessStarter, kind: str, after: bool
+) -> None:
+    """A log writer appends before the next operator takes over."""
+    world = bare.world
+    blow = Blow(Point.PUT_COMMIT, after=after)
+    with world.dev(bare.jobs):
+        first = operators.start(world.order(blows=(blow,), ttl_s=2)).ready()
+        world.wait_ready(bare.table)
+        rows = ((3, 2, 2), (40, 2, 2))
+        append = Append(deletes=(3, 40)) if kind == "delete" else Append(rows)
+        if kind == "delete":
+            operation = bare.delete("killed", *append.deletes)
+        else:
+            operation = {"upsert": bare.upsert, "ingest": bare.ingest}[kind]("killed", rows)
+        assert first.ended() == -signal.SIGKILL, first.text()
+        acknowledged = Append(((3, 1, 1), (41, 1, 1)))
+        bare.log.upsert(acknowledged.upserts)
+        second = operators.start(world.order()).ready()
+        done = operation.succeeded()
+        order = (append, acknowledged) if after else (acknowledged, append)
+        assert (done.attempt, result(done).instants) == (1, ("1",) if after else ("2",))
+        assert len(bare.log.blocks()) == 2
+        bare.done(order[1].on(order[0].on(LOADED)))
+        second.stop()
 
 
 @pytest.mark.parametrize("kind", ["upsert", "ingest"])
