@@ -177,13 +177,11 @@ def test_each_append_by_key_shows_its_rows_when_it_has_ended(
     appended(result(upsert.succeeded()), 1, upserted=10)
     view = first.on(LOADED)
     stage.shows(view)
-    assert stage.scanned() == view
 
     second = Append(deletes=(0, 5, 24, 99))
     appended(result(stage.delete("delete", *second.deletes).succeeded()), 2, deleted=4, upserted=0)
     view = second.on(view)
     stage.shows(view)
-    assert stage.scanned() == view
 
     third = Append(tuple((n, 1, 7) for n in (0, 6, 19, 30)))
     appended(result(stage.ingest("ingest", third.upserts).succeeded()), 3, upserted=4)
