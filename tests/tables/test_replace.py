@@ -1,0 +1,461 @@
+"""Druid's scenarios of replacement on real tables: D24 to D44, D47 to D51, D53, D56 to D60.
+
+s1 is what the table had, sr the rows of a replace, sj those of an ingest, sc a compaction's output.
+Each order of commits, each failure; both scopes where they differ; with and without deletion
+vectors; files that lie within a day, and files that straddle. deltalake is the second reader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from deltalake import write_deltalake
+
+from support.jobs.runners import dies_after_its_work
+from support.lake.held import Held
+from support.lake.lake import Lakes, reason, result
+from support.lake.timed import TimedLake, day, hours, interval, join, without
+from support.lake.timed import table as rows_of
+from tandem.locks.memory import InProcessLocks
+from tandem.operations.machine.effects import Point
+from tandem.spec.resources import Operation
+from tandem.spec.status import OperationStatus, Phase
+
+DAY_2 = "2013-03-02"
+S1 = hours(day(1), day(2), day(3), first=0)
+SR = hours(range(24, 34), first=1_000)
+SJ = hours(range(30, 36), first=2_000)
+"""Of the second day, as all that comes late here."""
+REST = without(S1, day(2))
+ALIGNED = [hours(day(n), first=24 * (n - 1)) for n in (1, 2, 3)]
+"""The same rows as `S1`, a file a day."""
+MORE = hours(day(2), first=500)
+"""More rows of the second day: a compaction puts them together with those of `S1`."""
+
+LAYOUTS = pytest.mark.parametrize("layout", ["straddling", "aligned", "aligned, no vectors"])
+SCOPES = pytest.mark.parametrize("scope", ["AtStart", "AtCommit"])
+
+
+def made(lakes: Lakes, layout: str = "straddling") -> TimedLake:
+    loads = [S1] if layout == "straddling" else ALIGNED
+    return TimedLake.of(lakes, *loads, vectors="no vectors" not in layout)
+
+
+def alone(table: TimedLake, operation: Operation, at: Point = Point.RECONCILE) -> Held:
+    """An operation that is held, and that no lock keeps from anything."""
+    return table.lake.hold(operation, at, ports=table.lake.ports(locks=InProcessLocks()))
+
+
+def fails(table: TimedLake, operation: Operation) -> None:
+    table.lake.jobs.next_job = dies_after_its_work
+    assert table.lake.run(operation).phase is Phase.FAILED
+
+
+def replaced(status: OperationStatus) -> tuple[int, int | None]:
+    found = result(status).replaced
+    assert found is not None
+    return found.rows, found.late
+
+
+@LAYOUTS
+@SCOPES
+def test_D25_a_replacement_succeeds(lakes: Lakes, layout: str, scope: str) -> None:
+    table = made(lakes, layout)
+    done = table.lake.do(table.replace(DAY_2, rows=SR, scope=scope))
+    table.assert_shows(REST, SR)
+    table.assert_history(S1, join(REST, SR))
+    assert replaced(done) == (24, 0 if scope == "AtStart" else None)
+
+
+@LAYOUTS
+def test_D26_a_replacement_fails(lakes: Lakes, layout: str) -> None:
+    table = made(lakes, layout)
+    fails(table, table.replace(DAY_2, rows=SR))
+    table.assert_shows(S1)
+    table.assert_history(S1)
+
+
+@LAYOUTS
+def test_D27_D28_where_the_source_has_no_rows_the_scope_ends_empty(
+    lakes: Lakes, layout: str
+) -> None:
+    table = made(lakes, layout)
+    source = hours(day(1), day(3), first=1_000)
+    table.lake.do(table.replace("2013-03-01/2013-03-04", rows=source))
+    table.assert_shows(source)
+    table.assert_history(S1, source)
+
+
+@LAYOUTS
+@SCOPES
+@pytest.mark.parametrize("first", ["replacement", "ingest"])
+def test_D29_D48_D49_D51_an_ingest_beside_a_replacement(
+    lakes: Lakes, layout: str, scope: str, first: str
+) -> None:
+    """D32, D34 and D43 of section 9: with AtCommit an append that commits first is replaced."""
+    table = made(lakes, layout)
+    held = alone(table, table.replace(DAY_2, rows=SR, scope=scope))
+    if first == "ingest":
+        table.lake.do(table.ingest(SJ))
+    done = held.finish()
+    assert done.phase is Phase.SUCCEEDED
+    if first == "replacement":
+        table.lake.do(table.ingest(SJ))
+    late = {} if first == "ingest" and scope == "AtCommit" else SJ
+    table.assert_shows(REST, SR, late)
+    if first == "ingest":
+        table.assert_history(S1, join(S1, SJ), join(REST, SR, late))
+        assert replaced(done) == ((24, 6) if late else (30, None))
+    else:
+        table.assert_history(S1, join(REST, SR), join(REST, SR, SJ))
+
+
+@SCOPES
+def test_D30_D32_the_replacement_fails_beside_an_ingest(lakes: Lakes, scope: str) -> None:
+    table = made(lakes)
+    table.lake.jobs.next_job = dies_after_its_work
+    held = table.lake.hold(table.replace(DAY_2, rows=SR, scope=scope), Point.POLL_JOB)
+    table.lake.do(table.ingest(SJ))
+    assert held.finish().phase is Phase.FAILED
+    table.assert_shows(S1, SJ)
+    table.assert_history(S1, join(S1, SJ))
+
+
+@SCOPES
+def test_D31_D33_D34_the_ingest_fails_and_runs_again(lakes: Lakes, scope: str) -> None:
+    """The result does not depend on luck: the rerun commits after the replacement."""
+    table = made(lakes)
+    fails(table, table.ingest(SJ))
+    table.lake.do(table.replace(DAY_2, rows=SR, scope=scope))
+    fails(table, table.ingest(SJ))
+    table.assert_shows(REST, SR)
+    table.lake.do(table.ingest(SJ))
+    table.assert_history(S1, join(REST, SR), join(REST, SR, SJ))
+
+
+@SCOPES
+@pytest.mark.parametrize("commits_first", ["compaction", "replacement"])
+@pytest.mark.parametrize("starts_first", ["compaction", "replacement"])
+def test_D35_D38_D44_a_compaction_beside_a_replacement(
+    lakes: Lakes, scope: str, commits_first: str, starts_first: str
+) -> None:
+    """Never original → replacement → original (I-12)."""
+    table = TimedLake.of(lakes, *ALIGNED, MORE)
+    before = join(S1, MORE)
+    operations = {
+        "compaction": table.lake.compaction("Major"),
+        "replacement": table.replace(DAY_2, rows=SR, scope=scope),
+    }
+    started = sorted(operations, key=lambda name: name != starts_first)
+    held = {name: alone(table, operations[name]) for name in started}
+    for name in sorted(held, key=lambda name: name != commits_first):
+        assert held[name].finish().phase in (Phase.SUCCEEDED, Phase.SUPERSEDED)
+    table.assert_shows(REST, SR)
+    table.assert_history(before, join(REST, SR))
+
+
+@pytest.mark.parametrize("which", ["compaction", "replacement"])
+def test_D36_D37_D39_D40_one_of_the_two_fails(lakes: Lakes, which: str) -> None:
+    table = TimedLake.of(lakes, *ALIGNED, MORE)
+    if which == "replacement":
+        held = alone(table, table.lake.compaction("Major"))
+        fails(table, table.replace(DAY_2, rows=SR))
+        assert held.finish().phase is Phase.SUCCEEDED
+        table.assert_shows(S1, MORE)
+        table.assert_history(join(S1, MORE))
+        return
+    table.lake.jobs.next_job = dies_after_its_work
+    held = alone(table, table.lake.compaction("Major"), Point.POLL_JOB)
+    table.lake.do(table.replace(DAY_2, rows=SR))
+    assert held.finish().phase is Phase.FAILED
+    table.assert_shows(REST, SR)
+    table.assert_history(join(S1, MORE), join(REST, SR))
+
+
+def test_D41_hours_replace_a_day(lakes: Lakes) -> None:
+    table = made(lakes)
+    for hour in day(2):
+        rows = hours(hour, hour, first=1_000 + 2 * hour)
+        table.lake.do(table.replace(interval(hour, hour + 1), rows=rows))
+    new = join(*(hours(hour, hour, first=1_000 + 2 * hour) for hour in day(2)))
+    table.assert_shows(REST, new)
+
+
+@LAYOUTS
+def test_D42_three_hours_of_a_day_of_which_one_is_empty(lakes: Lakes, layout: str) -> None:
+    table = made(lakes, layout)
+    source = hours(45, 47, first=1_000)
+    operation = table.replace(interval(45, 48), rows=source)
+    if "no vectors" in layout:
+        status = table.lake.run(operation)
+        assert reason(status) == "DeletionVectorsDisabled"
+        table.assert_history(S1)
+        return
+    table.lake.do(operation)
+    table.assert_shows(without(S1, range(45, 48)), source)
+
+
+@SCOPES
+def test_D43_two_replacements_one_waits_and_replaces_the_other(lakes: Lakes, scope: str) -> None:
+    """By locks the second one takes its cutoff after the first one's commit."""
+    table = made(lakes)
+    other = hours(range(40, 44), first=3_000)
+    first = table.lake.hold(table.replace(DAY_2, rows=SR, scope=scope), Point.PUT_COMMIT)
+    second = table.lake.hold(table.replace(DAY_2, rows=other, scope=scope), Point.AWAIT_LOCKS)
+    assert first.finish().phase is Phase.SUCCEEDED
+    assert second.finish().phase is Phase.SUCCEEDED
+    table.assert_shows(REST, other)
+    table.assert_history(S1, join(REST, SR), join(REST, other))
+
+
+@SCOPES
+def test_D43_without_locks_it_is_a_conflict_or_replaces(lakes: Lakes, scope: str) -> None:
+    table = made(lakes)
+    other = hours(range(40, 44), first=3_000)
+    held = alone(table, table.replace(DAY_2, rows=other, scope=scope))
+    first = table.lake.do(table.replace(DAY_2, rows=SR), ports=table.lake.ports())
+    status = held.finish()
+    if scope == "AtCommit":
+        table.assert_shows(REST, other)
+        return
+    assert reason(status) == "Conflict"
+    [message] = [c.message for c in status.conditions if c.type.value == "Succeeded"]
+    assert f"version {result(first).version}" in message
+    assert "AtCommit" in message
+    table.assert_shows(REST, SR)
+
+
+def test_D44_two_replacements_of_disjoint_hours_beside_a_compaction(lakes: Lakes) -> None:
+    table = TimedLake.of(lakes, *ALIGNED, MORE)
+    one, two = hours(24, 25, first=1_000), hours(46, first=1_100)
+    compaction = alone(table, table.lake.compaction("Major"))
+    first = alone(table, table.replace(interval(24, 28), rows=one))
+    second = alone(table, table.replace(interval(45, 48), rows=two))
+    for held in (first, compaction, second):
+        assert held.finish().phase is Phase.SUCCEEDED
+    table.assert_shows(without(join(S1, MORE), range(24, 28), range(45, 48)), one, two)
+
+
+def test_D47_a_segment_is_repaired(lakes: Lakes) -> None:
+    """Its file goes whole, unread: it may be damaged."""
+    table = TimedLake.of(lakes, *ALIGNED)
+    damaged = table.lake.live[1]
+    path = table.lake.path / damaged.files[0].path
+    path.write_bytes(b"no parquet")
+    done = table.lake.do(table.replace(replaced={"segments": [damaged.name]}, rows=SR))
+    table.assert_shows(REST, SR)
+    assert replaced(done) == (24, 0)
+
+
+def test_D47_a_segment_that_was_compacted_is_no_longer_there(lakes: Lakes) -> None:
+    table = TimedLake.of(lakes, *ALIGNED, MORE)
+    name = table.lake.names[1]
+    table.lake.do(table.lake.compaction("SemiMajor"))
+    status = table.lake.run(table.replace(replaced={"segments": [name]}, rows=SR))
+    assert reason(status) == "UnknownSegment"
+    table.assert_shows(S1, MORE)
+
+
+def test_D47_rows_of_a_segment_are_followed_into_a_compaction(lakes: Lakes) -> None:
+    table = TimedLake.of(lakes, *ALIGNED, MORE)
+    held = alone(table, table.replace(replaced={"segments": [table.lake.names[1]]}, rows=SR))
+    table.lake.do(table.lake.compaction("SemiMajor"))
+    done = held.finish()
+    assert done.phase is Phase.SUCCEEDED
+    assert replaced(done) == (24, 0)
+    table.assert_shows(REST, MORE, SR)
+
+
+def test_D53_two_masks_combine_and_the_file_leaves(lakes: Lakes) -> None:
+    table = TimedLake.of(lakes, hours(day(2), first=0))
+    table.lake.do(table.replace(interval(24, 36)))
+    assert len(table.lake.live) == 1
+    table.lake.do(table.replace(interval(36, 48)))
+    assert table.lake.live == []
+    table.assert_history(hours(day(2), first=0), hours(range(36, 48), first=12), {})
+
+
+@LAYOUTS
+def test_D60_a_drop_starts_no_job(lakes: Lakes, layout: str) -> None:
+    table = made(lakes, layout)
+    version = table.lake.version
+    done = table.lake.do(table.replace(DAY_2))
+    assert table.lake.jobs.started == []
+    assert table.lake.version == version + 1
+    info = table.lake.commit().info
+    assert info is not None
+    assert info.operation == "DELETE"
+    assert replaced(done) == (24, 0)
+    removed = result(done).files_removed
+    assert removed == (0 if layout == "straddling" else 1)
+    table.assert_history(S1, REST)
+
+
+# What the addendum says beside the scenarios
+
+
+def test_I_54_a_process_that_takes_over_has_the_same_cutoff(lakes: Lakes) -> None:
+    """Rows that come after the first attempt began are late for the second one, too."""
+    table = made(lakes)
+    table.lake.backoff_limit = 1
+    operation = table.replace(DAY_2, rows=SR)
+    table.lake.hold(operation, Point.START_JOB).kill()
+    table.append(SJ)
+    table.lake.jobs = table.lake.new_jobs()
+    done = table.lake.do(operation, ports=table.lake.ports(locks=InProcessLocks()))
+    assert done.attempt == 2
+    assert replaced(done) == (24, 6)
+    table.assert_shows(REST, SR, SJ)
+
+
+@pytest.mark.parametrize("at", [Point.PERSIST_PLAN, Point.READ_RESULT, Point.PUT_COMMIT])
+def test_a_drop_is_taken_over(lakes: Lakes, at: Point) -> None:
+    table = made(lakes)
+    operation = table.replace(DAY_2)
+    table.lake.hold(operation, at, after=True).kill()
+    table.append(SJ)
+    done = table.lake.do(operation, ports=table.lake.ports(locks=InProcessLocks()))
+    assert replaced(done)[0] == 24
+    table.assert_shows(REST, SJ)
+
+
+def test_start_version_replaces_what_that_version_showed(lakes: Lakes) -> None:
+    table = made(lakes)
+    start = table.lake.version
+    table.append(SJ)
+    done = table.lake.do(table.replace(DAY_2, rows=SR, startVersion=start))
+    assert replaced(done) == (24, 6)
+    table.assert_shows(REST, SR, SJ)
+
+
+def test_an_update_moves_rows_out_of_the_scope_and_into_it(lakes: Lakes) -> None:
+    """Scope is asked of the row as it is when the replace commits (I-53)."""
+    table = made(lakes)
+    held = alone(table, table.replace(DAY_2, rows=SR))
+    for id_, time in ((30, "2013-03-09"), (1, "2013-03-02")):
+        table.lake.foreign().update(predicate=f"id = {id_}", updates={"ts": f"'{time}T00:00:00Z'"})
+    done = held.finish()
+    assert done.phase is Phase.SUCCEEDED
+    moved = {30: 8 * 24}
+    table.assert_shows({i: h for i, h in REST.items() if i != 1}, moved, SR)
+    assert replaced(done) == (24, 0)
+
+
+@pytest.mark.parametrize("foreign", ["optimize", "merge", "overwrite", "restore"])
+def test_rows_of_unknown_age_are_a_conflict(lakes: Lakes, foreign: str) -> None:
+    table = made(lakes)
+    held = alone(table, table.replace(DAY_2, rows=SR))
+    table.append(SJ)
+    other = table.lake.foreign()
+    if foreign == "optimize":
+        other.optimize.compact()
+    elif foreign == "merge":
+        merge = other.merge(rows_of(hours(30, 31, first=2_000)), "t.id = s.id", "s", "t")
+        merge.when_matched_update_all().execute()
+    elif foreign == "overwrite":
+        write_deltalake(other, rows_of(SJ), mode="overwrite")
+    else:
+        other.restore(table.lake.version - 1)
+        other.restore(table.lake.version - 1)
+    shown = table.rows()
+    version = table.lake.version
+    status = held.finish()
+    if foreign == "restore":
+        # It brought back what the append had added: those rows have their age.
+        assert status.phase is Phase.SUCCEEDED
+        table.assert_shows(REST, SR, SJ)
+        return
+    assert reason(status) == "Conflict"
+    assert table.rows() == shown
+    assert table.lake.version == version + 1  # the attempt is abandoned
+
+
+def test_rows_without_a_time_are_in_no_interval_but_all(lakes: Lakes) -> None:
+    table = TimedLake.of(lakes, S1, {900: None, 901: None}, {902: None, 903: 30})
+    table.lake.do(table.replace(DAY_2, rows=SR))
+    table.assert_shows(REST, SR, {900: None, 901: None, 902: None})
+    table.lake.do(table.replace("all"))
+    table.assert_shows({})
+
+
+@pytest.mark.whole
+def test_partitions_and_intervals_together(lakes: Lakes) -> None:
+    table = TimedLake.of(lakes, S1, partitioned=True)
+    table.lake.do(table.replace(replaced={"partitions": [{"day": "2013-03-02"}]}))
+    table.assert_shows(REST)
+    both = {"intervals": [interval(0, 60)], "partitions": [{"day": "2013-03-03"}]}
+    table.lake.do(table.replace(replaced=both, rows=hours(50, first=1_000)))
+    table.assert_shows(without(REST, range(48, 60)), hours(50, first=1_000))
+
+
+@pytest.mark.whole
+def test_a_renamed_time_column(lakes: Lakes) -> None:
+    """Under column mapping files have other names of columns than the table."""
+    table = made(lakes)
+    table.lake.sql("alter table TABLE set TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
+    table.lake.sql("alter table TABLE rename column ts to moment")
+    table.lake.sql("alter table TABLE add column ts string")
+    table.lake.time = {"column": "moment", "granularity": "Day"}
+    table.lake.do(table.replace(interval(20, 40)))
+    found = table.lake.delta_spark.read.format("delta").load(str(table.lake.path)).select("id")
+    assert sorted(row.id for row in found.collect()) == sorted(without(S1, range(20, 40)))
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("outside", ["Fail", "Drop"])
+def test_rows_of_the_source_outside_of_the_scope(lakes: Lakes, outside: str) -> None:
+    table = made(lakes)
+    source = join(SR, hours(0, 70, first=1_500))
+    status = table.lake.run(table.replace(DAY_2, rows=source, outside=outside))
+    if outside == "Fail":
+        assert status.phase is Phase.FAILED
+        [message] = [c.message for c in status.conditions if c.type.value == "Succeeded"]
+        assert "outside of what is replaced" in message
+        assert "ts=2013-03-0" in message
+        table.assert_shows(S1)
+        return
+    table.assert_shows(REST, SR)
+    found = result(status).replaced
+    assert found is not None
+    assert found.outside == 2
+
+
+WRONG: Sequence[tuple[dict[str, object], str, str]] = [
+    ({"intervals": ["2013-03-05/2013-03-02"]}, "InvalidSpec", "spec.replace.intervals[0]"),
+    ({"intervals": ["2013-03-02/2013-03-02"]}, "InvalidSpec", "spec.replace.intervals[0]"),
+    ({"intervals": ["12013-03/12014-03"]}, "InvalidSpec", "spec.replace.intervals[0]"),
+    ({"intervals": ["2013-03-02", "March"]}, "InvalidSpec", "spec.replace.intervals[1]"),
+    ({"partitions": [{"id": "7"}]}, "InvalidSpec", "spec.replace.partitions[0].id"),
+    ({"segments": ["no-such"]}, "UnknownSegment", "spec.replace.segments"),
+]
+
+
+@pytest.mark.parametrize(("what", "why", "field"), WRONG)
+def test_bad_input_writes_nothing(
+    lakes: Lakes, what: dict[str, object], why: str, field: str
+) -> None:
+    table = made(lakes)
+    status = table.lake.run(table.replace(replaced=what))
+    assert reason(status) == why
+    [message] = [c.message for c in status.conditions if c.type.value == "Succeeded"]
+    assert field in message
+    table.assert_shows(S1)
+
+
+@pytest.mark.parametrize(("version", "found"), [(99, "the latest version is")])
+def test_a_start_version_that_is_not_there(lakes: Lakes, version: int, found: str) -> None:
+    table = made(lakes)
+    status = table.lake.run(table.replace(DAY_2, rows=SR, startVersion=version))
+    assert reason(status) == "InvalidSpec"
+    [message] = [c.message for c in status.conditions if c.type.value == "Succeeded"]
+    assert found in message
+
+
+def test_intervals_need_a_time_column(lakes: Lakes) -> None:
+    table = made(lakes)
+    table.lake.time = None
+    status = table.lake.run(table.replace(DAY_2))
+    assert reason(status) == "InvalidSpec"
+    table.lake.do(table.replace("all"))
+    table.assert_shows({})
