@@ -55,6 +55,7 @@ _SPECS: dict[str, Json] = {
     "TableIngest": {"source": {"format": "Parquet", "location": "s3://lake/new"}},
     "SegmentRewrite": {"segments": ["0.1"], "rewrite": {"purgeDeleted": True}},
     "LogCompaction": {},
+    "TableReplace": {"replace": {"intervals": ["2013-03"]}},
 }
 _LIMIT_S = 20.0
 

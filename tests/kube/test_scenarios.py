@@ -24,14 +24,14 @@ from kube.gates import GatedSpark
 from kube.kube_scenarios import Applied, Refused, Table, World
 from support.cluster.operator_process import Blow, ProcessStarter, starter
 from support.jobs.inline_runner import InlineRunner
-from support.lake.lake import Lakes, batch, loads, reconciled, result
+from support.lake.lake import Lake, Lakes, batch, loads, reconciled, result
 from support.lake.log_blocks import LogBlocks
 from support.lake.rewritten import rewrite
 from support.lake.rows import Rows, join, k_is, plus, without
 from support.some import is_whole
 from tandem.jobs.runner import JobRequest, JobStatus
 from tandem.operations.machine.effects import Point
-from tandem.spec.common import OPERATIONS
+from tandem.spec.common import OPERATIONS, Operation
 
 if TYPE_CHECKING:
     from support.cluster.api_server import Cluster
@@ -306,6 +306,13 @@ def test_D17_compaction_first_compaction_fails(stage: Stage) -> None:
 
 # Z: what other systems got wrong -----------------------------------------------------------------
 
+
+def replace_all(lake: Lake) -> Operation:
+    source = {"format": "Parquet", "location": lake.source(NEW).as_uri()}
+    spec = {"replace": {"intervals": ["all"]}, "source": source}
+    return lake.resource("TableReplace", spec)
+
+
 Make = Callable[[Table], Applied]
 MADE: dict[str, tuple[Make, Rows]] = {
     "TableCompaction": (lambda t: t.apply(t.lake.compaction()), FOUR),
@@ -313,6 +320,7 @@ MADE: dict[str, tuple[Make, Rows]] = {
     "TableIngest": (lambda t: t.apply(t.lake.ingest(NEW)), join(FOUR, NEW)),
     "SegmentRewrite": (lambda t: t.apply(rewrite(t.lake, "0", "2", sortBy=["v"])), FOUR),
     "LogCompaction": (lambda t: t.apply(t.lake.resource("LogCompaction", ALL_BLOCKS)), FOUR),
+    "TableReplace": (lambda t: t.apply(replace_all(t.lake)), NEW),
 }
 
 

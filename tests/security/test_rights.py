@@ -116,6 +116,9 @@ class Run:
         ingest = {"source": {"format": "Parquet", "location": source.as_uri()}}
         space.create("TableIngest", "i", {"tableRef": {"name": "t"}, **ingest, **ttl})
         space.await_gone("TableIngest", "i")
+        replaced = {"replace": {"intervals": ["all"]}, "startVersion": 0, **ingest, **ttl}
+        space.create("TableReplace", "r", {"tableRef": {"name": "t"}, **replaced})
+        space.await_gone("TableReplace", "r")
         space.update("u", "t", "k = 1", {"v": "v + 1"}, **ttl)
         space.await_gone("TableUpdate", "u")
         jobs.fail = 1
