@@ -28,15 +28,16 @@ from tandem.delta.protocol import (
 from tandem.delta.schema import parse
 from tandem.errors import UnsupportedFeature
 
-R, N, C, U, D, M = (
+R, N, C, U, D, M, P = (
     OperationKind.READ,
     OperationKind.INGEST,
     OperationKind.COMPACTION,
     OperationKind.UPDATE,
     OperationKind.DELETE,
     OperationKind.MERGE,
+    OperationKind.REPLACE,
 )
-WRITES = {N, C, U, D, M}
+WRITES = {N, C, U, D, M, P}
 ALL = WRITES | {R} | OF_LOG
 
 
@@ -82,13 +83,13 @@ def _refused(protocol: Protocol, metadata: Metadata) -> set[OperationKind]:
 
 
 IN_USE: dict[str, tuple[dict[str, Any], set[OperationKind]]] = {
-    "appendOnly": ({"configuration": {"delta.appendOnly": "true"}}, {U, D, M}),
-    "invariants": ({"field": {"delta.invariants": "{}"}}, {N, U, M}),
-    "checkConstraints": ({"configuration": {"delta.constraints.a": "x > 1"}}, {N, U, M}),
-    "changeDataFeed": ({"configuration": {"delta.enableChangeDataFeed": "true"}}, {U, D, M}),
-    "generatedColumns": ({"field": {"delta.generationExpression": "1"}}, {N, U, M}),
-    "identityColumns": ({"field": {"delta.identity.start": 1}}, {N, U, M}),
-    "allowColumnDefaults": ({"field": {"CURRENT_DEFAULT": "1"}}, {N, M}),
+    "appendOnly": ({"configuration": {"delta.appendOnly": "true"}}, {U, D, M, P}),
+    "invariants": ({"field": {"delta.invariants": "{}"}}, {N, U, M, P}),
+    "checkConstraints": ({"configuration": {"delta.constraints.a": "x > 1"}}, {N, U, M, P}),
+    "changeDataFeed": ({"configuration": {"delta.enableChangeDataFeed": "true"}}, {U, D, M, P}),
+    "generatedColumns": ({"field": {"delta.generationExpression": "1"}}, {N, U, M, P}),
+    "identityColumns": ({"field": {"delta.identity.start": 1}}, {N, U, M, P}),
+    "allowColumnDefaults": ({"field": {"CURRENT_DEFAULT": "1"}}, {N, M, P}),
     "columnMapping": ({"configuration": {"delta.columnMapping.mode": "name"}}, set()),
     "deletionVectors": ({}, set()),
     "timestampNtz": ({"type_": "timestamp_ntz"}, set()),
@@ -106,9 +107,9 @@ IN_USE: dict[str, tuple[dict[str, Any], set[OperationKind]]] = {
     "variantShredding": ({"type_": "variant"}, ALL),
     "variantShredding-preview": ({"type_": "variant"}, ALL),
     "geospatial": ({"type_": "geometry(OGC:CRS84)"}, ALL),
-    "collations": ({"field": {"__COLLATIONS": {}}}, {U, D, M}),
-    "collations-preview": ({"field": {"__COLLATIONS": {}}}, {U, D, M}),
-    "materializePartitionColumns": ({"partitioned": True}, {N, C, U, M}),
+    "collations": ({"field": {"__COLLATIONS": {}}}, {U, D, M, P}),
+    "collations-preview": ({"field": {"__COLLATIONS": {}}}, {U, D, M, P}),
+    "materializePartitionColumns": ({"partitioned": True}, {N, C, U, M, P}),
     "icebergCompatV1": ({"configuration": {"delta.enableIcebergCompatV1": "true"}}, WRITES),
     "icebergCompatV2": ({"configuration": {"delta.enableIcebergCompatV2": "true"}}, WRITES),
     "icebergCompatV3": ({"configuration": {"delta.enableIcebergCompatV3": "true"}}, WRITES),
@@ -206,7 +207,7 @@ def test_legacy_versions_stand_for_features(version: tuple[int, int], expected: 
     assert _refused(Protocol(*version), _metadata()) == set()
     in_use = {"delta.appendOnly": "true", "delta.enableChangeDataFeed": "true"}
     refused = _refused(Protocol(*version), _metadata(in_use))
-    assert refused == ({U, D, M} if expected else set())
+    assert refused == ({U, D, M, P} if expected else set())
 
 
 def test_features_that_block_the_log_and_features_that_block_rows_only() -> None:

@@ -34,13 +34,18 @@ class OperationKind(StrEnum):
     UPDATE = "Update"  # hide rows and add changed ones
     DELETE = "Delete"  # hide rows, never write any
     MERGE = "Merge"  # all of the above
+    REPLACE = "Replace"  # hide rows, and add new ones in new files
     LOG_COMPACTION = "LogCompaction"  # stitch blocks of a log of Tandem's
     LOG_APPEND = "LogAppend"  # add blocks to a log of Tandem's
 
 
 _READ = frozenset({OperationKind.READ})
-_STATEMENTS = frozenset({OperationKind.UPDATE, OperationKind.DELETE, OperationKind.MERGE})
-_NEW_VALUES = frozenset({OperationKind.INGEST, OperationKind.UPDATE, OperationKind.MERGE})
+_STATEMENTS = frozenset(
+    {OperationKind.UPDATE, OperationKind.DELETE, OperationKind.MERGE, OperationKind.REPLACE}
+)
+_NEW_VALUES = frozenset(
+    {OperationKind.INGEST, OperationKind.UPDATE, OperationKind.MERGE, OperationKind.REPLACE}
+)
 _NEW_FILES = _NEW_VALUES | {OperationKind.COMPACTION}
 _WRITES = _NEW_FILES | _STATEMENTS
 OF_LOG = frozenset({OperationKind.LOG_COMPACTION, OperationKind.LOG_APPEND})
@@ -127,7 +132,7 @@ _TABLE = (
                        "delta.identity.highWaterMark", "delta.identity.allowExplicitInsert"),
             _NEW_VALUES, "we do not generate identity values"),
     Feature("allowColumnDefaults", _field_key("CURRENT_DEFAULT", "EXISTS_DEFAULT"),
-            frozenset({OperationKind.INGEST, OperationKind.MERGE}),
+            frozenset({OperationKind.INGEST, OperationKind.MERGE, OperationKind.REPLACE}),
             "default values are SQL that we do not evaluate on rows that lack a column"),
     Feature("columnMapping", _maps_columns, _NOTHING,
             "columns are read and written by physical name and field id"),

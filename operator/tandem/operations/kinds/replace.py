@@ -70,7 +70,7 @@ class ReplaceKind:
     def protocol_kind(self) -> protocol.OperationKind:
         if self._resource.spec.source is None:
             return protocol.OperationKind.DELETE
-        return protocol.OperationKind.MERGE  # it removes rows and adds others
+        return protocol.OperationKind.REPLACE
 
     # Planning
 
