@@ -18,7 +18,10 @@ from support.lake.lake import Lakes, reason, result
 from support.lake.timed import TimedLake, day, hours, interval, join, without
 from support.lake.timed import table as rows_of
 from tandem.locks.memory import InProcessLocks
+from tandem.operations.attempt.paths import found
+from tandem.operations.kinds.table.row_scope import NULL
 from tandem.operations.machine.effects import Point
+from tandem.planning.cleaning import FileCategory
 from tandem.spec.resources import Operation
 from tandem.spec.status import OperationStatus, Phase
 
@@ -53,9 +56,9 @@ def fails(table: TimedLake, operation: Operation) -> None:
 
 
 def replaced(status: OperationStatus) -> tuple[int, int | None]:
-    found = result(status).replaced
-    assert found is not None
-    return found.rows, found.late
+    did = result(status).replaced
+    assert did is not None
+    return did.rows, did.late
 
 
 @LAYOUTS
@@ -389,6 +392,29 @@ def test_partitions_and_intervals_together(lakes: Lakes) -> None:
     table.assert_shows(without(REST, range(48, 60)), hours(50, first=1_000))
 
 
+def test_the_partition_of_null(lakes: Lakes) -> None:
+    table = TimedLake.of(lakes, S1, {900: None, 901: None}, partitioned=True)
+    table.lake.do(table.replace(replaced={"partitions": [{"DAY": NULL}]}))
+    table.assert_shows(S1)
+
+
+def test_the_table_itself_is_a_source_only_at_a_version(lakes: Lakes) -> None:
+    table = made(lakes)
+    source = {"format": "Delta", "location": table.lake.location}
+    status = table.lake.run(table.replace(DAY_2, source=source))
+    assert reason(status) == "InvalidSpec"
+    [message] = [c.message for c in status.conditions if c.type.value == "Succeeded"]
+    assert "spec.source.version" in message
+    table.assert_shows(S1)
+
+
+def test_the_record_of_the_start_is_cleaned_with_those_of_the_operation(lakes: Lakes) -> None:
+    table = made(lakes)
+    table.lake.do(table.replace(DAY_2, rows=SR))
+    [record] = [m for m in table.lake.store.list("_tandem") if m.path.endswith("/cutoff.json")]
+    assert found(record).part is FileCategory.RECORD
+
+
 @pytest.mark.whole
 def test_a_renamed_time_column(lakes: Lakes) -> None:
     """Under column mapping files have other names of columns than the table."""
@@ -416,9 +442,9 @@ def test_rows_of_the_source_outside_of_the_scope(lakes: Lakes, outside: str) -> 
         table.assert_shows(S1)
         return
     table.assert_shows(REST, SR)
-    found = result(status).replaced
-    assert found is not None
-    assert found.outside == 2
+    did = result(status).replaced
+    assert did is not None
+    assert did.outside == 2
 
 
 WRONG: Sequence[tuple[dict[str, object], str, str]] = [

@@ -51,8 +51,8 @@ class Replaced(Model):
     partitions: Annotated[tuple[Partition, ...], Field(min_length=1, max_length=1_000)] | None = (
         None
     )
-    """Partitions by the values of partition columns, as text. With intervals, a row must be in one
-    of both."""
+    """Partitions by the values of partition columns, as text; `__HIVE_DEFAULT_PARTITION__` is
+    NULL. With intervals, a row must be in one of both."""
     segments: UniqueSegmentsOrChunks | None = None
     """Names of segments, as `tandem table segments` shows them, in quotes: all of their rows."""
 

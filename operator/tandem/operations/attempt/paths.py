@@ -136,7 +136,7 @@ _OURS = re.compile(
 )
 
 
-_RECORDS = ("operation.json", "result.json", "source.json")
+_RECORDS = ("operation.json", "result.json", "source.json", "cutoff.json")
 
 
 def found(meta: ObjectInfo) -> ListedFile:

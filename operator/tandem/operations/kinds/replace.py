@@ -43,6 +43,8 @@ from tandem.reconcile.replace.ages import RowAges
 from tandem.rowmap.positions import span
 from tandem.spec.replace import Outside, Scope, TableReplace
 from tandem.spec.status import Plan, Reconciled, RowsAffected, RowsReplaced
+from tandem.spec.update import Source, SourceFormat
+from tandem.storage.paths import canonical_location
 from tandem.timeline.segments import output_tags, segments
 
 
@@ -77,8 +79,10 @@ class ReplaceKind:
     def plan(self, work: Work) -> Planned:
         spec, snapshot = self._resource.spec, work.snapshot
         _require_no_log(work, self._resource.id)
+        self._rows = None  # the time column may have another name since an earlier attempt
         if spec.source is not None:
             check_source(work, spec.source, resource=self._resource.id, field="spec.source")
+            self._require_another_version(work, spec.source)
         self._check_start(work)
         scope = self._resolve(work, snapshot)
         parts = self._parts(snapshot, scope)
@@ -121,6 +125,21 @@ class ReplaceKind:
 
     def plan_of_adopted(self, work: Work) -> Planned:
         return Planned(work.frozen[0].summary, None, (WHOLE_TABLE,))
+
+    def _require_another_version(self, work: Work, source: Source) -> None:
+        """Raises: InvalidSpec for the table itself at no version: what it means would depend on
+        when the job reads it."""
+        if source.format is not SourceFormat.DELTA or source.version is not None:
+            return
+        if canonical_location(source.location) == work.table.location:
+            raise InvalidSpec(
+                "a table cannot be replaced by itself without a version",
+                resource=self._resource.id,
+                field="spec.source.version",
+                found="none",
+                expected="the version to read",
+                remedy="Set spec.source.version, and startVersion to the same version",
+            )
 
     def _check_start(self, work: Work) -> None:
         wanted, latest = self._resource.spec.start_version, work.snapshot.version

@@ -29,6 +29,8 @@ from tandem.storage.store import Store
 from tandem.timeline.chunks import parse_any_interval
 
 _DAY_MS = 86_400_000
+NULL = "__HIVE_DEFAULT_PARTITION__"
+"""How a spec names the partition of NULL, as Spark and Hive do."""
 
 
 class FilesInScope:
@@ -169,7 +171,7 @@ def partitions_of(
             of_table = snapshot.schema[name]
             assert isinstance(of_table.type, PrimitiveType)
             try:
-                to_scalar(text, of_table.type)
+                to_scalar(None if text == NULL else text, of_table.type)
             except CorruptLog:
                 raise InvalidSpec(
                     "the value has not the type of the partition column",
@@ -179,7 +181,7 @@ def partitions_of(
                     expected=f"a value of type {of_table.type.name}",
                     remedy="Write the value as the log of the table does",
                 ) from None
-            values[of_table.physical_name] = (of_table.type, text)
+            values[of_table.physical_name] = (of_table.type, None if text == NULL else text)
         found.append(values)
     return tuple(found)
 
@@ -192,5 +194,8 @@ def scope_of_job(
     return RowScope(
         time_column=time_name if pieces else "",
         intervals=tuple((piece.start_ms, piece.end_ms) for piece in pieces),
-        partitions=tuple(dict(partition) for partition in partitions),
+        partitions=tuple(
+            {column: None if text == NULL else text for column, text in partition.items()}
+            for partition in partitions
+        ),
     )
