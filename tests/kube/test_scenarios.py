@@ -304,13 +304,69 @@ def test_D17_compaction_first_compaction_fails(stage: Stage) -> None:
     stage.done(table, FOUR, join(FOUR, NEW))
 
 
-# Z: what other systems got wrong -----------------------------------------------------------------
+# Replacement -------------------------------------------------------------------------------------
+
+ALL = {"intervals": ["all"]}
 
 
-def replace_all(lake: Lake) -> Operation:
+def replace_all(lake: Lake, **spec: Any) -> Operation:
     source = {"format": "Parquet", "location": lake.source(NEW).as_uri()}
-    spec = {"replace": {"intervals": ["all"]}, "source": source}
-    return lake.resource("TableReplace", spec)
+    return lake.resource("TableReplace", {"replace": ALL, "source": source, **spec})
+
+
+@pytest.mark.parametrize("scope", ["AtStart", "AtCommit"])
+def test_D29_D32_an_append_beside_a_replacement(stage: Stage, scope: str) -> None:
+    table = stage.loaded()
+    late = batch(8)
+    gate = stage.jobs.hold("ingest")
+    replacement = table.apply(replace_all(table.lake, scope=scope))
+    gate.reached()
+    table.lake.append(late)
+    gate.go()
+    done = result(replacement.succeeded()).replaced
+    assert done is not None
+    kept = scope == "AtStart"
+    assert (done.rows, done.late) == ((40, 10) if kept else (50, None))
+    stage.done(table, FOUR, join(FOUR, late), join(NEW, late) if kept else NEW)
+
+
+def test_D35_D38_a_compaction_beside_a_replacement(stage: Stage) -> None:
+    """The compaction begins first, and commits last: the original rows do not come back."""
+    table = stage.loaded()
+    rewriting = stage.jobs.hold("rewrite")
+    compaction = table.apply(table.lake.compaction())
+    rewriting.reached()
+    replacement = table.apply(replace_all(table.lake))
+    replacement.succeeded()
+    rewriting.go()
+    compaction.reaches("Superseded")
+    stage.done(table, FOUR, NEW)
+
+
+def test_D43_the_second_replacement_waits_and_replaces_the_first(stage: Stage) -> None:
+    table = stage.loaded()
+    gate = stage.jobs.hold("ingest")
+    first = table.apply(replace_all(table.lake))
+    gate.reached()
+    second = table.apply(table.lake.resource("TableReplace", {"replace": ALL}))
+    second.wait(lambda status: "WaitingForLock" in str(status.get("conditions")))
+    gate.go()
+    first.succeeded()
+    second.succeeded()
+    stage.done(table, FOUR, NEW, ())
+
+
+def test_D60_a_drop_starts_no_job(stage: Stage) -> None:
+    table = stage.loaded()
+    started = len(stage.jobs.started)
+    drop = table.lake.resource("TableReplace", {"replace": {"segments": ["1", "2"]}})
+    done = table.apply(drop).succeeded()
+    assert len(stage.jobs.started) == started
+    assert result(done).files_removed == 2
+    stage.done(table, FOUR, loads((0, 3)))
+
+
+# Z: what other systems got wrong -----------------------------------------------------------------
 
 
 Make = Callable[[Table], Applied]
