@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mutants.blocks import BLOCKS
 from mutants.engine import ENGINE
+from mutants.replaces import REPLACES
 from mutants.rules import RULES
 
-MUTANTS = (*RULES, *ENGINE, *BLOCKS)
+MUTANTS = (*RULES, *REPLACES, *ENGINE, *BLOCKS)

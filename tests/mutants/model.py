@@ -76,6 +76,11 @@ class Check(Enum):
         "tests/delta/test_put_commit.py tests/delta/test_replay.py",
     )
 
+    REPLACES = (
+        "the tests of replaces",
+        "-m pytest -q -x -p no:cacheprovider tests/pruning/test_scope.py "
+        "tests/tables/test_replace.py",
+    )
     HISTORIES = (
         "random histories of a log of blocks",
         "-m pytest -q -x -p no:cacheprovider tests/mergelog/test_search.py "

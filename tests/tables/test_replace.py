@@ -17,6 +17,7 @@ from support.lake.held import Held
 from support.lake.lake import Lakes, reason, result
 from support.lake.timed import TimedLake, day, hours, interval, join, without
 from support.lake.timed import table as rows_of
+from tables.replaced import ALIGNED, DAY_2, MORE, REST, S1, SJ, SR, made
 from tandem.locks.memory import InProcessLocks
 from tandem.operations.attempt.paths import found
 from tandem.operations.kinds.table.row_scope import NULL
@@ -25,24 +26,8 @@ from tandem.planning.cleaning import FileCategory
 from tandem.spec.resources import Operation
 from tandem.spec.status import OperationStatus, Phase
 
-DAY_2 = "2013-03-02"
-S1 = hours(day(1), day(2), day(3), first=0)
-SR = hours(range(24, 34), first=1_000)
-SJ = hours(range(30, 36), first=2_000)
-"""Of the second day, as all that comes late here."""
-REST = without(S1, day(2))
-ALIGNED = [hours(day(n), first=24 * (n - 1)) for n in (1, 2, 3)]
-"""The same rows as `S1`, a file a day."""
-MORE = hours(day(2), first=500)
-"""More rows of the second day: a compaction puts them together with those of `S1`."""
-
 LAYOUTS = pytest.mark.parametrize("layout", ["straddling", "aligned", "aligned, no vectors"])
 SCOPES = pytest.mark.parametrize("scope", ["AtStart", "AtCommit"])
-
-
-def made(lakes: Lakes, layout: str = "straddling") -> TimedLake:
-    loads = [S1] if layout == "straddling" else ALIGNED
-    return TimedLake.of(lakes, *loads, vectors="no vectors" not in layout)
 
 
 def alone(table: TimedLake, operation: Operation, at: Point = Point.RECONCILE) -> Held:
@@ -382,16 +367,6 @@ def test_rows_without_a_time_are_in_no_interval_but_all(lakes: Lakes) -> None:
     table.assert_shows({})
 
 
-@pytest.mark.whole
-def test_partitions_and_intervals_together(lakes: Lakes) -> None:
-    table = TimedLake.of(lakes, S1, partitioned=True)
-    table.lake.do(table.replace(replaced={"partitions": [{"day": "2013-03-02"}]}))
-    table.assert_shows(REST)
-    both = {"intervals": [interval(0, 60)], "partitions": [{"day": "2013-03-03"}]}
-    table.lake.do(table.replace(replaced=both, rows=hours(50, first=1_000)))
-    table.assert_shows(without(REST, range(48, 60)), hours(50, first=1_000))
-
-
 def test_the_partition_of_null(lakes: Lakes) -> None:
     table = TimedLake.of(lakes, S1, {900: None, 901: None}, partitioned=True)
     table.lake.do(table.replace(replaced={"partitions": [{"DAY": NULL}]}))
@@ -413,38 +388,6 @@ def test_the_record_of_the_start_is_cleaned_with_those_of_the_operation(lakes: L
     table.lake.do(table.replace(DAY_2, rows=SR))
     [record] = [m for m in table.lake.store.list("_tandem") if m.path.endswith("/cutoff.json")]
     assert found(record).part is FileCategory.RECORD
-
-
-@pytest.mark.whole
-def test_a_renamed_time_column(lakes: Lakes) -> None:
-    """Under column mapping files have other names of columns than the table."""
-    table = made(lakes)
-    table.lake.sql("alter table TABLE set TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
-    table.lake.sql("alter table TABLE rename column ts to moment")
-    table.lake.sql("alter table TABLE add column ts string")
-    table.lake.time = {"column": "moment", "granularity": "Day"}
-    table.lake.do(table.replace(interval(20, 40)))
-    found = table.lake.delta_spark.read.format("delta").load(str(table.lake.path)).select("id")
-    assert sorted(row.id for row in found.collect()) == sorted(without(S1, range(20, 40)))
-
-
-@pytest.mark.whole
-@pytest.mark.parametrize("outside", ["Fail", "Drop"])
-def test_rows_of_the_source_outside_of_the_scope(lakes: Lakes, outside: str) -> None:
-    table = made(lakes)
-    source = join(SR, hours(0, 70, first=1_500))
-    status = table.lake.run(table.replace(DAY_2, rows=source, outside=outside))
-    if outside == "Fail":
-        assert status.phase is Phase.FAILED
-        [message] = [c.message for c in status.conditions if c.type.value == "Succeeded"]
-        assert "outside of what is replaced" in message
-        assert "ts=2013-03-0" in message
-        table.assert_shows(S1)
-        return
-    table.assert_shows(REST, SR)
-    did = result(status).replaced
-    assert did is not None
-    assert did.outside == 2
 
 
 WRONG: Sequence[tuple[dict[str, object], str, str]] = [

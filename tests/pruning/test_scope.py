@@ -1,0 +1,117 @@
+"""Which files lie in intervals and partitions, compared with their rows."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tandem.delta.schema import PrimitiveType
+from tandem.intervals import ALWAYS, IntervalSet, TimeInterval
+from tandem.pruning.scope import Part, TimeScope, parts_in_scope
+
+EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+MOMENTS = st.integers(-6_000, 6_000)
+"""Microseconds, so that statistics cut them."""
+BORDERS = st.integers(-7, 7)
+ROWS = st.lists(st.none() | MOMENTS, min_size=1, max_size=4)
+INTERVALS = st.lists(st.builds(TimeInterval, BORDERS, BORDERS), max_size=3).map(IntervalSet)
+
+
+def text(micros: int) -> str:
+    """As statistics have it: cut to milliseconds."""
+    moment = EPOCH + dt.timedelta(milliseconds=micros // 1_000)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def statistics(rows: Sequence[int | None], *, nulls: bool) -> str:
+    known = [row for row in rows if row is not None]
+    found: dict[str, Any] = {"numRecords": len(rows)}
+    if known:
+        found |= {"minValues": {"t": text(min(known))}, "maxValues": {"t": text(max(known))}}
+    if nulls:
+        found["nullCount"] = {"t": len(rows) - len(known)}
+    return json.dumps(found)
+
+
+def files(stats: Sequence[str | None], partitions: Sequence[Mapping[str, str | None]]) -> pa.Table:
+    pairs = [list(values.items()) for values in partitions]
+    return pa.table(
+        {
+            "path": [f"f{number}" for number in range(len(stats))],
+            "stats": pa.array(stats, pa.string()),
+            "partition_values": pa.array(pairs, pa.map_(pa.string(), pa.string())),
+        }
+    )
+
+
+@given(st.lists(st.tuples(ROWS, st.booleans()), min_size=1, max_size=4), INTERVALS)
+def test_a_file_is_in_scope_as_a_whole_only_if_each_of_its_rows_is(
+    contents: list[tuple[list[int | None], bool]], intervals: IntervalSet
+) -> None:
+    table = files([statistics(rows, nulls=nulls) for rows, nulls in contents], [{}] * len(contents))
+    found = parts_in_scope(table, TimeScope(intervals, ("t",), "timestamp"))
+    for (rows, nulls), part in zip(contents, found.tolist(), strict=True):
+        inside = [row is not None and intervals.holds(row // 1_000) for row in rows]
+        assert part != Part.ALL or all(inside)
+        assert part != Part.NONE or not any(inside)
+        # What statistics say without a doubt is not read.
+        if nulls and None not in rows:
+            hull = TimeInterval(min(rows) // 1_000, max(rows) // 1_000 + 1)  # type: ignore[operator, type-var]
+            assert (part == Part.ALL) == intervals.covers(hull)
+            assert (part == Part.NONE) == (not intervals.overlaps(hull))
+
+
+def test_all_of_time_has_rows_without_a_time() -> None:
+    table = files([statistics([None, 1], nulls=True), None], [{}, {}])
+    scope = TimeScope(IntervalSet([ALWAYS]), ("t",), "timestamp")
+    assert parts_in_scope(table, scope).tolist() == [Part.ALL, Part.ALL]
+    assert parts_in_scope(table, None).tolist() == [Part.ALL, Part.ALL]
+
+
+def test_no_interval_has_no_row() -> None:
+    table = files([statistics([1], nulls=True), None], [{}, {}])
+    scope = TimeScope(IntervalSet(), ("t",), "timestamp")
+    assert parts_in_scope(table, scope).tolist() == [Part.NONE, Part.NONE]
+
+
+@pytest.mark.parametrize("stats", [None, "", "{", "{}", '{"minValues": {"t": "x"}}', "[1]"])
+def test_a_file_whose_statistics_say_nothing_is_read(stats: str | None) -> None:
+    scope = TimeScope(IntervalSet([TimeInterval(0, 5)]), ("t",), "timestamp")
+    assert parts_in_scope(files([stats], [{}]), scope).tolist() == [Part.SOME]
+
+
+def test_a_time_that_is_a_partition_decides_alone() -> None:
+    day = 86_400_000
+    table = files([None] * 4, [{"d": "1970-01-01"}, {"d": "1970-01-02"}, {"d": None}, {}])
+    scope = TimeScope(IntervalSet([TimeInterval(0, day)]), ("d",), "date", partition=True)
+    assert parts_in_scope(table, scope).tolist() == [Part.ALL, Part.NONE, Part.NONE, Part.NONE]
+
+
+def test_partitions_are_compared_by_value_and_each_of_them_counts() -> None:
+    integer, string = PrimitiveType("integer"), PrimitiveType("string")
+    values: list[Mapping[str, str | None]] = [
+        {"n": "7", "s": "a"},
+        {"n": "07", "s": "b"},
+        {"n": "8", "s": "a"},
+        {"n": None},
+        {},
+    ]
+    table = files([None] * 5, values)
+    seven = {"n": (integer, "7")}
+    both: dict[str, tuple[PrimitiveType, str | None]] = {**seven, "s": (string, "a")}
+    null: dict[str, tuple[PrimitiveType, str | None]] = {"n": (integer, None)}
+
+    def chosen(*partitions: Mapping[str, tuple[PrimitiveType, str | None]]) -> list[int]:
+        return [n for n, part in enumerate(parts_in_scope(table, None, partitions)) if part]
+
+    assert chosen(seven) == [0, 1]
+    assert chosen(both) == [0]
+    assert chosen(both, {"n": (integer, "8")}) == [0, 2]
+    assert chosen(null) == [3, 4]

@@ -1,0 +1,52 @@
+"""Replaces by real jobs: rows outside of the scope, partitions, renamed columns."""
+
+from __future__ import annotations
+
+import pytest
+
+from support.lake.lake import Lakes, result
+from support.lake.timed import TimedLake, hours, interval, join, without
+from tables.replaced import DAY_2, REST, S1, SR, made
+from tandem.spec.status import Phase
+
+
+@pytest.mark.whole
+def test_partitions_and_intervals_together(lakes: Lakes) -> None:
+    table = TimedLake.of(lakes, S1, partitioned=True)
+    table.lake.do(table.replace(replaced={"partitions": [{"day": "2013-03-02"}]}))
+    table.assert_shows(REST)
+    both = {"intervals": [interval(0, 60)], "partitions": [{"day": "2013-03-03"}]}
+    table.lake.do(table.replace(replaced=both, rows=hours(50, first=1_000)))
+    table.assert_shows(without(REST, range(48, 60)), hours(50, first=1_000))
+
+
+@pytest.mark.whole
+def test_a_renamed_time_column(lakes: Lakes) -> None:
+    """Under column mapping files have other names of columns than the table."""
+    table = made(lakes)
+    table.lake.sql("alter table TABLE set TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
+    table.lake.sql("alter table TABLE rename column ts to moment")
+    table.lake.sql("alter table TABLE add column ts string")
+    table.lake.time = {"column": "moment", "granularity": "Day"}
+    table.lake.do(table.replace(interval(20, 40)))
+    found = table.lake.delta_spark.read.format("delta").load(str(table.lake.path)).select("id")
+    assert sorted(row.id for row in found.collect()) == sorted(without(S1, range(20, 40)))
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("outside", ["Fail", "Drop"])
+def test_rows_of_the_source_outside_of_the_scope(lakes: Lakes, outside: str) -> None:
+    table = made(lakes)
+    source = join(SR, hours(0, 70, first=1_500))
+    status = table.lake.run(table.replace(DAY_2, rows=source, outside=outside))
+    if outside == "Fail":
+        assert status.phase is Phase.FAILED
+        [message] = [c.message for c in status.conditions if c.type.value == "Succeeded"]
+        assert "outside of what is replaced" in message
+        assert "ts=2013-03-0" in message
+        table.assert_shows(S1)
+        return
+    table.assert_shows(REST, SR)
+    did = result(status).replaced
+    assert did is not None
+    assert did.outside == 2
