@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.intervals import ALWAYS, IntervalSet, TimeInterval
+from tandem.intervals import ALWAYS, EVERYWHERE, IntervalSet, TimeInterval
 
 BORDERS = st.integers(-12, 12)
+ENDS = st.one_of(BORDERS, st.sampled_from([ALWAYS.start_ms, ALWAYS.end_ms]))
 INTERVALS = st.builds(TimeInterval, BORDERS, BORDERS)
 SETS = st.lists(INTERVALS, max_size=6).map(IntervalSet)
 
@@ -48,6 +51,37 @@ def test_questions_about_an_interval(found: IntervalSet, interval: TimeInterval)
     hull = found.hull
     assert bool(found) == (hull is not None)
     assert hull is None or moments(hull) == set(range(min(all_), max(all_) + 1))
+
+
+@given(SETS, SETS)
+def test_questions_about_another_set(one: IntervalSet, other: IntervalSet) -> None:
+    assert one.includes(other) == (moments(other) <= moments(one))
+    met = [each for each in one if moments(each) & moments(other)]
+    assert one.first_meeting(other) == (met[0] if met else None)
+
+
+@given(SETS, st.integers(1, 4))
+def test_a_coalesced_set_only_grows_and_fills_the_smallest_gaps(
+    found: IntervalSet, most: int
+) -> None:
+    fewer = found.coalesced(most)
+    assert len(fewer) == min(len(found), most)
+    assert moments(fewer) >= moments(found)
+    assert fewer.hull == found.hull
+    filled = [len(moments(gap)) for gap in fewer - found]
+    left = [b.start_ms - a.end_ms for a, b in zip(fewer, fewer.pieces[1:], strict=False)]
+    assert max(filled, default=0) <= min(left, default=99)
+    assert fewer.coalesced(most) == fewer
+
+
+@given(st.lists(st.builds(TimeInterval, ENDS, ENDS), max_size=5).map(IntervalSet))
+def test_sets_in_json_have_null_for_an_open_side(found: IntervalSet) -> None:
+    text = json.dumps(found.to_json())
+    assert IntervalSet.from_json(json.loads(text)) == found
+    assert ("null" in text) == any(
+        each.start_ms == ALWAYS.start_ms or each.end_ms == ALWAYS.end_ms for each in found
+    )
+    assert EVERYWHERE.to_json() == [[None, None]]
 
 
 def test_intervals_as_text() -> None:

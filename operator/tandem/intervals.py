@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -30,7 +31,7 @@ class TimeInterval:
 
 ALWAYS = TimeInterval(-(1 << 62), 1 << 62)
 """All of time: the one chunk of granularity `All`, and the only interval that holds rows without a
-time."""
+time. An interval with an open side begins or ends where it does."""
 
 
 class IntervalSet:
@@ -102,6 +103,41 @@ class IntervalSet:
     def holds(self, moment_ms: int) -> bool:
         return self.overlaps(TimeInterval(moment_ms, moment_ms + 1))
 
+    def first_meeting(self, other: IntervalSet) -> TimeInterval | None:
+        """The first piece that has a moment in common with another set; None if none has."""
+        return next((each for each in self.pieces if other.overlaps(each)), None)
+
+    def includes(self, other: IntervalSet) -> bool:
+        """Whether it has each moment of another set."""
+        return all(map(self.covers, other.pieces))
+
+    def coalesced(self, most: int) -> IntervalSet:
+        """The set with its smallest gaps filled, so that at most `most` (1 or more) pieces are
+        left. It has every moment of this one; of equal gaps, the first ones are filled."""
+        filled = len(self.pieces) - most
+        if filled <= 0:
+            return self
+        gaps = [TimeInterval(one.end_ms, next_.start_ms) for one, next_ in pairwise(self.pieces)]
+        gaps.sort(key=lambda gap: gap.end_ms - gap.start_ms)
+        return IntervalSet((*self.pieces, *gaps[:filled]))
+
+    def to_json(self) -> list[list[int | None]]:
+        """`[[start, end], …]` in milliseconds, null for an open side."""
+        return [
+            [
+                each.start_ms if each.start_ms > ALWAYS.start_ms else None,
+                each.end_ms if each.end_ms < ALWAYS.end_ms else None,
+            ]
+            for each in self.pieces
+        ]
+
+    @classmethod
+    def from_json(cls, found: object) -> IntervalSet:
+        """The set that `to_json` wrote. Raises: ValueError if it is nothing of that form."""
+        if not isinstance(found, list | tuple):
+            raise ValueError("not a list of intervals")
+        return cls(map(_from_json, found))
+
     @property
     def hull(self) -> TimeInterval | None:
         """From the first moment to the last; None of the empty set."""
@@ -129,6 +165,24 @@ class IntervalSet:
 
     def __repr__(self) -> str:
         return f"IntervalSet({self})"
+
+
+EVERYWHERE = IntervalSet((ALWAYS,))
+"""All of time, as a set."""
+
+
+def _from_json(pair: object) -> TimeInterval:
+    if not isinstance(pair, list | tuple) or len(pair) != 2:
+        raise ValueError("not a pair of a start and an end")
+    start, end = pair
+    if any(side is not None and type(side) is not int for side in pair):
+        raise ValueError("not a number of milliseconds")
+    found = TimeInterval(
+        ALWAYS.start_ms if start is None else start, ALWAYS.end_ms if end is None else end
+    )
+    if found.end_ms <= found.start_ms:
+        raise ValueError("an interval ends before it starts")
+    return found
 
 
 def _iso(ms: int) -> str:
