@@ -305,6 +305,7 @@ def test_C10_the_second_compaction_waits_and_plans_again() -> None:
         Mode.REWRITE,
         tuple(segment(name) for name in (*live, *_segments(single))),
         owner="99-x",
+        priority=single.resource.lock_priority,
         display="TableCompaction/nightly",
     )
     single.world.locks.acquire(first)

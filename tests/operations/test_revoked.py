@@ -25,7 +25,7 @@ def test_I25_a_revoked_holder_publishes_nothing_until_it_holds_them_again(tmp_pa
         mode=Mode.EXCLUSIVE,
         resources=(WHOLE_TABLE,),
         owner="urgent",
-        priority=10,
+        priority=100,
     )
     assert isinstance(locks.acquire(urgent), Granted)
     compaction.go_on(Point.AWAIT_LOCKS)

@@ -35,6 +35,7 @@ class TableSeed(Operation):
     kind_name: ClassVar[str] = "TableSeed"
     short_name: ClassVar[str] = "tseed"
     mode: ClassVar[Mode] = Mode.APPEND
+    default_priority: ClassVar[int] = 75
     columns: ClassVar[Mapping[str, str]] = {"Rows": ".spec.rows"}
 
     kind: Literal["TableSeed"]

@@ -19,6 +19,7 @@ from tandem.spec import (
     require_built,
     spec_hash,
 )
+from tandem.spec.common import OPERATIONS, Operation
 from tandem.spec.problems import InvalidSpecs
 
 HEAD = "apiVersion: tandem.dev/v1alpha1\n"
@@ -453,6 +454,42 @@ def one(text: str) -> TableCompaction | TableUpdate:
 )
 def test_the_hash_ignores_spelling_and_mutable_fields(same: str) -> None:
     assert spec_hash(one(compaction(same))) == spec_hash(one(compaction("type: Minor")))
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "hash_"),
+    [
+        ("TableCompaction", "type: Minor", "85586e53df80e4a8"),
+        ("TableCompaction", "type: LogMerge", "2b161f9859248ac5"),
+        ("TableUpdate", "delete: {where: 'a = 1'}", "73da3fe788dcf3a2"),
+        ("TableIngest", "source: {format: Parquet, location: 'file:///x'}", "daf67b94bb5b0d2d"),
+        ("SegmentRewrite", "segments: ['7'], rewrite: {purgeDeleted: true}", "6df042857e3f5680"),
+        ("LogCompaction", "strategy: AllBlocks", "10f7a3f731ec915b"),
+        ("TableReplace", "replace: {intervals: [all]}", "97734a1e640937b6"),
+    ],
+)
+@pytest.mark.parametrize("more", ["", ", priority: 0", ", priority: 7"])
+def test_the_hash_is_that_of_earlier_versions(kind: str, spec: str, hash_: str, more: str) -> None:
+    """A default that changes, or a field that is added, must not start operations again."""
+    text = document(kind, f"{{tableRef: {{name: t}}, {spec}{more}}}")
+    _, resource = load_text(f"{TABLE.replace('flights', 't')}---\n{text}")
+    assert isinstance(resource, Operation)
+    assert spec_hash(resource)[:16] == hash_
+
+
+def test_the_priority_without_one_is_that_of_the_kind() -> None:
+    by_kind = {kind: model.default_priority for kind, model in OPERATIONS.items()}
+    assert by_kind == {
+        "TableIngest": 75,
+        "TableUpdate": 50,
+        "TableReplace": 50,
+        "TableCompaction": 25,
+        "SegmentRewrite": 25,
+        "LogCompaction": 25,
+    }
+    assert one(compaction("type: Minor")).lock_priority == 25
+    assert one(compaction("type: Minor, priority: 0")).lock_priority == 0
+    assert one(compaction("type: Minor")).spec.priority is None
 
 
 @pytest.mark.parametrize(

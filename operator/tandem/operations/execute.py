@@ -80,7 +80,7 @@ def open_session(
     options = PerformerOptions(
         mode=resource.mode,
         lock_wait_s=execution.lock_wait_s,
-        priority=spec.priority,
+        priority=resource.lock_priority,
         maintain=lambda table_, snapshot_: _maintain(table_, snapshot_, ports),
         begun_elsewhere=lambda: _begun_elsewhere(resource, lake, table, execution),
     )

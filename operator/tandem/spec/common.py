@@ -112,8 +112,10 @@ class OperationSpec(Model):
     """Do not start (or, in a cluster, stop) while true. May be changed at any time."""
     dry_run: StrictBool = False
     """Plan only: `status.plan` says what would happen, nothing is written."""
-    priority: Annotated[StrictInt, Field(ge=-1_000_000_000, le=1_000_000_000)] = 0
-    """A strictly higher priority revokes the locks of conflicting operations with a lower one."""
+    priority: Annotated[StrictInt, Field(ge=-1_000_000_000, le=1_000_000_000)] | None = None
+    """A strictly higher priority revokes the locks of conflicting operations with a lower one.
+    Without it: 75 for a TableIngest, 50 for a TableUpdate and a TableReplace, 25 for compactions
+    and rewrites."""
     backoff_limit: Annotated[StrictInt, Field(ge=0, le=1_000)] = 3
     """How often a failed attempt is tried again before the operation fails."""
     active_deadline_seconds: Annotated[StrictInt, Field(ge=1, le=_INT32)] | None = None
@@ -176,6 +178,8 @@ class Operation(Resource):
 
     mode: ClassVar[Mode]
     """Its lock. Commits of a kind that only appends are blind appends to other operations."""
+    default_priority: ClassVar[int]
+    """That of its locks, unless the resource gives another one."""
     on_log: ClassVar[bool] = False
     """Whether it works on the log of a merge-on-read table, not on the table."""
     columns: ClassVar[Mapping[str, str]] = {}
@@ -184,6 +188,12 @@ class Operation(Resource):
     """The same after the phase."""
 
     spec: OperationSpec
+
+    @property
+    def lock_priority(self) -> int:
+        """The priority of its locks."""
+        given = self.spec.priority
+        return self.default_priority if given is None else given
 
     @property
     def log_use(self) -> LogUse:

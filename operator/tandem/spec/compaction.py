@@ -259,6 +259,7 @@ class TableCompaction(Operation):
     kind_name: ClassVar[str] = "TableCompaction"
     short_name: ClassVar[str] = "tcomp"
     mode: ClassVar[Mode] = Mode.REWRITE
+    default_priority: ClassVar[int] = 25
     columns: ClassVar[Mapping[str, str]] = {"Type": ".spec.type"}
     kind: Literal["TableCompaction"]
     spec: TableCompactionSpec

@@ -45,6 +45,7 @@ class LogCompaction(Operation):
     kind_name: ClassVar[str] = "LogCompaction"
     short_name: ClassVar[str] = "lcomp"
     mode: ClassVar[Mode] = Mode.REWRITE
+    default_priority: ClassVar[int] = 25
     columns: ClassVar[Mapping[str, str]] = {"Strategy": ".spec.strategy"}
     result_columns: ClassVar[Mapping[str, str]] = {
         "Blocks-In": ".status.result.blocksIn",

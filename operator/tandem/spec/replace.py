@@ -157,6 +157,7 @@ class TableReplace(Operation):
     kind_name: ClassVar[str] = "TableReplace"
     short_name: ClassVar[str] = "trepl"
     mode: ClassVar[Mode] = Mode.REPLACE
+    default_priority: ClassVar[int] = 50
     columns: ClassVar[Mapping[str, str]] = {"Scope": ".spec.scope"}
     result_columns: ClassVar[Mapping[str, str]] = {
         "Replaced": ".status.result.replaced.rows",

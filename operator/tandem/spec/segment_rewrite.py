@@ -118,6 +118,7 @@ class SegmentRewrite(Operation):
     kind_name: ClassVar[str] = "SegmentRewrite"
     short_name: ClassVar[str] = "segrw"
     mode: ClassVar[Mode] = Mode.REWRITE
+    default_priority: ClassVar[int] = 25
     kind: Literal["SegmentRewrite"]
     spec: SegmentRewriteSpec
 

@@ -288,6 +288,7 @@ class TableUpdate(Operation):
     kind_name: ClassVar[str] = "TableUpdate"
     short_name: ClassVar[str] = "tupd"
     mode: ClassVar[Mode] = Mode.UPDATE
+    default_priority: ClassVar[int] = 50
     kind: Literal["TableUpdate"]
     spec: TableUpdateSpec
 
@@ -315,6 +316,7 @@ class TableIngest(Operation):
     kind_name: ClassVar[str] = "TableIngest"
     short_name: ClassVar[str] = "ting"
     mode: ClassVar[Mode] = Mode.APPEND
+    default_priority: ClassVar[int] = 75
     kind: Literal["TableIngest"]
     spec: TableIngestSpec
 
