@@ -51,11 +51,15 @@ IN_A_CLUSTER = (
 """Asked for through API server, etcd and Spark."""
 
 
+OF_LOCKS = ("C10", "C14", "S19", "S20", *(f"S{number}" for number in range(24, 30)), "Z17")
+"""Asked for in the contract of locks, which each store keeps."""
+
+
 @cache
-def _named(folder: str) -> dict[str, list[str]]:
+def _named(folder: str, pattern: str = "test_*.py") -> dict[str, list[str]]:
     """Scenario id → tests below a folder of `tests` whose names begin with it."""
     found: dict[str, list[str]] = {}
-    for path in sorted((TESTS / folder).rglob("test_*.py")):
+    for path in sorted((TESTS / folder).rglob(pattern)):
         for node in ast.walk(ast.parse(path.read_text(), str(path))):
             if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
                 for scenario in _ids(node.name):
@@ -94,6 +98,12 @@ def test_scenario_is_tested_on_a_log(scenario: str) -> None:
 @pytest.mark.parametrize("scenario", IN_A_CLUSTER)
 def test_scenario_is_tested_in_a_cluster(scenario: str) -> None:
     assert _named("kube").get(scenario), f"no test of tests/kube begins with test_{scenario}_"
+
+
+@pytest.mark.parametrize("scenario", OF_LOCKS)
+def test_scenario_is_tested_in_every_store_of_locks(scenario: str) -> None:
+    named = _named("support", "lock_contract.py").get(scenario)
+    assert named, f"no test of the contract of locks begins with test_{scenario}_"
 
 
 @pytest.mark.parametrize("scenario", BOTH_WAYS)

@@ -31,7 +31,7 @@ from tandem.jobs.runner import JobRequest
 from tandem.kube.client import json_depth
 from tandem.kube.client.api import ResourcePath
 from tandem.locks import codec
-from tandem.locks.model import EntryState, LockEntry, LockRequest, LockResource, Mode
+from tandem.locks.model import EntryState, LockEntry, LockRequest, Mode, segment
 from tandem.operations.attempt import paths, records
 from tandem.operations.attempt.records import AttemptRecord
 from tandem.operations.machine.effects import Effect, Point
@@ -256,7 +256,7 @@ def test_a_forged_name_in_a_status_reaches_no_other_object() -> None:
 @pytest.mark.parametrize("field", ["table", "operation", "display", "owner", "priority"])
 @pytest.mark.parametrize("value", [None, [], {}, [1], 1.5, True])
 def test_a_foreign_lock_is_reported(field: str, value: object) -> None:
-    request = LockRequest("t", "o", Mode.EXCLUSIVE, (LockResource("a"),), "w")
+    request = LockRequest("t", "o", Mode.EXCLUSIVE, segment("a"), "w")
     entry = LockEntry(request, EntryState.HELD, 1, 1, "")
     assert codec.decode(codec.encode(entry), created=1, modified=1)[0].request == request
     text = json.dumps({**json.loads(codec.encode(entry)), field: value})

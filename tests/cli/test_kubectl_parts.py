@@ -26,7 +26,7 @@ from tandem.kube.client.api import ApiError, Forbidden, NotFound, ResourcePath, 
 from tandem.kube.client.credentials import Login
 from tandem.kube.client.kinds import path
 from tandem.kube.tables.status import remembered_since, table_locks
-from tandem.locks.model import EntryState, LockEntry, LockRequest, Mode, segment
+from tandem.locks.model import EntryState, LockEntry, LockRequest, Mode, named
 from tandem.remedies import MEANING, REMEDY, remedy
 from tandem.spec.status import PLANNED_ONLY
 
@@ -256,6 +256,19 @@ def test_operations_that_a_plan_meets_follow_the_lock_matrix() -> None:
     met = {c["operation"]: c["means"] for c in expected("TableUpdate", plan, locks)}
     assert met == {"b": "rows", "d": "waits"}
     assert [c["operation"] for c in expected("TableUpdate", plan, locks, "b")] == ["d"]
+    # Whether a segment lies in an interval is not in a status.
+    by_interval = [lock("r", "Replace", "2013-03-02T00:00:00Z/…"), lock("e", "Rewrite", "9")]
+    met = {c["operation"]: c["means"] for c in expected("TableCompaction", plan, by_interval)}
+    assert met == {"r": "perhaps"}
+    chunks = {**plan, "locks": ["Rewrite interval 2013-03-01T00:00:00Z/2013-04-01T00:00:00Z"]}
+    met = {c["operation"]: c["means"] for c in expected("TableCompaction", chunks, by_interval)}
+    assert met == {"r": "perhaps", "e": "perhaps"}
+    day = {"locks": ["Replace in interval 2013-03-02T00:00:00Z/2013-03-03T00:00:00Z"]}
+    met = {c["operation"]: c["means"] for c in expected("TableReplace", day, by_interval)}
+    assert met == {"r": "perhaps"}
+    table = {"locks": ["Replace in the table"]}
+    met = {c["operation"]: c["means"] for c in expected("TableReplace", table, locks)}
+    assert met == {"b": "waits", "d": "waits"}
 
 
 def test_a_plan_meets_the_locks_of_the_log_by_instants() -> None:
@@ -293,21 +306,20 @@ def test_segments_that_are_not_listed_are_not_reported_as_free() -> None:
     assert met(cut, segments=["9"]) == ["perhaps"]
     assert met(cut, segments=["2"]) == ["waits"]
     assert met({"segments": ["2"]}, segments=["9"], more=4) == ["perhaps"]
-    assert met({"segments": ["2"]}, segments=["2013-01-01 to 2013-02-01"]) == ["perhaps"]
+    assert met({"segments": ["2"]}, segments=["2013-01-01T00:00:00Z/…"]) == ["perhaps"]
     assert met({"segments": ["2"]}, segments=["9"]) == []
     assert met({}, segments=["9"], more=4) == []
     status = state("Succeeded", "DryRun", plan={"segments": ["2"]})
     copy = body("TableCompaction", "m", status)
     wish = PlanRequest("TableCompaction", "n", "m", outcome=copy)
     wish.conflicts = [{"operation": "a", "means": "perhaps", "segments": []}]
-    assert "a, perhaps: it has more segments than are named" in shown(blocks([wish]))
+    assert "a, perhaps: not all segments and intervals are known here" in shown(blocks([wish]))
 
 
 def test_locks_in_a_status_are_bounded_and_remember_since_when() -> None:
     def entry(name: str, state: EntryState, order: int, *segments: str) -> LockEntry:
-        resources = tuple(segment(s) for s in segments)
         request = LockRequest(
-            "s3://t", name, Mode.REWRITE, resources, display=f"TableCompaction/{name}"
+            "s3://t", name, Mode.REWRITE, named(segments), display=f"TableCompaction/{name}"
         )
         return LockEntry(request, state, order)
 

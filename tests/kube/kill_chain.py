@@ -174,7 +174,7 @@ class Chain:
             return
         locks = EtcdLocks(EtcdSettings(endpoints=self.world.endpoints, prefix=self.world.prefix))
         location = self.ledger.lake.store.location
-        locks.acquire(LockRequest(location, OTHER, Mode.EXCLUSIVE, (WHOLE_TABLE,), OTHER, 100))
+        locks.acquire(LockRequest(location, OTHER, Mode.EXCLUSIVE, WHOLE_TABLE, OTHER, 100))
         try:
             yield lambda: locks.release(location, OTHER, OTHER)
         finally:

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 from tandem.errors import Reason
+from tandem.intervals import ALWAYS, IntervalSet, TimeInterval
 from tandem.kube.client.kinds import is_active, retry_requested
 from tandem.kube.client.resource_cache import ResourceCache, summarize
 from tandem.kube.runtime.job_slots import JobSlots
@@ -14,11 +15,12 @@ from tandem.locks.model import (
     WHOLE_TABLE,
     EntryState,
     LockEntry,
-    LockInterval,
     LockRequest,
-    LockResource,
+    LockResources,
     Mode,
+    named,
     segment,
+    within,
 )
 from tandem.spec.labels import PLAN_LABEL
 from tandem.spec.status import Phase
@@ -154,17 +156,20 @@ def test_the_cache_wakes_watchers_of_a_resource_and_of_its_table() -> None:
 
 
 def test_the_status_of_a_table_shows_its_locks() -> None:
-    def entry(*resources: LockResource, state: EntryState = EntryState.HELD) -> LockEntry:
+    def entry(resources: LockResources, state: EntryState = EntryState.HELD) -> LockEntry:
         request = LockRequest("s3://t", "id", Mode.REWRITE, resources, display="TableCompaction/m")
         return LockEntry(request, state, 1)
 
-    assert held_lock(entry(segment("0.1"), segment("5"))) == "TableCompaction/m: 0.1, 5 (Rewrite)"
+    assert held_lock(entry(named(["0.1", "5"]))) == "TableCompaction/m: 0.1, 5 (Rewrite)"
     assert held_lock(entry(WHOLE_TABLE)) == "TableCompaction/m: the whole table (Rewrite)"
-    some = LockResource(interval=LockInterval("2013-01", ""))
-    assert held_lock(entry(some)) == "TableCompaction/m: 2013-01 to … (Rewrite)"
-    many = entry(*(segment(str(number)) for number in range(10)))
+    some = within(IntervalSet([TimeInterval(1362182400000, ALWAYS.end_ms), TimeInterval(0, 1)]))
+    assert held_lock(entry(some)) == (
+        "TableCompaction/m: 1970-01-01T00:00:00Z/1970-01-01T00:00:00.001Z, "
+        "2013-03-02T00:00:00Z/… (Rewrite)"
+    )
+    many = entry(named(str(number) for number in range(10)))
     assert held_lock(many).endswith("6, 7 and 2 more (Rewrite)")
-    waits = entry(segment("1"), state=EntryState.WAITING)
+    waits = entry(segment("1"), EntryState.WAITING)
     log = [entry(segment("3")), entry(WHOLE_TABLE)]
     status = compose(None, ready(Reason.ADOPTED, "", 1, 0), 1, [], [], log_locks=log)
     assert [lock.segments for lock in status.locks or ()] == [("instant 3",), ("the whole log",)]

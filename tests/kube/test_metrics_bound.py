@@ -304,7 +304,7 @@ def test_the_lock_store_is_up_when_it_answers() -> None:
     stage, store = Stage(), DeadLocks()
     locks = MeasuredLocks(store, stage.metrics)
     assert of(stage.series(), "tandem_lock_store_up") == 0
-    request = LockRequest("t", "o", Mode.EXCLUSIVE, (WHOLE_TABLE,), owner="me")
+    request = LockRequest("t", "o", Mode.EXCLUSIVE, WHOLE_TABLE, owner="me")
     locks.acquire(request)
     assert of(stage.series(), "tandem_lock_store_up") == 1
     store.dead = True

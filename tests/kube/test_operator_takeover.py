@@ -136,7 +136,7 @@ def test_an_operator_that_lost_its_lease_stops(stage: Stage) -> None:
             table=election("tandem"),
             operation="one",
             mode=Mode.EXCLUSIVE,
-            resources=(WHOLE_TABLE,),
+            resources=WHOLE_TABLE,
             owner="usurper",
         )
         locks.acquire(request)

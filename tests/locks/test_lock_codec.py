@@ -4,31 +4,40 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from datetime import datetime
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tandem.errors import LocksUnavailable
+from tandem.intervals import ALWAYS, EVERYWHERE, IntervalSet, TimeInterval
 from tandem.locks import codec
+from tandem.locks.conflicts import conflict
 from tandem.locks.model import (
-    EVERYTHING,
+    NOTHING,
     WHOLE_TABLE,
     EntryState,
     LockEntry,
-    LockInterval,
     LockRequest,
-    LockResource,
+    LockResources,
     Mode,
+    named,
     segment,
+    within,
 )
 
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 _NAMES = st.one_of(_TEXT, st.sampled_from(["0", "0.1", "f-12ab", "\\u0000", "\\", '"', "a\0b"]))
-_RESOURCES = st.one_of(
-    st.builds(segment, _NAMES),
-    st.builds(LockResource, _NAMES, st.builds(LockInterval, _TEXT, _TEXT)),
-    st.just(WHOLE_TABLE),
+_MOMENTS = st.one_of(
+    st.integers(-(2**55), 2**55), st.sampled_from([ALWAYS.start_ms, ALWAYS.end_ms])
+)
+_TIMES = st.one_of(
+    st.just(EVERYWHERE),
+    st.lists(st.builds(TimeInterval, _MOMENTS, _MOMENTS), max_size=5).map(IntervalSet),
+)
+_RESOURCES = st.builds(
+    LockResources, st.lists(_NAMES.filter(bool), max_size=5, unique=True).map(tuple), _TIMES
 )
 _ENTRIES = st.builds(
     LockEntry,
@@ -37,7 +46,7 @@ _ENTRIES = st.builds(
         table=_TEXT,
         operation=_TEXT,
         mode=st.sampled_from(Mode),
-        resources=st.lists(_RESOURCES, max_size=5).map(tuple),
+        resources=_RESOURCES,
         owner=_TEXT,
         priority=st.integers(-5, 5),
         display=_TEXT,
@@ -61,13 +70,16 @@ def test_values_round_trip(entry: LockEntry) -> None:
 @given(entry=_ENTRIES)
 def test_any_json_library_reads_the_segments(entry: LockEntry) -> None:
     found = json.loads(codec.encode(entry))
-    named = [r if isinstance(r, str) else r[0] for r in found["resources"]]
-    assert named == [r.segment for r in entry.request.resources]
+    resources = entry.request.resources
+    if resources.names:
+        assert tuple(found["resources"]) == resources.names
+    pairs = found.get("intervals", [[None, None]])
+    assert len(pairs) == len(resources.intervals)
     assert found["table"] == entry.request.table
 
 
 def test_the_token_of_a_grant_is_its_revision() -> None:
-    entry = LockEntry(LockRequest("t", "a", Mode.REWRITE, (segment("0"),)), EntryState.HELD, 0)
+    entry = LockEntry(LockRequest("t", "a", Mode.REWRITE, segment("0")), EntryState.HELD, 0)
     read, _ = codec.decode(codec.encode(entry), created=5, modified=9)
     assert read.token == 9
     again, _ = codec.decode(codec.encode(read), created=5, modified=12)
@@ -75,7 +87,11 @@ def test_the_token_of_a_grant_is_its_revision() -> None:
 
 
 def test_a_thousand_segments_are_a_small_value() -> None:
-    resources = tuple(segment(str(number)) for number in range(1000))
+    hours = (
+        TimeInterval(n * 3_600_000, n * 3_600_000 + 1_800_000) for n in range(380_000, 380_200)
+    )
+    resources = named((str(number) for number in range(1000)), IntervalSet(hours))
+    assert len(resources.intervals) == 64
     entry = LockEntry(LockRequest("t", "a", Mode.REWRITE, resources), EntryState.HELD, 0)
     value = codec.encode(entry)
     assert len(value) < 8000
@@ -107,5 +123,112 @@ def test_a_later_version_is_refused() -> None:
         codec.decode(b'{"version":2,"mode":"New"}', created=1, modified=1)
 
 
-def test_an_open_interval_is_shared() -> None:
-    assert segment("0").interval is EVERYTHING
+def of_before(operation: str, *resources: object, **more: object) -> bytes:
+    """A value as the version before wrote it: intervals are text."""
+    fields = {"version": 1, "table": "t", "operation": operation, "display": "", "owner": "w"}
+    state = {"mode": "Replace", "state": "held", "priority": 0, **more}
+    return json.dumps({**fields, **state, "resources": resources}).encode()
+
+
+def read_before(*resources: object, **more: object) -> LockResources:
+    value = of_before("o", *resources, **more)
+    return codec.decode(value, created=1, modified=1)[0].request.resources
+
+
+def iso(text: str) -> int:
+    return int(datetime.fromisoformat(text).timestamp() * 1000)
+
+
+def test_entries_of_the_version_before_are_understood() -> None:
+    assert read_before("0", "0.1") == named(["0", "0.1"])
+    assert read_before(["", "", ""]) == WHOLE_TABLE
+    assert read_before() == NOTHING
+    day = TimeInterval(iso("2013-02-01T00:00:00Z"), iso("2013-02-02T00:00:00Z"))
+    assert read_before(["", "2013-02-01", "2013-02-02T00:00:00.000Z"]) == within(IntervalSet([day]))
+    assert read_before(["7", "2013-02-01T01:00+01:00", "2013-02-02"]) == segment(
+        "7", IntervalSet([day])
+    )
+    after = TimeInterval(day.start_ms, ALWAYS.end_ms)
+    assert read_before(["", "2013-02-01", ""]) == within(IntervalSet([after]))
+    # Together they are intervals; one that cannot be read, or has no moment, is all of time.
+    two = [["7", "2013-02-01", "2013-02-02"], ["", "2013-02-02", "2013-02-03"]]
+    assert len(read_before(*two)) == 1
+    assert read_before(*two).names == ()
+    assert read_before("7", ["", "2013-02-02", "2013-02-03"]) == WHOLE_TABLE
+    for odd in (["", "gestern", "morgen"], ["", "2013-02-02", "2013-02-01"]):
+        assert read_before(odd) == WHOLE_TABLE
+    # Half a millisecond is in the interval, too.
+    assert read_before(["", "1970-01-01", "1970-01-01T00:00:00.0005Z"]) == within(
+        IntervalSet([TimeInterval(0, 1)])
+    )
+
+
+@pytest.mark.parametrize(
+    ("held", "wanted", "meet"),
+    [
+        # As text, "01:00:00.000Z" sorts before "01:00:00Z".
+        (("2013-01-01T00:00:00Z", "2013-01-01T01:00:00Z"),
+         ("2013-01-01T01:00:00.000Z", "2013-01-01T02:00:00Z"), False),
+        (("2013-01-01T01:00:00Z", "2013-01-01T02:00:00Z"),
+         ("2013-01-01T00:00:00Z", "2013-01-01T01:00:00.001Z"), True),
+        # And the year 10000 before the year 9999.
+        (("9999-01-01T00:00:00Z", ""), ("9998-01-01T00:00:00Z", "10000-01-01T00:00:00Z"), True),
+        # And an offset counts.
+        (("2013-01-01T00:00:00Z", "2013-01-01T01:00:00Z"),
+         ("2013-01-01T02:30:00+02:00", "2013-01-01T04:00:00+02:00"), True),
+    ],
+)  # fmt: skip
+def test_intervals_are_compared_as_times_not_as_text(
+    held: tuple[str, str], wanted: tuple[str, str], meet: bool
+) -> None:
+    one, other = (
+        codec.decode(of_before(name, ["", *each]), created=1, modified=1)[0].request
+        for name, each in (("one", held), ("other", wanted))
+    )
+    assert (conflict(one, other) is not None) == meet
+    assert (conflict(other, one) is not None) == meet
+
+
+def test_the_years_9999_and_10000_are_in_order() -> None:
+    last = TimeInterval(iso("9999-01-01T00:00:00Z"), iso("9999-12-31T00:00:00Z") + 86_400_000)
+    next_ = TimeInterval(last.end_ms, last.end_ms + 86_400_000)
+    for one, other in ((last, next_), (next_, last)):
+        entries = (
+            LockEntry(
+                LockRequest("t", str(each), Mode.REPLACE, within(IntervalSet([each]))),
+                EntryState.HELD,
+                0,
+            )
+            for each in (one, other)
+        )
+        read = [codec.decode(codec.encode(e), created=1, modified=1)[0].request for e in entries]
+        assert conflict(*read) is None
+
+
+@given(entry=_ENTRIES)
+def test_the_version_before_reads_what_is_written_as_no_less(entry: LockEntry) -> None:
+    """It knows neither `intervals` nor which fields there are; it looked at these."""
+    found = json.loads(codec.encode(entry))
+    assert found["version"] == 1
+    resources = entry.request.resources
+    for each in found["resources"]:
+        assert each in resources.names if isinstance(each, str) else each == ["", "", ""]
+    if resources.names:
+        assert len(found["resources"]) == len(resources.names)  # each of unknown time
+    else:
+        assert bool(found["resources"]) == bool(resources)
+
+
+@pytest.mark.parametrize(
+    "wrong", [5, {}, [1], [[1]], [[1, "2"]], [[2, 1]], [[True, 2]], [[1, 2, 3]], [[1.5, 2]]]
+)
+def test_intervals_that_are_none_are_refused(wrong: object) -> None:
+    with pytest.raises(LocksUnavailable, match="cannot be read"):
+        read_before("0", intervals=wrong)
+
+
+@pytest.mark.parametrize("wrong", [[5], [["0", "a"]], [[0, "", ""]], [["0", 1, ""]], 5, [None]])
+def test_resources_that_are_none_are_refused(wrong: object) -> None:
+    value = json.dumps({**json.loads(of_before("o")), "resources": wrong}).encode()
+    with pytest.raises(LocksUnavailable, match="cannot be read"):
+        codec.decode(value, created=1, modified=1)

@@ -8,16 +8,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tandem.intervals import ALWAYS, EVERYWHERE, IntervalSet, TimeInterval
 from tandem.locks.conflicts import Grant, Wait, conflict, decide
 from tandem.locks.model import (
+    MOST_INTERVALS,
+    MOST_NAMED,
+    NOTHING,
     WHOLE_TABLE,
     EntryState,
     LockEntry,
-    LockInterval,
     LockRequest,
     LockResource,
+    LockResources,
     Mode,
+    named,
+    named_or_within,
     segment,
+    within,
 )
 
 # Copied by hand from design.md, section 3, "Locks in etcd": requested → held that it may join.
@@ -30,7 +37,7 @@ MAY_STAND_BESIDE = {
 }
 
 
-def asked(operation: str, mode: Mode, *resources: LockResource, **fields: object) -> LockRequest:
+def asked(operation: str, mode: Mode, resources: LockResources, **fields: object) -> LockRequest:
     return LockRequest("t", operation, mode, resources, **fields)  # type: ignore[arg-type]
 
 
@@ -48,29 +55,115 @@ def test_disjoint_segments_never_conflict(requested: Mode, held: Mode) -> None:
 def test_updates_of_one_segment_exclude_each_other_where_asked() -> None:
     first = asked("a", Mode.UPDATE, segment("0"), row_concurrency=False)
     second = asked("b", Mode.UPDATE, segment("0"))
-    assert conflict(first, second) == segment("0")
-    assert conflict(second, first) == segment("0")
+    assert conflict(first, second) == LockResource("0")
+    assert conflict(second, first) == LockResource("0")
+
+
+def between(*borders: tuple[int, int]) -> IntervalSet:
+    return IntervalSet(TimeInterval(start, end) for start, end in borders)
 
 
 def test_S29_overlapping_intervals_conflict_and_others_do_not() -> None:
-    day = LockResource(interval=LockInterval("2013-02-01", "2013-02-02"))
-    hour = LockResource(interval=LockInterval("2013-02-01T05", "2013-02-01T06"))
-    later = LockResource(interval=LockInterval("2013-02-02", "2013-02-03"))
-    assert conflict(asked("a", Mode.REPLACE, day), asked("b", Mode.REPLACE, hour)) == hour
+    day, hour, later = (within(between(each)) for each in ((0, 24), (5, 6), (24, 48)))
+    both = conflict(asked("a", Mode.REPLACE, day), asked("b", Mode.REPLACE, hour))
+    assert both == LockResource(interval=TimeInterval(5, 6))
     assert conflict(asked("a", Mode.REPLACE, day), asked("b", Mode.REPLACE, later)) is None
 
 
-def test_a_segment_of_unknown_interval_overlaps_every_interval() -> None:
-    day = LockResource(interval=LockInterval("2013-02-01", "2013-02-02"))
-    assert segment("7").overlaps(day)
-    assert day.overlaps(segment("7"))
-    inside = segment("7", LockInterval("2013-02-03", "2013-02-04"))
-    assert not inside.overlaps(day)
+def test_a_segment_of_unknown_interval_meets_every_interval() -> None:
+    day = within(between((0, 24)))
+    assert segment("7").common(day) == LockResource(interval=TimeInterval(0, 24))
+    assert day.common(segment("7")) == LockResource("7")
+    assert segment("7", between((48, 72))).common(day) is None
+    assert segment("7", IntervalSet()) == segment("7")
 
 
-def test_the_whole_table_overlaps_everything() -> None:
-    assert WHOLE_TABLE.overlaps(segment("0"))
-    assert WHOLE_TABLE.overlaps(LockResource(interval=LockInterval("a", "b")))
+def test_the_whole_table_meets_everything_but_nothing() -> None:
+    assert WHOLE_TABLE.common(segment("0")) == LockResource("0")
+    assert WHOLE_TABLE.common(within(between((0, 1)))) is not None
+    for one in (WHOLE_TABLE, segment("0"), NOTHING):
+        assert NOTHING.common(one) is None
+        assert one.common(NOTHING) is None
+    assert named([]) == NOTHING
+    assert [str(each) for each in (LockResource(), *segment("7"))] == ["the table", "segment 7"]
+
+
+def test_over_a_thousand_segments_are_the_intervals_in_which_they_lie() -> None:
+    names = [str(number) for number in range(MOST_NAMED)]
+    some = named_or_within([*names, *names], between((0, 24)))
+    assert (some.names, some.intervals) == (tuple(names), between((0, 24)))
+    assert named_or_within([*names, "x"], between((0, 24))) == within(between((0, 24)))
+    assert named_or_within([*names, "x"]) == WHOLE_TABLE
+    assert len(named([*names, "x"])) == MOST_NAMED + 1
+
+
+_MOMENTS = st.integers(0, 20)
+_TIMES = st.one_of(
+    st.just(EVERYWHERE),
+    st.lists(st.builds(TimeInterval, _MOMENTS, _MOMENTS), max_size=4).map(IntervalSet),
+)
+_RESOURCES = st.builds(
+    LockResources, st.lists(st.sampled_from("0123"), max_size=3, unique=True).map(tuple), _TIMES
+)
+
+
+def moments(found: IntervalSet) -> set[int]:
+    """Slow and obvious; moments beyond 0–20 are alike."""
+    return {at for at in range(-1, 22) if any(p.start_ms <= at < p.end_ms for p in found.pieces)}
+
+
+@given(_RESOURCES, _RESOURCES)
+def test_names_meet_names_and_all_else_meets_by_time(
+    one: LockResources, other: LockResources
+) -> None:
+    if one.names and other.names:
+        meets = bool(set(one.names) & set(other.names))
+    else:
+        meets = bool(moments(one.intervals) & moments(other.intervals))
+    assert (one.common(other) is not None) == (other.common(one) is not None) == meets
+    met = one.common(other)
+    assert met is None or met.segment in {"", *other.names}
+    assert met is None or met.segment or met.interval in other.intervals.pieces
+
+
+@given(_RESOURCES, _RESOURCES, _RESOURCES)
+def test_who_holds_both_meets_all_that_either_meets(
+    one: LockResources, other: LockResources, third: LockResources
+) -> None:
+    both = one | other
+    assert both.covers(one)
+    assert both.covers(other)
+    # Names with times that contradict each other are not of one table.
+    named = [each for each in (one, other, third) if each.names]
+    if all(each.intervals == EVERYWHERE for each in named):
+        for each in (one, other):
+            assert each.common(third) is None or both.common(third) is not None
+
+
+@given(_RESOURCES, _RESOURCES)
+def test_who_covers_another_needs_nothing_for_it(one: LockResources, other: LockResources) -> None:
+    if one.covers(other):
+        assert one | other == one or (other.names and one | other == within(one.intervals))
+    assert one.covers(one)
+    assert one.covers(NOTHING)
+
+
+@given(st.lists(st.tuples(st.integers(0, 5000), st.integers(1, 9)), max_size=200))
+def test_more_intervals_than_an_entry_holds_only_grow(found: list[tuple[int, int]]) -> None:
+    asked_for = between(*((start, start + length) for start, length in found))
+    held = within(asked_for).intervals
+    assert len(held) <= MOST_INTERVALS
+    assert held.includes(asked_for)
+    assert held == asked_for or len(held) == MOST_INTERVALS
+
+
+def test_intervals_at_the_ends_of_time() -> None:
+    assert ALWAYS in EVERYWHERE.pieces
+    assert within(EVERYWHERE) == WHOLE_TABLE
+    last = TimeInterval(253_402_300_800_000, ALWAYS.end_ms)  # from the year 10000 on
+    assert str(LockResource(interval=last)) == "interval …/…"
+    first = TimeInterval(253_402_214_400_000, 253_402_300_800_000)
+    assert within(IntervalSet([first])).common(within(IntervalSet([last]))) is None
 
 
 _SEGMENTS = st.lists(st.sampled_from("01234"), min_size=1, max_size=3, unique=True)
@@ -82,20 +175,20 @@ _ENTRIES = st.lists(
 
 @given(
     mode=st.sampled_from(list(Mode)),
-    segments=_SEGMENTS,
+    names=_SEGMENTS,
     priority=st.integers(0, 2),
     others=_ENTRIES,
 )
 def test_I24_a_grant_leaves_no_conflicting_holder_and_revokes_only_lower_priorities(
     mode: Mode,
-    segments: list[str],
+    names: list[str],
     priority: int,
     others: list[tuple[Mode, list[str], int, bool]],
 ) -> None:
-    mine = asked("mine", mode, *map(segment, segments), priority=priority)
+    mine = asked("mine", mode, named(names), priority=priority)
     entries = [
         LockEntry(
-            asked(f"op{n}", m, *map(segment, s), priority=p),
+            asked(f"op{n}", m, named(s), priority=p),
             EntryState.COMMITTING if committing else EntryState.HELD,
             order=n,
         )

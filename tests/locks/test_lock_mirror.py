@@ -58,7 +58,7 @@ class Server:
 
 
 def value(operation: str, state: EntryState = EntryState.HELD) -> bytes:
-    request = LockRequest("t", operation, Mode.REWRITE, (segment("0"),), owner=operation)
+    request = LockRequest("t", operation, Mode.REWRITE, segment("0"), owner=operation)
     return codec.encode(LockEntry(request, state, 0))
 
 

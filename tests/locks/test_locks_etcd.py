@@ -21,7 +21,7 @@ from tandem.errors import InvalidSpec, LocksUnavailable
 from tandem.locks.etcd import transaction
 from tandem.locks.etcd.connection import EtcdConnection
 from tandem.locks.etcd.store import EtcdLocks, EtcdSettings
-from tandem.locks.model import CommitLease, EntryState, Granted, Mode, Waiting
+from tandem.locks.model import NOTHING, CommitLease, EntryState, Granted, Mode, Waiting
 
 Make = Callable[..., EtcdLocks]
 
@@ -157,7 +157,7 @@ def test_I27_a_take_over_by_another_process(etcd: Etcd, make: Make) -> None:
     # The zombie's lease is ended, not kept alive by it for ever.
     until(lambda: len(gateway.leases() & leases) == len(leases) - 1)
     assert zombie.enter_commit(TABLE, "a", owner("a")) is CommitLease.LOST
-    assert zombie.extend(TABLE, "a", owner("a"), ()) == Waiting(())
+    assert zombie.extend(TABLE, "a", owner("a"), NOTHING) == Waiting(())
     zombie.release(TABLE, "a", owner("a"))
     assert [e.request.owner for e in next_one.entries(TABLE)] == ["next", owner("b")]
     assert next_one.enter_commit(TABLE, "a", "next") is CommitLease.ENTERED

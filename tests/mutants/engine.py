@@ -268,6 +268,22 @@ ENGINE = (
     ),
     # Locks.
     Mutant(
+        "locks-names-miss-intervals",
+        "locks: an entry without names meets by interval; S29",
+        "locks/model.py",
+        "        if self.names and other.names:\n            if self._share_no_name(other):",
+        "        if self.names or other.names:\n            if self._share_no_name(other):",
+        _LOCKS,
+    ),
+    Mutant(
+        "locks-lose-intervals",
+        "locks: of too many intervals none is lost",
+        "intervals.py",
+        "return IntervalSet((*self.pieces, *gaps[:filled]))",
+        "return IntervalSet(self.pieces[:most])",
+        _LOCKS,
+    ),
+    Mutant(
         "locks-two-rewrites",
         "locks: Rewrite alongside Rewrite; C10",
         "locks/conflicts.py",

@@ -15,7 +15,7 @@ from simulator.single import Single
 from support.lake.faults import Fault, StrikeOnce
 from tandem.errors import LocksUnavailable, Reason
 from tandem.locks.memory import InProcessLocks
-from tandem.locks.model import CommitLease, Granted, LockRequest, Mode, Waiting, segment
+from tandem.locks.model import CommitLease, Granted, LockRequest, Mode, Waiting, named
 from tandem.operations.attempt import paths, pins
 from tandem.operations.execute import ExecutionOptions, open_session
 from tandem.operations.machine.effects import Point
@@ -303,7 +303,7 @@ def test_C10_the_second_compaction_waits_and_plans_again() -> None:
         single.table.location,
         "another",
         Mode.REWRITE,
-        tuple(segment(name) for name in (*live, *_segments(single))),
+        named((*live, *_segments(single))),
         owner="99-x",
         priority=single.resource.lock_priority,
         display="TableCompaction/nightly",

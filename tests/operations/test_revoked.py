@@ -23,7 +23,7 @@ def test_I25_a_revoked_holder_publishes_nothing_until_it_holds_them_again(tmp_pa
         table=lake.location,
         operation="urgent",
         mode=Mode.EXCLUSIVE,
-        resources=(WHOLE_TABLE,),
+        resources=WHOLE_TABLE,
         owner="urgent",
         priority=100,
     )

@@ -61,10 +61,10 @@ class Seeding:
             target_file_size=2**27,
         )
         summary = Plan(read_version=work.snapshot.version, inputs=0, input_bytes=0)
-        return Planned(summary, job, (WHOLE_TABLE,))
+        return Planned(summary, job, WHOLE_TABLE)
 
     def plan_of_adopted(self, work: Work) -> Planned:
-        return Planned(work.frozen[0].summary, None, (WHOLE_TABLE,))
+        return Planned(work.frozen[0].summary, None, WHOLE_TABLE)
 
     def load(self, work: Work, round_: int) -> None:
         """Its result is its files."""

@@ -79,7 +79,7 @@ class Crowd:
     def __post_init__(self) -> None:
         if self.beside is Beside.BLOCKED:
             table = self.single.table.location
-            everything = LockRequest(table, OTHER, Mode.EXCLUSIVE, (WHOLE_TABLE,), OTHER, 100)
+            everything = LockRequest(table, OTHER, Mode.EXCLUSIVE, WHOLE_TABLE, OTHER, 100)
             self.single.world.locks.acquire(everything)
 
     def __call__(self, effect: Effect, call: Call) -> Event:

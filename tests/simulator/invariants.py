@@ -246,8 +246,8 @@ def check_start(
     in which no process is taken for dead. Raises Violation."""
     for entry in entries:
         if entry.request.operation == operation_id and entry.state is not EntryState.WAITING:
-            whole = any(not resource.segment for resource in entry.request.resources)
-            if whole or set(segments) <= entry.request.segments:
+            held = entry.request.resources
+            if not held.names or held.segments.issuperset(segments):
                 return
     raise Violation(f"I-28: {operation_id} starts without its locks on {segments}")
 

@@ -11,7 +11,7 @@ import pytest
 
 from simulator.invariants import Invariants, Json, Seen, Violation, check_locks, check_start
 from simulator.rows import Row
-from tandem.locks.model import EntryState, LockEntry, LockRequest, Mode, segment
+from tandem.locks.model import EntryState, LockEntry, LockRequest, Mode, named
 
 ROWS = Counter([Row(1, 0, 0), Row(2, 0, 0)])
 
@@ -126,8 +126,7 @@ def test_a_rewrite_that_loses_a_row_is_noticed() -> None:
 
 
 def entry(operation: str, state: EntryState, *names: str) -> LockEntry:
-    resources = tuple(segment(name) for name in names)
-    return LockEntry(LockRequest("t", operation, Mode.REWRITE, resources), state, 1)
+    return LockEntry(LockRequest("t", operation, Mode.REWRITE, named(names)), state, 1)
 
 
 def test_locks() -> None:

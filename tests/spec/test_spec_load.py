@@ -450,6 +450,7 @@ def one(text: str) -> TableCompaction | TableUpdate:
         "type: Minor, priority: 7, backoffLimit: 0, ttlSecondsAfterFinished: 1",
         "type: Minor, activeDeadlineSeconds: 9, sparkTemplate: {spec: {driver: {cores: 2}}}",
         "type: Minor, lockMode: Concurrent, layout: {strategy: BinPack}",
+        "type: Minor, lockGranularity: TimeChunk",
     ],
 )
 def test_the_hash_ignores_spelling_and_mutable_fields(same: str) -> None:

@@ -213,7 +213,7 @@ def test_C14_an_input_is_locked_by_a_load(lakes: Lakes) -> None:
         table=lake.store.location,
         operation="load",
         mode=Mode.EXCLUSIVE,
-        resources=(segment("2"),),
+        resources=segment("2"),
         priority=75,
         display="TableIngest/load",
     )

@@ -5,26 +5,29 @@
 
 `<id>` is the beginning of the SHA-256 of the table's location, which the values repeat in full.
 `version` in a value is the version of its format; a reader refuses a later one.
+
+Resources are `"resources": ["0", "0.1"]`, the names of segments, and `"intervals": [[start, end],
+…]`, in milliseconds with null for an open side; without that field, all of time. An entry that
+locks intervals has no names, but `"resources": [["", "", ""]]`.
+
+The version is still 1. An operator that does not know `intervals` takes the segments for segments
+of unknown time, and intervals for the whole table: in a rolling upgrade it waits where it need not,
+and overlooks no lock. What it wrote is understood: `[name, start, end]` is a segment with an
+interval as text (ISO 8601, "" for an open side), or an interval if the name is "".
 """
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import Any
 from urllib.parse import quote, unquote
 
 from tandem.errors import LocksUnavailable
-from tandem.locks.model import (
-    EVERYTHING,
-    EntryState,
-    LockEntry,
-    LockInterval,
-    LockRequest,
-    LockResource,
-    Mode,
-)
+from tandem.intervals import ALWAYS, EVERYWHERE, IntervalSet, TimeInterval
+from tandem.locks.model import EntryState, LockEntry, LockRequest, LockResources, Mode
 
 VERSION = 1
 PLACES = 1 << 10
@@ -32,6 +35,8 @@ PLACES = 1 << 10
 
 _ID_LENGTH = 16
 _TEXTS = ("table", "operation", "display", "owner")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
 _HEAD = b"head"
 _OPERATIONS = b"operations/"
 
@@ -120,14 +125,19 @@ def encode(entry: LockEntry, place: int = 0, resources: bytes | None = None) -> 
 
 
 def encode_resources(request: LockRequest) -> bytes:
-    """The resources as JSON. A plan may name thousands of segments and nothing else: those are
-    quoted all at once, which is faster."""
-    names = request.names
-    text = '","'.join(names)
-    quotes = 2 * (len(names) - 1)
-    if not names or "\\" in text or text.count('"') != quotes or not text.isprintable():
-        return _dump([_resource(resource) for resource in request.resources])
-    return f'["{text}"]'.encode()
+    """The resources as JSON, and the intervals as another field. A plan may name thousands of
+    segments: they are quoted all at once, which is faster."""
+    names, intervals = request.resources.names, request.resources.intervals
+    if names:
+        text = '","'.join(names)
+        quotes = 2 * (len(names) - 1)
+        plain = "\\" not in text and text.count('"') == quotes and text.isprintable()
+        found = f'["{text}"]'.encode() if plain else _dump(names)
+    else:
+        found = _dump([["", "", ""]] if intervals else [])
+    return (
+        found if intervals == EVERYWHERE else found + b',"intervals":' + _dump(intervals.to_json())
+    )
 
 
 def decode(value: bytes, *, created: int, modified: int) -> tuple[LockEntry, int]:
@@ -166,10 +176,7 @@ def _entry(found: dict[str, Any], created: int, modified: int) -> tuple[LockEntr
         table=found["table"],
         operation=found["operation"],
         mode=Mode(found["mode"]),
-        resources=tuple(
-            LockResource(r) if type(r) is str else LockResource(r[0], LockInterval(r[1], r[2]))
-            for r in found["resources"]
-        ),
+        resources=_resources(found["resources"], found.get("intervals")),
         owner=found["owner"],
         priority=found["priority"],
         display=found["display"],
@@ -188,10 +195,36 @@ def order(created: int, place: int) -> int:
     return created * PLACES + place
 
 
-def _resource(resource: LockResource) -> str | list[str]:
-    if resource.segment and resource.interval == EVERYTHING:
-        return resource.segment
-    return [resource.segment, resource.interval.start, resource.interval.end]
+def _resources(listed: list[Any], intervals: object) -> LockResources:
+    names = [each if type(each) is str else each[0] for each in listed]
+    if any(type(name) is not str for name in names):
+        raise TypeError
+    if intervals is None:
+        # A set, since it is quicker: most entries name segments of unknown time.
+        found = {ALWAYS if type(each) is str else _from_text(*each[1:]) for each in listed}
+        where = IntervalSet(found)
+    else:
+        where = IntervalSet.from_json(intervals)
+    return LockResources(() if "" in names else tuple(names), where)
+
+
+def _from_text(start: str, end: str) -> TimeInterval:
+    """An interval of an earlier version. A side that cannot be read counts as open: that is more
+    than was locked."""
+    low, high = _moment(start), _moment(end)
+    found = TimeInterval(
+        ALWAYS.start_ms if low is None else (low - _EPOCH) // _MILLISECOND,
+        ALWAYS.end_ms if high is None else -((_EPOCH - high) // _MILLISECOND),  # rounded up
+    )
+    return found if found.start_ms < found.end_ms else ALWAYS
+
+
+def _moment(text: str) -> datetime | None:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def _dump(value: object) -> bytes:

@@ -54,28 +54,6 @@ class Wait:
     blockers: tuple[tuple[LockEntry, LockResource], ...]
 
 
-def common_resource(first: LockRequest, second: LockRequest) -> LockResource | None:
-    """The first resource of `second` that overlaps one of `first`; None if none does."""
-    wide = first.span.wide
-    if not wide and not second.span.wide and _disjoint(first, second):
-        return None
-    for theirs in second.resources:
-        if theirs.segment:
-            if theirs.segment in first.segments or any(theirs.overlaps(r) for r in wide):
-                return theirs
-        elif any(theirs.overlaps(r) for r in first.resources):
-            return theirs
-    return None
-
-
-def _disjoint(one: LockRequest, other: LockRequest) -> bool:
-    """Whether they have no segment in common. The bounds alone decide for plans of neighbouring
-    segments."""
-    if one.span.last < other.span.first or other.span.last < one.span.first:
-        return True
-    return one.segments.isdisjoint(other.segments)
-
-
 def conflict(request: LockRequest, other: LockRequest) -> LockResource | None:
     """The resource over which `request` conflicts with `other`; None if they are compatible."""
     beside = MATRIX[request.mode, other.mode]
@@ -83,7 +61,7 @@ def conflict(request: LockRequest, other: LockRequest) -> LockResource | None:
         return None
     if beside is Compatibility.ROWS and request.row_concurrency and other.row_concurrency:
         return None
-    return common_resource(request, other)
+    return request.resources.common(other.resources)
 
 
 def decide(request: LockRequest, entries: Iterable[LockEntry], *, order: int) -> Grant | Wait:

@@ -18,7 +18,7 @@ from tandem.locks.model import (
     Granted,
     LockEntry,
     LockRequest,
-    LockResource,
+    LockResources,
     Waiting,
 )
 from tandem.locks.port import wait_by_watching
@@ -43,7 +43,7 @@ class InProcessLocks:
             )
 
     def extend(
-        self, table: str, operation: str, owner: str, resources: tuple[LockResource, ...]
+        self, table: str, operation: str, owner: str, resources: LockResources
     ) -> Granted | Waiting:
         with self._table(table) as entries:
             outcome = rules.extend(entries.get(operation), owner, resources, entries.values())

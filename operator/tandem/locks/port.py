@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
-from tandem.locks.model import CommitLease, Granted, LockEntry, LockRequest, LockResource, Waiting
+from tandem.locks.model import CommitLease, Granted, LockEntry, LockRequest, LockResources, Waiting
 
 
 class LockStore(Protocol):
@@ -29,7 +29,7 @@ class LockStore(Protocol):
         ...
 
     def extend(
-        self, table: str, operation: str, owner: str, resources: tuple[LockResource, ...]
+        self, table: str, operation: str, owner: str, resources: LockResources
     ) -> Granted | Waiting:
         """Hold these as well (S24). If another operation holds one of them, nothing changes and
         nothing is queued. Waiters are not waited for, since they may wait for us."""

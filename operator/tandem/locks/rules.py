@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
-from tandem.locks.conflicts import Grant, Wait, common_resource, decide
+from tandem.locks.conflicts import Grant, Wait, decide
 from tandem.locks.model import (
-    WHOLE_TABLE,
     CommitLease,
     EntryState,
     LockEntry,
     LockRequest,
     LockResource,
+    LockResources,
     Waiting,
 )
 
@@ -78,14 +78,14 @@ def covers(held: LockEntry, request: LockRequest) -> bool:
     return (
         have.mode is request.mode
         and have.row_concurrency <= request.row_concurrency
-        and (request.resources == have.resources or set(request.resources) <= set(have.resources))
+        and have.resources.covers(request.resources)
     )
 
 
 def extend(
     mine: LockEntry | None,
     owner: str,
-    resources: tuple[LockResource, ...],
+    resources: LockResources,
     entries: Iterable[LockEntry],
     most_revoked: int | None = None,
 ) -> LockUpdate | None:
@@ -97,11 +97,9 @@ def extend(
         return None
     if mine.state is EntryState.WAITING:
         return None
-    known = set(mine.request.resources)
-    added = tuple(dict.fromkeys(r for r in resources if r not in known))
-    if not added:
+    if mine.request.resources.covers(resources):
         return LockUpdate(None)
-    wanted = replace(mine.request, resources=(*mine.request.resources, *added))
+    wanted = replace(mine.request, resources=mine.request.resources | resources)
     holders = [e for e in entries if e.state is not EntryState.WAITING]
     decision = _decide(wanted, holders, mine.order, most_revoked)
     if isinstance(decision, Wait):
@@ -139,21 +137,14 @@ def _decide(
         return decision
     revoke = frozenset(decision.revoke)
     holders = [entry for entry in entries if entry.request.operation in revoke]
-    return Wait(tuple((h, common_resource(request, h.request) or WHOLE_TABLE) for h in holders))
+    met = ((h, request.resources.common(h.request.resources)) for h in holders)
+    return Wait(tuple((h, resource or LockResource()) for h, resource in met))
 
 
 def waiting(blockers: Blockers) -> Waiting:
     """The blockers in a form for messages: which operation holds what."""
-    return Waiting(tuple((_who(entry), _what(resource)) for entry, resource in blockers))
+    return Waiting(tuple((_who(entry), str(resource)) for entry, resource in blockers))
 
 
 def _who(entry: LockEntry) -> str:
     return entry.request.display or entry.request.operation
-
-
-def _what(resource: LockResource) -> str:
-    if resource.segment:
-        return f"segment {resource.segment}"
-    if not resource.interval.start and not resource.interval.end:
-        return "the table"
-    return f"interval {resource.interval.start}/{resource.interval.end}"

@@ -19,7 +19,7 @@ from tandem.delta.protocol import OperationKind
 from tandem.errors import Reason
 from tandem.jobs.formats import AnyJob, JobSpec, RoundRequest
 from tandem.jobs.results import JobResult
-from tandem.locks.model import LockResource
+from tandem.locks.model import LockResources
 from tandem.operations.attempt.records import PlanRecord
 from tandem.operations.machine.events import Verdict
 from tandem.operations.rounds.port import NoSmallRounds, SmallRounds
@@ -76,7 +76,7 @@ class Planned:
 
     summary: Plan
     job: AnyJob | None
-    locks: tuple[LockResource, ...]
+    locks: LockResources
     nothing_to_do: str = ""
     superseded: bool = False
     record: Mapping[str, object] = field(default_factory=dict)  # further fields of PlanRecord

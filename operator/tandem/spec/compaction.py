@@ -238,7 +238,17 @@ class CompactionTemplate(Model):
         return self.major or Major()
 
 
+class LockGranularity(StrEnum):
+    SEGMENT = "Segment"
+    TIME_CHUNK = "TimeChunk"
+
+
 class TableCompactionSpec(CompactionTemplate, OperationSpec):
+    lock_granularity: LockGranularity = LockGranularity.SEGMENT
+    """`Segment` locks the segments that it compacts. `TimeChunk` locks their time chunks, in which
+    no other compaction runs then; without a time column, that is the whole table. A `LogMerge`
+    locks the log in either case."""
+
     def canonical(self) -> dict[str, Any]:
         """With the block of its type filled in, which may be left out."""
         blocks: dict[CompactionType, tuple[str, Model]] = {

@@ -24,6 +24,7 @@ MUTABLE_FIELDS: Final = frozenset(
         # a second time because of that.
         "sparkTemplate",
         "dependsOn",
+        "lockGranularity",
     }
 )
 """Fields of an operation's spec that may change during its life."""

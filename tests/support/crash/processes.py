@@ -259,7 +259,7 @@ def _operate(order: Order, foreign: _Foreign | None) -> dict[str, Any]:
     table = Table(store=store, log=DeltaLog(store), display="LakeTable/lake")
     location = table_of(resource, table).location
     if order.blocked:
-        everything = LockRequest(location, OTHER, Mode.EXCLUSIVE, (WHOLE_TABLE,), OTHER, 100)
+        everything = LockRequest(location, OTHER, Mode.EXCLUSIVE, WHOLE_TABLE, OTHER, 100)
         locks.acquire(everything)
     points: list[str] = []
 

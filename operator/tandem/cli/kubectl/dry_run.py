@@ -20,7 +20,8 @@ from tandem.spec.status import LOG_INSTANT, MERGES_LOG, WHOLE_LOG
 TTL_S = 300
 """The operator deletes the copy after so long if this process could not."""
 _WHOLE = "the whole table"
-_INTERVAL = " to "
+_INTERVAL = re.compile(r"(…|\d)\S*/(…|\d)\S*")
+"""An interval among the segments of a lock: `2013-03-02T00:00:00Z/…`."""
 CUT = re.compile(r"… and (\d+) more")
 """The last element of a shortened list in a status."""
 _MOST_NAME = 40
@@ -64,6 +65,10 @@ def expected(
 
         wanted.add(LOG_FOLDER)
     named = {name for name in wanted if not CUT.fullmatch(name)}
+    held = tuple(map(str, plan.get("locks") or ()))
+    # A plan that locks intervals meets others within them, too.
+    vague = named != wanted or any(" interval " in lock for lock in held)
+    whole = any(lock.endswith(" the table") for lock in held)
     found = []
     for lock in locks:
         if lock.get("operation") == itself or lock.get("mode") not in set(Mode):
@@ -72,9 +77,11 @@ def expected(
         theirs = set(map(str, lock.get("segments") or ()))
         if theirs and all(name == WHOLE_LOG or name.startswith(LOG_INSTANT) for name in theirs):
             continue  # a log has locks of its own
-        common = named if _WHOLE in theirs else named & theirs
-        unnamed = named != wanted or lock.get("more") or any(_INTERVAL in name for name in theirs)
-        if beside is Compatibility.YES or not named or not (common or unnamed):
+        common = theirs if whole else named if _WHOLE in theirs else named & theirs
+        unnamed = vague or lock.get("more") or any(map(_INTERVAL.fullmatch, theirs))
+        if beside is Compatibility.YES or not (named or vague or whole):
+            continue
+        if not (common or unnamed):
             continue
         means = "rows" if beside is Compatibility.ROWS else "waits"
         found.append(

@@ -251,7 +251,7 @@ def _some(items: Sequence[Any], limit: int = 6) -> str:
 
 def _meets(conflict: Mapping[str, Any]) -> str:
     if conflict["means"] == "perhaps":
-        return f"{conflict['operation']}, perhaps: it has more segments than are named"
+        return f"{conflict['operation']}, perhaps: not all segments and intervals are known here"
     where = f"on {_some(conflict['segments'])}"
     since = ago(conflict.get("since"), now_ms())
     if conflict["means"] == "rows":

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from tandem.errors import LocksUnavailable
 from tandem.kube.metrics.collectors import Metrics
-from tandem.locks.model import CommitLease, Granted, LockEntry, LockRequest, LockResource, Waiting
+from tandem.locks.model import CommitLease, Granted, LockEntry, LockRequest, LockResources, Waiting
 from tandem.locks.port import LockStore
 
 _T = TypeVar("_T")
@@ -43,7 +43,7 @@ class MeasuredLocks:
         return self._call("acquire", lambda: self._inner.acquire(request))
 
     def extend(
-        self, table: str, operation: str, owner: str, resources: tuple[LockResource, ...]
+        self, table: str, operation: str, owner: str, resources: LockResources
     ) -> Granted | Waiting:
         return self._call("extend", lambda: self._inner.extend(table, operation, owner, resources))
 

@@ -16,7 +16,7 @@ from typing import TypeVar
 import structlog
 
 from tandem.errors import LocksUnavailable
-from tandem.locks.model import WHOLE_TABLE, EntryState, Granted, LockRequest, Mode
+from tandem.locks.model import NOTHING, WHOLE_TABLE, EntryState, Granted, LockRequest, Mode
 from tandem.locks.port import LockStore
 from tandem.operations.ports import ProcessId
 
@@ -56,7 +56,7 @@ class LockMembers:
                 table=MEMBERS,
                 operation=self._me.host,
                 mode=Mode.APPEND,
-                resources=(),
+                resources=NOTHING,
                 owner=self._me.started,
                 display=str(self._me),
             )
@@ -111,7 +111,7 @@ class Leadership:
             table=self._table,
             operation=me.host,
             mode=Mode.EXCLUSIVE,
-            resources=(WHOLE_TABLE,),
+            resources=WHOLE_TABLE,
             owner=me.started,
             display=str(me),
         )

@@ -7,7 +7,7 @@ from typing import Any
 
 from tandem.errors import Reason
 from tandem.kube.client.resource_cache import CachedResource
-from tandem.locks.model import WHOLE_TABLE, EntryState, LockEntry, LockResource
+from tandem.locks.model import EntryState, LockEntry, LockResource, described
 from tandem.locks.rules import blockers_of, waiting
 from tandem.operations.report.status import rfc3339
 from tandem.spec.labels import PLAN_LABEL
@@ -154,7 +154,7 @@ def table_locks(
         begun = since.setdefault(_place(entry), rfc3339(now_ms))
         if len(found) == _LOCKS:
             continue
-        resources = entry.request.resources
+        resources = tuple(entry.request.resources)
         behind = waiting(blockers_of(entry, among)).blockers
         found.append(
             TableLock(
@@ -186,7 +186,7 @@ def _place(entry: LockEntry) -> tuple[str, bool]:
 
 def held_lock(entry: LockEntry, *, of_log: bool = False) -> str:
     """`TableCompaction/nightly: 0.1, 5 (Rewrite)`"""
-    resources = entry.request.resources
+    resources = tuple(entry.request.resources)
     names = [_named(resource, of_log=of_log) for resource in resources[:_NAMED]]
     more = f" and {len(resources) - _NAMED} more" if len(resources) > _NAMED else ""
     who = entry.request.display or entry.request.operation
@@ -194,8 +194,8 @@ def held_lock(entry: LockEntry, *, of_log: bool = False) -> str:
 
 
 def _named(resource: LockResource, *, of_log: bool) -> str:
-    if resource == WHOLE_TABLE:
+    if resource == LockResource():
         return WHOLE_LOG if of_log else "the whole table"
     if resource.segment:
         return f"{LOG_INSTANT}{resource.segment}" if of_log else resource.segment
-    return f"{resource.interval.start or '…'} to {resource.interval.end or '…'}"
+    return described(resource.interval)

@@ -29,7 +29,7 @@ from tandem.locks.etcd.client import EtcdClient
 from tandem.locks.etcd.connection import EtcdAccess
 from tandem.locks.etcd.leases import LeaseName, Leases
 from tandem.locks.etcd.table import TableLocks
-from tandem.locks.model import CommitLease, Granted, LockEntry, LockRequest, LockResource, Waiting
+from tandem.locks.model import CommitLease, Granted, LockEntry, LockRequest, LockResources, Waiting
 from tandem.locks.port import wait_by_watching
 
 _T = TypeVar("_T")
@@ -90,7 +90,7 @@ class EtcdLocks:
         return self._call(lambda: self._table(request.table).acquire(request, text))
 
     def extend(
-        self, table: str, operation: str, owner: str, resources: tuple[LockResource, ...]
+        self, table: str, operation: str, owner: str, resources: LockResources
     ) -> Granted | Waiting:
         return self._call(lambda: self._table(table).extend(operation, owner, resources))
 

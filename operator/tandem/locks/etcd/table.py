@@ -46,7 +46,7 @@ from tandem.locks.model import (
     Granted,
     LockEntry,
     LockRequest,
-    LockResource,
+    LockResources,
     Waiting,
 )
 
@@ -90,7 +90,7 @@ class TableLocks:
             try:
                 answer: LockAnswer = await self._ask(
                     QueuedRequest(
-                        request.operation, request.owner, _future(), request, (), lease, text
+                        request.operation, request.owner, _future(), request, lease=lease, text=text
                     )
                 )
             except LeaseMissing:
@@ -99,9 +99,7 @@ class TableLocks:
             return answer
         raise LocksUnavailable("leases expire as soon as they are granted", resource=self.name)
 
-    async def extend(
-        self, operation: str, owner: str, resources: tuple[LockResource, ...]
-    ) -> LockAnswer:
+    async def extend(self, operation: str, owner: str, resources: LockResources) -> LockAnswer:
         lease = self._leases.get((self.name, operation, owner))
         if lease is None or lease.lost or lease.released:
             return Waiting(())

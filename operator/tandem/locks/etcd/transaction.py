@@ -17,7 +17,7 @@ from tandem.locks.codec import TableKeys
 from tandem.locks.etcd.client import KEEP_LEASE, delete, put, unchanged
 from tandem.locks.etcd.leases import Lease
 from tandem.locks.etcd.mirror import EntryRecord, Mirror
-from tandem.locks.model import EntryState, LockEntry, LockRequest, LockResource
+from tandem.locks.model import NOTHING, EntryState, LockEntry, LockRequest, LockResources
 
 # By default, etcd accepts 128 compares, 128 puts and 1.5 MB in a transaction. Large plans are
 # better written a few at a time: the next ones are prepared while etcd writes.
@@ -34,7 +34,7 @@ class QueuedRequest:
     owner: str
     answer: asyncio.Future[Any]
     request: LockRequest | None = None
-    more: tuple[LockResource, ...] = ()
+    more: LockResources = NOTHING
     lease: Lease | None = None
     text: bytes | None = None
     """The encoded resources of the request."""

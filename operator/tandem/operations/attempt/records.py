@@ -11,7 +11,9 @@ from typing import Any, TypeVar
 from pydantic import Field, ValidationError
 
 from tandem.errors import AlreadyExists, ManifestInvalid, ObjectNotFound
+from tandem.intervals import IntervalSet
 from tandem.jobs.formats import Format
+from tandem.locks.model import LockResources
 from tandem.spec.status import OperationResult, Plan
 from tandem.storage.store import Store
 
@@ -69,11 +71,28 @@ class ProtocolRecord(Format):
     writer_features: tuple[str, ...] = ()
 
 
+class LocksRecord(Format):
+    """What an attempt locks. `intervals` are pairs of milliseconds since 1970, null for an open
+    side."""
+
+    names: tuple[str, ...] = ()
+    intervals: tuple[tuple[int | None, int | None], ...] = ()
+
+    @classmethod
+    def of(cls, locks: LockResources) -> LocksRecord:
+        pairs = tuple((start, end) for start, end in locks.intervals.to_json())
+        return cls(names=locks.names, intervals=pairs)
+
+    @property
+    def resources(self) -> LockResources:
+        return LockResources(self.names, IntervalSet.from_json(self.intervals))
+
+
 class PlanRecord(Format):
     """plan.json: the plan of an attempt; from then on its inputs are pinned.
 
     The inputs themselves, with the rows that were deleted in them, are in job.json.
-    `statement` holds canonical texts."""
+    `statement` holds canonical texts; `locks` is null in records of earlier versions."""
 
     operation_id: str
     attempt: int
@@ -85,6 +104,7 @@ class PlanRecord(Format):
     runs: tuple[RunRecord, ...] = ()
     statement: dict[str, Any] = Field(default_factory=dict)
     started_ms: int = 0
+    locks: LocksRecord | None = None
 
 
 class EndedRecord(Format):

@@ -14,17 +14,20 @@ from typing import Literal
 from tandem.delta.actions import AddFile
 from tandem.jobs.formats import InputFile, JobBin, JobLayout, RewriteJob
 from tandem.jobs.results import OutputFile
+from tandem.locks import model as locks_
+from tandem.locks.model import LockResources
 from tandem.operations.attempt import paths
 from tandem.operations.attempt.records import RunRecord
-from tandem.operations.kinds.rewrite import RewriteKind, locks_on, past_segments, published
+from tandem.operations.kinds.rewrite import RewriteKind, past_segments, published
 from tandem.operations.kinds.table.job_files import require_inside
+from tandem.operations.kinds.table.lock_times import times_of
 from tandem.operations.kinds.table.time_column import time_column
 from tandem.operations.model import ChangeSet, Planned, Work
 from tandem.planning.compaction import plan_compaction
 from tandem.planning.layout import checked_columns
 from tandem.planning.model import CompactionPlan, CompactionRequest, SegmentRun
 from tandem.pruning.selection import Selection
-from tandem.spec.compaction import LayoutStrategy, TableCompaction
+from tandem.spec.compaction import LayoutStrategy, LockGranularity, TableCompaction
 from tandem.spec.status import Plan
 from tandem.statements.statement import parse_where
 from tandem.timeline import lineage
@@ -56,8 +59,8 @@ class CompactionKind(RewriteKind):
             granularity=time.granularity if time else None,
             past=past_segments(work, live, self._named),
         )
-        summary = _summary(plan, snapshot.version)
-        locks = locks_on(plan.segments)
+        locks = self._locks(plan)
+        summary = _summary(plan, snapshot.version, locks)
         if not plan.runs:
             return Planned(summary, None, locks, nothing_to_do=plan.nothing)
         decode_adds(plan.files)
@@ -84,6 +87,15 @@ class CompactionKind(RewriteKind):
         )
         runs = tuple(_record(run) for run in plan.runs)
         return Planned(summary, job, locks, record={"runs": runs})
+
+    def _locks(self, plan: CompactionPlan) -> LockResources:
+        """Its segments, however many: others of the same chunks may be compacted meanwhile."""
+        if not plan.runs:
+            return locks_.NOTHING
+        times = times_of(file.interval for file in plan.files)
+        if self._resource.spec.lock_granularity is LockGranularity.TIME_CHUNK:
+            return locks_.within(times)
+        return locks_.named(plan.segments, times)
 
     @property
     def _named(self) -> frozenset[str]:
@@ -161,7 +173,7 @@ def _job_layout(request: CompactionRequest) -> JobLayout | None:
     return JobLayout(strategy=strategy, columns=request.layout_columns)
 
 
-def _summary(plan: CompactionPlan, version: int) -> Plan:
+def _summary(plan: CompactionPlan, version: int, locks: LockResources) -> Plan:
     return Plan(
         read_version=version,
         inputs=len(plan.files),
@@ -172,7 +184,7 @@ def _summary(plan: CompactionPlan, version: int) -> Plan:
         output_bytes=plan.expected_bytes,
         cost_bytes=plan.cost_bytes,
         steps=_steps(plan),
-        locks=tuple(f"Rewrite segment {name}" for name in plan.segments),
+        locks=tuple(f"Rewrite {each}" for each in locks),
     )
 
 

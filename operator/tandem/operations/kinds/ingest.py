@@ -45,10 +45,10 @@ class IngestKind:
             source_version=version_of_source(work, source),
             target_file_size=self._resource.spec.target_file_size,
         )
-        return Planned(summary, job, (WHOLE_TABLE,))
+        return Planned(summary, job, WHOLE_TABLE)
 
     def plan_of_adopted(self, work: Work) -> Planned:
-        return Planned(work.frozen[0].summary, None, (WHOLE_TABLE,))
+        return Planned(work.frozen[0].summary, None, WHOLE_TABLE)
 
     def load(self, work: Work, round_: int) -> None:
         """Does nothing: the result consists of its files alone."""

@@ -14,6 +14,7 @@ from tandem.delta import protocol
 from tandem.delta.actions import AddFile
 from tandem.errors import CorruptLog, VersionNotFound
 from tandem.jobs.formats import InputFile, StitchJob, StitchRun
+from tandem.locks.model import named
 from tandem.mergelog.runs import Run, RunsLeft, all_blocks, applicable, small_runs
 from tandem.mergelog.state.log_table import (
     MergeLog,
@@ -23,7 +24,6 @@ from tandem.mergelog.state.log_table import (
 )
 from tandem.mergelog.state.model import Block, LogState, tags_of
 from tandem.operations.attempt import pins
-from tandem.operations.kinds.rewrite import locks_on
 from tandem.operations.kinds.table.job_files import output_add
 from tandem.operations.kinds.table.table_changes import verdict_of_table
 from tandem.operations.machine.events import Verdict
@@ -76,7 +76,7 @@ class LogCompactionKind:
             cost_bytes=2 * size,
             locks=tuple(f"Rewrite instants {name}" for name in names),
         )
-        locks = locks_on(str(block.first) for block in blocks)
+        locks = named(str(block.first) for block in blocks)
         if not runs:
             found = f"{len(state.live)} live blocks, no run of {self._resource.spec.min_blocks}"
             return Planned(summary, None, locks, nothing_to_do=found)
@@ -132,7 +132,7 @@ class LogCompactionKind:
         plan, job = work.frozen
         assert isinstance(job.job, StitchJob)
         firsts = (str(first) for run in job.job.runs for first in run.first)
-        return Planned(plan.summary, None, locks_on(firsts))
+        return Planned(plan.summary, None, named(firsts))
 
     def load(self, work: Work, round_: int) -> None:
         """Its result is its files."""

@@ -24,7 +24,7 @@ from tandem.delta.log.snapshot import Snapshot
 from tandem.delta.scan import table_format
 from tandem.errors import ManifestInvalid
 from tandem.jobs.formats import InputFile, JobSpec, LogBlock, LogMergeJob
-from tandem.locks.model import LockResource, segment
+from tandem.locks.model import segment
 from tandem.mergelog.rows.merged import MergeResult, at_version, read
 from tandem.mergelog.rows.pruned import may_hold
 from tandem.mergelog.rows.winners import LogWinners, MatchedRows, match, winners_of
@@ -50,7 +50,7 @@ from tandem.spec.compaction import TableCompaction
 from tandem.spec.status import MERGES_LOG, Plan, Reconciled, RowsAffected
 from tandem.timeline.segments import output_tags
 
-_LOCK: tuple[LockResource, ...] = (segment(LOG_FOLDER),)
+_LOCK = segment(LOG_FOLDER)
 """Two merges of one log exclude each other; other operations are reconciled with at the commit."""
 
 

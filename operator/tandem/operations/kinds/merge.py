@@ -85,6 +85,13 @@ class MergeKind(RowLevelKind[statements.MergeStatement]):
     def inserts(self, statement: statements.MergeStatement) -> bool:
         return bool(statement.when("NotMatched"))
 
+    def writes_elsewhere(self, statement: statements.MergeStatement, time: str) -> bool:
+        return any(
+            clause.action == "Insert"
+            or (clause.action == "Update" and (clause.every or time in clause.set_sql))
+            for clause in statement.clauses
+        )
+
     def job(self, statement: statements.MergeStatement, inputs: tuple[InputFile, ...]) -> MergeJob:  # noqa: ARG002
         source = self._merge.source
         return MergeJob(

@@ -13,15 +13,18 @@ from dataclasses import dataclass
 from pyroaring import BitMap64
 
 from tandem.delta import protocol
+from tandem.delta.actions import AddFile
+from tandem.delta.log import files as files_
 from tandem.delta.log.snapshot import Snapshot
 from tandem.errors import InvalidSpec, Reason, UnknownSegment, UnsupportedFeature, VersionNotFound
 from tandem.intervals import IntervalSet
 from tandem.jobs.formats import ReplaceJob
-from tandem.locks.model import WHOLE_TABLE
+from tandem.locks.model import NOTHING, WHOLE_TABLE, LockResources, named_or_within, within
 from tandem.mergelog.state.log_table import MergeLog
 from tandem.operations.attempt import cutoffs
 from tandem.operations.kinds.table.commit_history import CommitHistory
 from tandem.operations.kinds.table.job_files import output_add, require_inside
+from tandem.operations.kinds.table.lock_times import adopted, time_of_locks, times_of_files
 from tandem.operations.kinds.table.row_scope import (
     FilesInScope,
     ScopedRows,
@@ -45,7 +48,7 @@ from tandem.spec.replace import Outside, Scope, TableReplace
 from tandem.spec.status import Plan, Reconciled, RowsAffected, RowsReplaced
 from tandem.spec.update import Source, SourceFormat
 from tandem.storage.paths import canonical_location
-from tandem.timeline.segments import output_tags, segments
+from tandem.timeline.segments import output_tags, segment_name, segments
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +93,7 @@ class ReplaceKind:
         require_inside(work.table, adds.values())
         whole = sum(part is Part.ALL for part in parts.values())
         read = [adds[path] for path, part in parts.items() if part is Part.SOME]
+        locks = self._locks(work, scope, adds)
         summary = Plan(
             read_version=snapshot.version,
             inputs=len(read),
@@ -99,11 +103,11 @@ class ReplaceKind:
                 f"{whole:,} files are removed whole",
                 f"{len(read):,} files hold other rows, too, or may: their times are read",
             ),
-            locks=("Replace in the table",),
+            locks=tuple(f"Replace in {each}" for each in locks),
         )
         if spec.source is None and not parts:
             nothing = "no file can hold a row of the intervals, partitions or segments"
-            return Planned(summary, None, (), nothing_to_do=nothing)
+            return Planned(summary, None, NOTHING, nothing_to_do=nothing)
         job = ReplaceJob(
             target_file_size=spec.target_file_size,
             scope=scope_of_job(
@@ -121,10 +125,20 @@ class ReplaceKind:
                 }
             )
         fixes = spec.scope is Scope.AT_START and spec.start_version is None
-        return Planned(summary, job, (WHOLE_TABLE,), fixes_cutoff=fixes)
+        return Planned(summary, job, locks, fixes_cutoff=fixes)
 
     def plan_of_adopted(self, work: Work) -> Planned:
-        return Planned(work.frozen[0].summary, None, (WHOLE_TABLE,))
+        return Planned(work.frozen[0].summary, None, adopted(work, WHOLE_TABLE))
+
+    def _locks(self, work: Work, scope: _Resolved, adds: Mapping[str, AddFile]) -> LockResources:
+        """Its intervals; without any, the segments that it removes rows from, or the table if
+        there are none: two replaces of one empty partition must not run at once."""
+        if self._resource.spec.replace.intervals is not None:
+            return within(scope.intervals)
+        files = work.snapshot.files
+        taken = files.filter(files_.have_paths(files, adds))
+        times = times_of_files(taken, time_of_locks(work))
+        return named_or_within(map(segment_name, adds.values()), times) or WHOLE_TABLE
 
     def _require_another_version(self, work: Work, source: Source) -> None:
         """Raises: InvalidSpec for the table itself at no version: what it means would depend on

@@ -15,10 +15,11 @@ from tandem.delta.actions import AddFile
 from tandem.errors import CountMismatch, LogGap, ManifestInvalid
 from tandem.jobs.formats import InputFile, JobLayout, RewriteJob
 from tandem.jobs.results import OutputFile
-from tandem.locks.model import LockResource, segment
+from tandem.locks.model import named
 from tandem.operations.attempt import paths
 from tandem.operations.attempt.sidecars import read_sidecar
 from tandem.operations.kinds.table.job_files import output_add
+from tandem.operations.kinds.table.lock_times import adopted
 from tandem.operations.kinds.table.snapshot_view import SnapshotView, VectorCache
 from tandem.operations.kinds.table.table_changes import verdict_of_table
 from tandem.operations.machine.events import Verdict
@@ -51,7 +52,7 @@ class RewriteKind:
 
     def plan_of_adopted(self, work: Work) -> Planned:
         plan, _ = work.frozen
-        return Planned(plan.summary, None, locks_on(plan.summary.segments))
+        return Planned(plan.summary, None, adopted(work, named(plan.summary.segments)))
 
     def begin(self) -> None:
         """Drop what was cached for another plan or another result."""
@@ -219,11 +220,6 @@ def published(work: Work, decision: RewriteDecision) -> list[OutputFile]:
             remedy="Nothing was published; run the operation again",
         )
     return found
-
-
-def locks_on(names: Iterable[str]) -> tuple[LockResource, ...]:
-    """The resources of these segments."""
-    return tuple(segment(name) for name in names)
 
 
 def past_segments(work: Work, live: Segments, named: Collection[str]) -> tuple[Segment, ...]:

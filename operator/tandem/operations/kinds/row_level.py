@@ -10,13 +10,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import ClassVar, Generic
 
+import pyarrow as pa
+
 from tandem.delta import protocol
 from tandem.delta.actions import Metadata
 from tandem.delta.log import files as files_
 from tandem.delta.log.snapshot import Snapshot
 from tandem.errors import DeletionVectorsDisabled, ManifestInvalid, Reason
+from tandem.intervals import EVERYWHERE
 from tandem.jobs.formats import InputFile, MergeJob, StatementJob
-from tandem.locks.model import WHOLE_TABLE, LockResource, segment
+from tandem.locks.model import NOTHING, WHOLE_TABLE, LockResources, named_or_within
 from tandem.operations.attempt import paths
 from tandem.operations.kinds.statement_rounds import StatementRounds, absorbed, result_of_round
 from tandem.operations.kinds.statement_run import (
@@ -27,6 +30,7 @@ from tandem.operations.kinds.statement_run import (
 )
 from tandem.operations.kinds.table.commit_history import CommitHistory
 from tandem.operations.kinds.table.job_files import input_file, require_inside
+from tandem.operations.kinds.table.lock_times import adopted, time_of_locks, times_of_files
 from tandem.operations.kinds.table.prerequisite_merge import StatementLog
 from tandem.operations.kinds.table.snapshot_view import VectorCache
 from tandem.operations.kinds.table.table_changes import verdict_of_table
@@ -37,9 +41,6 @@ from tandem.reconcile import statement as rule
 from tandem.spec.status import Plan
 from tandem.spec.update import TableUpdate
 from tandem.timeline.segments import segment_name
-
-MAX_SEGMENT_LOCKS = 1_000
-"""A statement that concerns more segments locks the whole table, to keep the lock entry small."""
 
 MERGES_FIRST = "a LogMerge: the statement has to see the records of the log"
 
@@ -91,6 +92,11 @@ class RowLevelKind(ABC, Generic[S]):
         """Whether it inserts rows that have no match, and so depends on all rows at once."""
         return False
 
+    @abstractmethod
+    def writes_elsewhere(self, statement: S, time: str) -> bool:
+        """Whether rows that it writes may have other times (in column `time`) than the files that
+        it reads."""
+
     def check(self, work: Work) -> None:
         """Check further preconditions before anything is planned; raises the error of one that
         does not hold."""
@@ -124,7 +130,7 @@ class RowLevelKind(ABC, Generic[S]):
         inputs = tuple(input_file(view, add.logged_path, None) for add in chosen)
         names = tuple(dict.fromkeys(segment_name(add) for add in chosen))
         needed = self.needs_job(run.statement, len(inputs))
-        locks = _locks(names) if needed else ()
+        locks = self._locks(work, run.statement, names, selected) if needed else NOTHING
         summary = Plan(
             read_version=snapshot.version,
             inputs=len(inputs),
@@ -134,23 +140,33 @@ class RowLevelKind(ABC, Generic[S]):
             segments=names,
             statement=run.statement.canonical,
             first=None if prerequisite is None else MERGES_FIRST,
-            locks=tuple(f"Update segment {r.segment}" if r.segment else "Update the table"
-                        for r in locks),
-        )  # fmt: skip
+            locks=tuple(f"Update {each}" for each in locks),
+        )
         if not needed:
             # Serializable: the statement takes effect at the version that was read, and rows that
             # are added later come after it.
             nothing = "no file can hold a row that the statement concerns"
             if prerequisite is not None:
                 nothing = ""  # the merge may add one
-            return Planned(summary, None, (), nothing_to_do=nothing, prerequisite=prerequisite)
+            return Planned(summary, None, NOTHING, nothing_to_do=nothing, prerequisite=prerequisite)
         record = {"statement": run.statement.to_json()}
         job = self.job(run.statement, inputs)
         return Planned(summary, job, locks, record=record, prerequisite=prerequisite)
 
     def plan_of_adopted(self, work: Work) -> Planned:
         summary = work.frozen[0].summary
-        return Planned(summary, None, _locks(summary.segments))
+        by_names = named_or_within(summary.segments) or WHOLE_TABLE
+        return Planned(summary, None, adopted(work, by_names))
+
+    def _locks(
+        self, work: Work, statement: S, names: tuple[str, ...], files: pa.Table
+    ) -> LockResources:
+        """The segments of the files that it may change; the table if it only inserts."""
+        lake, times = work.table.spec, EVERYWHERE
+        column = lake.spec.time if lake is not None else None
+        if column is not None and not self.writes_elsewhere(statement, column.column):
+            times = times_of_files(files, time_of_locks(work))
+        return named_or_within(names, times) or WHOLE_TABLE
 
     def _begin(self, work: Work) -> StatementRun[S]:
         if self._cache is None:
@@ -240,9 +256,3 @@ class RowLevelKind(ABC, Generic[S]):
         inserted = sum(written[path].rows for path in run.commit.fresh)
         described = self.commit_description(run.statement, run.commit, inserted)
         return change_set(work, run, written, described, self._resource.spec.isolation)
-
-
-def _locks(names: tuple[str, ...]) -> tuple[LockResource, ...]:
-    if not 0 < len(names) <= MAX_SEGMENT_LOCKS:
-        return (WHOLE_TABLE,)
-    return tuple(segment(name) for name in names)

@@ -13,9 +13,12 @@ from tandem.delta.actions import AddFile
 from tandem.delta.log.snapshot import Snapshot
 from tandem.jobs.formats import JobBin, JobLayout, RewriteJob
 from tandem.jobs.results import OutputFile
+from tandem.locks import model as locks_
+from tandem.locks.model import LockResources
 from tandem.operations.attempt import paths
-from tandem.operations.kinds.rewrite import RewriteKind, locks_on, past_segments
+from tandem.operations.kinds.rewrite import RewriteKind, past_segments
 from tandem.operations.kinds.table.job_files import require_inside
+from tandem.operations.kinds.table.lock_times import time_of_locks, times_of
 from tandem.operations.model import ChangeSet, Planned, Work
 from tandem.planning.layout import checked_columns
 from tandem.planning.segment_rewrite import (
@@ -44,7 +47,7 @@ class SegmentRewriteKind(RewriteKind):
         snapshot = work.snapshot
         self.begin()
         order = self._order(snapshot)
-        live = segments(snapshot.files)
+        live = segments(snapshot.files, time_of_locks(work))
         named = self._resource.spec.segments
         request = SegmentRewriteRequest.of(
             self._resource.spec,
@@ -53,8 +56,8 @@ class SegmentRewriteKind(RewriteKind):
         )
         plan = plan_segment_rewrite(live, request, past_segments(work, live, named))
         self._planned = True
-        summary = _summary(plan, snapshot.version)
-        locks = locks_on(plan.segments)
+        locks = locks_.named(plan.segments, times_of(file.interval for file in plan.files))
+        summary = _summary(plan, snapshot.version, locks)
         if not plan.parts:
             return Planned(
                 summary, None, locks, nothing_to_do=plan.nothing, superseded=plan.superseded
@@ -118,7 +121,7 @@ def _planned_before(work: Work, live: Segments, named: Collection[str]) -> bool:
     return any(split[1] == "plan.json" for f in files if (split := paths.split_attempt(f.path)))
 
 
-def _summary(plan: SegmentRewritePlan, version: int) -> Plan:
+def _summary(plan: SegmentRewritePlan, version: int, locks: LockResources) -> Plan:
     return Plan(
         read_version=version,
         inputs=len(plan.files),
@@ -129,5 +132,5 @@ def _summary(plan: SegmentRewritePlan, version: int) -> Plan:
         output_bytes=plan.expected_bytes,
         cost_bytes=plan.input_bytes + plan.expected_bytes,
         steps=plan.steps,
-        locks=tuple(f"Rewrite segment {name}" for name in plan.segments),
+        locks=tuple(f"Rewrite {each}" for each in locks),
     )

@@ -47,6 +47,9 @@ class UpdateKind(RowLevelKind[Statement]):
             target_file_size=self._resource.spec.target_file_size,
         )
 
+    def writes_elsewhere(self, statement: Statement, time: str) -> bool:
+        return time in statement.set_sql
+
     def commit_description(
         self, statement: Statement, agreed: rule.ReadyToCommit, inserted: int
     ) -> CommitDescription:

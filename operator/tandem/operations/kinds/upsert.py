@@ -91,7 +91,7 @@ class UpsertKind:
             max_block_bytes=self._resource.spec.target_file_size,
             partitions=place.base.partition_columns,
         )
-        return Planned(summary, job, (WHOLE_TABLE,))
+        return Planned(summary, job, WHOLE_TABLE)
 
     def _place(self, work: Work) -> _Place:
         """Look at the base table, after the version of the log that the commit would follow. If a
@@ -137,7 +137,7 @@ class UpsertKind:
         )
 
     def plan_of_adopted(self, work: Work) -> Planned:
-        return Planned(work.frozen[0].summary, None, (WHOLE_TABLE,))
+        return Planned(work.frozen[0].summary, None, WHOLE_TABLE)
 
     # Committing
 

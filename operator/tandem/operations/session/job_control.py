@@ -54,6 +54,7 @@ def persist(work: Work, attempt: int) -> None:
             ),
             "summary": planned.summary,
             "started_ms": work.now_ms,
+            "locks": records.LocksRecord.of(planned.locks),
             **planned.record,
         }
     )

@@ -102,8 +102,8 @@ class TableLock(StatusModel):
     state: str
     """`Held`, `Committing` (it cannot be taken away now) or `Waiting`."""
     segments: tuple[str, ...] = ()
-    """Segments, intervals or `the whole table`; of the log of blocks `instant 3`, the first one of
-    a block, or `the whole log`. The first few of them."""
+    """Segments, intervals (`2013-03-02T00:00:00Z/…`) or `the whole table`; of the log of blocks
+    `instant 3`, the first one of a block, or `the whole log`. The first few of them."""
     more: int | None = None
     """How many more there are."""
     since: str | None = None

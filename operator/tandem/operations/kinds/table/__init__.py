@@ -11,4 +11,5 @@ Decides nothing about an operation.
     segment_numbers     names of new segments
     row_scope           the rows of files that a replace concerns
     time_column         the table's time column in its files
+    lock_times          where the files of a plan lie in time, for its locks
 """
