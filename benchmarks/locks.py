@@ -31,7 +31,8 @@ from benchmarks.harness import (
     progress,
     start_child,
 )
-from tandem.locks.model import Granted, LockRequest, Mode, segment
+from tandem.intervals import IntervalSet, TimeInterval
+from tandem.locks.model import Granted, LockRequest, Mode, named, segment
 
 SECONDS = {"toy": 0.1, "small": 0.5, "full": 1.2}
 ROUNDS = {"toy": 1, "small": 2, "full": 6}
@@ -42,15 +43,23 @@ CLIENTS = 32
 PROCESSES = 4
 TABLES = (1, 32)
 SEGMENTS = (64, 1000)
+INTERVALS = {64: 8, 1000: 64}
+"""How many intervals a plan of so many segments has beside the names."""
+_DAY_MS = 86_400_000
+_START_MS = 1_356_998_400_000  # 2013
 
 
 def asked(client: int, number: int, tables: int, segments: int) -> LockRequest:
-    """A plan of neighbouring segments, which no other client has in its plan."""
+    """A plan of neighbouring segments, which no other client has in its plan; every other day."""
+    days = (_START_MS + 2 * _DAY_MS * (client + n) for n in range(INTERVALS.get(segments, 1)))
     return LockRequest(
         table=f"s3://lake/warehouse/sales/table-{client % tables}",
         operation=f"{client:08x}{number:08x}",
         mode=Mode.REWRITE,
-        resources=tuple(segment(str(client * segments + n)) for n in range(segments)),
+        resources=named(
+            (str(client * segments + n) for n in range(segments)),
+            IntervalSet(TimeInterval(day, day + _DAY_MS) for day in days),
+        ),
         owner=f"{client:016x}-{number:08x}",
         display="TableCompaction/nightly",
     )
@@ -203,9 +212,7 @@ def contend(
         number = 0
         while time.monotonic() < begin + seconds:
             plan = asked(client, number, 1, 1)
-            wanted = LockRequest(
-                plan.table, plan.operation, plan.mode, (segment("0"),), owner=plan.owner
-            )
+            wanted = replace(plan, resources=segment("0"))
             while not isinstance(locks.acquire(wanted), Granted):
                 locks.wait(wanted.table, wanted.operation, 10)
             granted = time.monotonic()
@@ -309,7 +316,7 @@ def run(size: str, work: Path) -> Report:
         rows.append(
             (
                 str(tables),
-                f"{segments:,}",
+                f"{segments:,}, {INTERVALS[segments]}",
                 ours.text(0),
                 theirs.text(0),
                 shares.text(),
@@ -324,7 +331,8 @@ def run(size: str, work: Path) -> Report:
         setting=(
             f"One etcd on the same machine, which does not sync to the disk: with syncs, both "
             f"sides wait for them, and their ratio is closer to 1. {CLIENTS} clients in one "
-            "process take and release locks on segments without competitors. A lock is a lease "
+            "process take and release locks on segments without competitors, which name the "
+            "segments and the intervals in which they lie. A lock is a lease "
             "granted, one transaction (two compares, two puts), and the lease revoked. The bare "
             "peer sends only these three requests, with values of the same size, from one event "
             f"loop and through the same stubs. {ROUNDS[size]} rounds of {SECONDS[size]} s, "
@@ -337,7 +345,7 @@ def run(size: str, work: Path) -> Report:
                 "",
                 (
                     "tables",
-                    "segments each",
+                    "segments, intervals each",
                     "locks/s",
                     "bare/s",
                     "share of bare (aim: 0.7)",
