@@ -76,19 +76,39 @@ def test_a_restore_of_merged_records_beside_it_loses_none_of_them(tmp_path: Path
     assert orders.view() == [*expected, (30, 5, "later")]
 
 
+KEEPS_A_DAY = LakeTable.model_validate(
+    {
+        "apiVersion": "tandem.dev/v1alpha1",
+        "kind": "LakeTable",
+        "metadata": {"name": "orders"},
+        "spec": {
+            "location": "file:///orders",
+            "mergeOnRead": {"keys": ["id"], "orderingColumn": "at", "deletesKept": "24h"},
+        },
+    }
+)
+
+
+def test_a_writer_whose_clock_is_ahead_lets_no_delete_expire(tmp_path: Path) -> None:
+    orders = AgedOrders(make(tmp_path / "orders", "at"))
+    orders.lake = KEEPS_A_DAY
+    expected = orders.view()
+    orders.run(MERGE, name="first")
+    orders.upsert("in-time", range(30, 31), "new", 1)
+    orders.clock.pass_days(8)
+    orders.upsert("ahead", range(30, 31), "new", 2)
+    orders.clock.pass_days(-8)
+    orders.run(MERGE, name="second")
+    orders.upsert("after", range(30, 31), "new", 3)
+    orders.upsert("last", range(30, 31), "new", 4)
+    assert orders.run(STITCH, name="stitch").phase is Phase.SUCCEEDED
+    orders.upsert("late", range(1), "less than the delete", 7)
+    assert orders.view() == [*expected, (30, 4, "new")]
+
+
 def test_a_delete_expires_once_a_merge_follows_that_is_so_much_younger(tmp_path: Path) -> None:
     orders = AgedOrders(make(tmp_path / "orders", "at"))
-    orders.lake = LakeTable.model_validate(
-        {
-            "apiVersion": "tandem.dev/v1alpha1",
-            "kind": "LakeTable",
-            "metadata": {"name": "orders"},
-            "spec": {
-                "location": tmp_path.as_uri(),
-                "mergeOnRead": {"keys": ["id"], "orderingColumn": "at", "deletesKept": "24h"},
-            },
-        }
-    )
+    orders.lake = KEEPS_A_DAY
 
     def merge(name: str) -> None:
         orders.run(MERGE, name=name)

@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
-from mergelog.orders import Orders, rows
+from mergelog.orders import Orders, make, rows
 from mergelog.test_beside import Before
 from support.lake.faults import Fault, ProcessDied, StrikeOnce
 from support.some import some
@@ -191,3 +192,44 @@ def test_what_is_appended_while_a_statement_deletes_every_row_survives_it(
     )
     assert status.phase is Phase.SUCCEEDED, status
     assert orders.view() == [(7, 30, "late"), (8, 30, "late")]
+
+
+@pytest.fixture
+def hiding(tmp_path: Path) -> Orders:
+    """A merged delete of key 0 stays in force, and hides an older row that came after the merge."""
+    orders = Orders(make(tmp_path / "hiding", "at"))
+    assert orders.run({"type": "LogMerge"}, name="first").phase is Phase.SUCCEEDED
+    write_deltalake(orders.location, rows(range(1), "older", 3), mode="append")
+    assert 0 not in [row[0] for row in orders.view()]
+    return orders
+
+
+def test_a_row_that_a_merged_delete_hides_is_neither_updated_nor_deleted(hiding: Orders) -> None:
+    before = hiding.view()
+    for name, spec in (
+        ("update", {"update": {"where": "id = 0", "set": {"at": "20"}}}),
+        ("delete", {"delete": {"where": "value = 'older'"}}),
+    ):
+        status = hiding.run(spec, name=name)
+        assert status.phase is Phase.SUCCEEDED
+        affected = None if status.result is None else status.result.rows_affected
+        assert affected is None or (affected.updated, affected.deleted) == (0, 0)
+        assert hiding.view() == before
+
+
+def test_a_row_that_a_merged_delete_hides_is_no_match_of_a_merge(hiding: Orders) -> None:
+    before = hiding.view()
+    source = hiding.source(rows(range(1), "merged", 20))
+    body = {"source": source, "on": "t.id = s.id", "whenNotMatched": [{"insertAll": {}}]}
+    assert hiding.run({"merge": body}).phase is Phase.SUCCEEDED
+    assert hiding.view() == sorted([*before, (0, 20, "merged")])
+
+
+def test_a_log_merge_removes_what_merged_deletes_hide_once(hiding: Orders) -> None:
+    before = hiding.view()
+    status = hiding.run({"type": "LogMerge"}, name="second")
+    assert status.result is not None
+    assert status.result.version is not None
+    assert (hiding.view(), hiding.base()) == (before, before)
+    again = hiding.run({"type": "LogMerge"}, name="third")
+    assert again.result is None or again.result.version is None

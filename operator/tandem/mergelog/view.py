@@ -64,6 +64,16 @@ class Share:
     blocks: frozenset[str]
 
 
+def _state_at(
+    log: MergeLog, snapshot: Snapshot, base: Snapshot, *, newest: bool
+) -> tuple[int, LogState]:
+    """What the log says of a version of the base table, and the version of the log that says it."""
+    history = BaseHistory(log, snapshot)
+    if newest or base.version >= state_of(snapshot).base:
+        return snapshot.version, history.at(base.version)
+    return history.instant_before(base.version)
+
+
 @dataclass(frozen=True, slots=True)
 class MergedView:
     """One version of a merge-on-read table.
@@ -91,15 +101,15 @@ class MergedView:
         Raises: NotMergeOnRead, VersionNotFound, BaseReplaced, BaseHistoryGap; InvalidSpec, if the
             keys or the ordering column of live records have changed.
         """
-        # In this order: instants that the base table holds must not be missing in the log.
+        # In this order: records that were acknowledged before are in the log, or in the base table.
         snapshot = log.snapshot()
         base = log.base.snapshot(version, timestamp_ms=timestamp_ms)
-        history = BaseHistory(log, snapshot)
         newest = version is None and timestamp_ms is None
-        if newest or base.version >= state_of(snapshot).base:
-            instant, state = snapshot.version, history.at(base.version)
-        else:
-            instant, state = history.instant_before(base.version)
+        instant, state = _state_at(log, snapshot, base, newest=newest)
+        if state.mark > snapshot.version:
+            # A merge has come in between. Its deletes may hide rows that came after it.
+            snapshot = log.update(snapshot)
+            instant, state = _state_at(log, snapshot, base, newest=newest)
         require_same_table(base, state)
         settings = settings_of(snapshot)
         if state.live:

@@ -194,7 +194,8 @@ def _expired(work: Work, state: LogState) -> int:
 
     A delete is kept until a merge follows that is `deletesKept` younger than the one that it was a
     part of: all records that came within that time are merged then, and none of them is compared
-    with it again. By the times of the log's versions: no clock of ours decides.
+    with it again. By the times of the log's versions. The clock of one writer may be ahead: no
+    merge counts as later than the newest version, or than now.
     """
     lake = work.table.spec
     if lake is None or lake.spec.merge_on_read is None or state.mark < 0:
@@ -203,7 +204,8 @@ def _expired(work: Work, state: LogState) -> int:
     kept = DELETES_KEPT_MS if kept is None else kept
     log = work.table.log
     try:
-        merged_ms = log.snapshot(state.mark).timestamp_ms
+        times = log.snapshot(state.mark).timestamp_ms, work.snapshot.timestamp_ms, work.now_ms
+        merged_ms = min(times)
         before = state_of(log.snapshot(timestamp_ms=merged_ms - kept))
     except (VersionNotFound, CorruptLog):
         return NEVER_EXPIRED  # the log is younger, or that version is cleaned up

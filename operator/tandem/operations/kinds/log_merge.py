@@ -40,7 +40,7 @@ from tandem.mergelog.state.log_table import (
 from tandem.mergelog.state.model import MERGED, LogState, in_order
 from tandem.operations.attempt.sidecars import read_sidecar
 from tandem.operations.kinds.table.job_files import output_add, require_inside
-from tandem.operations.kinds.table.prerequisite_merge import log_as_of
+from tandem.operations.kinds.table.prerequisite_merge import log_as_of, may_hide_rows
 from tandem.operations.kinds.table.segment_numbers import new_segment, numbers_at
 from tandem.operations.kinds.table.snapshot_view import SnapshotView, VectorCache
 from tandem.operations.kinds.table.table_changes import verdict_of_table
@@ -92,7 +92,7 @@ class LogMergeKind:
         blocks = found.state.unmerged
         size = sum(block.size for block in blocks)
         summary = Plan(read_version=base.version, inputs=len(blocks), input_bytes=size)
-        if not blocks:
+        if not blocks and not may_hide_rows(log, found, base.version, added_by=base.version):
             nothing = "the base table holds all records of the log"
             planned = Planned(summary, None, _LOCK, nothing_to_do=nothing, superseded=self._planned)
             self._planned = True

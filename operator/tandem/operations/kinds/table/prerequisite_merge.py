@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tandem.delta.actions import Txn
 from tandem.delta.log.snapshot import Snapshot
 from tandem.mergelog.state.base_history import BaseHistory
-from tandem.mergelog.state.log_table import MergeLog, state_of
-from tandem.mergelog.state.model import LogState
+from tandem.mergelog.state.log_table import MergeLog, settings_of, state_of
+from tandem.mergelog.state.model import MERGED, LogState
 from tandem.operations.model import Identity, Table, Work
 from tandem.operations.session.identity import has_begun, identify, is_recorded
 from tandem.spec.compaction import CompactionType, TableCompaction
@@ -45,6 +46,33 @@ def log_as_of(log: MergeLog, version: int) -> LogAsOf:
     return LogAsOf(log.snapshot(max(instant, 0)), state)
 
 
+def may_hide_rows(log: MergeLog, found: LogAsOf, version: int, *, added_by: int) -> bool:
+    """Whether deletes that are merged and stay in force may hide rows of a version of the base
+    table: rows that were added after the last merge, and no later than in version `added_by`. A
+    merge removes them.
+
+    Raises: StorageError.
+    """
+    state = found.state
+    if not settings_of(found.snapshot).ordered or state.mark < 0:
+        return False
+    if not any(block.deletes for block in state.live.values()):
+        return False
+    app = MERGED + found.snapshot.metadata.id
+    for at in range(version, -1, -1):
+        commit = log.base.commit(at)
+        if commit is None:
+            return True  # cleaned up: it may have added some
+        if any(isinstance(action, Txn) and action.app_id == app for action in commit.actions):
+            return False
+        kept = {remove.logged_path for remove in commit.removes}
+        if at <= added_by and any(
+            add.data_change and add.logged_path not in kept for add in commit.adds
+        ):
+            return True
+    return True
+
+
 class StatementLog:
     """The log of a statement's table, if it has one."""
 
@@ -69,7 +97,10 @@ class StatementLog:
         if self._cut is None or not self._cut.state.live:
             return None
         history = BaseHistory(log, self._cut.snapshot)
-        return merge if history.at(work.snapshot.version).unmerged else None
+        now = work.snapshot.version
+        if history.at(now).unmerged:
+            return merge
+        return merge if may_hide_rows(log, self._cut, now, added_by=self._cut.state.base) else None
 
     def was_restored(self, work: Work) -> bool:
         """Whether a restore has taken records out of the base table that were merged when the
