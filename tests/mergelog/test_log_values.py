@@ -14,13 +14,13 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from mergelog.lake import Merged, made
+from mergelog.lake import Merged, in_memory, made
 from mergelog.services import assert_services_change_nothing, bits
 from support.values.kinds import KINDS, Kind
 from tandem.delta.calendar import days_of
 from tandem.delta.datafiles.reader import TableFormat
 from tandem.delta.partitions import unstorable
-from tandem.delta.schema import Field, PrimitiveType, StructType
+from tandem.delta.schema import ArrayType, Field, PrimitiveType, StructType
 from tandem.errors import DuplicateKeys, InvalidSpec, UnsupportedFeature
 from tandem.mergelog.rows.blocks import by_group
 from tandem.mergelog.rows.duplicates import require_decided
@@ -204,6 +204,10 @@ REFUSED = {
     "duration": (pa.int64(), pa.array([5], pa.duration("us"))),
     "nested number as text": (pa.list_(pa.string()), pa.array([[1]])),
     "struct with an unknown field": (pa.struct([("a", pa.int32())]), pa.array([{"a": 1, "b": 2}])),
+    "struct with a field twice": (
+        pa.struct([("a", pa.int64()), ("b", pa.int64())]),
+        pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], ["a", "a"]),
+    ),
     "map as struct": (pa.struct([("a", pa.int32())]),
                       pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int32()))),
 }  # fmt: skip
@@ -218,6 +222,40 @@ def test_a_value_that_would_change_is_refused(tmp_path: Path, name: str) -> None
         merged.append(pa.table({"id": ids([0]), "c": given}))
     assert caught.value.field.split(".")[0] == "c"
     assert not list((tmp_path / "t" / "_tandem" / "log").glob("blocks/**/*.parquet"))
+
+
+@pytest.mark.parametrize(
+    "given", [[{"id": 0}], {"id": [0]}, pa.table({"id": ids([0])}).to_reader()]
+)
+def test_what_is_no_arrow_table_is_refused_by_its_type(tmp_path: Path, given: Any) -> None:
+    merged = made(tmp_path / "t", pa.table({"id": ids([])}), keys=("id",))
+    with pytest.raises(TypeError, match=r"takes a pyarrow\.Table or RecordBatch, not a "):
+        merged.append(given)
+
+
+VOID = StructType((Field("k", PrimitiveType("long")), Field("z", PrimitiveType("void"))))
+
+
+def test_a_column_without_a_type_stays_null() -> None:
+    merged = Merged(in_memory(schema=VOID), ("k",))
+    merged.append(pa.table({"k": ids([1, 2])}))
+    merged.append(None, pa.table({"k": ids([1])}))
+    assert merged.view().to_pylist() == [{"k": 2, "z": None}]
+
+
+@pytest.mark.parametrize(("keys", "ordering"), [(("z",), ""), (("k", "z"), ""), (("k",), "z")])
+def test_a_column_without_a_type_is_no_key_and_orders_nothing(
+    keys: tuple[str, ...], ordering: str
+) -> None:
+    with pytest.raises(InvalidSpec, match="void"):
+        Merged(in_memory(schema=VOID), keys, ordering)
+
+
+def test_a_struct_without_fields_is_refused_before_the_log_is_made() -> None:
+    inner = Field("z", ArrayType(StructType(()), contains_null=True))
+    schema = StructType((Field("k", PrimitiveType("long")), inner))
+    with pytest.raises(UnsupportedFeature, match="struct without fields"):
+        Merged(in_memory(schema=schema), ("k",))
 
 
 # Names

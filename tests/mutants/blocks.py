@@ -158,7 +158,7 @@ BLOCKS = (
         "deletes-expire-by-age-alone",
         "a delete expires once a merge follows that is `deletesKept` younger than its own",
         _LOG_COMPACTION,
-        "merged_ms = log.snapshot(state.mark).timestamp_ms",
+        "merged_ms = min(times)",
         "merged_ms = work.now_ms",
         _REAL,
     ),

@@ -133,6 +133,7 @@ class LogWriter:
                 is in the log already is not appended again. From 0 to `LAST_BATCH`.
         Raises: InvalidSpec: for wrong rows before anything is written, and if the keys or the
             ordering column have changed in the base table; ValueError for the number of the batch;
+            TypeError for rows that are no Arrow table;
             BaseReplaced, BaseHistoryGap, CorruptLog, OutcomeUnknown, StorageError. After an error,
             append the same batch again.
         """
@@ -361,6 +362,9 @@ class LogWriter:
 
 
 def _table(rows: pa.Table | pa.RecordBatch | None) -> pa.Table | None:
+    if rows is not None and not isinstance(rows, pa.Table | pa.RecordBatch):
+        found = f"{type(rows).__module__}.{type(rows).__qualname__}"
+        raise TypeError(f"an append takes a pyarrow.Table or RecordBatch, not a {found}")
     return pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
 
 

@@ -363,6 +363,8 @@ def repetitive_columns(table: TableFormat, rows: pa.Table) -> list[str] | None:
         values = rows[column.name]
         if pa.types.is_nested(values.type):
             return None
+        if pa.types.is_null(values.type):
+            continue
         distinct = pc.count_distinct(values, mode="all").as_py()
         share = distinct / max(len(values), 1)
         width = values.nbytes / max(len(values), 1)

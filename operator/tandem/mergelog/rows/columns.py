@@ -68,7 +68,10 @@ def _require_same_kind(found: Any, wanted: Any, column: str) -> None:
     if pa.types.is_null(found) or found.equals(wanted):
         return
     if pa.types.is_struct(wanted):
+        names = [part.name for part in found]
         for part in found:
+            if names.count(part.name) > 1:
+                raise SchemaMismatch(f"{column}.{part.name}", "a field twice", "field once")
             at = wanted.get_field_index(part.name)
             if at < 0:
                 raise SchemaMismatch(f"{column}.{part.name}", "a field", "field of the table")

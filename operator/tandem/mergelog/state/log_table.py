@@ -58,6 +58,7 @@ _KEPT_PROPERTIES = ("delta.logRetentionDuration", "delta.deletedFileRetentionDur
 # The ids of our columns under column mapping: the last ones, which no base table reaches.
 _IDS = {DELETED: 2**31 - 2, INSTANT: 2**31 - 1}
 _FLOATS = frozenset({"float", "double"})
+_VOID = "void"
 
 UNDO = (
     "Undo the change: rename the column back, or restore the table to the version before. To "
@@ -315,6 +316,15 @@ def check_base(base: Snapshot) -> None:
     protocol.check(
         base.protocol, base.metadata, protocol.OperationKind.MERGE, resource=base.location
     )
+    if any(isinstance(type_, StructType) and not type_.fields for type_ in types_of(base.schema)):
+        raise UnsupportedFeature(
+            "merge-on-read cannot write a struct without fields",
+            resource=base.location,
+            field="metaData.schemaString",
+            found="a column of type struct<>",
+            expected="structs with a field, since Parquet has no others",
+            remedy="Add a field to the struct, or drop the column",
+        )
     if not protocol.writes_deletion_vectors(base.protocol, base.metadata):
         raise UnsupportedFeature(
             "merge-on-read needs deletion vectors",
@@ -335,14 +345,16 @@ def check_settings(base: Snapshot, settings: LogSettings) -> LogSettings:
         raise _invalid(base, "keys", ", ".join(settings.keys), "each column once")
     for key in keys:
         type_ = base.schema[key].type
-        if not isinstance(type_, PrimitiveType) or type_.name in _FLOATS:
+        if not isinstance(type_, PrimitiveType) or type_.name in (*_FLOATS, _VOID):
             found = type_.name if isinstance(type_, PrimitiveType) else "a nested type"
-            raise _invalid(base, "keys", f"{key}: {found}", "no float, and no nested type")
+            raise _invalid(base, "keys", f"{key}: {found}", "no float, no void, no nested type")
     ordering = ""
     if settings.ordering_column:
         ordering = _column(base, "orderingColumn", settings.ordering_column)
-        if not isinstance(base.schema[ordering].type, PrimitiveType):
-            raise _invalid(base, "orderingColumn", f"{ordering}: a nested type", "a plain type")
+        type_ = base.schema[ordering].type
+        if not isinstance(type_, PrimitiveType) or type_.name == _VOID:
+            found = type_.name if isinstance(type_, PrimitiveType) else "a nested type"
+            raise _invalid(base, "orderingColumn", f"{ordering}: {found}", "a plain type")
         if ordering in keys:
             raise _invalid(base, "orderingColumn", f"{ordering}, which is a key", "another column")
     return LogSettings(keys, ordering, base.metadata.id)

@@ -96,7 +96,7 @@ def _check_names(job: UpsertJob, schema: StructType, found: StructType, place: s
         raise InvalidSpec(
             "the source lacks a key, or the ordering column",
             resource=f"{job.field}: {place}",
-            found=", ".join(found.names),
+            found=", ".join(name for name in found.names if not is_reserved_column(name)),
             expected=", ".join(missing),
             remedy="Add the column to the source",
         )
