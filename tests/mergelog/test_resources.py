@@ -54,6 +54,28 @@ def run(table: Path, spec: str, more: str = "", command: str = "run") -> Result:
     return CliRunner().invoke(app, [command, "-f", str(file), "-o", "json"], catch_exceptions=False)
 
 
+ON_LOG = """---
+apiVersion: tandem.dev/v1alpha1
+kind: LogCompaction
+metadata: {name: stitch}
+spec: {tableRef: {name: orders}}
+---
+apiVersion: tandem.dev/v1alpha1
+kind: TableCompaction
+metadata: {name: merge}
+spec: {tableRef: {name: orders}, type: LogMerge}
+"""
+
+
+def test_a_plan_knows_that_the_log_would_be_made_first(table: Path) -> None:
+    planned = run(table, BY_ID, ON_LOG, command="plan")
+    assert planned.exit_code == 0, planned.output
+    assert planned.stdout.count("the log would be created first") >= 2
+    without = run(table, "", ON_LOG, command="plan")
+    assert without.exit_code == 1
+    assert without.stdout.count("NotMergeOnRead") >= 2
+
+
 def test_merge_on_read_makes_a_log_once(table: Path) -> None:
     log = mergelog.open_log(str(table))
     planned = run(table, BY_ID, command="plan")

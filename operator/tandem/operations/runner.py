@@ -12,7 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 
-from tandem.errors import BaseHistoryGap, BaseReplaced, InvalidSpec, Reason, TandemError
+from tandem.errors import (
+    BaseHistoryGap,
+    BaseReplaced,
+    InvalidSpec,
+    NotMergeOnRead,
+    Reason,
+    TandemError,
+)
 from tandem.mergelog import upkeep
 from tandem.mergelog.state.log_table import MergeLog
 from tandem.operations.execute import ExecutionOptions, finish, open_session
@@ -219,6 +226,19 @@ class _Runner:
             return ResourceOutcome(
                 resource, _ended(resource, Phase.PENDING, Reason.PENDING, message)
             )
+        table = self._tables[table_key]
+        try:
+            outcome = self._execute(resource, table)
+        except NotMergeOnRead as error:
+            outcome = _failed(resource, error.reason, str(error))
+        makes_log = table.spec is not None and table.spec.spec.merge_on_read is not None
+        if self._options.plan_only and makes_log and _lacks_log(outcome.status):
+            message = "the log would be created first; there is nothing to plan on yet"
+            pending = _ended(resource, Phase.PENDING, Reason.PENDING, message)
+            return ResourceOutcome(resource, pending)
+        return outcome
+
+    def _execute(self, resource: Operation, table: Table) -> ResourceOutcome:
         options = self._options
         execution = replace(
             options.execution,
@@ -228,7 +248,7 @@ class _Runner:
         )
         session = open_session(
             resource,
-            self._tables[table_key],
+            table,
             self._ports,
             execution,
             on_status=lambda status: self._report(resource, status),
@@ -278,6 +298,11 @@ def _refuse_circles(needs: Mapping[ResourceKey, tuple[ResourceKey, ...]]) -> Non
                 expected="no cycle",
             )
         done |= ready
+
+
+def _lacks_log(status: ResourceStatus) -> bool:
+    found = {condition.reason for condition in status.conditions}
+    return status.phase is Phase.FAILED and Reason.NOT_MERGE_ON_READ in found
 
 
 def _named(key: ResourceKey) -> str:
