@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable, Field, write_deltalake
 from deltalake.schema import PrimitiveType
 
-from mergelog.lake import DELETION_VECTORS, table
+from mergelog.lake import DELETION_VECTORS, made, table
 from mergelog.statements import Effect, Restores, Stage
 from tandem.errors import BaseReplaced
 
@@ -191,3 +191,24 @@ def test_a_boundary_voids_records_between_two_versions_of_the_log_only(tmp_path:
     overwrite(stage)
     early.append(table((8, "H", "y")), batch=1)
     assert stage.merged.rows() == [(1, "n", "x"), (7, "n", "y"), (8, "H", "y")]
+
+
+@pytest.mark.parametrize("appended", [False, True])
+def test_an_overwrite_that_left_a_file_matters_only_if_there_is_a_record(
+    tmp_path: Path, appended: bool
+) -> None:
+    """deltalake lets an overwrite of an older version pass, beside an append: whether it replaced
+    everything is not said."""
+    merged = made(tmp_path / "t", table((1, "base", "x")))
+    if appended:
+        merged.append(table((5, "record", "x")))
+    stale = DeltaTable(str(tmp_path / "t"))
+    write_deltalake(str(tmp_path / "t"), table((2, "beside", "x")), mode="append")
+    write_deltalake(stale, table((9, "over", "x")), mode="overwrite")
+    if appended:
+        with pytest.raises(BaseReplaced):
+            merged.view()
+        return
+    assert sorted(merged.view()["k"].to_pylist()) == [2, 9]
+    merged.append(table((3, "record", "x")))
+    assert sorted(merged.view()["k"].to_pylist()) == [2, 3, 9]

@@ -130,8 +130,7 @@ class BaseHistory:
             )
         commits = self._commits(snapshot, state, version)
         if commits is None:
-            # The base table may have become another one: it is as if the log began there.
-            return LogState(self._base_at(version).metadata.id, version, state.mark)
+            return self._begun_at(version, state)
         begin = 0
         for at, commit in enumerate(commits):
             if at < begin:
@@ -139,14 +138,21 @@ class BaseHistory:
             try:
                 change = self._known_change(commit, commits[:at], snapshot.metadata.id)
                 state = advance(state, [change], self.before, ordered=self._ordered)
-            except (BaseReplaced, BaseHistoryGap):
+            except (BaseReplaced, BaseHistoryGap) as error:
                 # A later restore that names its version decides without it.
                 later = range(at + 1, len(commits))
                 begin = next((n for n in later if restored_by_number(commits[n]) >= 0), 0)
                 if not begin:
+                    if isinstance(error, BaseReplaced) and not was_appended(snapshot):
+                        return self._begun_at(version, state)
                     raise
                 state = replace(state, base=commits[begin].version - 1)
         return state
+
+    def _begun_at(self, version: int, state: LogState) -> LogState:
+        """As if the log began at this version: it has never had a record, so nothing depends on
+        what became of the base table before, which may have become another one."""
+        return LogState(self._base_at(version).metadata.id, version, state.mark)
 
     def _known_change(self, commit: Commit, earlier: Sequence[Commit], log_id: str) -> BaseChange:
         if commit.version not in self._changes:
