@@ -236,9 +236,9 @@ def test_features_as_spark_lists_them(delta_spark: SparkSession, tmp_path: Path)
     )
     delta_spark.sql(f"ALTER TABLE {table} ADD CONSTRAINT small CHECK (id < 100)")
     assert _refused(_log(checked).snapshot()) == {
-        "changeDataFeed": {"Update", "Delete", "Merge"},
-        "checkConstraints": {"Ingest", "Update", "Merge"},
-        "generatedColumns": {"Ingest", "Update", "Merge"},
+        "changeDataFeed": {"Update", "Delete", "Merge", "Replace"},
+        "checkConstraints": {"Ingest", "Update", "Merge", "Replace"},
+        "generatedColumns": {"Ingest", "Update", "Merge", "Replace"},
     }
 
     clustered = tmp_path / "clustered"
@@ -249,7 +249,7 @@ def test_features_as_spark_lists_them(delta_spark: SparkSession, tmp_path: Path)
 
     tracked = tmp_path / "tracked"
     _create(delta_spark, tracked, "id LONG", delta__enableRowTracking="true")
-    writes: Iterable[str] = {"Ingest", "Compaction", "Update", "Delete", "Merge"}
+    writes: Iterable[str] = {"Ingest", "Compaction", "Update", "Delete", "Merge", "Replace"}
     assert _refused(_log(tracked).snapshot()) == {"rowTracking": set(writes)}
 
     variant = tmp_path / "variant"

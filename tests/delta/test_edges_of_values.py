@@ -250,7 +250,7 @@ def test_no_first_vector_where_spark_could_not_read_the_table_after_it(
         if any(f"column {name}" == w for w, _ in
                protocol.refusals(snapshot.protocol, snapshot.metadata, kind))
     }  # fmt: skip
-    assert {kind.value for kind in refused} == {"Update", "Delete", "Merge"}
+    assert {kind.value for kind in refused} == {"Update", "Delete", "Merge", "Replace"}
 
 
 def test_a_field_of_that_name_inside_a_struct_is_harmless(root: Path) -> None:

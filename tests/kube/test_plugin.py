@@ -193,7 +193,7 @@ def test_suspend_resume_wait_and_retry(stage: Stage) -> None:
     where = ["-n", stage.namespace, "--kubeconfig", str(stage.cluster.kubeconfig)]
     assert candidates(["status", *where, "pau"]) == ["paused"]
     assert candidates(["wait", *where, "Tab"]) == [
-        *("TableCompaction/", "TableIngest/", "TableUpdate/")
+        *("TableCompaction/", "TableIngest/", "TableReplace/", "TableUpdate/")
     ]
     assert candidates(["wait", *where, "tcomp/lo"]) == ["tcomp/long"]
     no_cluster = ["--kubeconfig", str(stage.folder / "none")]
