@@ -49,7 +49,7 @@ def first_line(process: subprocess.Popen[str]) -> str:
 
 
 def main() -> None:
-    from support.lock_contract import TABLE, request
+    from support.lock_requests import TABLE, request
     from tandem.locks.etcd.store import EtcdLocks, EtcdSettings
     from tandem.locks.model import Granted, Mode
 

@@ -18,7 +18,7 @@ from cluster_processes import etcd as make_etcd
 from cluster_processes import free_ports
 from locks.etcd_gateway import Gateway
 from support.cluster.etcd import Etcd, start_etcd
-from support.lock_contract import LONG_S, TABLE, get, owner, request
+from support.lock_requests import LONG_S, TABLE, get, owner, request
 from tandem.errors import LocksUnavailable
 from tandem.locks.etcd.store import EtcdLocks, EtcdSettings
 from tandem.locks.model import CommitLease, Granted, Mode, Waiting

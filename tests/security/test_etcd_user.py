@@ -17,7 +17,7 @@ import trustme
 from aetcd import rpc
 
 from security.locked_etcd import PREFIX, Locked, locked_etcd
-from support.lock_contract import LONG_S, TABLE, get, owner, request
+from support.lock_requests import LONG_S, TABLE, get, owner, request
 from tandem.errors import InvalidSpec, LocksUnavailable
 from tandem.locks.etcd.store import EtcdLocks
 from tandem.locks.etcd.users import PrefixOwner
