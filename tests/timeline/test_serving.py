@@ -239,7 +239,7 @@ def test_two_parts_of_one_name_are_refused() -> None:
 
 
 def test_a_group_with_more_parts_than_it_has_is_not_shown() -> None:
-    """Nobody knows which of them hold which rows."""
+    """Which of them hold which rows is unknown."""
     for timeline in (available("23"), available("235")):
         timeline.announce(FOUR)
         more = Part("4'", 1, 3, minor=1)

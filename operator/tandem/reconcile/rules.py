@@ -92,7 +92,7 @@ NEW_ROWS: Mapping[str, NewRows] = {
     "OPTIMIZE": NewRows.TAKEN,
     "REORG": NewRows.TAKEN,
 }
-"""Where the rows in new files of a commit come from, by its operation, for anyone's commits. The
+"""Where the rows in new files of a commit come from, by its operation, for all engines. The
 exceptions: blind appends, and `MERGE` commits that remove nothing, bring their rows; a mapped
 rewrite moves them. Rows of all other commits may come from anywhere: of a `MERGE` that changed
 rows, an overwrite, a restore, another replace."""

@@ -280,7 +280,7 @@ class CrashTable:
         )
 
     def append_to_log(self, writer: str, upserts: Rows) -> None:
-        """A batch of a log writer that it is told is in the log."""
+        """Append a batch by a log writer, and have it acknowledged."""
         LogBlocks(str(self.path), writer).upsert(upserts)
 
     def appended(self) -> list[int]:

@@ -1,4 +1,4 @@
-"""Which of the parts that a loader has are shown: for whoever loads segments one by one.
+"""Which of its parts a loader of single segments shows.
 
 A log hides and shows files atomically, and decides alone what a table shows. A loader gets there
 step by step: a cache, an index server, or a copy of a table holds some parts of a new generation

@@ -44,7 +44,7 @@ class _Group:
 
     @property
     def full(self) -> bool:
-        """With more parts than it has, nobody knows which are the right ones."""
+        """Never with more parts than its size: some of them are wrong, and it is unknown which."""
         return len(self.parts) == self.size
 
 

@@ -16,7 +16,7 @@ from tandem.timeline.serving.parts import (
 
 
 class ServingTimeline:
-    """Which parts to show. Its state is a function of the set of parts that somebody holds: not of
+    """Which parts to show. Its state is a function of the set of parts that have a holder, not of
     the order in which they came. Not safe for several threads.
 
     A part may have several holders (a hand-off, a replica); it is available while it has one.
@@ -97,12 +97,12 @@ class ServingTimeline:
         return frozenset(part for chunk in self._chunks.values() for part in chunk.in_state(state))
 
     def state_of(self, name: str) -> PartState:
-        """Raises: KeyError if nobody holds it."""
+        """Raises: KeyError if it has no holder."""
         part = self._parts[name]
         return self._chunks[part.chunk].state_of(part)
 
     def holders(self, name: str) -> tuple[str, ...]:
-        """In the order in which they announced it; empty if nobody holds it."""
+        """In the order in which they announced it; empty if it has none."""
         return self._holders.get(name, ())
 
     def missing(self, expected: Iterable[RootRange] | None = None) -> tuple[RootRange, ...]:
