@@ -27,8 +27,12 @@ BOTH_WAYS = (*COMPACTION_AND_UPDATE, *INGEST_AND_COMPACTION, "Z2", "Z11")
 PLANS = ("C1a", "C1b", "C11", "C11b", "C12", "C12b", "C13", "C14")
 FAILURES = ("C4", "C5", "C6", "C6b", "C15", "D9", "D23", "Z5", "Z6", "Z13", "Z14", "Z16", "Z20")
 FOREIGN = ("W1", "W2", "W3", "W4", "W5", "W6", "W7", "W8", "W10")
+REPLACES = (
+    *(f"D{number}" for number in (*range(25, 45), *range(47, 52))),
+    *("D53", "D58", "D60"),
+)
 VERSIONS = ("D45", "D46", "D52", "D54", "D55", "C8", "C9", "C16", "W9", "Z8", "Z9", "Z10", "Z19")
-ON_TABLES = (*BOTH_WAYS, *PLANS, *FAILURES, *VERSIONS)
+ON_TABLES = (*BOTH_WAYS, *PLANS, *FAILURES, *REPLACES, *VERSIONS)
 """Asked for on real tables, read by other engines."""
 
 ON_LOGS = (
@@ -47,6 +51,7 @@ IN_A_CLUSTER = (
     *("C1a", "C1b", "C2", "C3", "C10", "C14", "D11", "D12", "D15", "D16", "D17", "D18"),
     *("Z1", "Z6", "Z7", "Z12", "A1", "A2", "A3", "A4", "A5"),
     *("L1", "L2", "L4", "L9", "L10", "L12"),
+    *("D29", "D32", "D35", "D38", "D43", "D60"),
 )
 """Asked for through API server, etcd and Spark."""
 
@@ -102,7 +107,7 @@ def test_scenario_is_tested_in_a_cluster(scenario: str) -> None:
 
 @pytest.mark.parametrize("scenario", OF_LOCKS)
 def test_scenario_is_tested_in_every_store_of_locks(scenario: str) -> None:
-    named = _named("support", "lock_contract.py").get(scenario)
+    named = _named("support", "lock_contract*.py").get(scenario)
     assert named, f"no test of the contract of locks begins with test_{scenario}_"
 
 

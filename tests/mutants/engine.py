@@ -133,9 +133,9 @@ ENGINE = (
         "vectors-not-written",
         "I-1: output and replayed deletes become visible in one commit",
         "operations/session/commit_actions.py",
-        "    if vector is None:\n        return replace(file.add, deletion_vector=None)",
+        "    if vector is None:\n        return replace(add, deletion_vector=None)",
         "    if vector is None or file.rows > 1:\n"
-        "        return replace(file.add, deletion_vector=None)",
+        "        return replace(add, deletion_vector=None)",
         (Check.CRASHES, Check.SIMULATOR),
         "apache/iceberg#10312: deletes lost by a compaction",
     ),

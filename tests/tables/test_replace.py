@@ -18,6 +18,7 @@ from support.lake.lake import Lakes, reason, result
 from support.lake.timed import TimedLake, day, hours, interval, join, without
 from support.lake.timed import table as rows_of
 from tables.replaced import ALIGNED, DAY_2, MORE, REST, S1, SJ, SR, made
+from tandem.delta.actions import AddFile
 from tandem.locks.memory import InProcessLocks
 from tandem.operations.attempt.paths import found
 from tandem.operations.kinds.table.row_scope import NULL
@@ -25,6 +26,7 @@ from tandem.operations.machine.effects import Point
 from tandem.planning.cleaning import FileCategory
 from tandem.spec.resources import Operation
 from tandem.spec.status import OperationStatus, Phase
+from tandem.timeline.masks import TAG_MASKED, parse_masked
 
 LAYOUTS = pytest.mark.parametrize("layout", ["straddling", "aligned", "aligned, no vectors"])
 SCOPES = pytest.mark.parametrize("scope", ["AtStart", "AtCommit"])
@@ -33,6 +35,12 @@ SCOPES = pytest.mark.parametrize("scope", ["AtStart", "AtCommit"])
 def alone(table: TimedLake, operation: Operation, at: Point = Point.RECONCILE) -> Held:
     """An operation that is held, and that no lock keeps from anything."""
     return table.lake.hold(operation, at, ports=table.lake.ports(locks=InProcessLocks()))
+
+
+def masked_in(add: AddFile) -> str:
+    """What the hint in a file's tags says (D58)."""
+    assert add.deletion_vector is not None
+    return str(parse_masked(add.tags[TAG_MASKED], add.deletion_vector.cardinality))
 
 
 def fails(table: TimedLake, operation: Operation) -> None:
@@ -100,7 +108,7 @@ def test_D29_D48_D49_D51_an_ingest_beside_a_replacement(
 
 
 @SCOPES
-def test_D30_D32_the_replacement_fails_beside_an_ingest(lakes: Lakes, scope: str) -> None:
+def test_D30_D32_D50_the_replacement_fails_beside_an_ingest(lakes: Lakes, scope: str) -> None:
     table = made(lakes)
     table.lake.jobs.next_job = dies_after_its_work
     held = table.lake.hold(table.replace(DAY_2, rows=SR, scope=scope), Point.POLL_JOB)
@@ -182,6 +190,8 @@ def test_D42_three_hours_of_a_day_of_which_one_is_empty(lakes: Lakes, layout: st
         return
     table.lake.do(operation)
     table.assert_shows(without(S1, range(45, 48)), source)
+    masked = {masked_in(add) for add in table.lake.log.snapshot().adds() if add.deletion_vector}
+    assert masked == (set() if layout == "aligned, no vectors" else {interval(45, 48)})
 
 
 @SCOPES
@@ -253,6 +263,27 @@ def test_D47_rows_of_a_segment_are_followed_into_a_compaction(lakes: Lakes) -> N
     assert done.phase is Phase.SUCCEEDED
     assert replaced(done) == (24, 0)
     table.assert_shows(REST, MORE, SR)
+
+
+def test_D58_masks_of_two_replaces_leave_three_pieces(lakes: Lakes) -> None:
+    """The hint names both, and none that a late row contradicts."""
+    table = TimedLake.of(lakes, hours(day(2), first=0))
+    table.lake.do(table.replace(interval(28, 30)))
+    table.lake.do(table.replace(interval(40, 42)))
+    [add] = table.lake.log.snapshot().adds()
+    assert masked_in(add) == f"{interval(28, 30)}, {interval(40, 42)}"
+    table.assert_shows(without(hours(day(2), first=0), range(28, 30), range(40, 42)))
+
+
+def test_D58_a_mask_that_leaves_late_rows_is_not_named(lakes: Lakes) -> None:
+    table = TimedLake.of(lakes, hours(day(2), first=0))
+    held = alone(table, table.replace(interval(28, 42)))
+    table.append(hours(day(2), first=100))
+    table.lake.do(table.lake.compaction("SemiMajor"))
+    assert held.finish().phase is Phase.SUCCEEDED
+    [add] = table.lake.log.snapshot().adds()
+    assert TAG_MASKED not in add.tags
+    table.assert_shows(without(hours(day(2), first=0), range(28, 42)), hours(day(2), first=100))
 
 
 def test_D53_two_masks_combine_and_the_file_leaves(lakes: Lakes) -> None:

@@ -84,8 +84,7 @@ class JobResult(Format):
         if self.source is None:
             del content["source"]
         if not self.rows_outside:
-            content.pop("rowsOutside", None)
-            content.pop("rows_outside", None)
+            del content["rowsOutside" if "rowsOutside" in content else "rows_outside"]
         return content
 
 

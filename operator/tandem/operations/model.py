@@ -100,11 +100,12 @@ class Decision:
 class OutputFileChange:
     """A file that becomes visible, with all its rows that are deleted then (written as a deletion
     vector). For a file that is live already, `add` is the live action, which the `remove`
-    repeats."""
+    repeats, and `tags` are those that it gets; None: the same."""
 
     add: AddFile
     rows: int
     dead: BitMap64 | None = None
+    tags: Mapping[str, str] | None = None
 
 
 Vectors = Mapping[str, tuple[BitMap64, DeletionVector]]

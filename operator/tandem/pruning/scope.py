@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from tandem.delta import stats as stats_
 from tandem.delta.partition_text import to_scalar
 from tandem.delta.schema import PrimitiveType
-from tandem.distinct import BoolArray
+from tandem.distinct import BoolArray, IntArray
 from tandem.errors import CorruptLog
 from tandem.intervals import ALWAYS, IntervalSet
 from tandem.pruning.partitions import partition_codes
@@ -94,24 +94,36 @@ def _of_times(files: pa.Table, time: TimeScope) -> npt.NDArray[np.int8]:
     known = np.asarray(pc.and_(pc.is_valid(low), pc.is_valid(high)))
     first = np.asarray(pc.fill_null(low, 0)) // 1_000
     end = np.asarray(pc.fill_null(high, 0)) // 1_000 + 1
-    starts = np.array([piece.start_ms for piece in time.intervals], np.int64)
-    ends = np.array([piece.end_ms for piece in time.intervals], np.int64)
-    if not len(starts):
-        return np.full(files.num_rows, Part.NONE, np.int8)
-    # The last piece that starts no later, and the first one that ends later.
-    before = np.searchsorted(starts, first, "right") - 1
-    covered = (before >= 0) & (end <= ends[before])
-    after = np.searchsorted(ends, first, "right")
-    meets = (after < len(starts)) & (starts[np.minimum(after, len(starts) - 1)] < end)
-    found = np.full(files.num_rows, Part.SOME, np.int8)
-    found[known & ~meets] = Part.NONE
-    found[known & covered & _without_null(files, time)] = Part.ALL
+    found = np.full(files.num_rows, Part.SOME if time.intervals else Part.NONE, np.int8)
+    found[known & ~_met(time.intervals, first, end)] = Part.NONE
+    found[known & covered(time.intervals, first, end) & _without_null(files, time)] = Part.ALL
     if time.partition:
         # A row without a time is in no interval.
         codes, texts = partition_codes(files["partition_values"], time.path[0])
         empty = np.array([*(not text for text in texts), True])[codes]
         found[empty] = Part.NONE
     return found
+
+
+def covered(intervals: IntervalSet, starts: IntArray, ends: IntArray) -> BoolArray:
+    """Which of the spans `[start, end)`, in milliseconds, lie in one piece each."""
+    piece_starts, piece_ends = _borders(intervals)
+    # Of the last piece that starts no later.
+    before = np.searchsorted(piece_starts, starts, "right") - 1
+    return (before >= 0) & (ends <= np.append(piece_ends, 0)[before])
+
+
+def _met(intervals: IntervalSet, starts: IntArray, ends: IntArray) -> BoolArray:
+    """Which of the spans have a moment in common with a piece."""
+    piece_starts, piece_ends = _borders(intervals)
+    # Of the first piece that ends later.
+    after = np.searchsorted(piece_ends, starts, "right")
+    return (after < len(intervals)) & (np.append(piece_starts, 0)[after] < ends)
+
+
+def _borders(intervals: IntervalSet) -> tuple[IntArray, IntArray]:
+    starts = np.array([piece.start_ms for piece in intervals], np.int64)
+    return starts, np.array([piece.end_ms for piece in intervals], np.int64)
 
 
 def _without_null(files: pa.Table, time: TimeScope) -> BoolArray:

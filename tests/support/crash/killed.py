@@ -66,6 +66,20 @@ def circumstances(point: Point) -> dict[str, Any]:
     return dict(CROWDED.get(point, {}))
 
 
+def kill(
+    starter: ProcessStarter,
+    table: CrashTable,
+    kind: str,
+    strike: Strike,
+    first: Strike | None,
+    **circumstances: Any,
+) -> None:
+    """Kill a process, after its predecessor if `first` says where that one dies."""
+    if first is not None:
+        assert starter.run(table.order(kind, strike=first)).killed
+    assert starter.run(table.order(kind, strike=strike, **circumstances)).killed, strike
+
+
 def die_and_recover(
     starter: ProcessStarter,
     table: CrashTable,
@@ -76,10 +90,7 @@ def die_and_recover(
     **circumstances: Any,
 ) -> None:
     """Kill, look, restart, look, run once more, look."""
-    if first is not None:
-        assert starter.run(table.order(kind, strike=first)).killed
-    assert starter.run(table.order(kind, strike=strike, **circumstances)).killed, strike
-
+    kill(starter, table, kind, strike, first, **circumstances)
     meanwhile = str(circumstances.get("meanwhile", ""))
     begun = {FIRST, after_foreign(meanwhile, FIRST)}
     final = expected(kind, after_foreign(meanwhile, FIRST))
@@ -119,9 +130,7 @@ def append_dies_and_counts_once(
     """Kill an append by key; a log writer appends; restart, which makes one instant of it, before
     what the writer appended if its commit was there, else after it. Then the writer appends again,
     which a further run leaves as it is."""
-    if first is not None:
-        assert starter.run(table.order(kind, strike=first)).killed
-    assert starter.run(table.order(kind, strike=strike, **circumstances)).killed, strike
+    kill(starter, table, kind, strike, first, **circumstances)
     begun = after_foreign(str(circumstances.get("meanwhile", "")), FIRST)
     committed = table.appended()
     assert table.shown() == (expected(kind, begun) if committed else begun)

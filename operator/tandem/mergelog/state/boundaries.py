@@ -137,7 +137,7 @@ def classify(
         files_at: the base table at a version; called only if the operation needs a check.
     Raises: BaseReplaced, if the operation is unknown, or not what its name says.
     """
-    mark = _mark(commit, log_id)
+    mark = mark_in(commit, log_id)
     if mark is not None:
         return MergedUpTo(mark)
     operation = str(commit.info.body.get("operation", "")) if commit.info else ""
@@ -216,7 +216,8 @@ def _another_table(version: int, known: str, found: str | None) -> BaseReplaced:
     )
 
 
-def _mark(commit: Commit, log_id: str) -> int | None:
+def mark_in(commit: Commit, log_id: str) -> int | None:
+    """The mark that a commit of the base table records: None unless it merges this log."""
     for action in commit.actions:
         if isinstance(action, Txn) and action.app_id == MERGED + log_id:
             return action.version

@@ -59,6 +59,7 @@ _KEPT_PROPERTIES = ("delta.logRetentionDuration", "delta.deletedFileRetentionDur
 _IDS = {DELETED: 2**31 - 2, INSTANT: 2**31 - 1}
 _FLOATS = frozenset({"float", "double"})
 _VOID = "void"
+_NESTED = "a nested type"
 
 UNDO = (
     "Undo the change: rename the column back, or restore the table to the version before. To "
@@ -344,20 +345,23 @@ def check_settings(base: Snapshot, settings: LogSettings) -> LogSettings:
     if len(set(keys)) < len(keys):
         raise _invalid(base, "keys", ", ".join(settings.keys), "each column once")
     for key in keys:
-        type_ = base.schema[key].type
-        if not isinstance(type_, PrimitiveType) or type_.name in (*_FLOATS, _VOID):
-            found = type_.name if isinstance(type_, PrimitiveType) else "a nested type"
+        found = _type_name(base, key)
+        if found in (*_FLOATS, _VOID, _NESTED):
             raise _invalid(base, "keys", f"{key}: {found}", "no float, no void, no nested type")
     ordering = ""
     if settings.ordering_column:
         ordering = _column(base, "orderingColumn", settings.ordering_column)
-        type_ = base.schema[ordering].type
-        if not isinstance(type_, PrimitiveType) or type_.name == _VOID:
-            found = type_.name if isinstance(type_, PrimitiveType) else "a nested type"
+        found = _type_name(base, ordering)
+        if found in (_VOID, _NESTED):
             raise _invalid(base, "orderingColumn", f"{ordering}: {found}", "a plain type")
         if ordering in keys:
             raise _invalid(base, "orderingColumn", f"{ordering}, which is a key", "another column")
     return LogSettings(keys, ordering, base.metadata.id)
+
+
+def _type_name(base: Snapshot, column: str) -> str:
+    type_ = base.schema[column].type
+    return type_.name if isinstance(type_, PrimitiveType) else _NESTED
 
 
 def require_columns(base: Snapshot, settings: LogSettings) -> None:

@@ -28,20 +28,16 @@ def fix(store: Store, operation_id: str, snapshot: Snapshot) -> None:
     records.put_once(store, paths.cutoff(operation_id), record)
 
 
-def fixed(store: Store, operation_id: str) -> CutoffRecord | None:
-    """The cutoff, None if there is none yet. Raises: ManifestInvalid, StorageError."""
-    return records.load(store, paths.cutoff(operation_id), CutoffRecord, operation_id=operation_id)
-
-
-def require(store: Store, operation_id: str) -> CutoffRecord:
+def fixed(store: Store, operation_id: str) -> int:
     """The cutoff of an operation that has a plan. Raises: ManifestInvalid if it is gone."""
-    found = fixed(store, operation_id)
+    path = paths.cutoff(operation_id)
+    found = records.load(store, path, CutoffRecord, operation_id=operation_id)
     if found is None:
         raise ManifestInvalid(
             "the record of the start of a replace is gone",
-            resource=paths.cutoff(operation_id),
+            resource=path,
             found="no such file",
             expected="the version that counts as its start",
             remedy="Find out what else writes to the table's _tandem folder",
         )
-    return found
+    return found.version

@@ -23,15 +23,16 @@ from tandem.locks.model import NOTHING, WHOLE_TABLE, LockResources, named_or_wit
 from tandem.mergelog.state.log_table import MergeLog
 from tandem.operations.attempt import cutoffs
 from tandem.operations.kinds.table.commit_history import CommitHistory
-from tandem.operations.kinds.table.job_files import output_add, require_inside
+from tandem.operations.kinds.table.job_files import changes_of, output_add, require_inside
 from tandem.operations.kinds.table.lock_times import adopted, time_of_locks, times_of_files
 from tandem.operations.kinds.table.row_scope import (
-    FilesInScope,
     ScopedRows,
+    files_in_scope,
     intervals_of,
     partitions_of,
     scope_of_job,
     time_scope,
+    with_mask,
 )
 from tandem.operations.kinds.table.segment_numbers import new_segment, numbers_at
 from tandem.operations.kinds.table.snapshot_view import SnapshotView, VectorCache
@@ -39,6 +40,7 @@ from tandem.operations.kinds.table.sources import check_source, version_of_sourc
 from tandem.operations.kinds.table.table_changes import verdict_of_table
 from tandem.operations.machine.events import Verdict
 from tandem.operations.model import ChangeSet, Decision, OutputFileChange, Planned, Work
+from tandem.planning.custom import require_live
 from tandem.pruning.scope import Part, TimeScope, Values
 from tandem.reconcile.outcomes import StatementConflict
 from tandem.reconcile.replace import rule
@@ -48,6 +50,7 @@ from tandem.spec.replace import Outside, Scope, TableReplace
 from tandem.spec.status import Plan, Reconciled, RowsAffected, RowsReplaced
 from tandem.spec.update import Source, SourceFormat
 from tandem.storage.paths import canonical_location
+from tandem.text import counted
 from tandem.timeline.segments import output_tags, segment_name, segments
 
 
@@ -65,7 +68,6 @@ class ReplaceKind:
 
     def __init__(self, resource: TableReplace) -> None:
         self._resource = resource
-        self._cache: VectorCache | None = None
         self._history: CommitHistory | None = None
         self._ages: tuple[RowAges, int] | None = None  # as of a version
         self._cutoff = -1
@@ -100,8 +102,8 @@ class ReplaceKind:
             input_bytes=sum(add.size for add in read),
             outputs=(new_segment(snapshot, work.now_ms).name,) if spec.source else None,
             steps=(
-                f"{whole:,} files are removed whole",
-                f"{len(read):,} files hold other rows, too, or may: their times are read",
+                f"{counted(whole, 'file')} in which all rows are in scope",
+                f"{counted(len(read), 'file')} of which the times are read",
             ),
             locks=tuple(f"Replace in {each}" for each in locks),
         )
@@ -193,24 +195,14 @@ class ReplaceKind:
         named = self._resource.spec.replace.segments
         if named is not None:
             return dict.fromkeys(sorted(self._named(snapshot)), Part.ALL)
-        return FilesInScope(snapshot, scope.time, scope.partitions).parts
+        return files_in_scope(snapshot, scope.time, scope.partitions)
 
     def _named(self, snapshot: Snapshot) -> frozenset[str]:
         """The files of the named segments. Raises: UnknownSegment if one of them has none."""
         wanted = self._resource.spec.replace.segments
         assert wanted is not None
         live = segments(snapshot.files)
-        missing = sorted(set(wanted) - live.among(set(wanted)))
-        if missing:
-            raise UnknownSegment(
-                f"there is no such segment at version {snapshot.version}",
-                resource=self._resource.id,
-                field="spec.replace.segments",
-                found=", ".join(missing),
-                expected="names of live segments, as `tandem table segments` shows them",
-                remedy="A compaction may have merged it: name the segment that it became, or "
-                "replace its interval",
-            )
+        require_live(wanted, live, resource=self._resource.id, field="spec.replace.segments")
         return live.where(live.named(set(wanted))).files.paths
 
     # Reconciling
@@ -236,17 +228,18 @@ class ReplaceKind:
             ages = found
         parts = self._candidates(snapshot, scope, ages)
         vectors = protocol.writes_deletion_vectors(snapshot.protocol, snapshot.metadata)
-        rows_of = self._rows_in(latest, parts)
-        outcome = rule.decide(
-            self._resource.spec.scope, parts, latest, rows_of, ages, deletion_vectors=vectors
-        )
+
+        def decided() -> rule.Removal | rule.ReadFiles | StatementConflict:
+            rows = self._rows_in(latest, parts)
+            spec = self._resource.spec
+            return rule.decide(spec.scope, parts, latest, rows, ages, deletion_vectors=vectors)
+
+        outcome = decided()
         if isinstance(outcome, rule.ReadFiles):
             latest.prefetch(outcome.paths)
             adds = [add for path in outcome.paths if (add := latest.add(path)) is not None]
             self._scoped(work, scope).read(snapshot, adds)
-            outcome = rule.decide(
-                self._resource.spec.scope, parts, latest, rows_of, ages, deletion_vectors=vectors
-            )
+            outcome = decided()
         if isinstance(outcome, StatementConflict):
             return Decision(Verdict.CONFLICT, outcome.why, outcome.reason, payload=outcome)
         assert isinstance(outcome, rule.Removal)
@@ -254,8 +247,8 @@ class ReplaceKind:
 
     def _begin(self, work: Work) -> CommitHistory:
         if self._history is None:
-            self._cache = VectorCache(work.table.store)
-            self._history = CommitHistory(work.table.log, self._cache, work.snapshot.metadata.id)
+            cache = VectorCache(work.table.store)
+            self._history = CommitHistory(work.table.log, cache, work.snapshot.metadata.id)
         return self._history
 
     def _scoped(self, work: Work, scope: _Resolved) -> ScopedRows:
@@ -280,7 +273,7 @@ class ReplaceKind:
         """The files that may hold rows in scope. Of named segments these are the files that had
         them at the cutoff, and all that were added since."""
         if ages is None or ages.named is None:
-            return FilesInScope(snapshot, scope.time, scope.partitions).parts
+            return files_in_scope(snapshot, scope.time, scope.partitions)
         return dict.fromkeys((*ages.named, *ages.added), Part.ALL)
 
     def _ages_at(self, work: Work, history: CommitHistory) -> RowAges | Decision:
@@ -289,7 +282,7 @@ class ReplaceKind:
             self._cutoff = (
                 spec.start_version
                 if spec.start_version is not None
-                else cutoffs.require(work.table.store, work.identity.operation_id).version
+                else cutoffs.fixed(work.table.store, work.identity.operation_id)
             )
             cutoff = history.view(self._cutoff)
             if cutoff is None:
@@ -320,16 +313,12 @@ class ReplaceKind:
         removal = work.decision.payload
         assert isinstance(removal, rule.Removal)
         assert self._history is not None
-        latest = self._history.remember(snapshot)
-        latest.prefetch(removal.deletes)
-        removes, marked = [], []
-        for path, found in removal.deletes.items():
-            add = latest.add(path)
-            assert add is not None
-            if found.is_whole:
-                removes.append(add)
-            else:
-                marked.append(OutputFileChange(add, found.rows, found.dead))
+        changed = changes_of(self._history.remember(snapshot), removal.deletes)
+        intervals = self._resolve(work, snapshot).intervals
+        marked = tuple(
+            with_mask(file, intervals) if file.add.logged_path in removal.cleared else file
+            for file in changed.marked
+        )
         segment = new_segment(snapshot, work.now_ms)
         tags = output_tags(segment.name, segment.sequence)
         outputs = tuple(
@@ -340,8 +329,8 @@ class ReplaceKind:
             operation="DELETE" if spec.source is None else "WRITE",
             parameters=self._parameters(),
             outputs=outputs,
-            removes=tuple(removes),
-            marked=tuple(marked),
+            removes=changed.removes,
+            marked=marked,
             isolation="Serializable",
             segments=(segment.name,) if outputs else (),
             numbers=segment.numbers if outputs else numbers_at(snapshot),

@@ -13,7 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from tandem.jobs.formats import RoundRequest
 from tandem.jobs.results import OutputFile
 from tandem.operations.kinds.table.commit_history import CommitHistory
-from tandem.operations.kinds.table.job_files import output_add
+from tandem.operations.kinds.table.job_files import changes_of, output_add
 from tandem.operations.kinds.table.segment_numbers import new_segment, numbers_at
 from tandem.operations.model import ChangeSet, OutputFileChange, Work
 from tandem.reconcile import statement as rule
@@ -89,16 +89,11 @@ def change_set(
     assert run.commit is not None
     agreed, plan = run.commit, work.frozen[0]
     latest = run.history.remember(work.snapshot)
-    latest.prefetch(agreed.deletes)
-    removes, marked = [], []
+    changed = changes_of(latest, agreed.deletes)
     by_segment: dict[str, int] = {}
     for path, found in agreed.deletes.items():
         add = latest.add(path)
         assert add is not None
-        if found.is_whole:
-            removes.append(add)
-        else:
-            marked.append(OutputFileChange(add, found.rows, found.dead))
         name = segment_name(add)
         by_segment[name] = by_segment.get(name, 0) + found.deleted
     added = (*agreed.inserts, *agreed.fresh)
@@ -113,8 +108,8 @@ def change_set(
         operation=described.operation,
         parameters=described.parameters,
         outputs=tuple(outputs),
-        removes=tuple(removes),
-        marked=tuple(marked),
+        removes=changed.removes,
+        marked=changed.marked,
         isolation=isolation.value,
         segments=(segment_.name,) if segment_ else (),
         numbers=segment_.numbers if segment_ else numbers_at(work.snapshot),

@@ -56,12 +56,11 @@ def adds_of(change: ChangeSet, vectors: Vectors) -> Mapping[str, AddFile]:
 
 
 def _with_vector(file: OutputFileChange, vector: DeletionVector | None) -> AddFile:
+    add = file.add if file.tags is None else replace(file.add, tags=file.tags)
     if vector is None:
-        return replace(file.add, deletion_vector=None)
+        return replace(add, deletion_vector=None)
     # Demanded by the protocol of every add with a vector; bounds are wide from now on.
-    return replace(
-        file.add, deletion_vector=vector, stats=mark_bounds_wide(file.add.stats, file.rows)
-    )
+    return replace(add, deletion_vector=vector, stats=mark_bounds_wide(add.stats, file.rows))
 
 
 def actions(work: Work, attempt: int, fencing: int) -> list[Action]:

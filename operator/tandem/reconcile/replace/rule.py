@@ -40,11 +40,13 @@ class ReadFiles:
 class Removal:
     """What a replace removes on top of the version of the view.
 
-    `rows` counts the rows that are removed, `late` those in scope that stay since they came after
-    the cutoff.
+    `cleared` are those of the files in `deletes` that have no live row in scope afterwards. `rows`
+    counts the rows that are removed, `late` those in scope that stay since they came after the
+    cutoff.
     """
 
     deletes: Mapping[str, FileDeletes] = field(default_factory=dict)
+    cleared: frozenset[str] = frozenset()
     rows: int = 0
     late: int = 0
 
@@ -70,6 +72,7 @@ def decide(
     deletes: dict[str, FileDeletes] = {}
     doubtful: list[str] = []
     partial: list[str] = []
+    cleared: set[str] = set()
     late = 0
     for path in paths:
         state = now.get(path)
@@ -93,6 +96,8 @@ def decide(
             found = deletes[path] = FileDeletes(path, state.rows, state.dead | gone, len(gone))
             if not found.is_whole and not deletion_vectors:
                 partial.append(path)
+            if chosen <= found.dead:
+                cleared.add(path)
     if unread:
         return ReadFiles(tuple(unread))
     if doubtful:
@@ -101,7 +106,8 @@ def decide(
     if partial:
         why = f"some rows of {files_in_words(partial)} stay, and the table has no deletion vectors"
         return StatementConflict(why, Reason.DELETION_VECTORS_DISABLED, files=tuple(partial))
-    return Removal(deletes, sum(file.deleted for file in deletes.values()), late)
+    rows_removed = sum(file.deleted for file in deletes.values())
+    return Removal(deletes, frozenset(cleared), rows_removed, late)
 
 
 def _aged(scope: Scope, ages: RowAges | None, path: str, rows: BitMap64) -> Aged:

@@ -141,8 +141,6 @@ class RowsReplaced(StatusModel):
     """Rows in its intervals and partitions that stay, since they came after its start."""
     outside: int | None = None
     """Rows of the source that it left out (`outside: Drop`)."""
-    empty_chunks: int | None = None
-    """Time chunks of which it removed all files, and to which it wrote no row."""
 
 
 class OperationResult(StatusModel):

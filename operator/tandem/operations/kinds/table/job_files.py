@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from pyroaring import BitMap64
 
@@ -11,7 +12,8 @@ from tandem.delta.actions import AddFile
 from tandem.jobs.formats import InputFile
 from tandem.jobs.results import OutputFile
 from tandem.operations.kinds.table.snapshot_view import SnapshotView
-from tandem.operations.model import Table
+from tandem.operations.model import OutputFileChange, Table
+from tandem.reconcile.outcomes import FileDeletes
 from tandem.rowmap.positions import span
 from tandem.storage import paths
 
@@ -42,6 +44,28 @@ def input_file(view: SnapshotView, path: str, wanted: BitMap64 | None) -> InputF
         dv=dv.to_base64(skipped) if skipped else "",
         partition_values=dict(add.partition_values),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class FileChanges:
+    """Files that a commit removes, and those that it gives another deletion vector."""
+
+    removes: tuple[AddFile, ...]
+    marked: tuple[OutputFileChange, ...]
+
+
+def changes_of(view: SnapshotView, deletes: Mapping[str, FileDeletes]) -> FileChanges:
+    """The changes that deletes make to live files: one without a live row is removed (Z11)."""
+    view.prefetch(deletes)
+    removes, marked = [], []
+    for path, found in deletes.items():
+        add = view.add(path)
+        assert add is not None
+        if found.is_whole:
+            removes.append(add)
+        else:
+            marked.append(OutputFileChange(add, found.rows, found.dead))
+    return FileChanges(tuple(removes), tuple(marked))
 
 
 def output_add(output: OutputFile, tags: Mapping[str, str], *, data_change: bool) -> AddFile:

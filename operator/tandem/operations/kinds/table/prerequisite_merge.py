@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tandem.delta.actions import Txn
 from tandem.delta.log.snapshot import Snapshot
 from tandem.mergelog.state.base_history import BaseHistory
+from tandem.mergelog.state.boundaries import mark_in
 from tandem.mergelog.state.log_table import MergeLog, settings_of, state_of
-from tandem.mergelog.state.model import MERGED, LogState
+from tandem.mergelog.state.model import LogState
 from tandem.operations.model import Identity, Table, Work
 from tandem.operations.session.identity import has_begun, identify, is_recorded
 from tandem.spec.compaction import CompactionType, TableCompaction
@@ -58,16 +58,16 @@ def may_hide_rows(log: MergeLog, found: LogAsOf, version: int, *, added_by: int)
         return False
     if not any(block.deletes for block in state.live.values()):
         return False
-    app = MERGED + found.snapshot.metadata.id
     for at in range(version, -1, -1):
         commit = log.base.commit(at)
         if commit is None:
             return True  # cleaned up: it may have added some
-        if any(isinstance(action, Txn) and action.app_id == app for action in commit.actions):
+        if mark_in(commit, found.snapshot.metadata.id) is not None:
             return False
-        kept = {remove.logged_path for remove in commit.removes}
+        # A file that it removes and adds has another deletion vector, and no new row.
+        there = {remove.logged_path for remove in commit.removes}
         if at <= added_by and any(
-            add.data_change and add.logged_path not in kept for add in commit.adds
+            add.data_change and add.logged_path not in there for add in commit.adds
         ):
             return True
     return True

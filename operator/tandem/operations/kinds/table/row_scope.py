@@ -7,6 +7,7 @@ never changes. Must not know what becomes of these rows.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -18,39 +19,34 @@ from tandem.delta.actions import AddFile
 from tandem.delta.datafiles.reader import DataFileReader, TableFormat
 from tandem.delta.log.snapshot import Snapshot
 from tandem.delta.partition_text import to_scalar
+from tandem.delta.scan import table_format
 from tandem.delta.schema import PrimitiveType
 from tandem.errors import CorruptLog, InvalidSpec
 from tandem.intervals import ALWAYS, IntervalSet, TimeInterval
 from tandem.jobs.formats import RowScope
 from tandem.operations.kinds.table.time_column import time_column
-from tandem.pruning.scope import Part, TimeScope, Values, parts_in_scope
+from tandem.operations.model import OutputFileChange
+from tandem.pruning.scope import Part, TimeScope, Values, covered, parts_in_scope
 from tandem.spec.table import LakeTable
 from tandem.storage.store import Store
 from tandem.timeline.chunks import parse_any_interval
+from tandem.timeline.masks import TAG_MASKED, format_masked, parse_masked
 
 _DAY_MS = 86_400_000
 NULL = "__HIVE_DEFAULT_PARTITION__"
 """How a spec names the partition of NULL, as Spark and Hive do."""
 
 
-class FilesInScope:
-    """The files of a version that have rows in scope, or may have some.
-
-    Attributes:
-        parts: logged path → how much of it is; files without such rows are left out.
-    """
-
-    def __init__(self, snapshot: Snapshot, time: TimeScope | None, partitions: Sequence[Values]):
-        files = snapshot.files
-        found = parts_in_scope(files, time, partitions)
-        chosen = np.flatnonzero(found)
-        paths = files["path"].take(pa.array(chosen)).to_pylist()
-        self.parts: Mapping[str, Part] = dict(
-            zip(paths, map(Part, found[chosen].tolist()), strict=True)
-        )
-
-    def paths(self, part: Part) -> list[str]:
-        return [path for path, found in self.parts.items() if found is part]
+def files_in_scope(
+    snapshot: Snapshot, time: TimeScope | None, partitions: Sequence[Values]
+) -> dict[str, Part]:
+    """The files of a version that have rows in scope, or may have some: logged path → how much of
+    it is."""
+    files = snapshot.files
+    found = parts_in_scope(files, time, partitions)
+    chosen = np.flatnonzero(found)
+    paths = files["path"].take(pa.array(chosen)).to_pylist()
+    return dict(zip(paths, map(Part, found[chosen].tolist()), strict=True))
 
 
 class ScopedRows:
@@ -67,9 +63,7 @@ class ScopedRows:
     def read(self, snapshot: Snapshot, adds: Iterable[AddFile]) -> None:
         """Read the times of these files. Raises: DataFileMissing, StorageError."""
         assert self._time is not None
-        table = TableFormat(
-            snapshot.schema, tuple(snapshot.partition_columns), snapshot.configuration
-        )
+        table = table_format(snapshot)
         for add in adds:
             if add.logged_path not in self._rows:
                 self._rows[add.logged_path] = self._read(table, add, self._time.intervals)
@@ -93,13 +87,8 @@ class ScopedRows:
 
 def _in(times: pa.Array, intervals: IntervalSet) -> npt.NDArray[np.bool_]:
     """Which of the times lie in one of the intervals; a row without one lies in none."""
-    known = np.asarray(pc.is_valid(times))
-    micros = _micros(times)
-    starts = np.array([piece.start_ms for piece in intervals], np.int64)
-    ends = np.array([piece.end_ms for piece in intervals], np.int64)
-    moments = micros // 1_000
-    before = np.searchsorted(starts, moments, "right") - 1
-    return known & (before >= 0) & (moments < ends[before])
+    moments = _micros(times) // 1_000
+    return np.asarray(pc.is_valid(times)) & covered(intervals, moments, moments + 1)
 
 
 def _micros(times: pa.Array) -> npt.NDArray[np.int64]:
@@ -108,6 +97,16 @@ def _micros(times: pa.Array) -> npt.NDArray[np.int64]:
         return days * (_DAY_MS * 1_000)
     micros = times.cast(pa.timestamp("us", tz=times.type.tz), safe=False)
     return np.asarray(pc.fill_null(micros.cast(pa.int64()), 0))
+
+
+def with_mask(file: OutputFileChange, intervals: IntervalSet) -> OutputFileChange:
+    """A file of which all rows in these intervals are deleted, with the hint that says so (D58)."""
+    if ALWAYS in intervals.pieces:
+        return file  # rows of segments or partitions: the hint is about times
+    add, vector = file.add, file.add.deletion_vector
+    known = parse_masked(add.tags.get(TAG_MASKED, ""), vector.cardinality if vector else 0)
+    text = format_masked(known | intervals, len(file.dead or ()))
+    return replace(file, tags={**add.tags, TAG_MASKED: text})
 
 
 def intervals_of(texts: Sequence[str], *, resource: str) -> IntervalSet:
