@@ -64,9 +64,14 @@ matrix: setup ## Every foreign writer with every operation; the whole search; th
 	@PYTHONPATH=operator:tests:tools $(BIN)/python -m support.matrix.record --begin
 	@$(BIN)/pytest -n 2 --dist loadfile -o python_files='matrix_*.py' tests $(PYTEST_ARGS)
 	@TANDEM_EVERY_CASE=1 $(BIN)/pytest -n 2 --dist worksteal \
-	  tests/badinput/test_spark_in_trouble.py tests/spark/test_column_mapping.py tests/tables tests/kube/test_scenarios.py tests/kube/test_log_appends.py tests/mergelog \
-	  tests/delta/test_delta_against_spark.py tests/crash/test_killed_at_points.py tests/spark/test_merge_job.py tests/pruning \
-	  tests/kube/test_faults_*.py tests/simulator/test_crash_points.py tests/chart/test_chart_installed.py tests/statements/test_same_meaning.py tests/security/test_templates_arrive.py
+	  tests/badinput/test_spark_in_trouble.py tests/chart/test_chart_installed.py \
+	  tests/cli/test_cli_scan.py tests/crash/test_killed_at_points.py tests/crash/test_zombies_on_disk.py \
+	  tests/delta/test_cleanup.py tests/delta/test_delta_against_spark.py \
+	  tests/kube/test_faults_*.py tests/kube/test_log_appends.py tests/kube/test_scenarios.py \
+	  tests/mergelog tests/planning/test_automatic_schedules.py tests/pruning \
+	  tests/security/test_templates_arrive.py tests/simulator/test_crash_points.py \
+	  tests/simulator/test_two_drivers.py tests/spark/test_column_mapping.py \
+	  tests/spark/test_merge_job.py tests/statements/test_same_meaning.py tests/tables
 	@PYTHONPATH=operator:tests:tools $(BIN)/python -m support.matrix.record
 	@$(BIN)/python tools/generate_docs.py
 	@$(BIN)/pytest -o python_files='timed_*.py' tests/matrix

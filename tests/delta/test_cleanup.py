@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from support.lake import delta_log as dl
 from support.lake.memory_store import MemoryStore
+from support.some import few
 from tandem.delta.log.checkpoint_write import write_checkpoint
 from tandem.delta.log.cleanup import clean, plan_cleanup
 from tandem.delta.log.delta_log import DeltaLog
@@ -110,7 +111,7 @@ def _subsets() -> st.SearchStrategy[tuple[int, ...]]:
     return st.lists(st.integers(0, 9), unique=True).map(lambda v: tuple(sorted(v)))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=few(20, 200), deadline=None)
 @given(_subsets(), st.integers(0, 20), st.data())
 def test_a_killed_clean_up_leaves_a_readable_log(
     checkpoints: tuple[int, ...], today: int, data: st.DataObject

@@ -109,8 +109,9 @@ POINTS = (Point.PUT_COMMIT, Point.PERSIST_PLAN, Point.RECONCILE)
 
 
 @pytest.mark.parametrize("point", some(POINTS))
-@pytest.mark.parametrize("action", ACTIONS)
-@pytest.mark.parametrize("spec", [MERGE, STITCH], ids=["merge", "compaction"])
+@pytest.mark.parametrize(
+    ("spec", "action"), [*((MERGE, a) for a in ACTIONS), *((STITCH, a) for a in some([*ACTIONS]))]
+)
 def test_the_view_is_that_of_the_other_commit_alone(
     orders: Orders,
     orders_template: Path,

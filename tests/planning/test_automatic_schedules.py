@@ -19,6 +19,7 @@ from planning.automatic import (
     since,
     table,
 )
+from support.some import few
 from tandem.planning.auto.decide import decide
 from tandem.planning.auto.model import ChildState
 from tandem.planning.auto.schedule_times import is_open, next_run
@@ -130,7 +131,7 @@ def decided(case: Case) -> list[tuple[int, str]]:
 CRONS = ["0 3 * * *", "30 2 * * *", "*/45 * * * *", "15 */5 * * *", "0 1 * * 0", "10 4 1,26 * *"]
 
 
-@settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=few(6, 40), suppress_health_check=[HealthCheck.too_slow])
 @given(
     chosen=st.lists(st.sampled_from(CRONS), min_size=1, max_size=3, unique=True),
     types=st.lists(st.sampled_from(["SemiMajor", "Major"]), min_size=3, max_size=3),

@@ -21,7 +21,7 @@ from tandem.operations.session.options import Interceptor, passthrough
 from tandem.spec.status import Phase
 
 INTERFERENCE = ("", "append", "delete_with_vectors", "update_by_rewrite")
-"""What another writer commits while the operation runs: two of these in each test here, all in
+"""What another writer commits while the operation runs: one of these in each test here, all in
 `make matrix` and for planted bugs."""
 FAULTS = list(Fault)
 
@@ -61,7 +61,8 @@ def interfering(single: Single, what: str, interceptor: Interceptor) -> Intercep
 
 @pytest.mark.parametrize(("kind", "point", "fault"), CASES)
 def test_C4_C5_C6_crash(kind: str, point: Point, fault: Fault) -> None:
-    for foreign in in_turn(INTERFERENCE, points(kind).index(point) + FAULTS.index(fault)):
+    turn = points(kind).index(point) + FAULTS.index(fault)
+    for foreign in in_turn(INTERFERENCE, turn, every=4):
         single = Single(kind)
         strike = StrikeOnce(point, fault)
         ending = single.run(interfering(single, foreign, strike))
@@ -115,7 +116,8 @@ def test_jobs_live_on_and_their_work_is_not_done_twice(
     kind: str, point: Point, fault: Fault
 ) -> None:
     """The operator dies, its Spark applications do not; the next one takes them over."""
-    for foreign in in_turn(INTERFERENCE, LIVING_JOB.index(point) + FAULTS.index(fault)):
+    turn = LIVING_JOB.index(point) + FAULTS.index(fault)
+    for foreign in in_turn(INTERFERENCE, turn, every=4):
         for nth in (1, 2):
             single = Single(kind)
             strike = StrikeOnce(point, fault, nth)

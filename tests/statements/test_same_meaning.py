@@ -206,7 +206,7 @@ def test_every_operator_and_function_has_the_type_that_spark_gives_it(frame: Dat
     assert len(accepted) > 2_000
     names = {tree.function for tree in accepted.values() if isinstance(tree, Call)}
     assert names == set(FUNCTIONS)
-    listed = some([item for item in accepted.items() if not _is_fickle(item[1])])
+    listed = some([item for item in accepted.items() if not _is_fickle(item[1])], every=6)
     for first in range(0, len(listed), 100):
         assert differences(frame, dict(listed[first : first + 100])) == []
 
