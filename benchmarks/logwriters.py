@@ -95,31 +95,38 @@ def crowd_of_writers(
 
 def foreign_appends(folder: str, seconds: float, request_ms: int) -> dict[str, Any]:
     """Seconds of appends of `deltalake` to the base table, alone and beside four writers of the
-    log, and how many failed. Raises: ChildFailed."""
+    log, and how many failed. Raises: ChildFailed.
+
+    What an append takes grows with the commits that it has to read: both begin with a table of
+    the same versions, and the same numbers of appends are compared.
+    """
     from deltalake import write_deltalake
     from deltalake.exceptions import DeltaError
 
-    LogTable.made(Path(folder), 10)
     failed = 0
 
-    def append(until: float) -> list[float]:
+    def append(to: Path, until: float) -> list[float]:
         nonlocal failed
         taken = []
         while time.time() < until:
             try:
-                taken.append(timed(write_deltalake, folder, rows(range(20), 0), mode="append")[0])
+                taken.append(timed(write_deltalake, to, rows(range(20), 0), mode="append")[0])
             except DeltaError:
                 failed += 1
         return taken
 
-    append(time.time() + seconds / 4)
-    alone = append(time.time() + seconds)
+    warm, quiet, crowded = (Path(folder) / name for name in ("warm", "alone", "beside"))
+    for table in (warm, quiet, crowded):
+        LogTable.made(table, 10)
+    append(warm, time.time() + seconds / 4)
+    alone = append(quiet, time.time() + seconds)
     start = time.time() + READY_S
-    with _writers(folder, 1, start, seconds, 0.0, request_ms) as crowd:
+    with _writers(str(crowded), 1, start, seconds, 0.0, request_ms) as crowd:
         time.sleep(max(0.0, start - time.time()))
-        beside = append(start + seconds)
+        beside = append(crowded, start + seconds)
         crowd.results()
-    return {"alone": alone, "beside": beside, "failed": failed}
+    both = min(len(alone), len(beside))
+    return {"alone": alone[:both], "beside": beside[:both], "failed": failed}
 
 
 class _writers:  # noqa: N801 - reads as a statement
