@@ -96,6 +96,10 @@ class Check(Enum):
         self.title = title
         self.command = command.split()
 
+    def only(self, test: str) -> list[str]:
+        """The command for one of its tests."""
+        return ["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", test]
+
 
 @dataclass(frozen=True, slots=True)
 class Mutant:

@@ -12,7 +12,7 @@ from reconcile import naive
 from reconcile.alphabet import by_value, z_order
 from reconcile.obvious import ObviousMap
 from reconcile.ours import start_rewrite
-from reconcile.search import search, search_at_random
+from reconcile.search import search, search_at_random, wrong
 from reconcile.theirs import append
 from reconcile.world import Rules, initial
 from tandem.reconcile.model import RowMapLike
@@ -60,8 +60,8 @@ def test_the_search_catches_naive_rules(name: str) -> None:
     # Most rules err within 1,000 small histories. The others err in one of a few hundred longer
     # histories, which the search meets sooner than a small one.
     assert (
-        search(1_000, rules=rules(), stop_when_wrong=True).wrong
-        or search_at_random(4_000, seed=1, rules=rules(), stop_when_wrong=True).wrong
+        search(1_000, rules=rules(), stop=wrong).wrong
+        or search_at_random(4_000, seed=1, rules=rules(), stop=wrong).wrong
     )
 
 
