@@ -1,4 +1,4 @@
-"""The benchmarks that start many processes run to their end at toy size: `make matrix`."""
+"""The benchmarks that start Spark or many processes run to their end at toy size: `make matrix`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 # The benchmarks are no part of the product, so they are not on the path of other tests.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks import compaction, goodput, mergelog
+from benchmarks import compaction, goodput, mergelog, replay
 
 
 def test_compaction_keeps_every_row_in_every_engine(
@@ -43,3 +43,12 @@ def test_a_log_of_blocks_gives_the_same_rows_through_each_way(tmp_path: Path) ->
     found = mergelog.run("toy", tmp_path)
     assert set(found.raw["amplification"]) == set(mergelog.WAYS)
     assert found.raw["foreign"]["failed"] == 0
+
+
+def test_replay_agrees_with_rerun_in_two_engines(tmp_path: Path) -> None:
+    found = replay.run("toy", tmp_path)
+    ways = {replay.REMAP, replay.READ, replay.IN_DUCKDB, replay.IN_SPARK}
+    assert {row[:2] for row in found.tables[0].rows} == {
+        (files, way) for files in replay.AIMS_MS for way in ways
+    }
+    assert found.raw[replay.CLEAN]["deleted"] > 0

@@ -1,7 +1,7 @@
 """Benchmarks run to their end at toy size, and their own checks of the results pass.
 
-Nothing is asserted about time: that is what the benchmarks are for. Those that start many
-processes are in `matrix_benchmarks_run.py`.
+Nothing is asserted about time: that is what the benchmarks are for. Those that start Spark or
+many processes are in `matrix_benchmarks_run.py`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from benchmarks import (
     critical,
     harness,
     planning,
-    replay,
     report,
     run,
     snapshot,
@@ -42,15 +41,6 @@ def test_planning_selects_the_files_that_are_found_file_by_file(tmp_path: Path) 
 def test_the_timeline_answers_as_a_search_of_everything(tmp_path: Path) -> None:
     found = timeline.run("toy", tmp_path)
     assert {row[1] for row in found.tables[0].rows} == set(found.raw)
-
-
-def test_replay_agrees_with_rerun_in_two_engines(tmp_path: Path) -> None:
-    found = replay.run("toy", tmp_path)
-    ways = {replay.REMAP, replay.READ, replay.IN_DUCKDB, replay.IN_SPARK}
-    assert {row[:2] for row in found.tables[0].rows} == {
-        (files, way) for files in replay.AIMS_MS for way in ways
-    }
-    assert found.raw[replay.CLEAN]["deleted"] > 0
 
 
 def test_the_last_round_of_a_commit_replays_nothing_again(tmp_path: Path) -> None:
