@@ -4,15 +4,17 @@ The table's files are in segments that leave nothing to compact, as on most days
 measured is the looking, and not the making of a plan. Beside it, the least that any reader does
 which looks at files one by one: decode each `add` action and parse its statistics.
 
-The same table with files of other writers has as many segments as files. If these files are small,
-a plan takes all of them: then most of the time goes into the plan itself, in which every segment
-has its name and every bin its files.
+The same table with files in the order of a layout, with a deletion vector each. The same with files
+of other writers has as many segments as files. If these files are small, a plan takes all of them:
+then most of the time goes into the plan itself, in which every segment has its name and every bin
+its files.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import date, timedelta
 from functools import partial
 from pathlib import Path
@@ -39,6 +41,14 @@ REGIONS = ("north", "south", "east", "west")
 ONE_BY_ONE = "file by file: decode each add, parse its statistics"
 MINOR, MINOR_TIMED = "plan a minor compaction", "plan a minor compaction, by time column"
 SEMI_MAJOR = "plan a semi-major compaction, by time column"
+KEPT = "files in the order of a layout, rows of each deleted"
+IN_ORDER = {
+    f"{KEPT}: {MINOR}": ("Minor", False, False),
+    f"{KEPT}: {SEMI_MAJOR}": ("SemiMajor", True, False),
+    f"{KEPT}: plan a semi-major compaction with this layout, by time column": (
+        "SemiMajor", True, True,
+    ),
+}  # fmt: skip
 FOREIGN, SMALL = "other writers' files", "other writers' small files, all taken"
 KINDS = {
     f"{FOREIGN}: {MINOR}": ("Minor", False),
@@ -55,12 +65,15 @@ FULL_BYTES, SMALL_BYTES = 120 << 20, 1 << 20
 UPDATE, PARTITION = "select files for `id = …`", "select files for `region = … AND id < …`"
 
 
-def snapshot_of(files: int, *, size: int = FULL_BYTES, foreign: bool = False) -> Any:
-    """A version of a table of so many files, partitioned, with statistics of four columns."""
-    from tandem.delta.actions import AddFile, Metadata, Protocol
+def snapshot_of(
+    files: int, *, size: int = FULL_BYTES, foreign: bool = False, kept: bool = False
+) -> Any:
+    """A version of a table of so many files, partitioned, with statistics of four columns. `kept`:
+    a segment for each partition and day, in the order of a layout, with deleted rows."""
+    from tandem.delta.actions import AddFile, DeletionVector, Metadata, Protocol
     from tandem.delta.log import files as files_
     from tandem.delta.log.snapshot import Snapshot
-    from tandem.timeline.segments import output_tags
+    from tandem.timeline.segments import layout_label, output_tags
 
     fields = [
         {"name": name, "type": type_, "nullable": True, "metadata": {}}
@@ -85,7 +98,11 @@ def snapshot_of(files: int, *, size: int = FULL_BYTES, foreign: bool = False) ->
         name = f"part-{number:07}.parquet"
         if foreign:  # as Spark names files: not in the order in which they are written
             name = f"part-{number % 200:05}-{uuid5(NAMESPACE_URL, name)}.c000.snappy.parquet"
-        tags = output_tags(f"{number // PER_SEGMENT}.2", number // PER_SEGMENT)
+        segment = number // PER_SEGMENT
+        if kept:
+            segment = number // PER_DAY * len(REGIONS) + number % len(REGIONS)
+        layout = layout_label("ZOrder", ["id", "at"]) if kept else ""
+        tags = output_tags(f"{segment}.2", segment, layout=layout)
         return AddFile(
             logged_path=f"region={REGIONS[number % 4]}/{name}",
             partition_values={"region": REGIONS[number % 4]},
@@ -94,6 +111,7 @@ def snapshot_of(files: int, *, size: int = FULL_BYTES, foreign: bool = False) ->
             data_change=False,
             stats=json.dumps(stats, separators=(",", ":")),
             tags={} if foreign else tags,
+            deletion_vector=DeletionVector("u", f"{number:020}", 40, 100) if kept else None,
         )
 
     step = 10_000
@@ -123,12 +141,14 @@ def one_by_one(snapshot: Any) -> list[tuple[str, str, int, int]]:
     return found
 
 
-def plan(snapshot: Any, kind: str, timed_: bool, *, taking: bool = False) -> int:
+def plan(
+    snapshot: Any, kind: str, timed_: bool, ordered: bool = False, *, taking: bool = False
+) -> int:
     """How many segments a compaction that finds nothing to do has looked at; `taking`: how many
-    files it takes."""
+    files it takes. `ordered`: rows are wanted in the order of the layout."""
     from tandem.planning.compaction import plan_compaction
     from tandem.planning.model import CompactionRequest
-    from tandem.spec.compaction import CompactionType
+    from tandem.spec.compaction import CompactionType, LayoutStrategy
     from tandem.spec.table import Granularity
     from tandem.timeline.chunks import TimeColumn
     from tandem.timeline.segments import segments
@@ -136,6 +156,9 @@ def plan(snapshot: Any, kind: str, timed_: bool, *, taking: bool = False) -> int
     time = TimeColumn(("at",), Granularity.DAY) if timed_ else None
     live = segments(snapshot.files, time)
     request = CompactionRequest(CompactionType(kind))
+    if ordered:
+        layout = LayoutStrategy.Z_ORDER
+        request = replace(request, layout=layout, layout_columns=("id", "at"))
     found = plan_compaction(live, request, granularity=time.granularity if time else None)
     if taking:
         return len(found.files)
@@ -159,6 +182,7 @@ def run(size: str, work: Path) -> Report:  # noqa: ARG001 - nothing is written
     snapshot = snapshot_of(files)
     foreign = snapshot_of(files, foreign=True)
     small = snapshot_of(files, size=SMALL_BYTES, foreign=True)
+    kept = snapshot_of(files, kept=True)
     middle = files // 2 * 10_000
     ways: dict[str, Callable[[], Any]] = {
         ONE_BY_ONE: partial(one_by_one, snapshot),
@@ -167,6 +191,7 @@ def run(size: str, work: Path) -> Report:  # noqa: ARG001 - nothing is written
         SEMI_MAJOR: partial(plan, snapshot, "SemiMajor", True),
         UPDATE: partial(select, snapshot, f"id = {middle}"),
         PARTITION: partial(select, snapshot, f"region = 'east' AND id < {middle}"),
+        **{way: partial(plan, kept, *kind) for way, kind in IN_ORDER.items()},
         **{way: partial(plan, foreign, *kind) for way, kind in KINDS.items()},
         **{way: partial(plan, small, *kind, taking=True) for way, kind in TAKING.items()},
     }
@@ -187,9 +212,10 @@ def run(size: str, work: Path) -> Report:  # noqa: ARG001 - nothing is written
         setting=(
             f"A log of {files:,} files that is in memory, in segments of {PER_SEGMENT} full files, "
             f"four partitions, {PER_DAY:,} files a day, statistics of four columns; {TIMES[size]} "
-            "runs, turn by turn. Nothing is left to compact. Then the same with files of other "
-            "writers, which are a segment each; and with small ones, all of which a plan takes. "
-            "Most of its time goes into bins and names of segments, so it has no aim."
+            "runs, turn by turn. Nothing is left to compact. Then the same with files in the order "
+            "of a layout, with a deletion vector each; with files of other writers, which are a "
+            "segment each; and with small ones, all of which a plan takes. Most of its time goes "
+            "into bins and names of segments, so it has no aim."
         ),
         tables=(
             Table(
@@ -224,6 +250,9 @@ def _check(answers: dict[str, Any], files: int, middle: int) -> None:
             raise WrongResult(f"{way}: {len(answers[way])} files, file by file {len(paths)}")
     for way in (MINOR, MINOR_TIMED, SEMI_MAJOR):
         if answers[way] != -(-files // PER_SEGMENT):
+            raise WrongResult(f"{way}: {answers[way]} segments")
+    for way in IN_ORDER:
+        if answers[way] != -(-files // PER_DAY) * len(REGIONS):
             raise WrongResult(f"{way}: {answers[way]} segments")
     for way in KINDS:
         if answers[way] != files:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from support.lake.segments import MIB, add_file, segments
 from tandem.delta.actions import AddFile, Commit, RemoveFile
+from tandem.delta.stats import MOST_ROWS
 from tandem.spec.table import Granularity
 from tandem.timeline import lineage
 from tandem.timeline.chunks import TimeColumn
@@ -51,6 +52,33 @@ def test_tagged_files_are_one_segment_whatever_the_order_of_the_log() -> None:
     assert first.live_bytes == MIB + 2 * MIB * 6 // 10
     assert first.status is SegmentStatus.MARKED_FOR_UPDATE
     assert (second.name, second.status) == ("4", SegmentStatus.SUCCESS)
+
+
+SIZES = st.integers(0, 1 << 62) | st.integers(0, 1000)
+
+
+@given(
+    st.lists(
+        st.tuples(SIZES, st.none() | st.integers(0, MOST_ROWS) | st.integers(0, 20), SIZES),
+        min_size=1,
+        max_size=6,
+    )
+)
+def test_live_bytes_and_deleted_shares_are_exact(
+    drawn: list[tuple[int, int | None, int]],
+) -> None:
+    adds = [
+        add_file(f"f{at}", size=size, rows=rows, deleted=deleted)
+        for at, (size, rows, deleted) in enumerate(drawn)
+    ]
+    files = segments(adds).files
+    for file in files:
+        size, rows, deleted = drawn[int(file.path.removeprefix("f"))]
+        assert file.rows == rows
+        assert file.live_bytes == (size * max(rows - deleted, 0) // rows if rows else size)
+        share = min(1.0, deleted / rows) if rows else float(deleted > 0)
+        assert file.deleted_share == pytest.approx(share)
+    assert files.live_bytes.tolist() == [file.live_bytes for file in files]
 
 
 def test_rewrite_keeps_the_place_of_its_first_input() -> None:

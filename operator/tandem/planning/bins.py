@@ -91,20 +91,24 @@ def one_bin_per_group(files: SegmentFiles, target_file_size: int) -> tuple[Bin, 
 def _countable(members: SegmentFiles) -> Iterator[SegmentFiles]:
     """All of them, unless they have more rows than the ranks of one row map can number."""
     start = rows = 0
-    for at, file in enumerate(members):
-        rows += file.rows or 0
+    for at, count in enumerate(np.maximum(members.row_counts, 0).tolist()):
+        rows += count
         if rows > MOST_SORTED_ROWS and at > start:
             yield members[start:at]
-            start, rows = at, file.rows or 0
+            start, rows = at, count
     yield members[start:]
 
 
 def is_in_order(each: Bin, label: str) -> bool:
     """Whether a bin's rows are in the order of a layout: one operation wrote them together, and
     few of them were deleted since."""
-    if any(file.layout != label or file.deleted_share > DELETED_SHARE for file in each.files):
-        return False
-    return len({file.segment for file in each.files}) == 1
+    files = each.files
+    assert isinstance(files, SegmentFiles)
+    return bool(
+        (files.segments == files.segments[0]).all()
+        and (files.deleted_shares <= DELETED_SHARE).all()
+        and files.have_layout(label).all()
+    )
 
 
 def _cuts(sizes: Sequence[int], target: int) -> list[tuple[int, int]]:
@@ -180,12 +184,8 @@ def _together(files: SegmentFiles, groups: Mapping[int, SegmentFiles]) -> Segmen
     if len(groups) == 1:
         return next(iter(groups.values()))
     found = files.where(np.isin(files.interval_codes, list(groups)))
-    starts = {
-        code: time.start_ms
-        for code in groups
-        if (time := files.columns.intervals[code]) is not None
-    }
-    order = sorted(range(len(found)), key=[starts[c] for c in found.interval_codes].__getitem__)
+    starts = np.array([0 if i is None else i.start_ms for i in files.columns.intervals], np.int64)
+    order = np.argsort(starts[found.interval_codes], kind="stable")
     return SegmentFiles(found.columns, found.places[order])
 
 

@@ -23,6 +23,8 @@ TAG_CHUNK = "tandem.chunk"
 TAG_LAYOUT = "tandem.layout"
 """The order in which a compaction wrote its segment: `segments.layout_label`."""
 
+_MOST = np.iinfo(np.int64).max
+
 PartitionValues = Mapping[str, str | None]
 Partition = tuple[tuple[str, str | None], ...]
 
@@ -69,39 +71,35 @@ class FileColumns:
         return deleted
 
     @cached_property
+    def row_counts(self) -> IntArray:
+        """Physical rows, -1 if the log does not record them."""
+        known = pc.fill_null(stats_.num_records(self._table["stats"]), -1)
+        counts: IntArray = known.to_numpy()[self._order]
+        return counts
+
+    @cached_property
     def rows(self) -> list[int | None]:
         """Physical rows, None if the log does not record them."""
-        known = stats_.num_records(self._table["stats"]).combine_chunks()
-        return list(known.take(pa.array(self._order)).to_pylist())
+        return [None if count < 0 else count for count in self.row_counts.tolist()]
 
     @cached_property
     def live_bytes(self) -> IntArray:
+        """Estimated bytes of the rows that are not deleted."""
         found = self.size.copy()
-        for at in np.flatnonzero(self.deleted).tolist():
-            found[at] = self.live_bytes_of(at)
+        at = np.flatnonzero((self.deleted > 0) & (self.row_counts > 0))
+        size, rows = found[at], self.row_counts[at]
+        live = np.maximum(rows - self.deleted[at], 0)
+        if np.all(size <= _MOST // np.maximum(live, 1)):
+            found[at] = size * live // rows
+        else:
+            found[at] = (size.astype(object) * live // rows).astype(np.int64)
         return found
 
     @cached_property
     def deleted_shares(self) -> npt.NDArray[np.float64]:
-        found = np.zeros(len(self.deleted), np.float64)
-        for at in np.flatnonzero(self.deleted).tolist():
-            found[at] = self.deleted_share_of(at)
-        return found
-
-    def live_bytes_of(self, at: int) -> int:
-        """Estimated bytes of the rows that are not deleted."""
-        size, deleted, rows = self.sizes[at], self.deletions[at], self.rows[at]
-        if not deleted or not rows:
-            return size
-        return size * max(rows - deleted, 0) // rows
-
-    def deleted_share_of(self, at: int) -> float:
         """The share of deleted rows, 0 to 1; 1 if some are deleted of an unknown number."""
-        deleted = self.deletions[at]
-        if not deleted:
-            return 0.0
-        rows = self.rows[at]
-        return min(1.0, deleted / rows) if rows else 1.0
+        shares = np.minimum(1.0, self.deleted / np.maximum(self.row_counts, 1))
+        return np.where(self.row_counts > 0, shares, self.deleted > 0)
 
     @cached_property
     def sizes(self) -> list[int]:
@@ -139,9 +137,9 @@ class FileColumns:
         return found.spans if found is not None else np.zeros(len(self._order), np.bool_)
 
     @cached_property
-    def layouts(self) -> list[str | None]:
-        """For each file the tag that records the order of its rows."""
-        return list(self.tags(TAG_LAYOUT).to_pylist())
+    def layouts(self) -> pa.Array:
+        """For each file the tag that records the order of its rows, or null."""
+        return self.tags(TAG_LAYOUT)
 
     def tags(self, key: str) -> pa.Array:
         """For each file the value of a tag, or null."""

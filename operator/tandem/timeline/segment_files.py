@@ -11,6 +11,8 @@ from typing import overload
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from tandem.delta.actions import AddFile
 from tandem.distinct import BoolArray, IntArray
@@ -72,7 +74,8 @@ class SegmentFile:
     @property
     def layout(self) -> str | None:
         """The order in which a compaction wrote its rows, as its tag records."""
-        return self._columns.layouts[self._at]
+        layout: str | None = self._columns.layouts[self._at].as_py()
+        return layout
 
     @property
     def partition_values(self) -> PartitionValues:
@@ -81,12 +84,12 @@ class SegmentFile:
     @property
     def deleted_share(self) -> float:
         """The share of deleted rows, 0 to 1; 1 if some are deleted of an unknown number."""
-        return self._columns.deleted_share_of(self._at)
+        return float(self._columns.deleted_shares[self._at])
 
     @property
     def live_bytes(self) -> int:
         """Estimated bytes of the rows that are not deleted."""
-        return self._columns.live_bytes_of(self._at)
+        return int(self._columns.live_bytes[self._at])
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, SegmentFile) and (
@@ -127,6 +130,17 @@ class SegmentFiles(Sequence[SegmentFile]):
     def deleted_shares(self) -> npt.NDArray[np.float64]:
         """For each file the share of deleted rows, 0 to 1."""
         return self.columns.deleted_shares[self.places]
+
+    @property
+    def row_counts(self) -> IntArray:
+        """For each file its physical rows, -1 if unknown."""
+        return self.columns.row_counts[self.places]
+
+    def have_layout(self, label: str) -> BoolArray:
+        """Which of the files have their rows in this order."""
+        found = self.columns.layouts.take(pa.array(self.places))
+        same: BoolArray = pc.fill_null(pc.equal(found, label), False).to_numpy(zero_copy_only=False)
+        return same
 
     def where(self, mask: BoolArray) -> SegmentFiles:
         """The files for which `mask` (one entry per file) is true."""
