@@ -12,11 +12,11 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from support.lake.arrow_schema import to_arrow
 from tandem.delta.actions import Txn
 from tandem.delta.log.checkpoint_write import write_checkpoint
 from tandem.delta.log.commit import commit_info
 from tandem.delta.log.delta_log import DeltaLog
-from tandem.delta.schema import to_arrow
 from tandem.storage import open_store
 
 WITH_VECTORS = {"delta.enableDeletionVectors": "true"}

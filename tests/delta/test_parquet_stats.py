@@ -21,6 +21,7 @@ from deltalake import DeltaTable, QueryBuilder
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support.lake.arrow_schema import to_arrow
 from support.lake.memory_store import MemoryStore
 from tandem.delta import schema as delta_schema
 from tandem.delta.datafiles.reader import DataFileReader, TableFormat
@@ -41,7 +42,7 @@ def format_of(configuration: Mapping[str, str] | None = None, **types: Any) -> T
 
 
 def write(store: Store, table: TableFormat, *columns: list[Any]) -> WrittenFile:
-    schema = delta_schema.to_arrow(table.schema)
+    schema = to_arrow(table.schema)
     arrays = [pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)]
     with ParquetDataWriter(store, "d", table) as writer:
         writer.write(pa.RecordBatch.from_arrays(arrays, names=schema.names))

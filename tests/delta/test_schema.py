@@ -11,15 +11,14 @@ from deltalake import Schema
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support.lake.arrow_schema import to_arrow
 from tandem.delta.schema import (
     ArrayType,
     Field,
     MapType,
     PrimitiveType,
     StructType,
-    leaves,
     parse,
-    to_arrow,
     to_delta_json,
 )
 from tandem.errors import CorruptLog
@@ -100,12 +99,6 @@ def test_lookup_ignores_case_unless_that_is_ambiguous() -> None:
     assert schema.get("nope") is None
     with pytest.raises(KeyError):
         schema["nope"]
-
-
-def test_leaves_go_through_structs_only() -> None:
-    inner = StructType((Field("b", PrimitiveType("long")), Field("c", PrimitiveType("date"))))
-    schema = StructType((Field("a", inner), Field("l", ArrayType(inner))))
-    assert [".".join(f.name for f in path) for path, _ in leaves(schema)] == ["a.b", "a.c", "l"]
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '"long"', '{"type":"struct"}', '{"type":"set"}'])

@@ -158,7 +158,7 @@ def chunked(adds: list[AddFile], cut: int) -> pa.Table:
 def test_all_files_at_once_are_decided_as_one_by_one(
     adds: list[AddFile], cut: int, text: str
 ) -> None:
-    where = parse_where(text, Schema.from_json(SCHEMA, PARTITIONS))
+    where = parse_where(text, Schema.from_json(SCHEMA))
     schema = schema_.parse(SCHEMA)
     known = bounds_of(chunked(adds, cut), schema, PARTITIONS, dict(columns_of(where)))
 

@@ -164,12 +164,11 @@ Action = AddFile | RemoveFile | Metadata | Protocol | Txn | CommitInfo | DomainM
 @dataclass(frozen=True, slots=True)
 class Commit:
     """One version of the log. `timestamp_ms` is the in-commit timestamp if the table has them,
-    otherwise the object's modification time. `cdc_files` counts `cdc` actions."""
+    otherwise the object's modification time."""
 
     version: int
     timestamp_ms: int
     actions: tuple[Action, ...]
-    cdc_files: int = 0
 
     @property
     def info(self) -> CommitInfo | None:

@@ -286,11 +286,6 @@ def to_arrow_field(field_: Field, *, physical: bool = False) -> pa.Field:
     return pa.field(name, type_, field_.nullable, metadata=metadata)
 
 
-def to_arrow(schema: StructType, *, physical: bool = False) -> pa.Schema:
-    """The Arrow schema of a table, by logical names or as its data files spell them."""
-    return pa.schema([to_arrow_field(f, physical=physical) for f in schema.fields])
-
-
 def fields_of(type_: DataType) -> Iterator[Field]:
     """Every field in a type, outermost first, through structs, arrays and maps."""
     if isinstance(type_, StructType):
@@ -320,17 +315,6 @@ def _types_in(type_: DataType) -> tuple[DataType, ...]:
             return (type_.key, type_.value)
         case PrimitiveType():
             return ()
-
-
-def leaves(schema: StructType) -> Iterator[tuple[tuple[Field, ...], DataType]]:
-    """Columns with statistics: (path of fields from the root, type), depth first through
-    structs; arrays, maps and variants are leaves."""
-    for field_ in schema.fields:
-        if isinstance(field_.type, StructType):
-            for path, type_ in leaves(field_.type):
-                yield ((field_, *path), type_)
-        else:
-            yield ((field_,), field_.type)
 
 
 def column_mapping_mode(configuration: Mapping[str, str]) -> str:

@@ -7,7 +7,7 @@ statement.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import cached_property
@@ -54,12 +54,11 @@ class Statement:
     """An update (with assignments) or a delete (without).
 
     `where` None means every row. A row is affected if `where` is true for it; if it is false or
-    NULL, the row stays unchanged. `changes_partitions`: rows may move to other partitions.
+    NULL, the row stays unchanged.
     """
 
     where: Expr | None
     assignments: tuple[Assignment, ...] = ()
-    changes_partitions: bool = False
     schema: Schema = field(default_factory=lambda: Schema(()), compare=False, repr=False)
 
     @property
@@ -121,8 +120,8 @@ def referenced(root: Expr) -> frozenset[str]:
     return frozenset(node.parts[0] for node in tree.walk(root) if isinstance(node, tree.ColumnRef))
 
 
-def as_schema(schema: Schema | str, partition_columns: Iterable[str] = ()) -> Schema:
-    return schema if isinstance(schema, Schema) else Schema.from_json(schema, partition_columns)
+def as_schema(schema: Schema | str) -> Schema:
+    return schema if isinstance(schema, Schema) else Schema.from_json(schema)
 
 
 def parse_expression(text: str, schema: Schema | Scope | str, *, resource: str, field: str) -> Expr:
@@ -175,7 +174,6 @@ def parse_statement(
     set: Mapping[str, str] | None,  # noqa: A002
     schema: Schema | str,
     *,
-    partition_columns: Iterable[str] = (),
     resource: str = "",
     field: str = "spec",
     exact_names: bool = False,
@@ -185,8 +183,7 @@ def parse_statement(
     Args:
         where: a condition; None affects every row.
         set: expressions by column. All of them read the old values of the row.
-        schema: the table's schema, or the `schemaString` of its metadata with the names of
-            its `partition_columns`.
+        schema: the table's schema, or the `schemaString` of its metadata.
         resource: the resource to name in errors, such as `TableUpdate/late`.
         field: the field of the resource that contains `where` and `set`, such as `spec.update`.
         exact_names: keys of `set` are names of columns, as in `Statement.set_sql`, not SQL: a
@@ -195,7 +192,7 @@ def parse_statement(
     Raises:
         InvalidStatement: with the resource, the field, the position and a remedy.
     """
-    table = as_schema(schema, partition_columns)
+    table = as_schema(schema)
     condition = None
     if where is not None:
         condition = parse_where(where, table, resource=resource, field=f"{field}.where")
@@ -204,9 +201,7 @@ def parse_statement(
     ordered = assigned(
         set, table, table, resource=resource, field=f"{field}.set", exact_names=exact_names
     )
-    names = {item.column for item in ordered}
-    moved = any(table.is_partition(c) for c in table.columns if c.name in names)
-    return Statement(condition, ordered, moved, table)
+    return Statement(condition, ordered, table)
 
 
 def assigned(

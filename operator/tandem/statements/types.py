@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -154,11 +154,10 @@ class Schema:
     """
 
     columns: tuple[SchemaColumn, ...]
-    partition_columns: frozenset[str] = frozenset()
 
     @classmethod
-    def from_json(cls, schema_string: str, partition_columns: Iterable[str] = ()) -> Schema:
-        """From the `schemaString` (and `partitionColumns`) of Delta metadata."""
+    def from_json(cls, schema_string: str) -> Schema:
+        """From the `schemaString` of Delta metadata."""
         try:
             root = json.loads(schema_string)
             if root["type"] != "struct":
@@ -171,10 +170,7 @@ class Schema:
                 found=schema_string[:80],
                 expected="a struct type as JSON",
             ) from error
-        return cls(columns, frozenset(name.lower() for name in partition_columns))
-
-    def is_partition(self, column: SchemaColumn) -> bool:
-        return column.name.lower() in self.partition_columns
+        return cls(columns)
 
 
 def matching(columns: Sequence[SchemaColumn], name: str) -> list[SchemaColumn]:

@@ -17,9 +17,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from support.lake.arrow_schema import to_arrow
 from support.statements.rows import SCHEMA_JSON
 from support.statements.texts import ANY_KIND, CHOICES, LEAVES, TEMPLATES
-from tandem.delta.schema import parse, to_arrow
+from tandem.delta.schema import parse
 
 NAN, INF = float("nan"), float("inf")
 ARROW = to_arrow(parse(SCHEMA_JSON))

@@ -74,7 +74,6 @@ def decode_commit(version: int, data: bytes, *, path: str, modified_ms: int) -> 
     Raises: CorruptLog if a line is not a JSON object or an action lacks a required field.
     """
     actions: list[Action] = []
-    cdc_files = 0
     number = 0
     try:
         text = data.decode("utf-8")
@@ -85,8 +84,6 @@ def decode_commit(version: int, data: bytes, *, path: str, modified_ms: int) -> 
             continue
         body = decode_line(line, path=path, number=number)
         for kind, content in body.items():
-            if kind == "cdc" and content is not None:
-                cdc_files += 1
             action = decode_action(kind, content, path=path, number=number)
             if action is not None:
                 actions.append(action)
@@ -97,7 +94,7 @@ def decode_commit(version: int, data: bytes, *, path: str, modified_ms: int) -> 
     for action in actions:
         if isinstance(action, CommitInfo) and action.in_commit_timestamp is not None:
             timestamp = action.in_commit_timestamp
-    return Commit(version, timestamp, tuple(actions), cdc_files)
+    return Commit(version, timestamp, tuple(actions))
 
 
 def decode_line(line: str, *, path: str, number: int) -> Json:

@@ -94,10 +94,6 @@ class Snapshot:
         cardinality = pc.struct_field(self.files["deletion_vector"], "cardinality")
         return pc.fill_null(cardinality, 0)
 
-    @property
-    def in_commit_timestamps(self) -> bool:
-        return in_commit_timestamps(self.metadata)
-
     def file(self, logged_path: str) -> AddFile | None:
         """The live file at a logged path."""
         return self.files_by_path([logged_path]).get(logged_path)

@@ -60,7 +60,7 @@ class MergeKind(RowLevelKind[statements.MergeStatement]):
         return statements.parse_merge(
             self._merge.on,
             clauses(self._merge),
-            Schema.from_json(metadata.schema_string, metadata.partition_columns),
+            Schema.from_json(metadata.schema_string),
             None,
             resource=self._resource.id,
             field=_FIELD,

@@ -31,7 +31,6 @@ class UpdateKind(RowLevelKind[Statement]):
             what.where,
             spec.update.set if spec.update is not None else None,
             metadata.schema_string,
-            partition_columns=metadata.partition_columns,
             resource=self._resource.id,
             field="spec.update" if spec.update is not None else "spec.delete",
         )

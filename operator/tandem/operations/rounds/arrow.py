@@ -152,7 +152,6 @@ def _evaluator(work: Work, spec: JobSpec, copy: SourceCopy | None) -> _Statement
             spec.job.where,
             dict(spec.job.set) or None,
             spec.table.schema_string,
-            partition_columns=spec.table.partition_columns,
             resource=work.identity.display,
             field="job.json",
             exact_names=True,

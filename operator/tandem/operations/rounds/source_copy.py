@@ -106,7 +106,7 @@ def _load(work: Work, ref: SidecarRef) -> SourceCopy:
     statement = parse_merge(
         spec.job.on,
         spec.job.clauses,
-        Schema.from_json(spec.table.schema_string, spec.table.partition_columns),
+        Schema.from_json(spec.table.schema_string),
         columns,
         resource=work.identity.display,
     )

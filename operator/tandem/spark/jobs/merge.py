@@ -206,7 +206,7 @@ def _sides(
     statement = parse_merge(
         job.on,
         job.clauses,
-        Schema.from_json(table.schema_string, table.partition_columns),
+        Schema.from_json(table.schema_string),
         Schema.from_json(source.schema.json()),
     )
     if any(clause.every for clause in statement.clauses):

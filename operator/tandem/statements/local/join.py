@@ -44,12 +44,6 @@ class RowPairs:
         again = self.target[1:][self.target[1:] == self.target[:-1]]
         return np.unique(again)
 
-    def unmatched(self, rows: int, side: str) -> Places:
-        """Indexes among `rows` rows of a side, "target" or "source", that occur in no pair."""
-        alone = np.ones(rows, dtype=bool)
-        alone[self.target if side == "target" else self.source] = False
-        return np.flatnonzero(alone)
-
 
 @dataclass(frozen=True)
 class KeyValues:
