@@ -357,8 +357,8 @@ def timeline(
     with opened(table, files, options) as target:
         from tandem.cli.timeline import command
 
-        asked = command.TimelineOptions(version, first, before, time_column, granularity, limit)
-        raise typer.Exit(command.timeline(target, asked, changes=changes, output=output))
+        chosen = command.TimelineOptions(version, first, before, time_column, granularity, limit)
+        raise typer.Exit(command.timeline(target, chosen, changes=changes, output=output))
 
 
 @app.command()

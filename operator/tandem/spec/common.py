@@ -103,7 +103,7 @@ class OperationSpec(Model):
     changeable: ClassVar[frozenset[str]] = frozenset(
         {"suspend", "priority", "ttl_seconds_after_finished"}
     )
-    """What may change in a cluster; the API server refuses every other change. A different wish
+    """What may change in a cluster; the API server refuses every other change. A different spec
     is a different operation, with a name and a result of its own."""
 
     table_ref: TableRef

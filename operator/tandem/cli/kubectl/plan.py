@@ -67,7 +67,7 @@ def plan(
     named = [names.resource(text) for text in resources]
 
     async def work(access: Access) -> Exit:
-        wishes = []
+        requests = []
         for resource in loaded:
             if isinstance(resource, LakeTable):
                 say(f"{resource.id}: skipped; planning needs an existing table")
@@ -75,31 +75,31 @@ def plan(
             given = "namespace" in resource.metadata.model_fields_set
             namespace = resource.metadata.namespace if given else access.namespace
             manifest = resource.manifest()
-            wishes.append(
+            requests.append(
                 PlanRequest(resource.kind_name, namespace, resource.name, manifest["spec"])
             )
         for kind, name in named:
             found = await access.get(path(kind, access.namespace, name))
-            wishes.append(PlanRequest(kind, access.namespace, name, spec_of(found), exists=True))
+            requests.append(PlanRequest(kind, access.namespace, name, spec_of(found), exists=True))
             if kind == TABLE_KIND:
-                wishes[-1].outcome = found
-        await _plan_all(access, wishes, wait_s)
+                requests[-1].outcome = found
+        await _plan_all(access, requests, wait_s)
         if output is Output.TABLE:
-            shown(blocks(wishes))
+            shown(blocks(requests))
         else:
-            print_data([_document(wish) for wish in wishes], output)
-        return _exit(wishes)
+            print_data([_document(request) for request in requests], output)
+        return _exit(requests)
 
     return access_.run(flags, work)
 
 
-async def _plan_all(access: Access, wishes: Sequence[PlanRequest], wait_s: float) -> None:
+async def _plan_all(access: Access, requests: Sequence[PlanRequest], wait_s: float) -> None:
     made: list[tuple[str, str, str]] = []
     try:
         async with asyncio.TaskGroup() as group:
-            for wish in wishes:
-                if wish.kind != TABLE_KIND:
-                    group.create_task(_plan_one(access, wish, made, wait_s))
+            for request in requests:
+                if request.kind != TABLE_KIND:
+                    group.create_task(_plan_one(access, request, made, wait_s))
     except BaseExceptionGroup as errors:
         raise _first(errors) from None
     finally:
@@ -128,18 +128,18 @@ async def _delete(access: Access, kind: str, namespace: str, name: str) -> None:
 
 
 async def _plan_one(
-    access: Access, wish: PlanRequest, made: list[tuple[str, str, str]], wait_s: float
+    access: Access, request: PlanRequest, made: list[tuple[str, str, str]], wait_s: float
 ) -> None:
-    body = plan_copy(wish.kind, wish.name, wish.spec)
+    body = plan_copy(request.kind, request.name, request.spec)
     name = body["metadata"]["name"]
-    made.append((wish.kind, wish.namespace, name))
-    await access.create(path(wish.kind, wish.namespace), body)
-    say(f"{wish.id}: planning")
+    made.append((request.kind, request.namespace, name))
+    await access.create(path(request.kind, request.namespace), body)
+    say(f"{request.id}: planning")
     loop = asyncio.get_running_loop()
     until = loop.time() + wait_s
     while True:
-        found = await access.get(path(wish.kind, wish.namespace, name))
-        wish.outcome = found
+        found = await access.get(path(request.kind, request.namespace, name))
+        request.outcome = found
         if status_of(found).get("phase") in ENDED:
             break
         if loop.time() > until:
@@ -147,55 +147,58 @@ async def _plan_one(
         await asyncio.sleep(_POLL_S)
     reference = (spec_of(found).get("tableRef") or {}).get("name", "")
     try:
-        (table,) = await queries.tables(Access(access.api, wish.namespace), str(reference))
+        (table,) = await queries.tables(Access(access.api, request.namespace), str(reference))
     except TandemError:
         return  # then there is no plan, and the message says why
     locks = status_of(table).get("locks") or ()
-    itself = wish.id if wish.exists else ""
-    wish.conflicts = expected(wish.kind, status_of(found).get("plan") or {}, locks, itself)
+    itself = request.id if request.exists else ""
+    request.conflicts = expected(request.kind, status_of(found).get("plan") or {}, locks, itself)
 
 
-def _exit(wishes: Sequence[PlanRequest]) -> Exit:
-    operations = [wish for wish in wishes if wish.kind != TABLE_KIND]
-    phases = [status_of(wish.outcome).get("phase") for wish in operations if wish.outcome]
+def _exit(requests: Sequence[PlanRequest]) -> Exit:
+    operations = [request for request in requests if request.kind != TABLE_KIND]
+    phases = [status_of(request.outcome).get("phase") for request in operations if request.outcome]
     well = all(phase in (Phase.SUCCEEDED, Phase.SUPERSEDED) for phase in phases)
     return Exit.OK if well and len(phases) == len(operations) else Exit.FAILED
 
 
-def _document(wish: PlanRequest) -> Json:
+def _document(request: PlanRequest) -> Json:
     """The resource with the status of its copy, and its conflicts."""
     return {
         "apiVersion": API_VERSION,
-        "kind": wish.kind,
-        "metadata": {"name": wish.name, "namespace": wish.namespace},
-        "spec": dict(wish.spec),
-        "status": dict(status_of(wish.outcome)),
-        **({"conflicts": wish.conflicts} if wish.kind != TABLE_KIND else {}),
+        "kind": request.kind,
+        "metadata": {"name": request.name, "namespace": request.namespace},
+        "spec": dict(request.spec),
+        "status": dict(status_of(request.outcome)),
+        **({"conflicts": request.conflicts} if request.kind != TABLE_KIND else {}),
     }
 
 
-def blocks(wishes: Sequence[PlanRequest]) -> Group:
+def blocks(requests: Sequence[PlanRequest]) -> Group:
     """One block per request, as text."""
-    return output_.blocks((f"{wish.id}: {_headline(wish)}", _lines(wish)) for wish in wishes)
+    return output_.blocks(
+        (f"{request.id}: {_headline(request)}", _lines(request)) for request in requests
+    )
 
 
-def _headline(wish: PlanRequest) -> str:
-    status = status_of(wish.outcome)
-    if wish.kind == TABLE_KIND:
+def _headline(request: PlanRequest) -> str:
+    status = status_of(request.outcome)
+    if request.kind == TABLE_KIND:
         return "what automatic compaction does next"
     if status.get("phase") not in ENDED:
         if status.get("observedGeneration", -1) == -1:
             return "no operator has seen it within the timeout"
-        return f"not planned in time: {reason_of(wish.outcome)}, {condition_message(wish.outcome)}"
+        why = f"{reason_of(request.outcome)}, {condition_message(request.outcome)}"
+        return f"not planned in time: {why}"
     if status["phase"] == Phase.FAILED:
-        return f"would fail: {reason_of(wish.outcome)}"
-    message = condition_message(wish.outcome)
+        return f"would fail: {reason_of(request.outcome)}"
+    message = condition_message(request.outcome)
     return "Planned" if message == PLANNED_ONLY else message or str(status["phase"])
 
 
-def _lines(wish: PlanRequest) -> list[tuple[str, str]]:
-    status = status_of(wish.outcome)
-    if wish.kind == TABLE_KIND:
+def _lines(request: PlanRequest) -> list[tuple[str, str]]:
+    status = status_of(request.outcome)
+    if request.kind == TABLE_KIND:
         coming = status.get("nextCompaction") or {}
         return [
             ("next", str(coming.get("what") or "nothing")),
@@ -204,8 +207,8 @@ def _lines(wish: PlanRequest) -> list[tuple[str, str]]:
         ]
     if status.get("phase") == Phase.FAILED:
         return [
-            ("why", condition_message(wish.outcome)),
-            ("to do", plain(remedy(reason_of(wish.outcome)))),
+            ("why", condition_message(request.outcome)),
+            ("to do", plain(remedy(reason_of(request.outcome)))),
         ]
     found = status.get("plan")
     if not found:
@@ -219,14 +222,14 @@ def _lines(wish: PlanRequest) -> list[tuple[str, str]]:
     cost = found.get("costBytes")
     return [
         ("statement", spec_summary.clause_by_clause(str(found.get("statement") or ""))),
-        *spec_summary.lines_of(wish.kind, wish.spec),
+        *spec_summary.lines_of(request.kind, request.spec),
         ("reads", f"version {found.get('readVersion')}: {_files(found.get('inputs', 0))}, "
                   f"{human_bytes(found.get('inputBytes', 0))}"),
         ("segments", segments),
         ("instants", _some(found.get("instants") or ())),
         ("writes", output),
         ("cost", "" if cost is None else f"about {human_bytes(cost)} to read and write"),
-        ("meets", "\n".join(_meets(conflict) for conflict in wish.conflicts) or "nothing"),
+        ("meets", "\n".join(_meets(conflict) for conflict in request.conflicts) or "nothing"),
     ]  # fmt: skip
 
 

@@ -122,26 +122,26 @@ def _time_column(table: Target, snapshot: Snapshot, options: TimelineOptions) ->
     from tandem.operations.kinds.table.time_column import find_time_column
     from tandem.spec.table import Granularity
 
-    asked = None if options.granularity is None else _granularity(options.granularity)
+    granularity = None if options.granularity is None else _granularity(options.granularity)
     if options.time_column is not None:
         return find_time_column(
             options.time_column,
-            asked or Granularity.DAY,
+            granularity or Granularity.DAY,
             snapshot,
             resource=table.location,
             field="--time-column",
         )
     adopted = table.time_column(snapshot)
-    if asked is None:
+    if granularity is None:
         return adopted
     if adopted is None:
         raise InvalidSpec(
             "a granularity without a time column",
             resource="--granularity",
-            found=asked,
+            found=granularity,
             expected="--time-column, or a LakeTable with spec.time",
         )
-    return replace(adopted, granularity=asked)
+    return replace(adopted, granularity=granularity)
 
 
 def _granularity(text: str) -> Granularity:

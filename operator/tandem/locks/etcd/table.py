@@ -88,7 +88,7 @@ class TableLocks:
         for _ in range(3):
             lease = await self._leases.ensure(name)
             try:
-                answer: LockAnswer = await self._ask(
+                answer: LockAnswer = await self._submit(
                     QueuedRequest(
                         request.operation, request.owner, _future(), request, lease=lease, text=text
                     )
@@ -103,15 +103,15 @@ class TableLocks:
         lease = self._leases.get((self.name, operation, owner))
         if lease is None or lease.lost or lease.released:
             return Waiting(())
-        ask = QueuedRequest(operation, owner, _future(), more=resources, lease=lease)
+        queued = QueuedRequest(operation, owner, _future(), more=resources, lease=lease)
         try:
-            answer: LockAnswer = await self._ask(ask)
+            answer: LockAnswer = await self._submit(queued)
         except LeaseMissing:
             return Waiting(())
         return answer
 
     async def entries(self) -> tuple[LockEntry, ...]:
-        await self._ask(QueuedRequest("", "", _future()))
+        await self._submit(QueuedRequest("", "", _future()))
         return tuple(sorted(self.mirror.entries.values(), key=lambda entry: entry.order))
 
     async def enter_commit(self, operation: str, owner: str) -> CommitLease:
@@ -209,16 +209,16 @@ class TableLocks:
 
     # The queue
 
-    async def _ask(self, ask: QueuedRequest) -> Any:
+    async def _submit(self, queued: QueuedRequest) -> Any:
         self.used_at = time.monotonic()
-        self._queue.append(ask)
+        self._queue.append(queued)
         if not self._working:
             # The first request serves those that arrived with it; a task serves later ones.
             await self._work(batches=1)
-        return await ask.answer
+        return await queued.answer
 
-    def _put_in_queue(self, ask: QueuedRequest) -> None:
-        self._queue.append(ask)
+    def _put_in_queue(self, queued: QueuedRequest) -> None:
+        self._queue.append(queued)
         self._start()
 
     def _start(self) -> None:
@@ -297,18 +297,18 @@ class TableLocks:
         for lease in plan.left_leases():
             self._revoke(lease)
         self._queue.extendleft(reversed(plan.again))
-        for ask in plan.reads:
-            _answer(ask, None)
-        for ask, blockers in plan.waits.items():
-            if ask.request is not None and ask.lease is not None:
-                self._leases.use(ask.lease)
-            _answer(ask, rules.waiting(blockers))
-        for ask in plan.grants:
-            if ask.lease is not None:
-                self._leases.use(ask.lease)
-            record = written.get(ask.operation)
-            entry = record.entry if record is not None else plan.work[ask.operation]
-            _answer(ask, Granted(entry.token))
+        for queued in plan.reads:
+            _answer(queued, None)
+        for queued, blockers in plan.waits.items():
+            if queued.request is not None and queued.lease is not None:
+                self._leases.use(queued.lease)
+            _answer(queued, rules.waiting(blockers))
+        for queued in plan.grants:
+            if queued.lease is not None:
+                self._leases.use(queued.lease)
+            record = written.get(queued.operation)
+            entry = record.entry if record is not None else plan.work[queued.operation]
+            _answer(queued, Granted(entry.token))
         self._watchers.look()
 
     # A single entry
@@ -354,14 +354,14 @@ def _future() -> asyncio.Future[Any]:
     return asyncio.get_running_loop().create_future()
 
 
-def _answer(ask: QueuedRequest, answer: LockAnswer | None) -> None:
-    if not ask.answer.done():
-        ask.answer.set_result(answer)
+def _answer(queued: QueuedRequest, answer: LockAnswer | None) -> None:
+    if not queued.answer.done():
+        queued.answer.set_result(answer)
 
 
 def _fail(batch: list[QueuedRequest], error: BaseException) -> None:
     if not isinstance(error, Exception):
         error = LocksUnavailable("the lock store is closed")
-    for ask in batch:
-        if not ask.answer.done():
-            ask.answer.set_exception(error)
+    for queued in batch:
+        if not queued.answer.done():
+            queued.answer.set_exception(error)

@@ -110,12 +110,12 @@ def take(queue: deque[QueuedRequest], most: int) -> list[QueuedRequest]:
     operations: set[str] = set()
     size = 0
     while queue and len(batch) < most:
-        ask = queue[0]
-        size += _size(ask)
-        if batch and (ask.operation in operations or size > _MOST_BYTES):
+        queued = queue[0]
+        size += _size(queued)
+        if batch and (queued.operation in operations or size > _MOST_BYTES):
             break
-        if ask.operation:
-            operations.add(ask.operation)
+        if queued.operation:
+            operations.add(queued.operation)
         batch.append(queue.popleft())
     return batch
 
@@ -123,64 +123,64 @@ def take(queue: deque[QueuedRequest], most: int) -> list[QueuedRequest]:
 def decide_batch(batch: Sequence[QueuedRequest], mirror: Mirror) -> TransactionPlan:
     """Decide on the requests one after the other, each on the result of the previous ones. Raises:
     LocksUnavailable if an entry cannot be read."""
-    reads = [ask for ask in batch if ask.lease is None]
+    reads = [queued for queued in batch if queued.lease is None]
     plan = TransactionPlan(
         dict(mirror.entries), mirror.head, mirror.generation, bool(reads), reads=reads
     )
-    for place, ask in enumerate(batch):
-        if ask.lease is None:
+    for place, queued in enumerate(batch):
+        if queued.lease is None:
             continue
         if len(plan.records) + 1 + MOST_REVOKED > MOST_COMPARES:
-            plan.again.append(ask)
+            plan.again.append(queued)
         else:
-            _decide_one(plan, mirror, ask, ask.lease, place)
+            _decide_one(plan, mirror, queued, queued.lease, place)
     # Others wait here, but the watch has not reported their changes yet: read it, too.
     plan.reads_all |= bool(plan.puts) and mirror.watched and not mirror.current
     return plan
 
 
 def _decide_one(
-    plan: TransactionPlan, mirror: Mirror, ask: QueuedRequest, lease: Lease, place: int
+    plan: TransactionPlan, mirror: Mirror, queued: QueuedRequest, lease: Lease, place: int
 ) -> None:
-    mine = plan.work.get(ask.operation)
-    plan.records[ask.operation] = record = mirror.record(ask.operation)
-    if ask.request is None:
-        extended = rules.extend(mine, ask.owner, ask.more, plan.work.values(), MOST_REVOKED)
+    mine = plan.work.get(queued.operation)
+    plan.records[queued.operation] = record = mirror.record(queued.operation)
+    if queued.request is None:
+        extended = rules.extend(mine, queued.owner, queued.more, plan.work.values(), MOST_REVOKED)
         if extended is None:
-            plan.waits[ask] = ()
+            plan.waits[queued] = ()
             return
         outcome = extended
     elif mine is not None and mine.revoked_by:
         # A new place in the queue needs a new key, and no transaction may put a key it deletes.
-        plan.deletes.add(ask.operation)
-        del plan.work[ask.operation]
-        plan.again.append(ask)
+        plan.deletes.add(queued.operation)
+        del plan.work[queued.operation]
+        plan.again.append(queued)
         return
     else:
-        outcome = rules.acquire(ask.request, mine, plan.work.values(), MOST_REVOKED)
+        outcome = rules.acquire(queued.request, mine, plan.work.values(), MOST_REVOKED)
     entry = outcome.entry
     if entry is None and record is not None and record.lease != lease.id:
-        entry = plan.work[ask.operation]
+        entry = plan.work[queued.operation]
     if entry is not None:
         if entry.order == rules.LAST:
             entry = replace(entry, order=rules.LAST + place)
-        plan.work[ask.operation] = entry
-        plan.puts[ask.operation] = lease.id
-        plan.texts[ask.operation] = ask.text
+        plan.work[queued.operation] = entry
+        plan.puts[queued.operation] = lease.id
+        plan.texts[queued.operation] = queued.text
     for revoked in outcome.revoke:
-        plan.work[revoked] = replace(plan.work[revoked], revoked_by=ask.operation)
+        plan.work[revoked] = replace(plan.work[revoked], revoked_by=queued.operation)
         plan.records.setdefault(revoked, mirror.record(revoked))
         plan.puts.setdefault(revoked, KEEP_LEASE)
     if outcome.granted:
-        plan.grants.append(ask)
+        plan.grants.append(queued)
         return
-    plan.waits[ask] = outcome.blockers
+    plan.waits[queued] = outcome.blockers
     # The existence of this entry proves that we have to wait, whatever else has changed.
     blocker = outcome.blockers[0][0].request.operation
     if blocker not in plan.puts:
         plan.records[blocker] = mirror.record(blocker)
 
 
-def _size(ask: QueuedRequest) -> int:
+def _size(queued: QueuedRequest) -> int:
     """The approximate number of bytes written; for an extension, without the existing resources."""
-    return len(ask.text or b"")
+    return len(queued.text or b"")

@@ -113,11 +113,11 @@ class _Setup:
         )
 
     async def _all(self) -> None:
-        asks = await self._authenticate()
-        await self._root(asks=asks)
+        authenticated = await self._authenticate()
+        await self._root(authenticated=authenticated)
         await self._role()
-        await self._user(asks=asks)
-        if not asks:
+        await self._user(authenticated=authenticated)
+        if not authenticated:
             await self._call("AuthEnable", rpc.AuthEnableRequest())
             self._done.append("authentication is enabled now")
 
@@ -137,12 +137,12 @@ class _Setup:
             ) from refused
         return True
 
-    async def _root(self, *, asks: bool) -> None:
+    async def _root(self, *, authenticated: bool) -> None:
         roles = await self._roles(ROOT)
         if roles is None:
             await self._add(ROOT, self._access.password)
             roles = []
-        elif not asks:
+        elif not authenticated:
             # Without authentication, nothing could check whether it is the right one.
             await self._change(ROOT, self._access.password)
         if ROOT not in roles:
@@ -171,13 +171,13 @@ class _Setup:
                 text = key.decode(errors="replace")
                 self._done.append(f"role {name} no longer has access to {text!r}…")
 
-    async def _user(self, *, asks: bool) -> None:
+    async def _user(self, *, authenticated: bool) -> None:
         name, password = self._owner.user, self._owner.password
         roles = await self._roles(name)
         if roles is None:
             await self._add(name, password)
             roles = []
-        elif not asks or not await self._knows(name, password):
+        elif not authenticated or not await self._knows(name, password):
             await self._change(name, password)
         if name not in roles:
             request = rpc.AuthUserGrantRoleRequest(user=name, role=name)

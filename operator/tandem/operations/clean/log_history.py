@@ -54,7 +54,7 @@ class HistoryQuery:
 
 
 def read_removals(log: DeltaLog, latest: Snapshot, query: HistoryQuery) -> RemovalHistory:
-    """The removals and our commits, as far back as `asked` requires.
+    """The removals and our commits, as far back as `query` requires.
 
     Raises: LogGap if a clean-up of the log runs meanwhile, CorruptLog, StorageError.
     """

@@ -290,10 +290,10 @@ def _resource(document: Document) -> AnyResource:
             expected=f"one of {', '.join(KINDS)}",
             remedy=f"Did you mean {guess}?" if guess else "Correct the kind",
         )
-    # What the API server adds; a file may hold it too, and it says nothing about the wish.
-    wish = {key: value for key, value in data.items() if key != "status"}
+    # What the API server adds; a file may hold it too, and it is no part of the manifest.
+    manifest = {key: value for key, value in data.items() if key != "status"}
     try:
-        return model.model_validate(wish)
+        return model.model_validate(manifest)
     except ValidationError as error:
         problems = problems_of(error, model=model, resource=resource, lines=document.lines)
         InvalidSpecs.raise_if(problems)
