@@ -110,6 +110,11 @@ def test_status_shows_the_log_of_a_table() -> None:
     text = shown(render.status({"operator": None, **broken}, now_ms=NOW))
     assert "cannot be read" in text
     assert "BaseHistoryGap: gone" in text
+    # And of one whose base table refuses merges.
+    refusing = overview([table(log={**log, "problem": "CHECK"})], [], now_ms=NOW)
+    text = shown(render.status({"operator": None, **refusing}, now_ms=NOW))
+    assert "3 blocks, 2.0 KiB" in text
+    assert "cannot be merged: CHECK" in text
 
 
 def test_the_operators_health_in_a_line() -> None:

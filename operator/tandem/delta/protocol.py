@@ -53,6 +53,9 @@ OF_LOG = frozenset({OperationKind.LOG_COMPACTION, OperationKind.LOG_APPEND})
 _ALL = _WRITES | _READ | OF_LOG
 _NOTHING: frozenset[OperationKind] = frozenset()
 
+_CONSTRAINT = "delta.constraints."
+"""The prefix of the properties that are CHECK constraints, by name."""
+
 InUse = Callable[[Metadata, StructType], bool]
 
 
@@ -121,7 +124,7 @@ _TABLE = (
             "rows of an append-only table may be rearranged, never changed or removed"),
     Feature("invariants", _field_key("delta.invariants"), _NEW_VALUES,
             "column invariants are SQL that we do not check on new values"),
-    Feature("checkConstraints", _property_set("delta.constraints."), _NEW_VALUES,
+    Feature("checkConstraints", _property_set(_CONSTRAINT), _NEW_VALUES,
             "CHECK constraints are SQL that we do not check on new values"),
     Feature("changeDataFeed", _property("delta.enableChangeDataFeed"), _STATEMENTS,
             "we do not write change data files; appends and rewrites need none"),
@@ -298,7 +301,16 @@ def refusals(
         if feature is None:
             yield name, _UNKNOWN
         elif kind in feature.refused and feature.in_use(metadata, schema):
-            yield name, feature.why
+            yield name, feature.why + (_constraints(metadata) if name == "checkConstraints" else "")
+
+
+def _constraints(metadata: Metadata) -> str:
+    found = (
+        f"{key.removeprefix(_CONSTRAINT)}: {sql}"
+        for key, sql in sorted(metadata.configuration.items())
+        if key.startswith(_CONSTRAINT)
+    )
+    return f" ({'; '.join(found)})"
 
 
 def _strange_types(schema: StructType) -> Iterator[tuple[str, str]]:

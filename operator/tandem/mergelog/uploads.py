@@ -26,6 +26,7 @@ from tandem.mergelog.state.log_table import (
     MergeLog,
     block_format,
     require_columns,
+    require_mergeable,
     settings_of,
 )
 from tandem.mergelog.state.model import Block, upload_folder
@@ -84,6 +85,7 @@ class Upload:
         settings = settings_of(snapshot)
         base = log.base.snapshot()
         require_columns(base, settings)
+        require_mergeable(base)
         header = replace(base, files=base.files.slice(0, 0), txns={}, domains={}, info=None)
         return cls(header, settings, secrets.token_hex(8), digest(base, snapshot))
 

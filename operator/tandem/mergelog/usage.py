@@ -10,10 +10,17 @@ from collections.abc import Iterable
 
 from tandem.delta.log.names import commit_path
 from tandem.delta.log.snapshot import Snapshot
-from tandem.errors import BaseHistoryGap, BaseReplaced, LogGap, ObjectNotFound, TableNotFound
+from tandem.errors import (
+    BaseHistoryGap,
+    BaseReplaced,
+    LogGap,
+    ObjectNotFound,
+    TableNotFound,
+    UnsupportedFeature,
+)
 from tandem.mergelog.state.base_history import BaseHistory, require_same_table
 from tandem.mergelog.state.instants import LogFacts, LogVersion, count_instants, log_version
-from tandem.mergelog.state.log_table import MergeLog, state_of
+from tandem.mergelog.state.log_table import MergeLog, require_mergeable, state_of
 from tandem.mergelog.state.model import LogState
 
 KEPT = 1_000
@@ -102,6 +109,7 @@ class LogReader:
             recorded=recorded,
             moved_ms=self._time(recorded + 1, base=True) if base.version > recorded else None,
             oldest_ms=self._oldest(state),
+            unmergeable=_unmergeable(base),
         )
         return self._facts
 
@@ -141,6 +149,14 @@ class LogReader:
             self._times = {k: v for k, v in self._times.items() if k[0] is not base}
             self._times[key] = commit.timestamp_ms if commit is not None else None
         return self._times[key]
+
+
+def _unmergeable(base: Snapshot) -> str:
+    try:
+        require_mergeable(base)
+    except UnsupportedFeature as error:
+        return str(error)
+    return ""
 
 
 def _appended(versions: Iterable[LogVersion], first: int) -> LogVersion | None:

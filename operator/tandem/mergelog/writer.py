@@ -24,7 +24,14 @@ from tandem.delta.log.commit import commit_info
 from tandem.delta.log.maintenance import maintain
 from tandem.delta.log.names import commit_path
 from tandem.delta.properties import checkpoint_interval
-from tandem.errors import CommitConflict, DataFileMissing, DuplicateKeys, InvalidSpec, TandemError
+from tandem.errors import (
+    CommitConflict,
+    DataFileMissing,
+    DuplicateKeys,
+    InvalidSpec,
+    TandemError,
+    UnsupportedFeature,
+)
 from tandem.mergelog.create import put_after
 from tandem.mergelog.rows.blocks import arrange, tagged, write_blocks
 from tandem.mergelog.state.base_history import BaseHistory, base_of, require_same_table
@@ -33,6 +40,7 @@ from tandem.mergelog.state.log_table import (
     MergeLog,
     block_format,
     require_columns,
+    require_mergeable,
     settings_of,
 )
 from tandem.mergelog.state.model import ROLLBACK, WRITER, block_of, upload_folder
@@ -51,6 +59,8 @@ Without the pause, the 99th percentile of 16 saturated writers is twice as long.
 LATE_MS = 3_600_000
 """A commit that took so long is checked: the process may have been paused. Cleaning leaves each
 commit of a log for a day at least (`tandem.operations.clean.block_log`)."""
+
+_REFUSALS = (InvalidSpec, DuplicateKeys, CommitConflict, UnsupportedFeature)
 
 SEARCHED = 1_000
 """In so many of the newest commits a repeated batch is searched: a log may have a million."""
@@ -132,7 +142,8 @@ class LogWriter:
             batch: number of the batch, greater than that of the writer's last one. A batch that
                 is in the log already is not appended again. From 0 to `LAST_BATCH`.
         Raises: InvalidSpec: for wrong rows before anything is written, and if the keys or the
-            ordering column have changed in the base table; ValueError for the number of the batch;
+            ordering column have changed in the base table; UnsupportedFeature, if the base table
+            refuses merges since; ValueError for the number of the batch;
             TypeError for rows that are no Arrow table;
             BaseReplaced, BaseHistoryGap, CorruptLog, OutcomeUnknown, StorageError. After an error,
             append the same batch again.
@@ -185,15 +196,16 @@ class LogWriter:
         lost, started = False, 0.0
         while True:
             began_ms, began = self._now_ms(), self._monotonic()
-            refused: InvalidSpec | DuplicateKeys | CommitConflict | None = None
+            refused: TandemError | None = None
             if not lost:  # else it has looked, and the lost put has read the newest version
                 base = self._pool.submit(self._log.base.update, self._base)
                 newest = self._pool.submit(self._log.update, self._snapshot)
                 if not adds:
                     layout = self._layout
                     try:
+                        require_mergeable(self._base)
                         adds = upload()
-                    except (InvalidSpec, DuplicateKeys, CommitConflict) as error:
+                    except _REFUSALS as error:
                         refused = error
                 self._base, self._snapshot = base.result(), newest.result()
             if self._base.version < base_of(self._snapshot):
@@ -221,7 +233,9 @@ class LogWriter:
 
     @property
     def _layout(self) -> tuple[object, ...]:
-        return layout_of(self._base, self._snapshot)
+        """What an upload, or its refusal, depends on."""
+        base = self._base
+        return (base.protocol, base.metadata, *layout_of(base, self._snapshot))
 
     def _arrange(
         self, rows: pa.Table | pa.RecordBatch | None, deletes: pa.Table | pa.RecordBatch | None

@@ -62,6 +62,7 @@ class LogFacts:
         recorded: the base version that it has recorded itself.
         moved_ms: when the base table moved on from there, Unix milliseconds; None if it has not.
         oldest_ms: when the oldest unmerged instant was committed; None if nothing is unmerged.
+        unmergeable: why the base table refuses merges, "" if it takes them.
     """
 
     log_id: str
@@ -71,6 +72,7 @@ class LogFacts:
     recorded: int
     moved_ms: int | None = None
     oldest_ms: int | None = None
+    unmergeable: str = ""
 
 
 def log_version(commit: Commit) -> LogVersion:

@@ -337,6 +337,27 @@ def check_base(base: Snapshot) -> None:
         )
 
 
+def require_mergeable(base: Snapshot) -> None:
+    """Check that a merge could take the records of the log: other engines may have set a CHECK
+    constraint, `delta.appendOnly` and the like since it was made.
+
+    Raises: UnsupportedFeature.
+    """
+    try:
+        check_base(base)
+    except UnsupportedFeature as error:
+        raise UnsupportedFeature(
+            f"no merge can take records of the log, so none are appended: {error.message}",
+            resource=error.resource,
+            field=error.field,
+            found=error.found,
+            expected=error.expected,
+            remedy="Undo this in the base table (`spec.enableDeletionVectors`, ALTER TABLE … DROP "
+            "CONSTRAINT or UNSET TBLPROPERTIES), then merge the log. Until then it keeps its "
+            "records",
+        ) from error
+
+
 def check_settings(base: Snapshot, settings: LogSettings) -> LogSettings:
     """The settings in the spelling of the base table. Raises: InvalidSpec."""
     if not settings.keys:

@@ -35,6 +35,7 @@ from tandem.mergelog.state.log_table import (
     block_format,
     log_partitions,
     require_columns,
+    require_mergeable,
     settings_of,
 )
 from tandem.mergelog.state.model import MERGED, LogState, in_order
@@ -101,6 +102,7 @@ class LogMergeKind:
         settings = settings_of(found.snapshot)
         require_same_table(base, found.state)
         require_columns(base, settings)
+        require_mergeable(base)
         live = in_order(found.state.live.values())
         records = self._winners(log, found.snapshot, found.state, base).overlay.records
         mask = may_hold(base, settings, records, base.files)

@@ -22,6 +22,7 @@ from tandem.mergelog.state.log_table import (
     block_format,
     check_format,
     require_columns,
+    require_mergeable,
     settings_of,
 )
 from tandem.mergelog.state.model import Block, LogState, tags_of
@@ -204,11 +205,13 @@ def _input_of(resource: TableUpdate | TableIngest) -> _Input:
 def _settings(work: Work, base: Snapshot) -> LogSettings:
     """The settings of the log, which the base table still fits.
 
-    Raises: InvalidSpec; UnsupportedFeature if a later version has changed the log meanwhile.
+    Raises: InvalidSpec; UnsupportedFeature if a later version has changed the log meanwhile, or if
+        the base table refuses merges.
     """
     check_format(work.snapshot)
     settings = settings_of(work.snapshot)
     require_columns(base, settings)
+    require_mergeable(base)
     return settings
 
 

@@ -37,6 +37,7 @@ def log_status(log: LogFacts, policy: MergeOnRead | None, table: TableStatus) ->
         bytes=log.state.size,
         oldest_unmerged=rfc3339(log.oldest_ms) if log.oldest_ms is not None else None,
         dead_percent=_dead_percent(table),
+        problem=log.unmergeable or None,
     )
 
 

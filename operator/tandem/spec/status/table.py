@@ -89,7 +89,7 @@ class LogStatus(StatusModel):
     next: NextLogAction | None = None
     """What automatic log compaction and merge do next; absent if both are off."""
     problem: str | None = None
-    """Why the log cannot be read; absent if it can."""
+    """Why the log cannot be read, or not be merged; absent if it can."""
 
 
 class TableLock(StatusModel):

@@ -200,7 +200,7 @@ def _next_action(action: JsonMapping) -> list[tuple[Text, Text]]:
 
 
 def _log(log: JsonMapping, now_ms: int) -> tuple[Text, Text]:
-    if log.get("problem"):
+    if log.get("problem") and log.get("blocks") is None:
         return Text("cannot be read", style="red"), Text(str(log["problem"]))
     blocks = f"{log.get('blocks')} blocks, {human_bytes(log.get('bytes') or 0)}"
     oldest = log.get("oldestUnmerged")
@@ -213,7 +213,10 @@ def _log(log: JsonMapping, now_ms: int) -> tuple[Text, Text]:
         f"merged up to {log['mergedInstant']}" if log.get("mergedInstant") is not None else "",
         f"{log['deadPercent']} % of the table's rows dead" if log.get("deadPercent") else "",
     ]
-    return Text(blocks), Text(", ".join(part for part in parts if part))
+    text = Text(", ".join(part for part in parts if part))
+    if log.get("problem"):
+        text.append("\ncannot be merged: ", style="red").append(str(log["problem"]))
+    return Text(blocks), text
 
 
 def _ended(operation: JsonMapping, now_ms: int) -> Text:
