@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 from typer.testing import CliRunner, Result
 
 from support.jobs.quick_jobs import QuickJobs
@@ -129,6 +129,60 @@ def test_a_table_without_deletion_vectors_is_refused_unless_they_are_enabled(
     assert refused.exit_code == 1
     assert "merge-on-read needs deletion vectors" in refused.stdout
     assert run(table, BY_ID + ", enableDeletionVectors: true").exit_code == 0
+    assert mergelog.open_log(str(table)).exists()
+
+
+REFUSED = {
+    "no such key": ", mergeOnRead: {keys: [nope]}",
+    "float as key": ", mergeOnRead: {keys: [share]}",
+    "nested ordering column": ", mergeOnRead: {keys: [id], orderingColumn: parts}",
+}
+
+
+@pytest.mark.parametrize("command", ["plan", "run"])
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_log_that_cannot_be_is_refused_before_deletion_vectors_are_enabled(
+    tmp_path: Path, case: str, command: str
+) -> None:
+    table = tmp_path / "orders"
+    write_deltalake(str(table), pa.table({"id": [1], "share": [0.5], "parts": [[1]]}))
+    spec = REFUSED[case] + ", enableDeletionVectors: true"
+    refused = run(table, spec, command=command)
+    assert refused.exit_code == 1
+    assert "spec.mergeOnRead" in refused.stdout
+    assert DeltaTable(str(table)).version() == 0
+
+
+def test_a_base_table_that_refuses_merges_is_not_changed_for_its_log(tmp_path: Path) -> None:
+    table = tmp_path / "orders"
+    feed = {"delta.enableChangeDataFeed": "true"}
+    write_deltalake(str(table), pa.table({"id": [1], "at": [1]}), configuration=feed)
+    for command in ("plan", "run"):
+        refused = run(table, BY_ID + ", enableDeletionVectors: true", command=command)
+        assert refused.exit_code == 1
+        assert "changeDataFeed" in refused.stdout
+    assert DeltaTable(str(table)).version() == 0
+
+
+CREATE = ", create: {columns: [{name: id, type: long}, {name: share, type: double}]}"
+VECTORS = ", enableDeletionVectors: true"
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [(VECTORS + case, "spec.mergeOnRead") for case in list(REFUSED.values())[:2]]
+    + [(", mergeOnRead: {keys: [id]}", "merge-on-read needs deletion vectors")],
+)
+@pytest.mark.parametrize("command", ["plan", "run"])
+def test_a_table_is_not_created_if_its_log_cannot_be(
+    tmp_path: Path, spec: str, message: str, command: str
+) -> None:
+    table = tmp_path / "orders"
+    refused = run(table, CREATE + spec, command=command)
+    assert refused.exit_code == 1
+    assert message in refused.stdout
+    assert not list(table.glob("**/*.json"))
+    assert run(table, CREATE + VECTORS + ", mergeOnRead: {keys: [id]}").exit_code == 0
     assert mergelog.open_log(str(table)).exists()
 
 

@@ -18,18 +18,21 @@ from tandem.delta import protocol
 from tandem.delta.actions import Action, Metadata
 from tandem.delta.log.commit import commit_info
 from tandem.delta.log.delta_log import DeltaLog
+from tandem.delta.log.files import SCHEMA
 from tandem.delta.log.snapshot import Snapshot
 from tandem.delta.schema import parse, to_delta_json
 from tandem.errors import (
     AccessDenied,
     AlreadyExists,
+    InvalidSpec,
     ObjectNotFound,
     OutcomeUnknown,
     Reason,
     TableNotFound,
+    UnsupportedFeature,
 )
 from tandem.mergelog.create import ensure_log
-from tandem.mergelog.state.log_table import LogSettings, MergeLog, check_base, check_settings
+from tandem.mergelog.state.log_table import LogSettings, MergeLog, new_log
 from tandem.operations.kinds.table.time_column import time_column
 from tandem.operations.model import Table
 from tandem.operations.ports import Clock, Nonces
@@ -77,7 +80,8 @@ def open_table(
 def adopt(table: Table, clock: Clock, nonces: Nonces, *, probe: bool = True) -> AdoptedTable:
     """Ensure that there is a table that we can use.
 
-    Raises: TableNotFound without `create`, StoreUnsuitable, UnsupportedFeature, AccessDenied.
+    Raises: TableNotFound without `create`, StoreUnsuitable, UnsupportedFeature, AccessDenied;
+        InvalidSpec for a log that cannot be made. What is refused is not written in part.
     """
     resource = table.spec
     assert resource is not None
@@ -133,7 +137,7 @@ def _is_readable(log: MergeLog) -> bool:
 def preview(table: Table) -> AdoptedTable:
     """What `adopt` would find. Changes nothing; without a table, there is no snapshot.
 
-    Raises: TableNotFound without `create`, UnsupportedFeature.
+    Raises: TableNotFound without `create`, UnsupportedFeature, InvalidSpec.
     """
     resource = table.spec
     assert resource is not None
@@ -141,6 +145,7 @@ def preview(table: Table) -> AdoptedTable:
     if snapshot is None:
         if resource.spec.create is None:
             raise _no_table(table)
+        _first_version(table, resource.spec.create, 0, "")
         return AdoptedTable(None, Reason.CREATED, "would create the table")
     _check(table, snapshot)
     enabled = protocol.writes_deletion_vectors(snapshot.protocol, snapshot.metadata)
@@ -148,9 +153,6 @@ def preview(table: Table) -> AdoptedTable:
     changes = ["would enable deletion vectors"] if upgrade else []
     wanted = resource.spec.merge_on_read
     if wanted is not None and not MergeLog(table.log).exists():
-        check_settings(snapshot, LogSettings(wanted.keys, wanted.ordering_column or ""))
-        if not upgrade:
-            check_base(snapshot)
         changes.append("would create the log of upserts and deletes")
     return AdoptedTable(snapshot, Reason.ADOPTED, ", ".join(changes))
 
@@ -178,6 +180,24 @@ def _check(table: Table, snapshot: Snapshot) -> None:
         protocol.OperationKind.COMPACTION,
         resource=table.display,
     )
+    _check_log(table, snapshot)
+
+
+def _check_log(table: Table, snapshot: Snapshot) -> None:
+    """Refuse a log that cannot be made. Raises: InvalidSpec, UnsupportedFeature."""
+    assert table.spec is not None
+    wanted = table.spec.spec.merge_on_read
+    if wanted is None:
+        return
+    if table.spec.spec.enable_deletion_vectors:
+        new, metadata = protocol.enable_deletion_vectors(snapshot.protocol, snapshot.metadata)
+        snapshot = replace(snapshot, protocol=new, metadata=metadata)
+    try:
+        new_log(snapshot, LogSettings(wanted.keys, wanted.ordering_column or ""))
+    except (InvalidSpec, UnsupportedFeature):
+        if not MergeLog(table.log).exists():
+            raise
+        # It has been made already, and `ensure_log` or its status says what it lacks now.
 
 
 def _existing(table: Table) -> Snapshot | None:
@@ -187,8 +207,8 @@ def _existing(table: Table) -> Snapshot | None:
         return None
 
 
-def _create(table: Table, create: Create, clock: Clock, nonces: Nonces) -> bool:
-    """Put version 0; False if another writer did so meanwhile."""
+def _first_version(table: Table, create: Create, now_ms: int, nonce: str) -> Snapshot:
+    """Version 0 of the table that `create` describes. Raises: UnsupportedFeature, InvalidSpec."""
     assert table.spec is not None
     fields = [
         {
@@ -206,28 +226,38 @@ def _create(table: Table, create: Create, clock: Clock, nonces: Nonces) -> bool:
         configuration["delta.enableDeletionVectors"] = "true"
     # In the schema's spelling: names are case-insensitive.
     partition_by = tuple(schema[name].name for name in create.partition_by)
-    now = clock.now_ms()
-    nonce = nonces.nonce()
     metadata = Metadata(
         id=str(UUID(bytes=hashlib.sha256(nonce.encode()).digest()[:16], version=4)),
         schema_string=to_delta_json(schema),
         partition_columns=partition_by,
         configuration=configuration,
-        created_ms=now,
+        created_ms=now_ms,
     )
     if deletion_vectors:
         protocol.check_vectors(metadata, resource=table.spec.id)
     new = protocol.for_new_table(schema, deletion_vectors=deletion_vectors)
     protocol.check(new, metadata, protocol.OperationKind.INGEST, resource=table.spec.id)
+    files = SCHEMA.empty_table()
+    first = Snapshot(table.location, 0, now_ms, metadata, new, {}, {}, files)
+    _check_log(table, first)
+    return first
+
+
+def _create(table: Table, create: Create, clock: Clock, nonces: Nonces) -> bool:
+    """Put version 0; False if another writer did so meanwhile."""
+    assert table.spec is not None
+    now = clock.now_ms()
+    nonce = nonces.nonce()
+    first = _first_version(table, create, now, nonce)
     info = commit_info(
         "CREATE TABLE",
-        {"mode": "ErrorIfExists", "partitionBy": _json(list(partition_by))},
+        {"mode": "ErrorIfExists", "partitionBy": _json(list(first.partition_columns))},
         now_ms=now,
         previous=None,
         blind_append=True,
         tandem={"resource": f"{table.spec.namespace}/{table.spec.id}"},
     )
-    return _put(table, 0, [info, new, metadata], nonce)
+    return _put(table, 0, [info, first.protocol, first.metadata], nonce)
 
 
 def _enable_deletion_vectors(
