@@ -5,6 +5,7 @@ No I/O.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
@@ -59,6 +60,14 @@ def unstorable(values: Any) -> Unstorable | None:
         return None
     row = pc.index(wrong, pa.scalar(True)).as_py()
     return None if row < 0 else Unstorable(row, _shown(values.slice(row, 1)), expected)
+
+
+def given_back(values: Any) -> Any:
+    """The values of an Arrow array as a partition column gives them back: all NaNs have one text,
+    so they lose their payload."""
+    if not pa.types.is_floating(values.type):
+        return values
+    return pc.if_else(pc.is_nan(values), pa.scalar(math.nan, values.type), values)
 
 
 def _is_text(value: bytes | None) -> bool:

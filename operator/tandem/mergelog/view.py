@@ -18,6 +18,7 @@ from tandem.delta.actions import AddFile, Metadata
 from tandem.delta.datafiles.reader import DataFileReader, arrow_schema
 from tandem.delta.log.files import to_adds
 from tandem.delta.log.snapshot import Snapshot
+from tandem.delta.partitions import given_back
 from tandem.delta.scan import RowFilter, check_rows, named_columns, table_format
 from tandem.distinct import BoolArray, IntArray
 from tandem.mergelog.rows.blocks import rows_at
@@ -283,4 +284,12 @@ class MergedView:
             mine = np.sort(rows[numbers == number])
             if len(mine):
                 for batch, _ in rows_at(self.log.store, block, table, wanted, mine):
-                    yield batch
+                    yield self._as_merged(batch)
+
+    def _as_merged(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Rows of the log as the base table gives them back after a merge."""
+        for name in self.base.partition_columns:
+            at = rows.schema.get_field_index(name)
+            if at >= 0:
+                rows = rows.set_column(at, rows.schema.field(at), given_back(rows.column(at)))
+        return rows
