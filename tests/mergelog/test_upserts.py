@@ -118,6 +118,26 @@ def test_deletes_of_one_key_in_one_source_are_one(orders: Orders) -> None:
     assert orders.view() == expected
 
 
+def assert_names_the_row(status: OperationStatus, field: str, row: str) -> None:
+    """That a key of this row is NULL, and nothing of expressions."""
+    assert (status.phase, status.conditions[0].reason) == (Phase.FAILED, "StatementFailed")
+    found = message(status)
+    assert f"{field}.id: a key is NULL (found: NULL in the row {row}; expected: a value" in found
+    assert "Leave rows without a key out of the source, or give them one" in found
+    assert "expression" not in found
+
+
+def test_a_row_without_a_key_deletes_nothing_and_is_named(orders: Orders) -> None:
+    before, deletes = orders.view(), keys(orders, range(4, 7), 9)
+    deletes = deletes.set_column(0, "id", pa.array([4, None, 6], pa.int64()))
+    row = "at = 9" if orders.ordered else "without other columns"
+    assert_names_the_row(delete(orders, deletes), "spec.deleteKeys.source", row)
+    status = orders.run({"source": orders.source(rows(range(1), "x" * 99, 1).set_column(
+        0, "id", pa.nulls(1, pa.int64())))}, name="ingest")  # fmt: skip
+    assert_names_the_row(status, "spec.source", f"at = 1, value = {'x' * 80}")
+    assert orders.view() == before
+
+
 @pytest.mark.parametrize(
     ("column", "values"), [("id", [1, None]), ("at", [1, None])], ids=["key", "ordering column"]
 )
@@ -129,9 +149,7 @@ def test_null_is_refused_in_a_key_and_least_in_the_ordering_column(
     upserts = upserts.set_column(number, column, pa.array(values, pa.int64()))
     status = upsert(orders, upserts)
     if column == "id":
-        assert status.conditions[0].reason == "StatementFailed"
-        assert "must not be null" in message(status)
-        assert "id" in message(status)
+        assert_names_the_row(status, "spec.upsert.source", "at = 1, value = null")
         return
     assert status.phase is Phase.SUCCEEDED, status
     assert mergelog.MergedView.open(orders.log).scan(["id"]).read_all().num_rows == 12

@@ -196,7 +196,11 @@ def test_a_mapped_and_partitioned_table(
         array = pa.array(values, mapped.schema.field(at).type)
         status = upsert(table, mapped.slice(0, 1).set_column(at, name, array), jobs)
         assert reason(status) == "StatementFailed", name
-        assert name in status.conditions[0].message
+        message = status.conditions[0].message
+        assert name in message
+        assert ("k 1: a key is NULL (found: NULL in the row p = a/b, s = " in message) is (
+            name == "k 1"
+        )
 
 
 WRONG: dict[str, tuple[str, dict[str, Any], str, str]] = {

@@ -1,7 +1,7 @@
 """Rows of a source, sorted by key, as files of blocks. It must not import Spark.
 
-A block has one row a key. Columns and NULLs are checked as those of any new data file; a key is
-not NULL, since `UpsertJob.blocks` says so.
+A block has one row a key, and no key is NULL. Columns and other NULLs are checked as those of any
+new data file.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tandem.delta.datafiles.conform import nulls
 from tandem.delta.datafiles.writer import WrittenFile
@@ -17,6 +18,7 @@ from tandem.delta.partitions import unstorable
 from tandem.errors import DuplicateKeys, StatementFailed
 from tandem.jobs.formats import UpsertJob
 from tandem.jobs.results import JobResult, OutputFile
+from tandem.mergelog.rows.duplicates import row_text
 from tandem.mergelog.rows.unique import Repeated, UniqueRows
 from tandem.mergelog.state.log_table import DELETED, INSTANT, LogSettings
 from tandem.spark.runtime.control import Control, job_table_format, output_file
@@ -25,9 +27,10 @@ from tandem.storage import Store
 
 
 class BlockWork(RowsWork):
-    """A write of blocks. `table` is `UpsertJob.blocks`; `keys`, `ordering_column`, `deletes`
-    and `partitions` are the job's."""
+    """A write of blocks. `table` is `UpsertJob.blocks`; `field`, `keys`, `ordering_column`,
+    `deletes` and `partitions` are the job's."""
 
+    field: str
     keys: tuple[str, ...]
     ordering_column: str = ""
     deletes: bool = False
@@ -46,6 +49,7 @@ def block_work(control: Control, job: UpsertJob, answer_path: str = "") -> Block
         target_file_size=job.max_block_bytes,
         answer_path=answer_path,
         new_columns=columns_of(job),
+        field=job.field,
         keys=job.keys,
         ordering_column=job.ordering_column,
         deletes=job.deletes,
@@ -82,8 +86,8 @@ class BlockFiles(RowFiles):
     def write_blocks(self, batches: Iterable[pa.RecordBatch]) -> BlocksWritten:
         """Write all batches, and close the files; an error leaves no incomplete file.
 
-        Raises: StatementFailed for a NULL, a text that is not UTF-8, or a value that a partition
-            column cannot hold.
+        Raises: StatementFailed for a key that is NULL, and a row with it; for another NULL, a text
+            that is not UTF-8, or a value that a partition column cannot hold.
         """
         # A delete has its key and the value of the ordering column: two that are equal are one.
         unique = UniqueRows(self._blocks.settings, alike=self._blocks.deletes)
@@ -93,12 +97,28 @@ class BlockFiles(RowFiles):
             nonlocal rows
             for batch in batches:
                 rows += batch.num_rows
+                self._check_keys(batch)
                 self._check_partitions(batch)
                 yield from self._records(unique.take(pa.Table.from_batches([batch])))
             yield from self._records(unique.finish())
 
         written = self.write_all(parts())
         return BlocksWritten(written.files, rows, unique.repeated)
+
+    def _check_keys(self, rows: pa.RecordBatch) -> None:
+        for name in self._blocks.keys:
+            keys = rows.column(name)
+            if keys.null_count:
+                row = rows.slice(pc.index(keys.is_null(), True).as_py(), 1).drop_columns([name])
+                raise StatementFailed(
+                    "a key is NULL",
+                    resource=self._blocks.field,
+                    field=name,
+                    found=f"NULL in the row {row_text(row) or 'without other columns'}",
+                    expected="a value in every row",
+                    remedy="Leave rows without a key out of the source, or give them one: a log "
+                    "finds rows by their keys",
+                )
 
     def _check_partitions(self, rows: pa.RecordBatch) -> None:
         for name in self._blocks.partitions:
