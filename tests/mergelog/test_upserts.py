@@ -13,11 +13,12 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from mergelog.orders import MERGE, Orders, rows
+from mergelog.orders import MERGE, STITCH, Orders, rows
 from mergelog.test_beside import Before
 from support.lake.faults import Fault, ProcessDied, StrikeOnce
 from tandem import mergelog
 from tandem.jobs.formats import UpsertJob
+from tandem.mergelog.usage import LogReader
 from tandem.operations.kinds import upsert as upsert_kind
 from tandem.operations.machine.effects import Point
 from tandem.spec.status import OperationStatus, Phase
@@ -104,6 +105,31 @@ def test_a_repeated_key_is_refused_unless_the_ordering_column_decides(orders: Or
     assert orders.view() == before
     # It says in the log that it has ended, and adds no block.
     assert not list(orders.log.log.commit(version + 1).adds)  # type: ignore[union-attr]
+
+
+def test_a_failed_upsert_leaves_a_gap_between_instants_and_nothing_else(orders: Orders) -> None:
+    orders.append(rows(range(40, 41), "before", 9), batch=0)
+    last = orders.log.log.latest_version()
+    without_key = rows(range(1), "x", 9).set_column(0, "id", pa.nulls(1, pa.int64()))
+    assert upsert(orders, without_key).phase is Phase.FAILED
+    found = orders.log.log.commit(last + 1)
+    assert found is not None
+    assert found.info is not None
+    assert found.info.operation == "ABANDON"
+    orders.append(rows(range(41, 42), "after", 9), batch=1)
+    before = orders.view()
+    assert before[-2:] == [(40, 9, "before"), (41, 9, "after")]
+    reader = LogReader(orders.log)
+    assert reader.update()
+    facts = reader.facts(orders.log.base.snapshot())
+    # Four appends of the template and two here; the blocks on both sides of the gap are one run.
+    assert (facts.newest, facts.counts.since_merge) == (last + 2, 6)
+    status = orders.run(STITCH, name="stitch")
+    assert status.result is not None
+    assert status.result.instants == (f"1-{last + 2}",)
+    assert orders.view() == before
+    assert orders.run(MERGE).phase is Phase.SUCCEEDED
+    assert orders.base() == orders.view() == before
 
 
 def test_deletes_of_one_key_in_one_source_are_one(orders: Orders) -> None:
