@@ -39,7 +39,8 @@ MEANING: Final[Mapping[Reason, str]] = {
     Reason.CORRUPT_DELETION_VECTOR: "A deletion vector does not match its checksum or count.",
     Reason.DATA_FILE_MISSING: "A file that the log refers to is gone: data, a deletion "
     "vector, or a block.",
-    Reason.UNSUPPORTED_FEATURE: "The table uses a feature that Tandem may not touch.",
+    Reason.UNSUPPORTED_FEATURE: "The table, its log or a file of it uses what Tandem does not "
+    "support, or must not touch.",
     Reason.DELETION_VECTORS_DISABLED: "The operation needs deletion vectors; enable them with "
     "`enableDeletionVectors`.",
     Reason.VERSION_NOT_FOUND: "The version is not, or no longer, in the log.",
@@ -113,9 +114,7 @@ REMEDY: Final[Mapping[Reason, str]] = {
     Reason.DATA_FILE_MISSING: "Restore the file, or the table to a version without it, "
     + _AGAIN
     + ".",
-    Reason.UNSUPPORTED_FEATURE: "Leave this table to its engine, or drop the feature there, "
-    + _AGAIN
-    + ".",
+    Reason.UNSUPPORTED_FEATURE: "Do what the message says, " + _AGAIN + ".",
     Reason.DELETION_VECTORS_DISABLED: "Set `spec.enableDeletionVectors` of the LakeTable, "
     + _AGAIN
     + ".",
@@ -187,8 +186,7 @@ HERE: Final[Mapping[Reason, str]] = {
     "reports the same, `{again}`.",
     Reason.CORRUPT_DELETION_VECTOR: _RESTORE,
     Reason.DATA_FILE_MISSING: _RESTORE,
-    Reason.UNSUPPORTED_FEATURE: "Leave this table to its engine, or drop the feature there, then "
-    "`{again}`.",
+    Reason.UNSUPPORTED_FEATURE: _FIXED,
     Reason.DELETION_VECTORS_DISABLED: "After that, `{again}`.",
     Reason.CONFLICT: "`{again}` starts again with the latest version; a higher "
     "`conflict.maxAttempts` allows more rounds.",

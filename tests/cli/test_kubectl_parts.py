@@ -27,7 +27,7 @@ from tandem.kube.client.credentials import Login
 from tandem.kube.client.kinds import path
 from tandem.kube.tables.status import remembered_since, table_locks
 from tandem.locks.model import EntryState, LockEntry, LockRequest, Mode, named
-from tandem.remedies import MEANING, REMEDY, remedy
+from tandem.remedies import MEANING, REMEDY, remedy, remedy_here
 from tandem.spec.status import PLANNED_ONLY
 
 
@@ -147,6 +147,15 @@ def test_refusals_name_verb_and_resource() -> None:
     )
     for error in (Unavailable(0, "", "away"), ApiError(418, "Teapot", "no")):
         assert in_words(error, "get", where).reason is Reason.CLUSTER_UNAVAILABLE
+
+
+def test_what_to_do_about_a_feature_is_left_to_the_message() -> None:
+    """It may be to upgrade Tandem, or to enable deletion vectors, and not to give the table up."""
+    texts = remedy("UnsupportedFeature"), remedy_here("UnsupportedFeature", "tandem run --again")
+    assert texts == (
+        "Do what the message says, then `kubectl tandem retry`.",
+        "Once that is fixed, `tandem run --again`.",
+    )
 
 
 def test_every_reason_has_a_meaning_and_every_bad_one_a_remedy() -> None:

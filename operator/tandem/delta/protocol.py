@@ -395,7 +395,8 @@ def _refuse(found: list[tuple[str, str]], what: str, resource: str) -> None:
         field="protocol",
         found=", ".join(name for name, _ in found),
         expected="a table that uses only features known to Tandem for this operation",
-        remedy="docs/features.md lists what is possible with each feature",
+        remedy="Leave this table to its engine, or drop the feature there; docs/features.md lists "
+        "what is possible with each",
     )
 
 
