@@ -82,37 +82,36 @@ def with_floats(footer: bytes, floats: FloatBounds) -> bytes:
     and Trino), since the encoding is the newer one (`RLE_DICTIONARY`). Raises: ValueError.
     """
 
-    def groups(data: bytes) -> bytes:
-        parts, head = _structs(data)
-        if len(parts) != len(floats.groups):
-            raise ValueError(f"{len(parts)} row groups were written, expected {len(floats.groups)}")
-        found = zip(parts, floats.groups, strict=True)
-        return head + b"".join(
-            _amend_struct(part, _ROW_GROUP_COLUMNS, partial(_amend_columns, seen=seen))
-            for part, seen in found
-        )
+    def groups(data: bytes, at: int) -> tuple[bytes, int]:
+        count = _list_head(data, at)[0]
+        if count != len(floats.groups):
+            raise ValueError(f"{count} row groups were written, expected {len(floats.groups)}")
+        return _amend_structs(data, at, group)
 
-    return _amend_struct(footer, _FILE_ROW_GROUPS, groups)
+    def group(index: int, data: bytes, at: int) -> tuple[bytes, int]:
+        columns = partial(_amend_structs, amend=partial(_amend_chunk, floats.groups[index]))
+        return _amend_struct(data, at, _ROW_GROUP_COLUMNS, columns)
 
-
-def _amend_columns(data: bytes, seen: Mapping[int, FloatStatistics]) -> bytes:
-    parts, head = _structs(data)
-    return head + b"".join(
-        _amend_struct(part, _CHUNK_METADATA, partial(_amend_column, seen=seen.get(index)))
-        for index, part in enumerate(parts)
-    )
+    return _amend_struct(footer, 0, _FILE_ROW_GROUPS, groups)[0]
 
 
-def _amend_column(data: bytes, seen: FloatStatistics | None) -> bytes:
-    fields, _ = _fields(data, 0)
+def _amend_chunk(
+    seen: Mapping[int, FloatStatistics], index: int, data: bytes, at: int
+) -> tuple[bytes, int]:
+    column = partial(_amend_column, seen=seen.get(index))
+    return _amend_struct(data, at, _CHUNK_METADATA, column)
+
+
+def _amend_column(data: bytes, at: int, seen: FloatStatistics | None) -> tuple[bytes, int]:
+    fields, end = _fields(data, at)
     [type_] = [_unzigzag(_varint(f.value, 0)[0]) for f in fields if f.id == _COLUMN_TYPE]
     if type_ not in _FORMS:
-        return data
+        return data[at:end], end
     left_out = (_COLUMN_STATISTICS, _COLUMN_ENCODING_STATS)
     fields = [f for f in fields if f.id not in left_out]
     if seen is not None:
         fields.append(_Field(_COLUMN_STATISTICS, _STRUCT, _statistics(seen, _FORMS[type_])))
-    return _struct(sorted(fields, key=lambda f: f.id))
+    return _struct(sorted(fields, key=lambda f: f.id)), end
 
 
 def _statistics(seen: FloatStatistics, form: str) -> bytes:
@@ -135,41 +134,66 @@ class _Field:
     value: bytes
 
 
-def _amend_struct(data: bytes, id_: int, amend: Callable[[bytes], bytes]) -> bytes:
-    fields, _ = _fields(data, 0)
-    return _struct([_Field(f.id, f.type, amend(f.value)) if f.id == id_ else f for f in fields])
+def _amend_struct(
+    data: bytes, at: int, id_: int, amend: Callable[[bytes, int], tuple[bytes, int]]
+) -> tuple[bytes, int]:
+    """(the struct that begins at `at` with one field amended, where it ended). Each byte is read
+    once: a footer has thousands, and a small append of rows a footer."""
+    parts = []
+    start, last = at, 0
+    while data[at] != _STOP:
+        last, type_, at = _field_head(data, at, last)
+        if last == id_:
+            parts.append(data[start:at])
+            amended, at = amend(data, at)
+            parts.append(amended)
+            start = at
+        else:
+            at = _after_field(data, at, type_)
+    parts.append(data[start : at + 1])
+    return b"".join(parts), at + 1
 
 
-def _structs(data: bytes) -> tuple[list[bytes], bytes]:
-    """(the entries of a list of structs, what comes before them)."""
-    count, type_, at = _list_head(data, 0)
+def _amend_structs(
+    data: bytes, at: int, amend: Callable[[int, bytes, int], tuple[bytes, int]]
+) -> tuple[bytes, int]:
+    """(the list of structs that begins at `at` with each entry amended, where it ended)."""
+    count, type_, begin = _list_head(data, at)
     if type_ != _STRUCT:
         raise ValueError(f"a list of type {type_} in a Parquet footer, expected structs")
-    head, parts = data[:at], []
-    for _ in range(count):
-        end = _after(data, at, _STRUCT)
-        parts.append(data[at:end])
-        at = end
-    return parts, head
+    parts, at = [data[at:begin]], begin
+    for index in range(count):
+        amended, at = amend(index, data, at)
+        parts.append(amended)
+    return b"".join(parts), at
 
 
 def _fields(data: bytes, at: int) -> tuple[list[_Field], int]:
     """(the fields of the struct that begins at `at`, where it ends)."""
     fields: list[_Field] = []
     last = 0
-    while (head := data[at]) != _STOP:
-        at += 1
-        type_, delta = head & 15, head >> 4
-        if delta:
-            last += delta
-        else:
-            number, at = _varint(data, at)
-            last = _unzigzag(number)
-        # Inside of a struct, a boolean is its type.
-        end = at if type_ in (_TRUE, _FALSE) else _after(data, at, type_)
+    while data[at] != _STOP:
+        last, type_, at = _field_head(data, at, last)
+        end = _after_field(data, at, type_)
         fields.append(_Field(last, type_, data[at:end]))
         at = end
     return fields, at + 1
+
+
+def _field_head(data: bytes, at: int, last: int) -> tuple[int, int, int]:
+    """(number of the field that begins at `at`, its type, where its value begins). `last`: the
+    number of the field before."""
+    head = data[at]
+    delta = head >> 4
+    if delta:
+        return last + delta, head & 15, at + 1
+    number, at = _varint(data, at + 1)
+    return _unzigzag(number), head & 15, at
+
+
+def _after_field(data: bytes, at: int, type_: int) -> int:
+    # Inside of a struct, a boolean is its type.
+    return at if type_ in (_TRUE, _FALSE) else _after(data, at, type_)
 
 
 def _struct(fields: list[_Field]) -> bytes:
@@ -211,7 +235,11 @@ def _after(data: bytes, at: int, type_: int) -> int:
                 at = _after(data, _after(data, at, key), value)
             return at
         case 12:  # a struct
-            return _fields(data, at)[1]
+            last = 0
+            while data[at] != _STOP:
+                last, of, at = _field_head(data, at, last)
+                at = _after_field(data, at, of)
+            return at + 1
         case _:
             raise ValueError(f"unknown type {type_} at byte {at} of a Parquet footer")
 
