@@ -100,6 +100,24 @@ def test_show_names_the_merge_that_is_pending_and_marks_its_blocks(
     assert result.stdout.splitlines()[3].split()[2:4] == ["stitched", "yes"]
 
 
+def test_a_log_without_blocks_and_the_plan_of_a_merge(tandem: Tandem, tmp_path: Path) -> None:
+    orders = Orders(make(tmp_path / "orders", ""))
+    file = tmp_path / "merge.yaml"
+    file.write_text(
+        "apiVersion: tandem.dev/v1alpha1\nkind: LakeTable\nmetadata: {name: orders}\n"
+        f"spec: {{location: {orders.folder.as_uri()}}}\n---\n"
+        "apiVersion: tandem.dev/v1alpha1\nkind: TableCompaction\nmetadata: {name: merge}\n"
+        "spec: {tableRef: {name: orders}, type: LogMerge}\n"
+    )
+    planned = " ".join(tandem("plan", "-f", file).stdout.split())
+    assert "TableCompaction/merge: Planned merges the log into the table" in planned
+    assert "layout" not in planned
+    orders.run(MERGE)
+    result = tandem("log", "show", orders.location)
+    assert result.stdout == ""
+    assert "0 live blocks, 0 not merged" in result.stderr
+
+
 def test_resolve_says_which_records_are_given_up(
     tandem: Tandem, log: MergeLog, tmp_path: Path
 ) -> None:

@@ -105,7 +105,10 @@ def _of_table(status: TableStatus) -> list[tuple[str, str]]:
     if status.log is not None and status.log.next is not None:
         action = status.log.next
         lines += [
-            ("and with its log", action.what or "nothing"),
+            (
+                "and with its log" if status.next_compaction else "an operator would do",
+                action.what or "nothing",
+            ),
             ("at", action.next_time or ""),
             ("why not now", action.why),
         ]

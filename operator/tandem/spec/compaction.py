@@ -276,7 +276,9 @@ class TableCompaction(Operation):
 
     @classmethod
     def plan_lines(cls, spec: Mapping[str, Any]) -> list[tuple[str, str]]:
-        """The order of rows."""
+        """The order of rows; what a log merge merges."""
+        if spec.get("type") == CompactionType.LOG_MERGE:
+            return [("merges", "the log into the table: hides replaced rows, adds a segment")]
         layout = spec.get("layout") or {}
         strategy = layout.get("strategy") or "BinPack"
         if strategy == "BinPack":

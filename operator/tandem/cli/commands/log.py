@@ -19,6 +19,7 @@ def show(table: Target, *, output: Output) -> Exit:
     from tandem.mergelog.state.log_table import MergeLog
     from tandem.mergelog.state.model import in_order
     from tandem.mergelog.view import MergedView
+    from tandem.text import counted
 
     log = table.log()
     view = MergedView.open(MergeLog(log))
@@ -67,9 +68,12 @@ def show(table: Target, *, output: Output) -> Exit:
         ]
         for block in blocks
     ]
-    print_table(table_of(["group", "instants", "block", "merged", "size", "", "deletes"], cells))
+    if cells:
+        headers = ["group", "instants", "block", "merged", "size", "", "deletes"]
+        print_table(table_of(headers, cells))
     unmerged = len(view.state.unmerged)
-    say(f"{len(blocks)} live blocks, {unmerged} not merged, as of base version {view.base.version}")
+    live = counted(len(blocks), "live block")
+    say(f"{live}, {unmerged} not merged, as of base version {view.base.version}")
     for name in sorted(set(merges.values())):
         read = sum(merges.get(block.path) == name for block in blocks)
         say(f"Pending: {name} merges {read} of them")
