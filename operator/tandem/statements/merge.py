@@ -17,7 +17,7 @@ from tandem.errors import InvalidStatement
 from tandem.statements import tree
 from tandem.statements.generate import quote_name, to_spark_sql
 from tandem.statements.parsing.functions import FUNCTIONS
-from tandem.statements.parsing.names import Relation, Scope
+from tandem.statements.parsing.relations import Relation, Relations
 from tandem.statements.parsing.source import ExpressionText
 from tandem.statements.statement import (
     Assignment,
@@ -211,14 +211,14 @@ def parse_merge(
         TABLE: Relation(TABLE, "the table", table),
         SOURCE: Relation(SOURCE, "the source", source),
     }
-    both = Scope(tuple(relations.values()))
-    scopes: Mapping[str, Scope] = {
+    both = Relations(tuple(relations.values()))
+    scopes: Mapping[str, Relations] = {
         "Matched": both,
-        "NotMatched": Scope(
+        "NotMatched": Relations(
             (relations[SOURCE],),
             {TABLE: "there is no row of the table (t) here, since none matches"},
         ),
-        "NotMatchedBySource": Scope(
+        "NotMatchedBySource": Relations(
             (relations[TABLE],),
             {SOURCE: "there is no row of the source (s) here, since none matches"},
         ),
@@ -245,11 +245,11 @@ def _check_order(clauses: Sequence[ClauseText], resource: str) -> None:
 
 
 def _clause(
-    text: ClauseText, scope: Scope, table: Schema, source: Schema | None, resource: str
+    text: ClauseText, relations: Relations, table: Schema, source: Schema | None, resource: str
 ) -> Clause:
     where = None
     if text.where is not None:
-        where = _condition(text.where, scope, resource, f"{text.field}.where")
+        where = _condition(text.where, relations, resource, f"{text.field}.where")
     if text.action == "Delete":
         return Clause(text.when, text.action, where)
     update = text.action == "Update"
@@ -258,14 +258,14 @@ def _clause(
         found = () if source is None else _every(table, source, resource, place)
         return Clause(text.when, text.action, where, found, every=True)
     place = f"{text.field}.{'update.set' if update else 'insert.values'}"
-    found = assigned(text.set, table, scope, resource=resource, field=place)
+    found = assigned(text.set, table, relations, resource=resource, field=place)
     if not update:
         _check_insert(found, table, resource, place)
     return Clause(text.when, text.action, where, found)
 
 
-def _condition(text: str, scope: Scope, resource: str, place: str) -> Expr:
-    root = parse_where(text, scope, resource=resource, field=place)
+def _condition(text: str, relations: Relations, resource: str, place: str) -> Expr:
+    root = parse_where(text, relations, resource=resource, field=place)
     for call in _calls(root):
         if call.function in _RANDOM:
             raise ExpressionText(text, resource, place).error(

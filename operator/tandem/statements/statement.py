@@ -19,8 +19,8 @@ from tandem.statements.dialect import MAX_SET
 from tandem.statements.generate import quote_name, to_spark_sql
 from tandem.statements.parsing.functions import FUNCTIONS
 from tandem.statements.parsing.lexer import tokenize
-from tandem.statements.parsing.names import Scope
 from tandem.statements.parsing.parser import parse
+from tandem.statements.parsing.relations import Relations
 from tandem.statements.parsing.source import ExpressionText, visible
 from tandem.statements.tree import Expr
 from tandem.statements.types import (
@@ -124,7 +124,9 @@ def as_schema(schema: Schema | str) -> Schema:
     return schema if isinstance(schema, Schema) else Schema.from_json(schema)
 
 
-def parse_expression(text: str, schema: Schema | Scope | str, *, resource: str, field: str) -> Expr:
+def parse_expression(
+    text: str, schema: Schema | Relations | str, *, resource: str, field: str
+) -> Expr:
     """The typed tree of any accepted expression.
 
     Raises:
@@ -138,12 +140,12 @@ def parse_expression(text: str, schema: Schema | Scope | str, *, resource: str, 
             found=f"{text!r}"[:80],
             expected="a Spark SQL expression in quotes",
         )
-    names = schema if isinstance(schema, Scope) else as_schema(schema)
+    names = schema if isinstance(schema, Relations) else as_schema(schema)
     return parse(ExpressionText(text, resource, field), names)
 
 
 def parse_where(
-    text: str, schema: Schema | Scope | str, *, resource: str = "", field: str = "where"
+    text: str, schema: Schema | Relations | str, *, resource: str = "", field: str = "where"
 ) -> Expr:
     """The typed tree of a condition on the rows of a table.
 
@@ -207,7 +209,7 @@ def parse_statement(
 def assigned(
     set: Mapping[str, str],  # noqa: A002
     table: Schema,
-    names: Schema | Scope,
+    names: Schema | Relations,
     *,
     resource: str,
     field: str,

@@ -4,6 +4,7 @@ Pure, and total: every text is parsed or refused with a position in it, in bound
 
     source     the text, and errors that point into it
     lexer      text to tokens
+    relations  what an expression may name
     cursor     the parser's position, and its limits
     parser     the grammar
     operands   constants, CASE, casts and calls

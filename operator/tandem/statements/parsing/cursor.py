@@ -5,17 +5,15 @@ Shared by all parts of the parser; no grammar here.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from typing import NoReturn, TypeVar
 
 from tandem.statements import coercion
 from tandem.statements.dialect import MAX_NODES
 from tandem.statements.parsing.lexer import Token, tokenize
+from tandem.statements.parsing.relations import Relations
 from tandem.statements.parsing.source import ExpressionText
 from tandem.statements.tree import Expr
 from tandem.statements.types import BOOLEAN, NULL, STRING, UNKNOWN, Schema, SqlType
-
-if TYPE_CHECKING:
-    from tandem.statements.parsing.names import Scope
 
 _Node = TypeVar("_Node", bound=Expr)
 
@@ -24,7 +22,7 @@ SUB_QUERY = ("SELECT", "FROM", "EXISTS", "WITH", "VALUES", "TABLE")
 
 
 class Cursor:
-    def __init__(self, source: ExpressionText, schema: Schema | Scope) -> None:
+    def __init__(self, source: ExpressionText, schema: Schema | Relations) -> None:
         self.source = source
         self.schema = schema
         self.tokens = tokenize(source)

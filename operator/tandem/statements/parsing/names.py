@@ -6,38 +6,15 @@ qualifier: a column named `t` is written `t.t`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-
 from tandem.statements import tree
 from tandem.statements.parsing.cursor import Cursor
 from tandem.statements.parsing.lexer import Token
+from tandem.statements.parsing.relations import Relation, Relations
 from tandem.statements.tree import Expr
-from tandem.statements.types import UNKNOWN, Schema, SchemaColumn, close_names, matching
+from tandem.statements.types import UNKNOWN, SchemaColumn, close_names, matching
 
 _MANY = 12
 """Up to this many columns of a source are listed if a name is not one of them."""
-
-
-@dataclass(frozen=True)
-class Relation:
-    """`about` is the name for messages: "the table". `schema` None: its columns are not known yet,
-    and any name may be one, of any type."""
-
-    name: str
-    about: str
-    schema: Schema | None
-
-
-@dataclass(frozen=True)
-class Scope:
-    """The relations that an expression may name, and those that it may not, with the reason."""
-
-    relations: tuple[Relation, ...]
-    elsewhere: Mapping[str, str] = field(default_factory=dict)
-
-    def named(self, name: str) -> Relation | None:
-        return next((r for r in self.relations if r.name == name.lower()), None)
 
 
 class Names(Cursor):
@@ -45,7 +22,7 @@ class Names(Cursor):
 
     def column(self) -> Expr:
         first = self.advance()
-        if isinstance(self.schema, Scope):
+        if isinstance(self.schema, Relations):
             parts, column = self._qualified(self.schema, first)
         else:
             column = self.resolve(self.schema.columns, first, "the table has no such column")
@@ -71,9 +48,9 @@ class Names(Cursor):
 
     def is_column(self, name: str) -> bool:
         """Whether a bare name is that of a known column."""
-        if not isinstance(self.schema, Scope):
+        if not isinstance(self.schema, Relations):
             return bool(matching(self.schema.columns, name))
-        known = [r.schema.columns for r in self.schema.relations if r.schema is not None]
+        known = [r.schema.columns for r in self.schema.named if r.schema is not None]
         return any(matching(columns, name) for columns in known)
 
     def resolve(
@@ -101,23 +78,23 @@ class Names(Cursor):
             )
         return found[0]
 
-    def _qualified(self, scope: Scope, first: Token) -> tuple[list[str], SchemaColumn]:
+    def _qualified(self, relations: Relations, first: Token) -> tuple[list[str], SchemaColumn]:
         if self.is_op("."):
-            relation = scope.named(first.text)
-            if first.text.lower() in scope.elsewhere:
+            relation = relations.get(first.text)
+            if first.text.lower() in relations.elsewhere:
                 self.fail(
                     first.at,
-                    scope.elsewhere[first.text.lower()],
+                    relations.elsewhere[first.text.lower()],
                     found=first.shown(),
-                    expected=f"columns of {_all(scope)}",
+                    expected=f"columns of {_all(relations)}",
                 )
             if relation is not None:
                 self.advance()
                 return self._of(relation, self._name(f"a column of {relation.about}"))
-        return self._bare(scope, first)
+        return self._bare(relations, first)
 
-    def _bare(self, scope: Scope, token: Token) -> tuple[list[str], SchemaColumn]:
-        known = [r for r in scope.relations if r.schema and matching(r.schema.columns, token.text)]
+    def _bare(self, relations: Relations, token: Token) -> tuple[list[str], SchemaColumn]:
+        known = [r for r in relations.named if r.schema and matching(r.schema.columns, token.text)]
         if len(known) > 1:
             names = [f"{r.name}.{token.text}" for r in known]
             self.fail(
@@ -127,19 +104,21 @@ class Names(Cursor):
                 expected=" or ".join(names),
                 remedy="Qualify the column.",
             )
-        unread = [r for r in scope.relations if r.schema is None]
+        unread = [r for r in relations.named if r.schema is None]
         if not known and not unread:
             close = [
                 f"{r.name}.{name}"
-                for r in scope.relations
+                for r in relations.named
                 if r.schema
                 for name in close_names(r.schema.columns, token.text)
             ]
             self.fail(
                 token.at,
-                f"{_all(scope)} {'have' if len(scope.relations) > 1 else 'has'} no such column",
+                f"{_all(relations)} {'have' if len(relations.named) > 1 else 'has'} no such column",
                 found=token.shown(),
-                expected=f"perhaps {' or '.join(close)}" if close else f"a column of {_all(scope)}",
+                expected=f"perhaps {' or '.join(close)}"
+                if close
+                else f"a column of {_all(relations)}",
                 remedy="" if close else "Strings stand in quotes.",
             )
         return self._of((known or unread)[0], token)
@@ -166,5 +145,5 @@ class Names(Cursor):
         return self.advance()
 
 
-def _all(scope: Scope) -> str:
-    return " and ".join(f"{r.about} ({r.name})" for r in scope.relations)
+def _all(relations: Relations) -> str:
+    return " and ".join(f"{r.about} ({r.name})" for r in relations.named)

@@ -14,9 +14,9 @@ from typing import Final
 from tandem.statements import coercion, tree
 from tandem.statements.dialect import MAX_DEPTH, MAX_IN_LIST, MAX_NESTING
 from tandem.statements.parsing.lexer import Token
-from tandem.statements.parsing.names import Scope
 from tandem.statements.parsing.operands import LOOSEST, Operands
 from tandem.statements.parsing.patterns import like_problem, regex_problem
+from tandem.statements.parsing.relations import Relations
 from tandem.statements.parsing.source import ExpressionText, visible
 from tandem.statements.tree import Expr
 from tandem.statements.types import BOOLEAN, NULL, STRING, UNKNOWN, Schema, SqlType
@@ -31,7 +31,7 @@ _PRODUCTS: Final = frozenset({"*", "/", "%", "DIV"})
 _PREDICATES: Final = frozenset({"BETWEEN", "IN", "LIKE", "ILIKE", "RLIKE", "REGEXP", "IS"})
 
 
-def parse(source: ExpressionText, schema: Schema | Scope) -> Expr:
+def parse(source: ExpressionText, schema: Schema | Relations) -> Expr:
     """The typed tree of one expression.
 
     Raises:
