@@ -27,6 +27,7 @@ def test_segments_lists_foreign_files_in_order(tandem: Tandem, table: Path) -> N
         "bytes",
         "rows",
         "deletedRows",
+        "loads",
         "parents",
     }
 

@@ -156,6 +156,11 @@ WRONG = [
     table("only goes with orderingColumn", mergeOnRead={"keys": ["a"], "deletesKept": "1h"}),
     # Compactions
     compaction("minor only goes with type Minor, but type is Major", minor={}),
+    compaction(
+        "adjacentOnly does not go with segments",
+        type="Minor",
+        minor={"segments": ["1"], "adjacentOnly": True},
+    ),
     compaction("semiMajor only goes with type SemiMajor, but type is Major", semiMajor={}),
     compaction("major only goes with type Major, but type is Minor", type="Minor", major={}),
     compaction("custom only goes with type Custom", custom={"where": "a = 1"}),

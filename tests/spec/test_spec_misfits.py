@@ -52,6 +52,8 @@ def _rewrite(spec: str) -> str:
         (_compaction("type: Major, layout: {strategy: Sort}"), "no columns"),
         (_compaction("type: Major, layout: {columns: [a]}"), "columns a with strategy BinPack"),
         (_compaction("type: Major, minor: {}"), "minor with type Major"),
+        (_compaction("type: Minor, minor: {segments: ['1', '2'], adjacentOnly: true}"),
+         "adjacentOnly with segments 1, 2"),
         (_compaction("type: Custom"), "no custom"),
         (_compaction("type: Custom, custom: {}"), "none of them"),
         (_compaction("type: Custom, custom: {segments: ['1'], where: a}"), "both of them"),

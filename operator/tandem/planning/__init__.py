@@ -12,6 +12,7 @@ or takes a lock.
     semi_major       everything in a time chunk
     custom           the segments or files that a request names
     segment_rewrite  the plan of a `SegmentRewrite`
+    adjacency        whether the files of a run are adjacent loads
     runs             chosen segments to runs
     bins             files of a run to bins
     layout           which bins a sort or z-order rewrites

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tandem.planning.custom import check_selection, custom_runs
 from tandem.planning.major import major_runs
@@ -15,6 +16,11 @@ from tandem.spec.compaction import CompactionType
 from tandem.spec.fields import format_duration
 from tandem.spec.table import Granularity
 from tandem.timeline.segments import Segment, Segments
+
+_NOT_ADJACENT = (
+    "Segments qualify for a minor compaction, but they are not adjacent (minor.adjacentOnly): live "
+    "segments that stay lie between them, or some have no root. It needs SemiMajor or Major."
+)
 
 
 def plan_compaction(
@@ -50,6 +56,10 @@ def plan_compaction(
         runs = custom_runs(live, request, past, young=young)
     if not runs:
         why = _why_nothing(live, request, granularity)
+        if request.adjacent_only and request.type is CompactionType.MINOR:
+            freely = replace(request, adjacent_only=False)
+            if minor_runs(live, freely, timed=granularity is not None, young=young):
+                why = _NOT_ADJACENT
         return CompactionPlan((), why + _left_young(young, request))
     return CompactionPlan(tuple(proposed_names(runs, live)))
 

@@ -13,16 +13,20 @@ major compaction. We also skip what `skipOffsetFromLatest` protects. Skipped seg
 run; they are simply not counted. With a time column the loop runs in each chunk separately, on the
 files that each segment has in that chunk; a file that spans chunks, or whose time is unknown, is
 not touched.
+
+With `adjacentOnly` the loop runs in each stretch of adjacent loads separately (`adjacency`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from tandem.distinct import BoolArray
+from tandem.distinct import BoolArray, IntArray
 from tandem.intervals import ALWAYS
+from tandem.planning.adjacency import Adjacency
 from tandem.planning.layout import bins_of, may_gain, rewrite_criterion
 from tandem.planning.merge_levels import Merges, Parts, merge_levels
 from tandem.planning.model import CompactionRequest, MergeStep, SegmentRun
@@ -43,12 +47,17 @@ def minor_runs(
     kept = segments[: max(len(segments) - request.preserve, 0)]
     usable = _usable(kept, request)
     parts = _chunks(usable, young) if timed else _whole(usable, young)
+    adjacency = Adjacency(segments) if request.adjacent_only else None
+    if adjacency is not None:
+        parts = replace(parts, chunks=_stretches(parts, adjacency))
     merges = merge_levels(parts, level_thresholds(request.thresholds), request.max_segment_size)
     useful = rewrite_criterion(request)
     runs: list[SegmentRun] = []
     gaining = may_gain(parts.files, merges.runs[parts.of_files], request)
     names = _names(parts, np.isin(merges.runs, [number for number, _ in gaining]))
     for number, files in gaining:
+        if adjacency is not None and not adjacency.adjacent(files):
+            continue  # a merge of a higher level that leaves a segment of a lower one out
         bins = bins_of(files, request)
         if any(map(useful, bins)):
             _, steps = _steps(merges, int(merges.roots[number]), names)
@@ -93,6 +102,16 @@ def _chunks(segments: Segments, young: frozenset[str]) -> Parts:
     order = np.argsort(chunks, kind="stable")
     ordered = SegmentFiles(files.columns, files.places[order])
     return Parts.of(segments.columns, ordered, chunks[order])
+
+
+def _stretches(parts: Parts, adjacency: Adjacency) -> IntArray:
+    """A number for each part that grows where it is not adjacent to the part before."""
+    ends = np.append(parts.starts[1:], len(parts.files))
+    new = np.ones(len(parts), np.bool_)
+    for at in np.flatnonzero(np.diff(parts.chunks) == 0).tolist():
+        both = parts.files[int(parts.starts[at]) : int(ends[at + 1])]
+        new[at + 1] = not adjacency.adjacent(both)
+    return np.cumsum(new)
 
 
 def _names(parts: Parts, chosen: BoolArray) -> Mapping[int, str]:

@@ -34,6 +34,7 @@ class CompactionRequest:
         selected: `Custom`: paths of the files that a `where` selects; exclusive with `segments`.
         layout, layout_columns: the order in which rows are written (`layout`).
         among: `Minor` considers these segments only; None for all.
+        adjacent_only: `Minor` plans only runs of adjacent loads (`adjacency`).
         skip_offset_ms: files this close to the newest data are left out (`skip_offset`).
         excluded: segments that another operation holds now. The plan ignores them: its names, sizes
             and minimum counts are right for the others (I-28).
@@ -52,6 +53,7 @@ class CompactionRequest:
     layout: LayoutStrategy = LayoutStrategy.BIN_PACK
     layout_columns: tuple[str, ...] = ()
     among: frozenset[str] | None = None
+    adjacent_only: bool = False
     skip_offset_ms: int = 0
     excluded: frozenset[str] = frozenset()
     resource: str = ""
@@ -81,6 +83,7 @@ class CompactionRequest:
             layout=spec.layout.strategy,
             layout_columns=spec.layout.columns,
             among=frozenset(minor.segments) if minor.segments is not None else None,
+            adjacent_only=bool(minor.adjacent_only),
             skip_offset_ms=spec.skip_offset_from_latest or 0,
             excluded=excluded,
             resource=resource,

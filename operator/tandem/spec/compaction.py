@@ -16,6 +16,7 @@ from tandem.spec.fields import (
     Model,
     SegmentOrChunk,
     SqlCondition,
+    StrictBool,
     StrictInt,
     Text,
     UniqueSegmentsOrChunks,
@@ -49,6 +50,28 @@ class Minor(Model):
     segments: UniqueSegmentsOrChunks | None = None
     """Consider only these segments; all by default. Automatic compaction sets the segments that
     it has chosen."""
+    adjacent_only: StrictBool | None = None
+    """Merge only adjacent loads, between which no other live segment of the chunk lies. So each
+    segment holds a whole range of loads, and a loader of single segments can show an older
+    generation until it has the new one. Off by default; not with `segments`. See
+    docs/timeline.md."""
+
+    @model_validator(mode="after")
+    @cel(
+        "!has(self.segments) || !has(self.adjacentOnly) || !self.adjacentOnly",
+        "adjacentOnly does not go with segments",
+        field=".adjacentOnly",
+    )
+    def _named_segments_need_not_be_adjacent(self) -> Minor:
+        if self.adjacent_only and self.segments is not None:
+            raise IncompatibleFields(
+                "adjacentOnly does not go with segments",
+                found=f"adjacentOnly with segments {', '.join(self.segments)}",
+                expected="one of them",
+                remedy="Remove segments to let the plan choose adjacent ones, or remove "
+                "adjacentOnly",
+            )
+        return self
 
 
 class SemiMajor(Model):

@@ -235,6 +235,8 @@ class AutomaticMinor(Model):
     """Segments of at least this size are left alone; no limit by default."""
     target_file_size: Bytes = DEFAULT_TARGET_FILE_SIZE
     """Target size of output files."""
+    adjacent_only: StrictBool = False
+    """Merge only adjacent loads, as `minor.adjacentOnly` of a TableCompaction does."""
 
 
 def _time_zone(value: str) -> str:

@@ -18,6 +18,7 @@ from tandem.intervals import TimeInterval
 from tandem.timeline.chunks import TimeColumn
 from tandem.timeline.file_intervals import FileIntervals, file_intervals
 from tandem.timeline.name_columns import SegmentNames
+from tandem.timeline.root_tags import Roots, read_roots
 
 TAG_CHUNK = "tandem.chunk"
 TAG_LAYOUT = "tandem.layout"
@@ -145,6 +146,11 @@ class FileColumns:
         """For each file the value of a tag, or null."""
         found = pc.map_lookup(self._table["tags"], key, "first").combine_chunks()
         return found.take(pa.array(self._order))
+
+    @cached_property
+    def roots(self) -> Roots:
+        """The loads that each file was made from, as its tags claim."""
+        return read_roots(self._table).take(self._order)
 
     @cached_property
     def partition_codes(self) -> IntArray:

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tandem.delta.actions import Txn
+from tandem.errors import UnsupportedFeature
 
 MAX_NUMBER = 10**15
 """Numbers above this were not assigned but planted: counting on from them would exceed what a name
@@ -92,6 +93,16 @@ class SegmentNumbers:
         return cls(max(number for number in numbers if number <= MAX_NUMBER))
 
     def take(self) -> int:
+        """Raises: UnsupportedFeature if all numbers have been assigned."""
+        if self.highest >= MAX_NUMBER:
+            raise UnsupportedFeature(
+                "the table has no segment number left",
+                field=HIGH_WATER_APP,
+                found=str(self.highest),
+                expected=f"at most {MAX_NUMBER}, as no table reaches by itself",
+                remedy="Find the file whose tag tandem.segment or tandem.parents has this number: "
+                "another writer set it. Rewrite the table into a new one if the number was ours",
+            )
         self.highest += 1
         return self.highest
 

@@ -87,6 +87,12 @@ class Segment:
         return sum(file.live_bytes for file in self.files)
 
     @property
+    def loads(self) -> str:
+        """The numbers of the loads that it was made from, as `0-3,7`; empty if unknown."""
+        files = SegmentFiles.of([self.files])
+        return str(files.columns.roots.take(files.places)) if files is not None else ""
+
+    @property
     def order(self) -> tuple[int, str]:
         return (self.sequence, self.files[0].path if self.files else self.name)
 
@@ -247,7 +253,7 @@ def segments(files: pa.Table, time: TimeColumn | None = None) -> Segments:
     codes, names, levels = name_files(_tag(files, TAG_SEGMENT), files["path"].combine_chunks())
     by_code = np.argsort(codes, kind="stable")
     starts = _starts(codes[by_code])
-    sequences = _sequences(files)[by_code]
+    sequences = sequences_of(files)[by_code]
     sequences = np.minimum.reduceat(sequences, starts) if len(starts) else sequences
     ranks = _ranks(files, by_code, starts, sequences)
     first = np.minimum.reduceat(ranks[by_code], starts) if len(starts) else ranks
@@ -282,7 +288,7 @@ def _ranks(files: pa.Table, by_code: IntArray, starts: IntArray, sequences: IntA
     return ranks
 
 
-def _sequences(files: pa.Table) -> IntArray:
+def sequences_of(files: pa.Table) -> IntArray:
     """The order key of each file, in milliseconds."""
     text = _tag(files, TAG_SEQUENCE)
     valid = pc.fill_null(pc.match_substring_regex(text, f"^(?:{SEQUENCE_PATTERN})$"), False)

@@ -157,6 +157,7 @@ def segments(table: Target, *, output: Output, version: int | None, every: bool)
                 "bytes": segment.size_bytes,
                 "rows": segment.rows,
                 "deletedRows": segment.deleted_rows,
+                "loads": segment.loads or None,
                 "parents": format_lineage(segment.parents) or None,
             }
         )
@@ -170,12 +171,13 @@ def segments(table: Target, *, output: Output, version: int | None, every: bool)
                 row["files"],
                 ByteSize(segment.size_bytes),
                 *(row[name] for name in ("rows", "deletedRows")),
+                _counted(segment.loads),
                 _counted(str(row["parents"] or "")),
             ]
             for segment, row in zip(found, rows, strict=True)
         ]
         names = ["segment", "level", "status", "interval", "loaded (UTC)", "files", "size"]
-        print_table(table_of([*names, "rows", "deleted", "parents"], cells))
+        print_table(table_of([*names, "rows", "deleted", "loads", "parents"], cells))
     else:
         print_data(rows, output)
     return Exit.OK

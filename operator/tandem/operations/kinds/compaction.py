@@ -21,6 +21,7 @@ from tandem.operations.attempt.records import RunRecord
 from tandem.operations.kinds.rewrite import RewriteKind, past_segments, published
 from tandem.operations.kinds.table.job_files import require_inside
 from tandem.operations.kinds.table.lock_times import times_of
+from tandem.operations.kinds.table.output_roots import root_tags
 from tandem.operations.kinds.table.time_column import time_column
 from tandem.operations.model import ChangeSet, Planned, Work
 from tandem.planning.compaction import plan_compaction
@@ -33,7 +34,7 @@ from tandem.statements.statement import parse_where
 from tandem.timeline import lineage
 from tandem.timeline.file_columns import TAG_CHUNK
 from tandem.timeline.live_tags import live_names, mentioned_names
-from tandem.timeline.names import NameRequest, SegmentNumbers, output_names
+from tandem.timeline.names import NameRequest, SegmentNumbers, output_names, parse_name
 from tandem.timeline.segment_files import decode_adds
 from tandem.timeline.segments import layout_label, output_tags, segments
 
@@ -127,8 +128,13 @@ class CompactionKind(RewriteKind):
         decision, order = self.to_commit(work)
         plan, _ = work.frozen
         removed = self.removed(decision)
-        runs = {output.run for output in published(work, decision)}
-        names, numbers = self._names(work, removed.values(), runs)
+        numbers = SegmentNumbers.at(work.snapshot.txns, mentioned_names(work.snapshot.files))
+        before = numbers.highest
+        outputs = published(work, decision)
+        names = self._names(work, removed.values(), {output.run for output in outputs}, numbers)
+        new = {run: number for run, name in names.items() if (number := _number(name)) > before}
+        sources = {output.path: self.row_map.sources(output.path) for output in outputs}
+        roots = root_tags(work, removed, outputs, sources, new, numbers)
         map_path = paths.row_map(plan.operation_id, plan.attempt)
 
         def tags_of(output: OutputFile) -> dict[str, str]:
@@ -143,7 +149,7 @@ class CompactionKind(RewriteKind):
             )
             if run.chunk:
                 tags[TAG_CHUNK] = run.chunk
-            return tags
+            return tags | roots[output.path]
 
         change = self.change_set(work, decision, removed.values(), tags_of, numbers=numbers)
         if order is None or order.strategy != "ZOrder":
@@ -152,16 +158,22 @@ class CompactionKind(RewriteKind):
         return replace(change, parameters={**change.parameters, "zOrderBy": by})
 
     def _names(
-        self, work: Work, removed: Iterable[AddFile], runs: set[int]
-    ) -> tuple[dict[int, str], SegmentNumbers]:
+        self, work: Work, removed: Iterable[AddFile], runs: set[int], numbers: SegmentNumbers
+    ) -> dict[int, str]:
         """The names of the output segments if they are committed right after the latest version."""
         plan, _ = work.frozen
         gone = {add.logged_path for add in removed}
         taken = live_names(work.snapshot.files, without=gone)
-        numbers = SegmentNumbers.at(work.snapshot.txns, mentioned_names(work.snapshot.files))
         order = sorted(runs)
         requests = [NameRequest(plan.runs[n].first, plan.runs[n].level) for n in order]
-        return dict(zip(order, output_names(requests, taken, numbers), strict=True)), numbers
+        return dict(zip(order, output_names(requests, taken, numbers), strict=True))
+
+
+def _number(name: str) -> int:
+    parsed = parse_name(name)
+    assert parsed is not None
+    assert parsed.number is not None
+    return parsed.number
 
 
 def _job_layout(request: CompactionRequest) -> JobLayout | None:

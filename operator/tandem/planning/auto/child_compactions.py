@@ -74,15 +74,16 @@ def minor_spec(
     table: TableId, policy: AutomaticCompaction, minor: AutomaticMinor, inputs: Sequence[str]
 ) -> dict[str, Any]:
     """The child names its inputs, so that it executes the decision, whatever is loaded before it
-    plans. If there are too many to name, it selects them again by the same rule."""
+    plans. If there are too many to name, or it takes only adjacent ones (the loop must not merge
+    what it makes across a gap), it selects them again by the same rule."""
     options = minor.model_dump(
         mode="json",
         by_alias=True,
         exclude_defaults=True,
-        include={"preserve", "max_segment_size"},
+        include={"preserve", "max_segment_size", "adjacent_only"},
     )
     options["thresholds"] = list(minor.thresholds)
-    if len(inputs) <= LISTED_SEGMENTS:
+    if len(inputs) <= LISTED_SEGMENTS and not minor.adjacent_only:
         options["segments"] = list(inputs)
     spec: dict[str, Any] = {"type": CompactionType.MINOR.value, "minor": options}
     spec |= minor.model_dump(

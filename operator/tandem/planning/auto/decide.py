@@ -207,6 +207,7 @@ def _minor(
         preserve=policy.minor.preserve,
         max_segment_size=policy.minor.max_segment_size,
         target_file_size=policy.minor.target_file_size,
+        adjacent_only=policy.minor.adjacent_only,
         skip_offset_ms=policy.skip_offset_from_latest,
         excluded=held,
     )

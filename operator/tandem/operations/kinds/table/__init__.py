@@ -8,6 +8,7 @@ Decides nothing about an operation.
     table_changes       schema and protocol changes in between
     sources             the source of an operation that appends rows
     prerequisite_merge  the log merge that has to end before a statement plans
+    output_roots        which loads the outputs of a compaction were made from
     segment_numbers     names of new segments
     row_scope           the rows of files that a replace concerns
     time_column         the table's time column in its files
