@@ -11,12 +11,25 @@ the range of the loads that it was made from, its *root range*, and a *minor* ve
 of its inputs. The parts that one operation wrote for a range are a *group*: they appear together,
 once all of them are there. A group overshadows the groups within its range that are older.
 
-    parts     parts, their states, and how these change
-    chunk     the groups of one chunk
-    timeline  all chunks, and who holds each part
+    parts      parts, their states, and how these change
+    chunk      the groups of one chunk
+    timeline   all chunks, and who holds each part
+    stand_ins  which rows of which parts show a version of a table
 """
 
 from tandem.timeline.serving.parts import Part, Partial, PartState, RootRange, StateChange
+from tandem.timeline.serving.stand_ins import LivePart, Rewrite, Shown, StandIns
 from tandem.timeline.serving.timeline import ServingTimeline
 
-__all__ = ["Part", "PartState", "Partial", "RootRange", "ServingTimeline", "StateChange"]
+__all__ = [
+    "LivePart",
+    "Part",
+    "PartState",
+    "Partial",
+    "Rewrite",
+    "RootRange",
+    "ServingTimeline",
+    "Shown",
+    "StandIns",
+    "StateChange",
+]

@@ -127,7 +127,7 @@ class ServingTimeline:
             found += [RootRange(name, *each) for each in _gaps(ranges[name], complete)]
         return tuple(found)
 
-    def __contains__(self, name: str) -> bool:
+    def __contains__(self, name: object) -> bool:
         return name in self._parts
 
     def __len__(self) -> int:
