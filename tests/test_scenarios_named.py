@@ -25,6 +25,8 @@ BOTH_WAYS = (*COMPACTION_AND_UPDATE, *INGEST_AND_COMPACTION, "Z2", "Z11")
 """Asked for as pure tests and on real tables."""
 
 PLANS = ("C1a", "C1b", "C11", "C11b", "C12", "C12b", "C13", "C14")
+PLANS_OF_LOADS = ("S15", "S16", "S17", "S18")
+"""Asked for as pure plans."""
 FAILURES = ("C4", "C5", "C6", "C6b", "C15", "D9", "D23", "Z5", "Z6", "Z13", "Z14", "Z16", "Z20")
 FOREIGN = ("W1", "W2", "W3", "W4", "W5", "W6", "W7", "W8", "W10")
 REPLACES = (
@@ -43,7 +45,7 @@ ON_LOGS = (
 
 ON_TIMELINES = (
     *("D41", "D42", *(f"D{number}" for number in range(48, 55)), "D58", "D59"),
-    *(f"S{number}" for number in range(1, 15)),
+    *(f"S{number}" for number in (*range(1, 15), 22, 23)),
 )
 """Asked for as pure functions of versions, time and loaded parts."""
 
@@ -118,7 +120,9 @@ def test_scenario_is_tested_as_a_pure_function(scenario: str) -> None:
     )
 
 
-@pytest.mark.parametrize("scenario", ["C11", "C11b", "C12", "C12b", "C13", "C14", "Z16"])
+@pytest.mark.parametrize(
+    "scenario", ["C11", "C11b", "C12", "C12b", "C13", "C14", "Z16", *PLANS_OF_LOADS]
+)
 def test_scenario_of_planning_is_tested_as_a_pure_function(scenario: str) -> None:
     assert _named("planning").get(scenario) or _named("timeline").get(scenario)
 
