@@ -6,5 +6,6 @@ from mutants.blocks import BLOCKS
 from mutants.engine import ENGINE
 from mutants.replaces import REPLACES
 from mutants.rules import RULES
+from mutants.serving import SERVING
 
-MUTANTS = (*RULES, *REPLACES, *ENGINE, *BLOCKS)
+MUTANTS = (*RULES, *REPLACES, *SERVING, *ENGINE, *BLOCKS)

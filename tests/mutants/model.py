@@ -65,6 +65,12 @@ class Check(Enum):
         "the tests of segments and plans",
         "-m pytest -q -x -p no:cacheprovider tests/timeline tests/planning",
     )
+    SERVING = (
+        "the tests of loaders",
+        "-m pytest -q -x -p no:cacheprovider tests/timeline/test_serving.py "
+        "tests/timeline/test_stand_ins.py tests/timeline/test_changes.py "
+        "tests/planning/test_adjacency.py",
+    )
     CLEANING = (
         "the tests of cleaning",
         "-m pytest -q -x -p no:cacheprovider tests/planning/test_cleaning.py "
