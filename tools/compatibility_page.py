@@ -14,7 +14,8 @@ ROOT = Path(__file__).resolve().parent.parent
 RECORD = ROOT / "tests" / "matrix" / "outcomes.tsv"
 
 Line = dict[str, str]
-STATEMENTS = ("update", "merge", "delete")
+STATEMENTS = ("update", "merge", "delete", "log merge")
+REPLACES = ("replace AtStart", "replace AtCommit", "replace partitions", "drop")
 UNTRIED = "nothing"
 """Value of the column `next` if no operation of ours was tried afterwards."""
 FOREIGN_FIRST, OURS_FIRST = "foreign first", "ours first"
@@ -34,6 +35,11 @@ lose, duplicate or resurrect a row.
 The foreign writer commits between Tandem's read and Tandem's commit. *commits*: with the rows of
 both. *commits, attempt 2*: the first attempt's files were obsolete, so the job ran again.
 *superseded*: no input was left to replace. A reason: refused by name, without a write.
+
+Replaces take intervals whose borders lie within files, and *replace partitions* whole partitions,
+`AtCommit`. A drop is `AtStart`. Both appends and merges of the foreign writers bring rows into the
+intervals: `AtStart` keeps them, `AtCommit` replaces them. `Conflict`: after that commit the
+[age of rows](replacing-data.md#atstart) is unknown.
 
 """
 
@@ -119,14 +125,18 @@ def _of(record: Iterable[Line], field: str) -> list[str]:
 
 
 def _table(head: str, record: Sequence[Line], cell: Callable[[Line], str]) -> str:
-    """A line per action; one column for operations that rewrite files, one for statements."""
-    text = f"| {head} | with a compaction or segment rewrite | with {_listed(STATEMENTS)} |\n"
-    text += "|---|---|---|\n"
+    """A line per action; one column for operations that rewrite files, one for statements, one for
+    replaces."""
+    rewrites = [ours for ours in _of(record, "ours") if ours not in (*STATEMENTS, *REPLACES)]
+    text = f"| {head} | with a compaction or segment rewrite | with {_listed(STATEMENTS)} "
+    text += "| with a replace or drop |\n|---|---|---|---|\n"
     for name in _of(record, "foreign"):
         cells = {line["ours"]: cell(line) for line in record if line["foreign"] == name}
-        rewrites = {ours: found for ours, found in cells.items() if ours not in STATEMENTS}
-        statements = {ours: found for ours, found in cells.items() if ours in STATEMENTS}
-        text += f"| {_words(name)} | {_together(rewrites)} | {_together(statements)} |\n"
+        groups = [
+            _together({ours: cells[ours] for ours in group if ours in cells})
+            for group in (rewrites, STATEMENTS, REPLACES)
+        ]
+        text += f"| {_words(name)} | {' | '.join(groups)} |\n"
     return text
 
 

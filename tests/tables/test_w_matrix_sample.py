@@ -50,7 +50,8 @@ def sample() -> Iterator[Cell]:
 
 def of_each_row() -> list[Cell]:
     """One cell of each row of `scenarios.md`, if possible with an operation that no row above
-    has; with `TANDEM_EVERY_CASE` the whole sample."""
+    has, then one of each operation that none of them has; with `TANDEM_EVERY_CASE` the whole
+    sample."""
     cells = [*sample()]
     if every_case():
         return cells
@@ -61,6 +62,9 @@ def of_each_row() -> list[Cell]:
     for row in reversed(rows.values()):
         met = {cell.ours for cell in chosen}
         chosen.append(next((cell for cell in row if cell.ours not in met), row[0]))
+    for name in OURS:
+        if all(cell.ours != name for cell in chosen):
+            chosen.append(next(cell for cell in cells if cell.ours == name))
     return chosen
 
 

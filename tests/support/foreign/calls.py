@@ -1,8 +1,8 @@
 """The calls of foreign engines that a test may request: `DeltalakeCalls`, `SparkCalls`.
 
-Every method takes and gives JSON, so that a test may call it here or in another process
-(`support.foreign.process`). It knows nothing of Tandem and must not import it: a foreign writer
-sees the files of a table and nothing else.
+Every method takes and gives JSON, and moments in UTC, so that a test may call it here or in
+another process (`support.foreign.process`). It knows nothing of Tandem and must not import it: a
+foreign writer sees the files of a table and nothing else.
 """
 
 from __future__ import annotations
@@ -163,7 +163,8 @@ class SparkCalls:
     def rows(self, location: str, columns: list[str], version: int | None = None) -> list[Row]:
         at = "" if version is None else f" VERSION AS OF {version}"
         found = self._spark.sql(f"SELECT {', '.join(columns)} FROM delta.`{location}`{at}")
-        return [row.asDict() for row in found.collect()]
+        listed: list[Row] = found.toArrow().to_pylist()
+        return listed
 
     def begin(self, statement: str, text: str, gate: str) -> None:
         """Start a statement whose condition calls the gate; come back when it stands there."""

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import os
 import subprocess
@@ -52,14 +53,28 @@ class Process:
         self._from: IO[str] = child.stdout
 
     def call(self, name: str, **arguments: Json) -> Json:
-        self._to.write(json.dumps({"call": name, "arguments": arguments}) + "\n")
+        self._to.write(_line({"call": name, "arguments": arguments}))
         self._to.flush()
         line = self._from.readline()
         assert line, f"the foreign process ended: {self._child.poll()}"
-        answer = json.loads(line)
+        answer = _parsed(line)
         if "refused" in answer:
             raise Refused(answer["refused"], answer["message"])
         return answer["value"]
+
+
+_MOMENT = "a moment"
+
+
+def _line(message: Json) -> str:
+    return json.dumps(message, default=lambda moment: {_MOMENT: moment.isoformat()}) + "\n"
+
+
+def _parsed(line: str) -> Json:
+    def decoded(found: dict[str, Json]) -> Json:
+        return dt.datetime.fromisoformat(found[_MOMENT]) if _MOMENT in found else found
+
+    return json.loads(line, object_hook=decoded)
 
 
 @contextmanager
@@ -105,13 +120,13 @@ def serve(engine: str) -> None:
     os.dup2(2, 1)  # whatever engines print is no answer
     calls = _calls(engine)
     for line in sys.stdin:
-        request = json.loads(line)
+        request = _parsed(line)
         try:
             value = getattr(calls, request["call"])(**request["arguments"])
             answer = {"value": value}
         except Refused as error:
             answer = {"refused": error.name, "message": error.message}
-        answers.write(json.dumps(answer) + "\n")
+        answers.write(_line(answer))
         answers.flush()
 
 

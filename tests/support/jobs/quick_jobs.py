@@ -23,7 +23,7 @@ from support.jobs.quick_merge import FATE, STAYS, sql
 from support.jobs.quick_sorted import rewrite_sorted
 from tandem.delta.datafiles.reader import DataFileReader, arrow_schema
 from tandem.delta.datafiles.writer import ParquetDataWriter, WrittenFile
-from tandem.errors import TandemError
+from tandem.errors import InvalidSpec, TandemError
 from tandem.jobs.formats import (
     IngestJob,
     InputFile,
@@ -272,6 +272,7 @@ class QuickJobs:
     def ingest(self, opened: Control, job: IngestJob | ReplaceJob) -> None:
         spec = opened.spec
         source = pq.read_table(unquote(urlsplit(job.source_location).path))
+        source = _aligned(source, arrow_schema(opened.table), job.source_location)
         outputs = _write(opened, source, job.target_file_size)
         self.hook("written")
         opened.publish(
@@ -333,6 +334,26 @@ def _select(rows: pa.Table, where: str, set_: Mapping[str, str]) -> pa.Table:
             f"SELECT {chosen} FROM rows WHERE {sql(where)} ORDER BY __input, __position"
         ).to_arrow_table()
         return found.cast(rows.schema)
+
+
+def _aligned(source: pa.Table, schema: pa.Schema, location: str) -> pa.Table:
+    """As `spark.sources.schema_alignment` does. Raises: InvalidSpec."""
+    if extra := sorted(set(source.column_names) - set(schema.names)):
+        raise InvalidSpec(
+            "the source has columns that the table lacks",
+            field=f"spec.source: {location}",
+            found=", ".join(extra),
+            expected=", ".join(schema.names),
+            remedy="Leave them out",
+        )
+    return pa.table(
+        {
+            column.name: source[column.name]
+            if column.name in source.column_names
+            else pa.nulls(source.num_rows, column.type)
+            for column in schema
+        }
+    ).cast(schema)
 
 
 def _write(opened: Control, rows: pa.Table, target_size: int) -> tuple[WrittenFile, ...]:

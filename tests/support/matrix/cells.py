@@ -18,9 +18,9 @@ from support.foreign.calls import Refused
 from support.foreign.process import Engine
 from support.jobs.quick_lake import just_before
 from support.lake.lake import Lake, reason
-from support.matrix.foreign import FOREIGN, Foreign, Step
+from support.matrix.foreign import CONFLICT, FOREIGN, Foreign, Step
 from support.matrix.ours import LOG_MERGE, NEXT, OURS, Ours
-from support.matrix.rows import Model, Rows, columns_of, difference
+from support.matrix.rows import COLUMNS, Model, Rows, columns_of, difference
 from support.matrix.tables import (
     MADE_BY_SPARK,
     MatrixTables,
@@ -107,7 +107,8 @@ class _Play:
         self.stage, self.cell = stage, cell
         self.foreign: Foreign = FOREIGN[cell.foreign]
         self.ours: Ours = OURS[cell.ours]
-        self.lake: Lake = stage.tables.fresh(self.foreign.shape)
+        by_k = self.ours.partitioned
+        self.lake: Lake = stage.tables.fresh(self.foreign.shape, partitioned=by_k)
         self.handle = uuid.uuid4().hex[:12]
         self.refused: list[str] = []
         self.done_by_foreign = False
@@ -283,11 +284,14 @@ class _Play:
         )
 
     def _assert_legal(self, done: OperationStatus) -> None:
+        named = self.foreign.refuses.get(self.cell.ours)
+        conflicts = named == CONFLICT and self.cell.order is Order.FOREIGN_FIRST
         if done.phase is Phase.FAILED:
-            named = self.foreign.refuses.get(self.cell.ours)
             assert reason(done) == named, f"{self.cell}: {done}"
+            assert named != CONFLICT or conflicts, f"{self.cell}: {done}"
         else:
             assert done.phase in (Phase.SUCCEEDED, Phase.SUPERSEDED), f"{self.cell}: {done}"
+            assert not conflicts, f"{self.cell}: {done}"
 
     def _allowed(self, done: OperationStatus) -> dict[str, Model]:
         """The rows that may be there, by what they mean."""
@@ -300,7 +304,7 @@ class _Play:
             if self.foreign.boundary and self.cell.ours == LOG_MERGE:
                 return {"foreign alone": theirs}  # the records of the log are void
             orders: dict[str, Model] = {"foreign, ours": lambda of: ours(theirs(of))}
-            if self.foreign.blind:
+            if self.foreign.blind and not self.ours.serializable:
                 orders["ours, foreign"] = lambda of: theirs(ours(of))
             return orders
         touched = self.ours.touches
@@ -324,7 +328,7 @@ class _Play:
 
     def _all_readers(self, rows: Rows) -> None:
         """deltalake and Spark + Delta: the same."""
-        columns = columns_of(rows) or ["id", "k", "v"]
+        columns = columns_of(rows) or list(COLUMNS)
         if self.foreign.deltalake_reads:
             found = self.stage.deltalake.call("rows", location=self.lake.location, columns=columns)
             assert difference(found, rows) == "", f"{self.cell}: deltalake"
@@ -365,7 +369,7 @@ class _Play:
             rows = ours.model(rows)
         assert difference(self._found(), rows) == "", f"{self.cell}: after our next ones"
         if self.foreign.deltalake_reads:
-            columns = columns_of(rows) or ["id", "k", "v"]
+            columns = columns_of(rows) or list(COLUMNS)
             found = self.stage.deltalake.call("rows", location=self.lake.location, columns=columns)
             assert difference(found, rows) == "", f"{self.cell}: deltalake, after our next ones"
         if not self.foreign.next_refused and self.lake.log.commit(0) is not None:

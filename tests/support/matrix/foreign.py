@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from support.matrix.rows import (
+    SQL_MOMENT,
     Model,
     Row,
     Rows,
@@ -18,6 +19,7 @@ from support.matrix.rows import (
     appended,
     deleted,
     id_in,
+    new,
     renamed,
     rows,
     same,
@@ -25,6 +27,7 @@ from support.matrix.rows import (
     with_column,
 )
 
+CONFLICT = "Conflict"
 EngineName = Literal["deltalake", "spark", "harness"]
 
 
@@ -46,13 +49,13 @@ class Step:
 @dataclass(frozen=True)
 class Foreign:
     """`blind`: an append, which write serializability may put after ours. `refuses`: which of
-    our operations are refused by name, when it came between our read and our commit, and why.
-    `next_refused`: which of the operations that follow are. `stale_defect`: deltalake, if it had
-    begun before a rewrite that committed, does not see it: against all rules the rewritten rows
-    stay, besides what it means to leave. `removes_files`: a vacuum without retention, which takes
-    the files of versions that it has not seen. `boundary`: it replaces the table, so that unmerged
-    records of a log are void. `loses_history`: it removes commits, which a log of blocks may not
-    have seen."""
+    our operations are refused by name, when it came between our read and our commit, and why;
+    `CONFLICT` must happen then, and in no other cell. `next_refused`: which of the operations that
+    follow are. `stale_defect`: deltalake, if it had begun before a rewrite that committed, does
+    not see it: against all rules the rewritten rows stay, besides what it means to leave.
+    `removes_files`: a vacuum without retention, which takes the files of versions that it has not
+    seen. `boundary`: it replaces the table, so that unmerged records of a log are void.
+    `loses_history`: it removes commits, which a log of blocks may not have seen."""
 
     steps: tuple[Step, ...]
     model: Model
@@ -89,9 +92,9 @@ NEW = rows(range(100, 110))
 MERGED = [3, 4, 5, 6, 7, 200, 201]
 """Keys that a foreign merge brings: five are there, two are new."""
 
-SOURCE: Rows = [{"id": n, "k": n % 5, "v": -n} for n in MERGED]
+SOURCE: Rows = [new(n, n % 5, -n) for n in MERGED]
 ONE = rows([77])
-FOURS = [{"id": n, "k": 4, "v": 1} for n in (150, 151, 152)]
+FOURS = [new(n, 4, 1) for n in (150, 151, 152)]
 
 
 def _moved(row: Row) -> int:
@@ -108,19 +111,25 @@ _LOW = deleted(id_in(range(15)))
 _UPDATED = updated(_MIDDLE, k=_moved, v=_more)
 _MERGED = after(deleted(id_in(MERGED)), appended(SOURCE))
 _VALUES = ", ".join(f"({r['id']}L, {r['k']}L, {r['v']}L)" for r in SOURCE)
-_STATEMENTS = ("update", "merge", "log merge")
-_CONSTRAINED = dict.fromkeys(_STATEMENTS, "UnsupportedFeature")
-_ALL_OURS = (
-    "bin-pack", "sort", "z-order", "segment rewrite", "update", "delete", "merge", "log merge",
+_OF_START = ("replace AtStart", "drop")
+_STRADDLING = (*_OF_START, "replace AtCommit")
+_REPLACES = (*_STRADDLING, "replace partitions")
+_WRITES_VALUES = (
+    "update", "merge", "log merge", "replace AtStart", "replace AtCommit", "replace partitions",
 )  # fmt: skip
+_CONSTRAINED = dict.fromkeys(_WRITES_VALUES, "UnsupportedFeature")
 _ROW_LEVEL = ("update", "delete", "merge", "log merge")
-_NEVER = "some value that no row has"
+_HIDES_ROWS = dict.fromkeys((*_ROW_LEVEL, *_REPLACES), "UnsupportedFeature")
+_ALL_OURS = ("bin-pack", "sort", "z-order", "segment rewrite", *_ROW_LEVEL, *_REPLACES)
+_UNKNOWN_AGES = dict.fromkeys(_OF_START, CONFLICT)
+_INSERTED = f"id, id % 5, id * 100, {SQL_MOMENT}"
 
 
 def _spark_merge(condition: str = "") -> str:
     return (
-        f"MERGE INTO {{table}} t USING (SELECT * FROM VALUES {_VALUES} AS s(id, k, v){condition}) "
-        "s ON t.id = s.id WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+        f"MERGE INTO {{table}} t USING (SELECT *, {SQL_MOMENT} AS ts FROM VALUES {_VALUES} "
+        f"AS s(id, k, v){condition}) s ON t.id = s.id "
+        "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
     )
 
 
@@ -138,7 +147,7 @@ FOREIGN: dict[str, Foreign] = {
         blind=True,
     ),
     "W1-spark-insert": Foreign(
-        _spark("INSERT INTO {table} SELECT id, id % 5, id * 100 FROM range(100, 110)"),
+        _spark(f"INSERT INTO {{table}} SELECT {_INSERTED} FROM range(100, 110)"),
         appended(NEW),
         blind=True,
     ),
@@ -155,15 +164,20 @@ FOREIGN: dict[str, Foreign] = {
         _UPDATED,
         shape="partitioned",
     ),
-    "W2-deltalake-merge": Foreign(_lake("merge", rows=SOURCE), _MERGED),
+    "W2-deltalake-merge": Foreign(_lake("merge", rows=SOURCE), _MERGED, refuses=_UNKNOWN_AGES),
     "W3-deltalake-compact": Foreign(_lake("compact"), same, stale_defect=True),
-    "W3-deltalake-z-order": Foreign(_lake("z_order", columns=["k", "v"]), same, stale_defect=True),
+    "W3-deltalake-z-order": Foreign(_lake("z_order", columns=["v", "id"]), same, stale_defect=True),
     "W4-deltalake-overwrite": Foreign(
-        _lake("overwrite", rows=ONE), lambda _: ONE, stale_defect=True, boundary=True
+        _lake("overwrite", rows=ONE),
+        lambda _: ONE,
+        stale_defect=True,
+        boundary=True,
+        refuses=_UNKNOWN_AGES,
     ),
     "W4-deltalake-replace-where": Foreign(
         _lake("overwrite", rows=FOURS, where="k = 4"),
         after(deleted(lambda row: row["k"] == 4), appended(FOURS)),
+        refuses=_UNKNOWN_AGES,
     ),
     "W4-deltalake-restore": Foreign(
         (Step("deltalake", "restore", {"version": "FIRST"}),),
@@ -171,6 +185,7 @@ FOREIGN: dict[str, Foreign] = {
         prepare=_lake("delete", where="id >= 35"),
         prepared=deleted(id_in(range(35, 40))),
         boundary=True,
+        refuses=_UNKNOWN_AGES,
     ),
     "W5-deltalake-vacuum-with-retention": Foreign(_lake("vacuum", hours=168, full=True), same),
     "W5-deltalake-vacuum-without-retention": Foreign(
@@ -205,9 +220,11 @@ FOREIGN: dict[str, Foreign] = {
         ),
         _UPDATED,
     ),
-    "W6-spark-merge": Foreign(_spark(_spark_merge(" WHERE {gate}")), _MERGED),
+    "W6-spark-merge": Foreign(
+        _spark(_spark_merge(" WHERE {gate}")), _MERGED, refuses=_UNKNOWN_AGES
+    ),
     "W7-spark-optimize": Foreign(_spark("OPTIMIZE {table}"), same),
-    "W7-spark-optimize-z-order": Foreign(_spark("OPTIMIZE {table} ZORDER BY (k, v)"), same),
+    "W7-spark-optimize-z-order": Foreign(_spark("OPTIMIZE {table} ZORDER BY (v, id)"), same),
     "W7-spark-reorg-purge": Foreign(_spark("REORG TABLE {table} APPLY (PURGE)"), same),
     "W8-deltalake-property": Foreign(
         _lake("set_properties", properties={"delta.logRetentionDuration": "interval 60 days"}),
@@ -235,7 +252,7 @@ FOREIGN: dict[str, Foreign] = {
     "W8-spark-vectors-off": Foreign(
         _spark("ALTER TABLE {table} SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'false')"),
         same,
-        refuses=dict.fromkeys(_ROW_LEVEL, "DeletionVectorsDisabled"),
+        refuses=dict.fromkeys((*_ROW_LEVEL, *_STRADDLING), "DeletionVectorsDisabled"),
         next_refused=frozenset({"update"}),
     ),
     "W8-spark-add-column": Foreign(
@@ -279,7 +296,7 @@ FOREIGN: dict[str, Foreign] = {
         appended(NEW),
         shape="append-only",
         blind=True,
-        refuses=dict.fromkeys(_ROW_LEVEL, "UnsupportedFeature"),
+        refuses=_HIDES_ROWS,
         next_refused=frozenset({"update"}),
     ),
     "W10-change-data-feed-append": Foreign(
@@ -287,18 +304,18 @@ FOREIGN: dict[str, Foreign] = {
         appended(NEW),
         shape="change data feed",
         blind=True,
-        refuses=dict.fromkeys(_ROW_LEVEL, "UnsupportedFeature"),
+        refuses=_HIDES_ROWS,
         next_refused=frozenset({"update"}),
     ),
     "W10-change-data-feed-delete": Foreign(
         _spark("DELETE FROM {table} WHERE id < 15"),
         _LOW,
         shape="change data feed",
-        refuses=dict.fromkeys(_ROW_LEVEL, "UnsupportedFeature"),
+        refuses=_HIDES_ROWS,
         next_refused=frozenset({"update"}),
     ),
     "W10-generated-column": Foreign(
-        _spark("INSERT INTO {table} (id, k, v) SELECT id, id % 5, id * 100 FROM range(100, 110)"),
+        _spark(f"INSERT INTO {{table}} (id, k, v, ts) SELECT {_INSERTED} FROM range(100, 110)"),
         appended([{**row, "g": row["k"] * 2} for row in NEW]),
         shape="generated",
         blind=True,
@@ -306,7 +323,7 @@ FOREIGN: dict[str, Foreign] = {
         next_refused=frozenset({"update"}),
     ),
     "W10-identity-column": Foreign(
-        _spark("INSERT INTO {table} (id, k, v) SELECT id, id % 5, id * 100 FROM range(100, 110)"),
+        _spark(f"INSERT INTO {{table}} (id, k, v, ts) SELECT {_INSERTED} FROM range(100, 110)"),
         appended(NEW),
         shape="identity",
         blind=True,

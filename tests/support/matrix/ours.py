@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from support.lake.lake import Lake
-from support.matrix.rows import Model, Rows, Test, deleted, same, updated
+from support.matrix.rows import (
+    COLUMNS,
+    HOURS,
+    Model,
+    Row,
+    Rows,
+    Test,
+    after,
+    appended,
+    deleted,
+    hour,
+    moment,
+    new,
+    same,
+    updated,
+)
 from tandem.mergelog import LogSettings, LogWriter, ensure_log
 from tandem.mergelog.state.log_table import MergeLog
 from tandem.spec.resources import Operation
@@ -18,13 +34,17 @@ from tandem.spec.resources import Operation
 @dataclass(frozen=True)
 class Ours:
     """`touches`: which rows it writes to new files without changing them; None if it is no
-    rewrite. `spark`: its job needs Spark. `prepare`: what it needs of a table; may refuse it."""
+    rewrite. `spark`: its job needs Spark. `prepare`: what it needs of a table; may refuse it.
+    `serializable`: a blind append that committed before it comes before it. `partitioned`: it is
+    done to tables that are partitioned by `k`."""
 
     make: Callable[[Lake], Operation]
     model: Model = same
     touches: Test | None = lambda _: True
     spark: bool = False
     prepare: Callable[[Lake], None] | None = None
+    serializable: bool = False
+    partitioned: bool = False
 
 
 def _laid_out(lake: Lake, strategy: str, *columns: str) -> Operation:
@@ -34,7 +54,7 @@ def _laid_out(lake: Lake, strategy: str, *columns: str) -> Operation:
     return lake.compaction("SemiMajor", layout={"strategy": strategy, "columns": [*columns]})
 
 
-_SOURCE = [{"id": n, "k": n % 5, "v": -10 * n} for n in (4, 6, 16, 21, 102, 201, 300)]
+_SOURCE = [new(n, n % 5, -10 * n) for n in (4, 6, 16, 21, 102, 201, 300)]
 """What our merge brings: keys that are there, keys that foreign writers may bring, a new one."""
 
 _MUCH = 1500
@@ -52,7 +72,7 @@ def _merge(lake: Lake) -> Operation:
             {"where": f"t.v > {_MUCH}", "delete": {}},
             {"update": {"set": {"v": "s.v"}}},
         ],
-        "whenNotMatched": [{"insert": {"values": {"id": "s.id", "k": "s.k", "v": "s.v"}}}],
+        "whenNotMatched": [{"insert": {"values": {name: f"s.{name}" for name in COLUMNS}}}],
     }
     return lake.resource("TableUpdate", {"merge": statement})
 
@@ -67,7 +87,7 @@ def _merged(of: Rows) -> Rows:
     return [*updated_, *(row for row in _SOURCE if row["id"] not in there)]
 
 
-_UPSERTED = [{"id": n, "k": n % 5, "v": -20 * n} for n in (5, 17, 22, 103, 201, 301)]
+_UPSERTED = [new(n, n % 5, -20 * n) for n in (5, 17, 22, 103, 201, 301)]
 _DELETED = (6, 18, 104, 302)
 """What the log has: keys that are there, keys that foreign writers may bring, new ones."""
 
@@ -86,8 +106,48 @@ def _log_merged(of: Rows) -> Rows:
     gone = {*_DELETED, *(row["id"] for row in _UPSERTED)}
     # A rename of the base table renames the column of the log's rows, too.
     column = "u" if any("u" in row for row in of) else "v"
-    upserted = [{"id": row["id"], "k": row["k"], column: row["v"]} for row in _UPSERTED]
+    upserted = [{column if n == "v" else n: v for n, v in row.items()} for row in _UPSERTED]
     return [*(row for row in of if row["id"] not in gone), *upserted]
+
+
+_INTERVALS = ((5, 20), (25, 38))
+"""Hours that replaces take: one file lies in them, all others straddle a border."""
+
+_PARTITIONS = (1, 3)
+_BROUGHT = [new(n, n % 5, n) for n in range(400, 500) if 10 <= n % HOURS < 15]
+_BROUGHT_TO_PARTITIONS = [row for row in _BROUGHT if row["k"] in _PARTITIONS]
+"""What replaces bring: nothing that was there."""
+
+
+def _in_intervals(row: Row) -> bool:
+    return any(start <= hour(row) < end for start, end in _INTERVALS)
+
+
+def _in_partitions(row: Row) -> bool:
+    return row["k"] in _PARTITIONS
+
+
+def _old(row: Row) -> bool:
+    """Whether it descends from a row that a table begins with: foreign writers keep its id."""
+    return bool(row["id"] < HOURS)
+
+
+def _of_start(row: Row) -> bool:
+    return _in_intervals(row) and _old(row)
+
+
+def _replace(source: Sequence[Row] = (), **spec: Any) -> Callable[[Lake], Operation]:
+    """Of the intervals, unless it says otherwise; a drop if there is no source."""
+    spans = [f"{moment(start):%FT%TZ}/{moment(end):%FT%TZ}" for start, end in _INTERVALS]
+
+    def make(lake: Lake) -> Operation:
+        body = {"replace": {"intervals": spans}, **spec}
+        if source:
+            location = lake.source(pa.Table.from_pylist([*source])).as_uri()
+            body["source"] = {"format": "Parquet", "location": location}
+        return lake.resource("TableReplace", body)
+
+    return make
 
 
 LOG_MERGE = "log merge"
@@ -119,6 +179,27 @@ OURS: dict[str, Ours] = {
     LOG_MERGE: Ours(
         lambda lake: lake.compaction("LogMerge"), _log_merged, touches=None, prepare=_with_log
     ),
+    "replace AtStart": Ours(
+        _replace(_BROUGHT), after(deleted(_of_start), appended(_BROUGHT)), touches=None
+    ),
+    "replace AtCommit": Ours(
+        _replace(_BROUGHT, scope="AtCommit"),
+        after(deleted(_in_intervals), appended(_BROUGHT)),
+        touches=None,
+        serializable=True,
+    ),
+    "replace partitions": Ours(
+        _replace(
+            _BROUGHT_TO_PARTITIONS,
+            scope="AtCommit",
+            replace={"partitions": [{"k": str(k)} for k in _PARTITIONS]},
+        ),
+        after(deleted(_in_partitions), appended(_BROUGHT_TO_PARTITIONS)),
+        touches=None,
+        serializable=True,
+        partitioned=True,
+    ),
+    "drop": Ours(_replace(), deleted(_of_start), touches=None),
 }
 
 NEXT: dict[str, Ours] = {

@@ -1,11 +1,13 @@
 """Rows of the W matrix, and the slow obvious model of what statements do to them.
 
 A row is a dict with an `id`, so that lost, doubled and resurrected rows are distinct; `k` is
-what statements choose by, `v` what they change. Some actions add columns.
+what statements choose by, `v` what they change, `ts` what replaces choose by. Some actions add
+columns.
 """
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -17,9 +19,33 @@ Model = Callable[[Rows], Rows]
 Test = Callable[[Row], bool]
 
 
+COLUMNS = ("id", "k", "v", "ts")
+HOURS = 40
+"""`ts` is the hour `id % HOURS` of a March."""
+
+_FIRST = dt.datetime(2013, 3, 1, tzinfo=dt.UTC)
+
+
+def moment(hour: int) -> dt.datetime:
+    return _FIRST + dt.timedelta(hours=hour)
+
+
+def hour(row: Row) -> int:
+    """Of its `ts`."""
+    return int((row["ts"] - _FIRST) / dt.timedelta(hours=1))
+
+
+def new(id_: int, k: int, v: int) -> Row:
+    return {"id": id_, "k": k, "v": v, "ts": moment(id_ % HOURS)}
+
+
+SQL_MOMENT = f"timestamp_seconds({int(_FIRST.timestamp())} + 3600 * (id % {HOURS}))"
+"""`ts` of an id, for Spark."""
+
+
 def rows(ids: Iterable[int]) -> Rows:
     """New rows: `k` cycles through 0 to 4, `v` is a hundred times the id."""
-    return [{"id": n, "k": n % 5, "v": n * 100} for n in ids]
+    return [new(n, n % 5, n * 100) for n in ids]
 
 
 def same(of: Rows) -> Rows:

@@ -17,8 +17,8 @@ from deltalake import DeltaTable
 
 from support.foreign.process import Engine
 from support.jobs.quick_jobs import QuickJobs
-from support.lake.lake import DELETION_VECTORS, Lake, batch
-from support.matrix.rows import Rows, deleted, id_in, rows
+from support.lake.lake import DELETION_VECTORS, Lake
+from support.matrix.rows import SQL_MOMENT, Rows, deleted, id_in, rows
 from tandem.locks.memory import InProcessLocks
 from tandem.operations.ports import Ports
 from tandem.storage import open_store
@@ -33,8 +33,18 @@ START: Rows = deleted(id_in(_GONE))(rows(range(40)))
 MADE_BY_SPARK = ("mapped", "generated", "identity")
 """Shapes that deltalake cannot make."""
 
+_TIME = {"column": "ts", "granularity": "Year"}
+"""All rows are in one chunk: they are compacted as those of a table without a time column."""
+
 _AGE_S = 60 * 86400
-_COLUMNS = pa.schema([("id", pa.int64()), ("k", pa.int64()), ("v", pa.int64())])
+_COLUMNS = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("k", pa.int64()),
+        ("v", pa.int64()),
+        ("ts", pa.timestamp("us", tz="UTC")),
+    ]
+)
 
 
 class MatrixTables:
@@ -46,10 +56,12 @@ class MatrixTables:
         self._sql = sql
         self._made = 0
 
-    def fresh(self, shape: str) -> Lake:
-        template = self._root / "templates" / shape.replace(" ", "-")
+    def fresh(self, shape: str, *, partitioned: bool = False) -> Lake:
+        """`partitioned`: by `k`, whatever its shape is."""
+        name = shape.replace(" ", "-") + ("-by-k" if partitioned else "")
+        template = self._root / "templates" / name
         if not template.exists():
-            self._make(shape, template)
+            self._make(shape, template, ["k"] if partitioned else [])
         self._made += 1
         path = self._root / f"cell-{self._made}"
         shutil.copytree(template, path)
@@ -67,59 +79,64 @@ class MatrixTables:
     def _lake(self, path: Path) -> Lake:
         location = path.as_uri()
         sources = path.with_name(f"{path.name}-sources")
-        lake = Lake(location, self._spark, sources, open_store(location), backoff_limit=2)
+        lake = Lake(
+            location, self._spark, sources, open_store(location), time=_TIME, backoff_limit=2
+        )
         lake.first_version = lake.version
         return lake
 
-    def _make(self, shape: str, path: Path) -> None:
+    def _make(self, shape: str, path: Path, by: list[str]) -> None:
         path.parent.mkdir(exist_ok=True)
         match shape:
             case "plain":
-                self._of_ours(path)
+                self._of_ours(path, by)
             case "partitioned":
-                self._by_deltalake(path, DELETION_VECTORS, partition_by=["k"])
+                self._by_deltalake(path, ["k"])
             case "append-only":
-                self._by_deltalake(path, {**DELETION_VECTORS, "delta.appendOnly": "true"})
+                self._by_deltalake(path, by, **{"delta.appendOnly": "true"})
             case "change data feed":
-                self._by_deltalake(path, {**DELETION_VECTORS, "delta.enableChangeDataFeed": "true"})
+                self._by_deltalake(path, by, **{"delta.enableChangeDataFeed": "true"})
             case "unknown feature":
-                self._of_ours(path)
+                self._of_ours(path, by)
                 add_unknown_feature(path)
             case "mapped":
-                self._by_spark(path, "x BIGINT", "'delta.columnMapping.mode' = 'name'")
+                self._by_spark(path, by, "x BIGINT", "'delta.columnMapping.mode' = 'name'")
             case "generated":
-                self._by_spark(path, "g BIGINT GENERATED ALWAYS AS (k * 2)")
+                self._by_spark(path, by, "g BIGINT GENERATED ALWAYS AS (k * 2)")
             case "identity":
-                self._by_spark(path, "n BIGINT GENERATED ALWAYS AS IDENTITY")
+                self._by_spark(path, by, "n BIGINT GENERATED ALWAYS AS IDENTITY")
             case _:
                 raise ValueError(shape)
 
-    def _of_ours(self, path: Path) -> None:
+    def _of_ours(self, path: Path, by: list[str]) -> None:
+        if by:
+            self._by_deltalake(path, by)  # jobs without Spark write one partition
+            return
         DeltaTable.create(path.as_uri(), _COLUMNS, configuration=DELETION_VECTORS)
         lake = self._lake(path)
         for number in range(3):
-            lake.do(lake.ingest(batch(number)), ports=quickly(lake))
+            lake.do(lake.ingest(_batch(number)), ports=quickly(lake))
         lake.do(lake.delete(f"id IN {_GONE}"), ports=quickly(lake))
-        lake.append(batch(3))
+        lake.append(_batch(3))
         shutil.rmtree(lake.sources)
 
-    def _by_deltalake(
-        self, path: Path, properties: dict[str, str], partition_by: list[str] | None = None
-    ) -> None:
+    def _by_deltalake(self, path: Path, by: list[str], **properties: str) -> None:
         location = path.as_uri()
-        DeltaTable.create(location, _COLUMNS, partition_by=partition_by, configuration=properties)
+        found = {**DELETION_VECTORS, **properties}
+        DeltaTable.create(location, _COLUMNS, partition_by=by or None, configuration=found)
         lake = self._lake(path)
         for number in range(4):
-            lake.append(tuple(row for row in batch(number) if row[0] not in _GONE))
+            lake.append(_batch(number, without=_GONE))
 
-    def _by_spark(self, path: Path, column: str, *properties: str) -> None:
+    def _by_spark(self, path: Path, by: list[str], column: str, *properties: str) -> None:
         set_ = ", ".join(["'delta.enableDeletionVectors' = 'true'", *properties])
-        columns, values = "(id, k, v)", "id, id % 5, id * 100"
+        partitions = f"PARTITIONED BY ({', '.join(by)}) " if by else ""
+        columns, values = "(id, k, v, ts)", f"id, id % 5, id * 100, {SQL_MOMENT}"
         if column.startswith("x "):
             columns, values = "", f"{values}, id + 1"
         for statement in (
-            f"CREATE TABLE {{table}} (id BIGINT, k BIGINT, v BIGINT, {column}) USING delta "
-            f"TBLPROPERTIES ({set_})",
+            f"CREATE TABLE {{table}} (id BIGINT, k BIGINT, v BIGINT, ts TIMESTAMP, {column}) "
+            f"USING delta {partitions}TBLPROPERTIES ({set_})",
             *(
                 f"INSERT INTO {{table}} {columns} SELECT {values} FROM range({n}, {n + 10})"
                 for n in range(0, 40, 10)
@@ -127,6 +144,12 @@ class MatrixTables:
             f"DELETE FROM {{table}} WHERE id IN {_GONE}",
         ):
             self._sql.call("sql", text=statement.format(table=f"delta.`{path}`"))
+
+
+def _batch(number: int, without: tuple[int, ...] = ()) -> pa.Table:
+    """Ten rows."""
+    found = deleted(id_in(without))(rows(range(10 * number, 10 * number + 10)))
+    return pa.Table.from_pylist(found, _COLUMNS)
 
 
 def quickly(lake: Lake) -> Ports:
