@@ -36,10 +36,10 @@ The foreign writer commits between Tandem's read and Tandem's commit. *commits*:
 both. *commits, attempt 2*: the first attempt's files were obsolete, so the job ran again.
 *superseded*: no input was left to replace. A reason: refused by name, without a write.
 
-Replaces take intervals whose borders lie within files, and *replace partitions* whole partitions,
-`AtCommit`. A drop is `AtStart`. Both appends and merges of the foreign writers bring rows into the
-intervals: `AtStart` keeps them, `AtCommit` replaces them. `Conflict`: after that commit the
-[age of rows](replacing-data.md#atstart) is unknown.
+Replaces take intervals whose borders lie within files; *replace partitions* takes partitions,
+`AtCommit`. A drop is `AtStart`. Appends bring rows into what is replaced: `AtStart` keeps them,
+`AtCommit` replaces them. `Conflict`: the foreign commit leaves it unknown
+[which rows came late](replacing-data.md#atstart).
 
 """
 
@@ -141,11 +141,12 @@ def _table(head: str, record: Sequence[Line], cell: Callable[[Line], str]) -> st
 
 
 def _together(cells: Mapping[str, str]) -> str:
-    """The most common outcome; then the operations with other outcomes, by name."""
+    """The most common outcome, or *commits* if it is one of them; then the operations with other
+    outcomes, by name."""
     if not cells:
         return "–"
     counted = Counter(cells.values())
-    usual = counted.most_common(1)[0][0]
+    usual = max(counted, key=lambda found: (counted[found], found == "commits"))
     others = {found: [o for o in cells if cells[o] == found] for found in counted}
     del others[usual]
     return "; ".join([usual, *(f"{_listed(who)}: {found}" for found, who in others.items())])

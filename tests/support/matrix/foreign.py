@@ -212,6 +212,7 @@ FOREIGN: dict[str, Foreign] = {
         appended(NEW),
         blind=True,
         loses_history=True,
+        refuses=_UNKNOWN_AGES,  # the append is no longer in the log
     ),
     "W6-spark-delete": Foreign(_spark("DELETE FROM {table} WHERE id < 15 AND {gate}"), _LOW),
     "W6-spark-update": Foreign(
