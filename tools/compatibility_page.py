@@ -141,7 +141,7 @@ def _table(head: str, record: Sequence[Line], cell: Callable[[Line], str]) -> st
 
 
 def _together(cells: Mapping[str, str]) -> str:
-    """The most common outcome, or *commits* if it is one of them; then the operations with other
+    """The most common outcome, *commits* if several are; then the operations with other
     outcomes, by name."""
     if not cells:
         return "–"
