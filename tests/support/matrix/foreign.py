@@ -114,9 +114,8 @@ _VALUES = ", ".join(f"({r['id']}L, {r['k']}L, {r['v']}L)" for r in SOURCE)
 _OF_START = ("replace AtStart", "drop")
 _STRADDLING = (*_OF_START, "replace AtCommit")
 _REPLACES = (*_STRADDLING, "replace partitions")
-_WRITES_VALUES = (
-    "update", "merge", "log merge", "replace AtStart", "replace AtCommit", "replace partitions",
-)  # fmt: skip
+_REPLACES_FROM_SOURCE = ("replace AtStart", "replace AtCommit", "replace partitions")
+_WRITES_VALUES = ("update", "merge", "log merge", *_REPLACES_FROM_SOURCE)
 _CONSTRAINED = dict.fromkeys(_WRITES_VALUES, "UnsupportedFeature")
 _ROW_LEVEL = ("update", "delete", "merge", "log merge")
 _HIDES_ROWS = dict.fromkeys((*_ROW_LEVEL, *_REPLACES), "UnsupportedFeature")
@@ -269,7 +268,11 @@ FOREIGN: dict[str, Foreign] = {
         _spark("ALTER TABLE {table} RENAME COLUMN v TO u"),
         renamed("v", "u"),
         shape="mapped",
-        refuses=dict.fromkeys(("update", "merge"), "InvalidStatement"),
+        refuses={
+            **dict.fromkeys(("update", "merge"), "InvalidStatement"),
+            # Their source has the old name: a load never drops a column silently.
+            **dict.fromkeys(_REPLACES_FROM_SOURCE, "InvalidSpec"),
+        },
         next_refused=frozenset({"update"}),
         deltalake_reads=False,
     ),
