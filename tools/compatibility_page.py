@@ -195,8 +195,11 @@ def _afterwards(record: Iterable[Line]) -> str:
     found = {line["foreign"]: line["next"] for line in tried}
     text = "| after | refused |\n|---|---|\n"
     for name, ends in found.items():
+        after = {line["ours"] for line in record if line["foreign"] == name}
+        refused = [line["ours"] for line in tried if line["foreign"] == name]
+        which = "" if after == set(refused) else f", and {_listed(list(dict.fromkeys(refused)))}"
         named = [end.replace(" refused: ", ": `") + "`" for end in ends.split("; ")]
-        text += f"| {_words(name)} | {', '.join(named)} |\n"
+        text += f"| {_words(name)}{which} | {', '.join(named)} |\n"
     for name in sorted({line["foreign"] for line in record if line["next"] == UNTRIED}):
         text += f"| {_words(name)}, started before ours | not tried: it removed live files |\n"
     return text
@@ -214,8 +217,12 @@ def _vacuum(first: Iterable[Line]) -> str:
 def _harmless(first: Iterable[Line]) -> str:
     names = [f"W5-deltalake-{what}" for what in ("vacuum-with-retention", "checkpoint")]
     names.append("W5-deltalake-log-cleanup")
-    ends = {line["our_end"] for line in first if line["foreign"] in names}
-    return f"Tandem {_listed(sorted(map(_end, ends)))}"
+    # One that once does not commit is named.
+    found = sorted(
+        ((line["ours"], _end(line["our_end"])) for line in first if line["foreign"] in names),
+        key=lambda each: each[1] != "commits",
+    )
+    return f"Tandem {_together(dict(found))}"
 
 
 def _after(record: Iterable[Line]) -> str:
