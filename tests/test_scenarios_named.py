@@ -34,7 +34,8 @@ REPLACES = (
     *("D53", "D58", "D60"),
 )
 VERSIONS = ("D45", "D46", "D52", "D54", "D55", "C8", "C9", "C16", "W9", "Z8", "Z9", "Z10", "Z19")
-ON_TABLES = (*BOTH_WAYS, *PLANS, *FAILURES, *REPLACES, *VERSIONS)
+EXCLUSIVE = ("D22", "D57", "A6")
+ON_TABLES = (*BOTH_WAYS, *PLANS, *FAILURES, *REPLACES, *VERSIONS, *EXCLUSIVE)
 """Asked for on real tables, read by other engines."""
 
 ON_LOGS = (
@@ -53,7 +54,7 @@ IN_A_CLUSTER = (
     *("C1a", "C1b", "C2", "C3", "C10", "C14", "D11", "D12", "D15", "D16", "D17", "D18"),
     *("Z1", "Z6", "Z7", "Z12", "A1", "A2", "A3", "A4", "A5"),
     *("L1", "L2", "L4", "L9", "L10", "L12"),
-    *("D29", "D32", "D35", "D38", "D43", "D60"),
+    *("D29", "D32", "D35", "D38", "D43", "D57", "D60"),
 )
 """Asked for through API server, etcd and Spark."""
 
@@ -118,6 +119,11 @@ def test_scenario_is_tested_as_a_pure_function(scenario: str) -> None:
     assert _named("reconcile").get(scenario), (
         f"no test of tests/reconcile begins with test_{scenario}_"
     )
+
+
+@pytest.mark.parametrize("scenario", ["D22", "A6"])
+def test_scenario_of_yields_is_tested_on_the_machine_alone(scenario: str) -> None:
+    assert _named("operations").get(scenario)
 
 
 @pytest.mark.parametrize(

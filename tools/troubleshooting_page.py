@@ -28,6 +28,7 @@ LOOK: Final = {
     Reason.RUNNING: f"{_STATUS}, {_SPARK}",
     Reason.RECONCILING: _STATUS,
     Reason.RETRYING: _MESSAGE + " has the last failure",
+    Reason.YIELDED: "`status.yields`: to what, and when it tries again",
     Reason.SUSPENDED: _STATUS,
     Reason.COMMITTED: _HISTORY,
     Reason.ADOPTED: _TABLE,

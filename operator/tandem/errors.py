@@ -24,6 +24,7 @@ class Reason(StrEnum):
     RUNNING = "Running"
     RECONCILING = "Reconciling"
     RETRYING = "Retrying"
+    YIELDED = "Yielded"
     SUSPENDED = "Suspended"
     # Success, or nothing to do.
     COMMITTED = "Committed"

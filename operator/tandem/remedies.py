@@ -21,6 +21,8 @@ MEANING: Final[Mapping[Reason, str]] = {
     Reason.RUNNING: "The Spark job is running.",
     Reason.RECONCILING: "The result is being reconciled with concurrent commits.",
     Reason.RETRYING: "An attempt failed; another one follows.",
+    Reason.YIELDED: "An exclusive attempt gave way to another writer in its chunks; another one "
+    "follows at `status.yields.nextTry`.",
     Reason.SUSPENDED: "`spec.suspend` is true.",
     Reason.COMMITTED: "Done: the result is visible in `status.result.version`.",
     Reason.ADOPTED: "The table existed already and is accepted.",
@@ -94,6 +96,8 @@ REMEDY: Final[Mapping[Reason, str]] = {
     Reason.WAITING_FOR_LOCK: "Wait, or check the holder: `kubectl tandem locks`. A higher "
     "`priority` goes first.",
     Reason.RETRYING: "Wait; the message says why the last attempt failed.",
+    Reason.YIELDED: "Wait: after `exclusive.maxYields` yields it goes on as `Concurrent`. Where "
+    "writers never pause, use `lockMode: Concurrent`.",
     Reason.SUSPENDED: "`kubectl tandem resume`.",
     Reason.INVALID_SPEC: "Correct the field that the message names. Operations keep their spec: "
     "create another one.",

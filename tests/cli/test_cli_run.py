@@ -243,7 +243,7 @@ def test_only_something_that_is_not_there(
         "kind: [",
         RESOURCES.replace("type: Minor", "type: Minr"),
         RESOURCES.replace("name: flights}, type", "name: flight}, type"),
-        RESOURCES.replace("type: Minor", "type: Minor, lockMode: Exclusive"),
+        RESOURCES.replace("type: Minor", "type: Minor, lockMode: Alone"),
         "",
     ],
 )

@@ -161,6 +161,15 @@ WRONG = [
         type="Minor",
         minor={"segments": ["1"], "adjacentOnly": True},
     ),
+    compaction("exclusive only goes with lockMode Exclusive", exclusive={"maxYields": 2}),
+    compaction("exclusive only goes with lockMode Exclusive", lockMode="Concurrent", exclusive={}),
+    compaction(
+        "lockMode Exclusive does not go with type LogMerge", type="LogMerge", lockMode="Exclusive"
+    ),
+    ingest(
+        "lockMode Exclusive only goes with TableCompaction and SegmentRewrite",
+        lockMode="Exclusive",
+    ),
     compaction("semiMajor only goes with type SemiMajor, but type is Major", semiMajor={}),
     compaction("major only goes with type Major, but type is Minor", type="Minor", major={}),
     compaction("custom only goes with type Custom", custom={"where": "a = 1"}),

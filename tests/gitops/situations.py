@@ -209,7 +209,7 @@ async def _waits_for_another(actor: Actor) -> None:
 
 
 async def _is_wrong(actor: Actor) -> None:
-    await actor.is_hindered(Phase.FAILED, Reason.INVALID_SPEC, "lockMode: not built yet")
+    await actor.is_hindered(Phase.FAILED, Reason.INVALID_SPEC, "lockMode: not for this kind")
 
 
 async def _suspended(actor: Actor) -> None:

@@ -37,6 +37,9 @@ from tandem.operations.machine.events import (
     StopRequest,
     TableRead,
     Verdict,
+    YieldCause,
+    YieldRequired,
+    Yields,
 )
 from tandem.operations.machine.state import OperationState
 from tandem.operations.machine.step import step
@@ -56,6 +59,8 @@ _RANDOM_EVENTS = st.one_of(
         complete=st.booleans(),
         running=st.booleans(),
         failures=st.integers(0, 4),
+        yields=st.builds(Yields, st.integers(0, 6), st.just("x"), st.integers(0, 9)),
+        now_ms=st.integers(0, 9),
     ),
     st.sampled_from(
         [
@@ -73,6 +78,7 @@ _RANDOM_EVENTS = st.one_of(
             JobRunning(),
             JobLost(Reason.JOB_FAILED, "x"),
             RoundDone(0),
+            YieldRequired("x", YieldCause.COMMIT),
             *(Decided(3, verdict) for verdict in Verdict),
             CommitRefused(True),
             CommitRefused(False),
@@ -96,9 +102,9 @@ _ANSWERS = {
     Point.PLAN: (PlanMade, EffectFailed),
     Point.ADOPT_ATTEMPT: (AttemptAdopted, AdoptionRefused, ClaimLost),
     Point.ACQUIRE_LOCKS: (LocksGranted, LocksWaiting),
-    Point.POLL_JOB: (JobRunning, JobLost, RoundDone),
-    Point.RECONCILE: (Decided,),
-    Point.ENTER_COMMIT: (CommitRefused, EffectDone),
+    Point.POLL_JOB: (JobRunning, JobLost, RoundDone, YieldRequired),
+    Point.RECONCILE: (Decided, YieldRequired),
+    Point.ENTER_COMMIT: (CommitRefused, YieldRequired, EffectDone),
     Point.PUT_COMMIT: (CommitPut, CommitLost, CommitUnknown),
     Point.LOOK_UP_COMMIT: (CommitPut, CommitLost),
     Point.ABANDON_ATTEMPT: (AbandonRefused, AbandonedBefore, EndedBeforeStart, EffectDone),

@@ -16,10 +16,9 @@ from tandem.spec import (
     load,
     load_text,
     parse,
-    require_built,
     spec_hash,
 )
-from tandem.spec.common import OPERATIONS, Operation
+from tandem.spec.common import OPERATIONS, Exclusive, Operation
 from tandem.spec.problems import InvalidSpecs
 
 HEAD = "apiVersion: tandem.dev/v1alpha1\n"
@@ -79,7 +78,6 @@ spec:
     assert table.spec.retention.row_maps == 24 * 3_600_000
     assert table.spec.compaction is not None
     assert table.spec.compaction.schedules[0].template.layout.columns == ("carrier",)
-    require_built([table])  # the automatic policy is for the operator; not an error without one
 
 
 def test_a_compaction_fills_in_defaults() -> None:
@@ -391,19 +389,18 @@ def test_operations_that_wait_for_each_other_are_refused() -> None:
     assert "cycle" in problem.message
 
 
-@pytest.mark.parametrize(
-    ("text", "field"),
-    [
-        (compaction("type: Major, lockMode: Exclusive"), "spec.lockMode"),
-    ],
-)
-def test_an_unimplemented_kind_is_accepted_as_a_file_and_refused_before_a_run(
-    text: str, field: str
-) -> None:
-    resources = load_text(f"{TABLE}---\n{text}")
-    with pytest.raises(InvalidSpec, match="not built yet") as caught:
-        require_built(resources)
-    assert caught.value.field == field
+def test_exclusive_has_defaults_and_is_no_part_of_the_identity() -> None:
+    plain = one(compaction("type: Major, lockMode: Exclusive"))
+    given = one(compaction("type: Major, lockMode: Exclusive, exclusive: {maxYields: 2}"))
+    assert plain.exclusive == Exclusive()
+    assert given.exclusive == Exclusive(max_yields=2)
+    assert one(compaction("type: Major")).exclusive is None
+    assert spec_hash(plain) == spec_hash(given) != spec_hash(one(compaction("type: Major")))
+
+
+def test_the_time_between_yields_doubles_up_to_an_hour() -> None:
+    found = [Exclusive().backoff_ms(count) // 60_000 for count in range(1, 9)]
+    assert found == [1, 2, 4, 8, 16, 32, 60, 60]
 
 
 def test_files_folders_and_standard_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
-from tandem.locks.conflicts import Grant, Wait, decide
+from tandem.locks.conflicts import Grant, Wait, conflict, decide
 from tandem.locks.model import (
     CommitLease,
     EntryState,
@@ -17,11 +17,15 @@ from tandem.locks.model import (
     LockRequest,
     LockResource,
     LockResources,
+    Mode,
     Waiting,
 )
 
 LAST = 2**63
 """The place of a new request: behind all others."""
+
+WRITERS = frozenset({Mode.APPEND, Mode.UPDATE, Mode.REPLACE})
+"""The modes of operations that change rows."""
 
 Blockers = tuple[tuple[LockEntry, LockResource], ...]
 
@@ -139,6 +143,27 @@ def _decide(
     holders = [entry for entry in entries if entry.request.operation in revoke]
     met = ((h, request.resources.common(h.request.resources)) for h in holders)
     return Wait(tuple((h, resource or LockResource()) for h, resource in met))
+
+
+def wanted_by(entries: Collection[LockEntry], operation: str, owner: str) -> str:
+    """The writer that waits for what `operation` holds, or the operation that has revoked it, for
+    messages; "" if there is none.
+
+    A waiter of lower priority does not count: it would be revoked again.
+    """
+    mine = next((e for e in entries if e.request.operation == operation), None)
+    if mine is None or mine.request.owner != owner or mine.state is EntryState.WAITING:
+        return ""
+    if mine.revoked_by:
+        named = (_who(e) for e in entries if e.request.operation == mine.revoked_by)
+        return next(named, f"operation {mine.revoked_by}")
+    for entry in entries:
+        request = entry.request
+        waits = entry.state is EntryState.WAITING and request.mode in WRITERS
+        weighs = request.priority >= mine.request.priority
+        if waits and weighs and conflict(request, mine.request) is not None:
+            return _who(entry)
+    return ""
 
 
 def waiting(blockers: Blockers) -> Waiting:

@@ -11,6 +11,7 @@ from tandem.delta.log.snapshot import Snapshot
 from tandem.mergelog.state.log_table import MergeLog
 from tandem.operations.attempt import pins
 from tandem.operations.kinds.log_compaction import log_of
+from tandem.operations.kinds.table.chunk_writes import ChunkWrites
 from tandem.operations.machine.state import Limits, OperationState
 from tandem.operations.model import Identity, Table
 from tandem.operations.ports import Ports
@@ -76,6 +77,7 @@ def open_session(
         dry_run=spec.dry_run or execution.plan_only,
         suspended=spec.suspend and not execution.plan_only,
         poll_ms=execution.poll_ms,
+        exclusive=resource.exclusive,
     )
     options = PerformerOptions(
         mode=resource.mode,
@@ -83,6 +85,7 @@ def open_session(
         priority=resource.lock_priority,
         maintain=lambda table_, snapshot_: _maintain(table_, snapshot_, ports),
         begun_elsewhere=lambda: _begun_elsewhere(resource, lake, table, execution),
+        written=ChunkWrites().since_read,
     )
     kind = kind_of(resource, table)
     performer = Performer(identity, table, kind, ports, options, execution.interceptor)

@@ -162,7 +162,7 @@ class Work:
     """The state of one operation between effects. `latest` is the version last read, `job` and
     `plan` are the attempt's frozen ones, `requests` and `results` those of the rounds so far,
     `sources` the copies of a merge's source by path. `at_once`: the round follows a lost put
-    without a pause."""
+    without a pause. `exclusive`: the attempt locks its chunks exclusively."""
 
     identity: Identity
     table: Table
@@ -185,6 +185,7 @@ class Work:
     progress_baseline: ProgressBaseline | None = None
     polls: int = 0
     at_once: bool = False
+    exclusive: bool = False
 
     def forget_attempt(self) -> None:
         """Drop everything that belongs to the last attempt, since another one begins."""

@@ -37,7 +37,6 @@ from tandem.spec.resources import (
     Operation,
     ResourceOutcome,
     StatusObserver,
-    require_built,
 )
 from tandem.spec.status import OperationStatus, Phase, ResourceStatus, TableStatus
 
@@ -78,7 +77,7 @@ def run(
             and are reported. A KeyboardInterrupt in the calling thread, however, is raised at
             once: running operations are then left as if the process had been killed.
 
-    Raises: InvalidSpec before anything starts (circular `dependsOn`, kinds not built yet).
+    Raises: InvalidSpec before anything starts (circular `dependsOn`).
     """
     return _Runner(resources, options or RunOptions(), observer, cancel).run()
 
@@ -108,7 +107,6 @@ class _Runner:
         observer: StatusObserver | None,
         cancel: threading.Event | None,
     ) -> None:
-        require_built(list(resources))
         self._resources = {r.key: r for r in resources}
         self._options = options
         self._ports = options.ports or local_ports()

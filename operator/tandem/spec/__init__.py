@@ -37,7 +37,6 @@ from tandem.spec.resources import (
     TableCompaction,
     TableIngest,
     TableUpdate,
-    require_built,
 )
 from tandem.spec.status import OperationStatus, ResourceStatus, TableStatus
 
@@ -60,6 +59,5 @@ __all__ = [
     "load",
     "load_text",
     "parse",
-    "require_built",
     "spec_hash",
 ]

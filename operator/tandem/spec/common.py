@@ -7,11 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum, StrEnum, auto
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from tandem.spec.fields import DnsName, Model, OneOf, Opaque, StrictBool, StrictInt, StrictStr
+from tandem.spec.fields import (
+    DnsName,
+    IncompatibleFields,
+    Milliseconds,
+    Model,
+    OneOf,
+    Opaque,
+    StrictBool,
+    StrictInt,
+    StrictStr,
+    format_duration,
+)
+from tandem.spec.rules import cel
 
 API_VERSION: Final = "tandem.dev/v1alpha1"
 GROUP: Final = API_VERSION.split("/")[0]
@@ -77,6 +89,23 @@ class LockMode(StrEnum):
     EXCLUSIVE = "Exclusive"
 
 
+_HOUR_MS = 3_600_000
+
+
+class Exclusive(Model):
+    """How an operation with `lockMode: Exclusive` yields to other writers."""
+
+    max_yields: Annotated[StrictInt, Field(ge=1, le=100)] = 5
+    """After so many yields it goes on as `Concurrent`, so that it ends however often others
+    write."""
+    backoff: Annotated[Milliseconds, Field(gt=0, le=_HOUR_MS)] = 60_000
+    """Time from the first yield to the next attempt; it doubles with each yield, up to an hour."""
+
+    def backoff_ms(self, yields: int) -> int:
+        """Time from the yield of this number (from 1) to the next attempt."""
+        return min(_HOUR_MS, self.backoff << (yields - 1))
+
+
 class Mode(StrEnum):
     """What an operation does to the segments that it names: it decides what may run beside it."""
 
@@ -124,17 +153,62 @@ class OperationSpec(Model):
     ttl_seconds_after_finished: Annotated[StrictInt, Field(ge=0, le=_INT32)] | None = None
     """Seconds after its end at which the resource is deleted (in a cluster); never by default."""
     lock_mode: LockMode = LockMode.CONCURRENT
-    """`Concurrent`: other writers continue, and their commits are reconciled. `Exclusive` is not
-    implemented yet."""
+    """`Concurrent`: other writers continue, and their commits are reconciled. `Exclusive`, of a
+    TableCompaction or SegmentRewrite: it locks its time chunks and commits only if no other writer
+    changed a file in them; it stops and tries again later if one did."""
     spark_template: Opaque | None = None
     """A partial `SparkApplication` that is merged into the one of this operation."""
     depends_on: Annotated[tuple[Dependency, ...], Field(max_length=64)] = ()
     """Operations that must have succeeded before this one starts; without it, operations
     that are applied together start together."""
 
+    @model_validator(mode="after")
+    @cel(
+        "!has(self.lockMode) || self.lockMode != 'Exclusive'",
+        "lockMode Exclusive only goes with TableCompaction and SegmentRewrite",
+        field=".lockMode",
+    )
+    def _lock_mode_fits(self) -> Self:
+        if self.lock_mode is LockMode.EXCLUSIVE:
+            raise exclusive_refused("only goes with TableCompaction and SegmentRewrite")
+        return self
+
     def canonical(self) -> dict[str, Any]:
         """With defaults filled in, by the names that people type; plain JSON types."""
         return self.model_dump(by_alias=True, exclude_none=True)
+
+
+def exclusive_refused(why: str) -> IncompatibleFields:
+    """The refusal of `lockMode: Exclusive` by an operation that cannot yield."""
+    return IncompatibleFields(
+        f"lockMode Exclusive {why}",
+        found="lockMode Exclusive",
+        expected="lockMode Concurrent",
+        remedy="Remove lockMode: this operation then runs concurrently with writers",
+    )
+
+
+class RewritingSpec(OperationSpec):
+    """Fields of operations that rewrite files and change no rows."""
+
+    exclusive: Exclusive | None = None
+    """How it yields; only with `lockMode: Exclusive`."""
+
+    @model_validator(mode="after")
+    @cel(
+        "!has(self.exclusive) || (has(self.lockMode) && self.lockMode == 'Exclusive')",
+        "exclusive only goes with lockMode Exclusive",
+        field=".exclusive",
+    )
+    def _lock_mode_fits(self) -> Self:
+        if self.exclusive is not None and self.lock_mode is not LockMode.EXCLUSIVE:
+            raise IncompatibleFields(
+                "exclusive only goes with lockMode Exclusive",
+                found=f"exclusive with lockMode {self.lock_mode}",
+                expected="lockMode Exclusive, or no exclusive",
+                remedy="Set lockMode: Exclusive, or remove exclusive",
+            )
+        return self
 
 
 class Resource(Model):
@@ -196,6 +270,14 @@ class Operation(Resource):
         return self.default_priority if given is None else given
 
     @property
+    def exclusive(self) -> Exclusive | None:
+        """How it yields, if its lock mode is `Exclusive`."""
+        spec = self.spec
+        if not isinstance(spec, RewritingSpec) or spec.lock_mode is not LockMode.EXCLUSIVE:
+            return None
+        return spec.exclusive or Exclusive()
+
+    @property
     def log_use(self) -> LogUse:
         return LogUse.IS_ITS_TABLE if self.on_log else LogUse.NONE
 
@@ -209,6 +291,16 @@ class Operation(Resource):
         """What `plan` prints of a spec as it is typed, beside its table and its source: names
         and values."""
         return []
+
+
+def lock_mode_lines(spec: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What `plan` prints of the lock mode in a spec as it is typed; nothing for `Concurrent`."""
+    if spec.get("lockMode") != LockMode.EXCLUSIVE:
+        return []
+    found = Exclusive.model_validate(spec.get("exclusive") or {})
+    backoff = format_duration(found.backoff)
+    how = f"yields up to {found.max_yields} times, first for {backoff}, then goes on as Concurrent"
+    return [("lock mode", f"Exclusive: {how}")]
 
 
 OPERATIONS: Final[dict[str, type[Operation]]] = {}

@@ -8,7 +8,14 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from tandem.spec.common import Mode, Operation, OperationSpec
+from tandem.spec.common import (
+    LockMode,
+    Mode,
+    Operation,
+    RewritingSpec,
+    exclusive_refused,
+    lock_mode_lines,
+)
 from tandem.spec.fields import (
     Bytes,
     IncompatibleFields,
@@ -266,11 +273,22 @@ class LockGranularity(StrEnum):
     TIME_CHUNK = "TimeChunk"
 
 
-class TableCompactionSpec(CompactionTemplate, OperationSpec):
+class TableCompactionSpec(CompactionTemplate, RewritingSpec):
     lock_granularity: LockGranularity = LockGranularity.SEGMENT
     """`Segment` locks the segments that it compacts. `TimeChunk` locks their time chunks, in which
     no other compaction runs then; without a time column, that is the whole table. A `LogMerge`
-    locks the log in either case."""
+    locks the log in either case; with `lockMode: Exclusive` chunks are locked in either case."""
+
+    @model_validator(mode="after")
+    @cel(
+        "self.type != 'LogMerge' || !has(self.lockMode) || self.lockMode != 'Exclusive'",
+        "lockMode Exclusive does not go with type LogMerge",
+        field=".lockMode",
+    )
+    def _log_merge_is_concurrent(self) -> Self:
+        if self.type is CompactionType.LOG_MERGE and self.lock_mode is LockMode.EXCLUSIVE:
+            raise exclusive_refused("does not go with type LogMerge")
+        return self
 
     def canonical(self) -> dict[str, Any]:
         """With the block of its type filled in, which may be left out."""
@@ -299,11 +317,13 @@ class TableCompaction(Operation):
 
     @classmethod
     def plan_lines(cls, spec: Mapping[str, Any]) -> list[tuple[str, str]]:
-        """The order of rows; what a log merge merges."""
+        """The order of rows, and how it locks; what a log merge merges."""
         if spec.get("type") == CompactionType.LOG_MERGE:
             return [("merges", "the log into the table: hides replaced rows, adds a segment")]
         layout = spec.get("layout") or {}
         strategy = layout.get("strategy") or "BinPack"
         if strategy == "BinPack":
-            return [("layout", "BinPack: rows keep their order")]
-        return [("layout", f"{strategy} by {', '.join(map(str, layout.get('columns') or ()))}")]
+            order = "BinPack: rows keep their order"
+        else:
+            order = f"{strategy} by {', '.join(map(str, layout.get('columns') or ()))}"
+        return [("layout", order), *lock_mode_lines(spec)]

@@ -25,6 +25,7 @@ MUTABLE_FIELDS: Final = frozenset(
         "sparkTemplate",
         "dependsOn",
         "lockGranularity",
+        "exclusive",
     }
 )
 """Fields of an operation's spec that may change during its life."""

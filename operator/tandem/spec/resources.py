@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tandem.errors import InvalidSpec
 from tandem.spec.common import (
     API_VERSION,
     OPERATIONS,
@@ -24,7 +23,6 @@ from tandem.spec.compaction import (
     TableCompactionSpec,
 )
 from tandem.spec.log_compaction import LogCompaction, LogCompactionSpec
-from tandem.spec.problems import InvalidSpecs
 from tandem.spec.replace import TableReplace, TableReplaceSpec
 from tandem.spec.segment_rewrite import Codec, SegmentRewrite, SegmentRewriteSpec
 from tandem.spec.status import ResourceStatus
@@ -70,7 +68,6 @@ __all__ = [
     "TableReplaceSpec",
     "TableUpdate",
     "TableUpdateSpec",
-    "require_built",
 ]
 
 AnyResource = LakeTable | Operation
@@ -108,43 +105,3 @@ class ResourceOutcome:
     def manifest(self) -> dict[str, Any]:
         """As `-o json` prints it."""
         return {**self.resource.manifest(), "status": self.status.manifest()}
-
-
-def require_built(resources: list[AnyResource]) -> None:
-    """Refuse what v1alpha1 can say and this version cannot do, before anything starts.
-
-    `compaction` of a `LakeTable` is not refused: the same file must work with and without an
-    operator, and without one nothing automatic happens anyway.
-
-    Raises:
-        InvalidSpec: names every such field.
-    """
-    InvalidSpecs.raise_if(
-        [problem for resource in resources for problem in _not_built(resource)],
-    )
-
-
-def _not_built(resource: AnyResource) -> list[InvalidSpec]:
-    def problem(field: str, found: object, expected: str, remedy: str) -> InvalidSpec:
-        return InvalidSpec(
-            "not built yet",
-            resource=resource.id,
-            field=field,
-            found=found,
-            expected=expected,
-            remedy=remedy,
-        )
-
-    if isinstance(resource, LakeTable):
-        return []
-    problems = []
-    if resource.spec.lock_mode is LockMode.EXCLUSIVE:
-        problems.append(
-            problem(
-                "spec.lockMode",
-                "Exclusive",
-                "Concurrent",
-                "Remove lockMode: this operation then runs concurrently with writers",
-            )
-        )
-    return problems

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field, model_validator
 
-from tandem.spec.common import Mode, Operation, OperationSpec
+from tandem.spec.common import Mode, Operation, RewritingSpec, lock_mode_lines
 from tandem.spec.fields import (
     IncompatibleFields,
     Model,
@@ -105,7 +105,7 @@ class Rewrite(Model):
         return self
 
 
-class SegmentRewriteSpec(OperationSpec):
+class SegmentRewriteSpec(RewritingSpec):
     segments: UniqueSegmentsOrChunks
     """Names of the segments, as `tandem table segments` shows them, in quotes: `"0.1"`."""
     rewrite: Rewrite
@@ -124,7 +124,7 @@ class SegmentRewrite(Operation):
 
     @classmethod
     def plan_lines(cls, spec: Mapping[str, Any]) -> list[tuple[str, str]]:
-        """What it does to files."""
+        """What it does to files, and how it locks."""
         rewrite = spec.get("rewrite") or {}
         found = []
         if rewrite.get("purgeDeleted"):
@@ -135,4 +135,4 @@ class SegmentRewrite(Operation):
             found.append(f"recompress with {recompress.get('codec')}{at}")
         if rewrite.get("sortBy"):
             found.append(f"sort by {', '.join(map(str, rewrite['sortBy']))}")
-        return [("rewrite", "; ".join(found))]
+        return [("rewrite", "; ".join(found)), *lock_mode_lines(spec)]

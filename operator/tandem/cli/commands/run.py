@@ -14,7 +14,7 @@ from tandem.cli.errors import Exit, say
 from tandem.cli.output import Output, print_data, print_table
 from tandem.cli.progress import ProgressDisplay
 from tandem.cli.resource_filter import select
-from tandem.spec import AnyResource, LakeTable, load, require_built
+from tandem.spec import AnyResource, LakeTable, load
 
 
 def run(
@@ -56,7 +56,6 @@ def plan(paths: Sequence[str], *, output: Output, only: Sequence[str]) -> Exit:
 
 def _checked(paths: Sequence[str], only: Sequence[str]) -> list[AnyResource]:
     resources = select(load(paths), only)
-    require_built(resources)
     for resource in resources:
         if isinstance(resource, LakeTable) and resource.spec.compaction is not None:
             say(f"Note: {resource.id}: {report.AUTOMATIC_NOTE}")

@@ -29,6 +29,7 @@ class EventReason(StrEnum):
     WAITING_FOR_LOCK = "WaitingForLock"
     JOB_STARTED = "JobStarted"
     RETRYING = "Retrying"
+    YIELDED = "Yielded"
     SUSPENDED = "Suspended"
     RESUMED = "Resumed"
     CANCELLED = "Cancelled"
@@ -77,6 +78,7 @@ class EventRecorder:
         self._waited = self._phase not in ("", Phase.PENDING)
         self._started = {self._attempt} if self._phase in _AT_WORK else set[int]()
         self._resumed = self._phase == Phase.SUSPENDED
+        self._yields = _yields(known.get("yields"))
 
     def record(self, body: Body, status: OperationStatus) -> None:
         """Post what is new in `status`."""
@@ -102,8 +104,14 @@ class EventRecorder:
         if reason == Reason.WAITING_FOR_LOCK and not self._waited:
             self._waited = True
             _post_event(body, EventReason.WAITING_FOR_LOCK, message)
+        yields = 0 if status.yields is None else status.yields.count
+        if yields > self._yields:
+            # After the last one it goes on beside writers, as its message says.
+            self._yields, self._resumed = yields, True
+            _post_event(body, EventReason.YIELDED, message)
         if status.attempt > self._attempt:
-            if self._attempt and not self._resumed:  # resuming on request is not a failure
+            # To resume on request, or after a yield, is not a failure.
+            if self._attempt and not self._resumed:
                 _post_event(
                     body, EventReason.RETRYING, message or f"attempt {status.attempt}", warning=True
                 )
@@ -111,6 +119,11 @@ class EventRecorder:
         if status.phase is Phase.RUNNING and status.attempt not in self._started:
             self._started.add(status.attempt)
             _post_event(body, EventReason.JOB_STARTED, _job(status))
+
+
+def _yields(known: object) -> int:
+    count = known.get("count") if isinstance(known, Mapping) else 0
+    return count if isinstance(count, int) else 0
 
 
 def _post_event(body: Body, reason: str, message: str, *, warning: bool = False) -> None:

@@ -15,6 +15,7 @@ from typing import Final, Literal
 
 from tandem.errors import Reason
 from tandem.operations.machine.effects import Point
+from tandem.operations.machine.events import YieldCause
 from tandem.planning.auto.model import AutoCompactionWait
 from tandem.spec import common
 from tandem.spec.resources import KINDS
@@ -59,6 +60,7 @@ CODE = _label(
         *("500", "502", "503", "504", "Unreachable", OTHER),
     ),
 )
+CAUSE = _label("cause", YieldCause)
 LOCK_REQUEST = _label(
     "request",
     ("acquire", "extend", "wait", "watch", "enter_commit", "leave_commit", "release", "entries"),
@@ -197,6 +199,9 @@ LOCK_STORE_UP = _gauge("lock_store_up", "1 if the lock store answered the last c
 
 # Committing.
 COMMITS = _counter("commits", "Commits put into tables' logs.", KIND)
+YIELDS = _counter(
+    "yields", "Attempts with `lockMode: Exclusive` that gave way to another writer.", KIND, CAUSE
+)
 CONFLICTS = _counter(
     "commit_races_lost", "Versions that another writer committed first; we reconcile again.", KIND
 )

@@ -18,7 +18,12 @@ from tandem.locks import model as locks_
 from tandem.locks.model import LockResources
 from tandem.operations.attempt import paths
 from tandem.operations.attempt.records import RunRecord
-from tandem.operations.kinds.rewrite import RewriteKind, past_segments, published
+from tandem.operations.kinds.rewrite import (
+    RewriteKind,
+    locks_described,
+    past_segments,
+    published,
+)
 from tandem.operations.kinds.table.job_files import require_inside
 from tandem.operations.kinds.table.lock_times import times_of
 from tandem.operations.kinds.table.output_roots import root_tags
@@ -60,8 +65,8 @@ class CompactionKind(RewriteKind):
             granularity=time.granularity if time else None,
             past=past_segments(work, live, self._named),
         )
-        locks = self._locks(plan)
-        summary = _summary(plan, snapshot.version, locks)
+        locks = self._locks(plan, exclusive=work.exclusive)
+        summary = _summary(plan, snapshot.version, locks_described(work, locks))
         if not plan.runs:
             return Planned(summary, None, locks, nothing_to_do=plan.nothing)
         decode_adds(plan.files)
@@ -89,12 +94,12 @@ class CompactionKind(RewriteKind):
         runs = tuple(_record(run) for run in plan.runs)
         return Planned(summary, job, locks, record={"runs": runs})
 
-    def _locks(self, plan: CompactionPlan) -> LockResources:
+    def _locks(self, plan: CompactionPlan, *, exclusive: bool) -> LockResources:
         """Its segments, however many: others of the same chunks may be compacted meanwhile."""
         if not plan.runs:
             return locks_.NOTHING
         times = times_of(file.interval for file in plan.files)
-        if self._resource.spec.lock_granularity is LockGranularity.TIME_CHUNK:
+        if exclusive or self._resource.spec.lock_granularity is LockGranularity.TIME_CHUNK:
             return locks_.within(times)
         return locks_.named(plan.segments, times)
 
@@ -185,7 +190,7 @@ def _job_layout(request: CompactionRequest) -> JobLayout | None:
     return JobLayout(strategy=strategy, columns=request.layout_columns)
 
 
-def _summary(plan: CompactionPlan, version: int, locks: LockResources) -> Plan:
+def _summary(plan: CompactionPlan, version: int, locks: tuple[str, ...]) -> Plan:
     return Plan(
         read_version=version,
         inputs=len(plan.files),
@@ -196,7 +201,7 @@ def _summary(plan: CompactionPlan, version: int, locks: LockResources) -> Plan:
         output_bytes=plan.expected_bytes,
         cost_bytes=plan.cost_bytes,
         steps=_steps(plan),
-        locks=tuple(f"Rewrite {each}" for each in locks),
+        locks=locks,
     )
 
 

@@ -15,7 +15,7 @@ from tandem.delta.actions import AddFile
 from tandem.errors import CountMismatch, LogGap, ManifestInvalid
 from tandem.jobs.formats import InputFile, JobLayout, RewriteJob
 from tandem.jobs.results import OutputFile
-from tandem.locks.model import named
+from tandem.locks.model import LockResources, Mode, named
 from tandem.operations.attempt import paths
 from tandem.operations.attempt.sidecars import read_sidecar
 from tandem.operations.kinds.table.job_files import output_add
@@ -195,6 +195,12 @@ class RewriteKind:
             ),
             row_map=self._row_map_bytes if outputs else b"",
         )
+
+
+def locks_described(work: Work, locks: LockResources) -> tuple[str, ...]:
+    """The locks of a rewrite, as plans name them."""
+    mode = Mode.EXCLUSIVE if work.exclusive else Mode.REWRITE
+    return tuple(f"{mode} {each}" for each in locks)
 
 
 def _as_planned(file: InputFile) -> RewriteInput:

@@ -14,9 +14,8 @@ from tandem.delta.log.snapshot import Snapshot
 from tandem.jobs.formats import JobBin, JobLayout, RewriteJob
 from tandem.jobs.results import OutputFile
 from tandem.locks import model as locks_
-from tandem.locks.model import LockResources
 from tandem.operations.attempt import paths
-from tandem.operations.kinds.rewrite import RewriteKind, past_segments
+from tandem.operations.kinds.rewrite import RewriteKind, locks_described, past_segments
 from tandem.operations.kinds.table.job_files import require_inside
 from tandem.operations.kinds.table.lock_times import time_of_locks, times_of
 from tandem.operations.model import ChangeSet, Planned, Work
@@ -56,8 +55,9 @@ class SegmentRewriteKind(RewriteKind):
         )
         plan = plan_segment_rewrite(live, request, past_segments(work, live, named))
         self._planned = True
-        locks = locks_.named(plan.segments, times_of(file.interval for file in plan.files))
-        summary = _summary(plan, snapshot.version, locks)
+        times = times_of(file.interval for file in plan.files)
+        locks = locks_.within(times) if work.exclusive else locks_.named(plan.segments, times)
+        summary = _summary(plan, snapshot.version, locks_described(work, locks))
         if not plan.parts:
             return Planned(
                 summary, None, locks, nothing_to_do=plan.nothing, superseded=plan.superseded
@@ -121,7 +121,7 @@ def _planned_before(work: Work, live: Segments, named: Collection[str]) -> bool:
     return any(split[1] == "plan.json" for f in files if (split := paths.split_attempt(f.path)))
 
 
-def _summary(plan: SegmentRewritePlan, version: int, locks: LockResources) -> Plan:
+def _summary(plan: SegmentRewritePlan, version: int, locks: tuple[str, ...]) -> Plan:
     return Plan(
         read_version=version,
         inputs=len(plan.files),
@@ -132,5 +132,5 @@ def _summary(plan: SegmentRewritePlan, version: int, locks: LockResources) -> Pl
         output_bytes=plan.expected_bytes,
         cost_bytes=plan.input_bytes + plan.expected_bytes,
         steps=plan.steps,
-        locks=tuple(f"Rewrite {each}" for each in locks),
+        locks=locks,
     )

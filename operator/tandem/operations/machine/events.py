@@ -31,6 +31,16 @@ class TableRead:
 
 
 @dataclass(frozen=True, slots=True)
+class Yields:
+    """How often attempts of an operation have yielded; the last time to `by`, at `last_ms` (Unix
+    milliseconds)."""
+
+    count: int = 0
+    by: str = ""
+    last_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class EarlierFound:
     """What earlier runs left.
 
@@ -40,7 +50,7 @@ class EarlierFound:
     works on it. `failures` counts attempts that failed, including those that died without a
     record, but not those that were interrupted. `recorded` is the result. `closing` is the ending
     of an operation that was closed, or ended before its start, and whose result is not recorded
-    yet."""
+    yet. `now_ms` is the time of the answer."""
 
     recorded: Ending | None = None
     closing: Ending | None = None
@@ -50,6 +60,8 @@ class EarlierFound:
     running: bool = False
     alive: str = ""
     failures: int = 0
+    yields: Yields = Yields()
+    now_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +171,22 @@ class JobLost:
     transient: bool = True
 
 
+class YieldCause(StrEnum):
+    """What an exclusive attempt yields to: a commit that changed a file in its chunks, or a writer
+    that waits for its locks or has taken them."""
+
+    COMMIT = "Commit"
+    LOCKS = "Locks"
+
+
+@dataclass(frozen=True, slots=True)
+class YieldRequired:
+    """Another writer, `by`, is at work in the chunks that an exclusive attempt holds."""
+
+    by: str
+    cause: YieldCause
+
+
 @dataclass(frozen=True, slots=True)
 class RoundDone:
     round: int
@@ -262,6 +290,7 @@ Event = (
     | LocksWaiting
     | JobRunning
     | JobLost
+    | YieldRequired
     | RoundDone
     | Decided
     | CommitRefused

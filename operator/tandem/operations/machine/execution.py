@@ -17,9 +17,18 @@ from tandem.operations.machine.events import (
     LocksWaiting,
     PlanMade,
     RoundDone,
+    YieldRequired,
 )
 from tandem.operations.machine.state import LockState, OperationState
-from tandem.operations.machine.transitions import Transition, claim, do, end, end_before_start, fail
+from tandem.operations.machine.transitions import (
+    Transition,
+    claim,
+    do,
+    end,
+    end_before_start,
+    fail,
+    give_way,
+)
 from tandem.spec.status import PLANNED_ONLY, Phase
 
 
@@ -92,6 +101,11 @@ def job_running(state: OperationState, event: JobRunning) -> Transition:
 def job_lost(state: OperationState, event: JobLost) -> Transition:
     """The attempt failed with its job."""
     return fail(state, event.reason, event.message, fresh=event.transient)
+
+
+def yield_required(state: OperationState, event: YieldRequired) -> Transition:
+    """Stop the job and release the locks; the next attempt decides when it begins."""
+    return give_way(state, event.by)
 
 
 def round_done(state: OperationState, event: RoundDone) -> Transition:

@@ -19,7 +19,7 @@ from tandem.operations.machine.events import (
     StopRequest,
     TableRead,
 )
-from tandem.operations.machine.state import Closing, OperationState
+from tandem.operations.machine.state import Closing, OperationState, YieldState
 from tandem.operations.machine.stop_requests import stop
 from tandem.operations.machine.transitions import (
     GIVE_UP,
@@ -86,7 +86,7 @@ def earlier_found(state: OperationState, event: EarlierFound) -> Transition:
     ):
         return end(state, event.recorded)
     attempt = replace(state.attempt, last_claimed=event.attempt, failures=event.failures)
-    state = replace(state, attempt=attempt)
+    state = _with_yields(replace(state, attempt=attempt), event)
     if log.succeeded:
         return do(_work_on(state, log.succeeded), Point.FIND_COMMIT)
     if event.closing is not None:
@@ -115,7 +115,33 @@ def earlier_found(state: OperationState, event: EarlierFound) -> Transition:
         return stop(state, state.request.stop)
     # The cleaning after an abandonment may have been interrupted. None of these attempts is ours,
     # so the effect names them.
-    return perform(state, Effect(Point.CLEAN_ATTEMPT, log.abandoned))
+    delay_ms = _wait_ms(state, event)
+    if delay_ms:
+        yields = replace(state.yields, next_try_ms=event.now_ms + delay_ms)
+        state = replace(state, yields=yields)
+    return perform(state, Effect(Point.CLEAN_ATTEMPT, log.abandoned, delay_ms=delay_ms))
+
+
+def _with_yields(state: OperationState, event: EarlierFound) -> OperationState:
+    """The state with the yields of earlier attempts, in any process."""
+    found, limit = event.yields, state.request.limits.exclusive
+    if limit is None or not found.count:
+        return state
+    state = replace(state, yields=YieldState(found.count, found.by))
+    if state.exclusive:
+        return state
+    message = f"yielded {found.count} times, the last time to {found.by}; goes on as Concurrent"
+    return replace(state, message=message)
+
+
+def _wait_ms(state: OperationState, event: EarlierFound) -> int:
+    """What is left of the time between the last yield and the next attempt."""
+    found, limit = event.yields, state.request.limits.exclusive
+    if limit is None or not found.count or not state.exclusive:
+        return 0
+    # The store's clock may be ahead of ours.
+    waited_ms = max(0, event.now_ms - found.last_ms)
+    return max(0, limit.backoff_ms(found.count) - waited_ms)
 
 
 def _work_on(state: OperationState, number: int) -> OperationState:

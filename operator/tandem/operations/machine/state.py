@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from tandem.errors import Reason
 from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import Ending, StopRequest
+from tandem.spec.common import Exclusive
 from tandem.spec.status import Phase, Plan, Progress
 
 _SHORTEST_PAUSE_MS = 20
@@ -19,7 +20,10 @@ _SHORTEST_PAUSE_MS = 20
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits of the spec. `backoff_limit` is how many failed attempts are retried."""
+    """The limits of the spec. `backoff_limit` is how many failed attempts are retried.
+
+    `exclusive` says how often it yields, and for how long; None: it locks nothing exclusively.
+    """
 
     backoff_limit: int = 3
     dry_run: bool = False
@@ -27,6 +31,7 @@ class Limits:
     retry_delay_ms: int = 1_000
     poll_ms: int = 300
     effect_retries: int = 6
+    exclusive: Exclusive | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +94,16 @@ class LockState:
     waiting_since_ms: int = 0
     waited: bool = False
     lost: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class YieldState:
+    """How often attempts of this operation have yielded, in any process; the last time to `by`.
+    `next_try_ms` is when the next attempt begins (Unix milliseconds; 0: it does not wait)."""
+
+    count: int = 0
+    by: str = ""
+    next_try_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,5 +179,13 @@ class OperationState:
     job: JobState = JobState()
     pending: PendingEffect = PendingEffect()
     outcome: OutcomeState = OutcomeState()
+    yields: YieldState = YieldState()
     phase: Phase = Phase.PENDING
     message: str = ""
+
+    @property
+    def exclusive(self) -> bool:
+        """Whether the attempt locks its chunks exclusively, and yields to others. After the last
+        yield that is allowed it runs beside them."""
+        limit = self.request.limits.exclusive
+        return limit is not None and self.yields.count < limit.max_yields

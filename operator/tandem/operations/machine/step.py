@@ -45,6 +45,7 @@ from tandem.operations.machine.events import (
     Started,
     StopRequest,
     TableRead,
+    YieldRequired,
 )
 from tandem.operations.machine.state import OperationState
 from tandem.operations.machine.transitions import Transition, close, do, end_before_start
@@ -82,6 +83,8 @@ def step(state: OperationState, event: Event) -> Transition:
             return execution.job_running(state, event)
         case JobLost():
             return execution.job_lost(state, event)
+        case YieldRequired():
+            return execution.yield_required(state, event)
         case RoundDone():
             return execution.round_done(state, event)
         case Decided():
@@ -127,6 +130,8 @@ def _done(state: OperationState, event: EffectDone) -> Transition:
         return close(state, state.outcome.closing)
     if event.point is Point.CLAIM_ATTEMPT and state.pending.effect is not None:
         return _claimed(state, state.pending.effect.attempt)
+    if event.point is Point.CLEAN_ATTEMPT:  # and what a yield had to wait for is over
+        state = replace(state, yields=replace(state.yields, next_try_ms=0))
     if event.point is Point.START_JOB:
         delay_ms = state.request.limits.poll_ms
         return do(replace(state, phase=Phase.RUNNING), Point.POLL_JOB, delay_ms=delay_ms)

@@ -31,6 +31,9 @@ GIVE_UP = (Point.STOP_JOB, Point.ABANDON_ATTEMPT, Point.CLEAN_ATTEMPT)
 """How an attempt ends without a commit: its files are deleted only after the log shows that it is
 abandoned."""
 
+YIELDED_TO = "yielded to "
+"""How the message of an attempt that yielded begins."""
+
 UNRECORDED = frozenset(
     {
         Reason.INTERRUPTED,
@@ -111,7 +114,7 @@ def close(state: OperationState, closing: Closing) -> Transition:
             f"attempt {ending.attempt}: {ending.message}" if ending.attempt else ending.message
         )
         delay = 0 if state.request.stop is not None else closing.delay_ms
-        fresh = OperationState(state.request, message=message)
+        fresh = OperationState(state.request, yields=state.yields, message=message)
         return do(fresh, Point.READ_TABLE, delay_ms=delay)
     return end(state, closing.ending)
 
@@ -141,6 +144,13 @@ def give_up(
     ending = Ending(phase, reason, message, attempt.number, plan=attempt.plan)
     closing = Closing(todo, ending, again, counted, closes, delay_ms)
     return close(replace(state, message=message), closing)
+
+
+def give_way(state: OperationState, by: str) -> Transition:
+    """End this exclusive attempt for another writer. It does not count as a failure: how often
+    that happens is bounded by itself."""
+    message = YIELDED_TO + by
+    return give_up(state, Phase.FAILED, Reason.YIELDED, message, again=True, counted=False)
 
 
 def fail(state: OperationState, reason: Reason, message: str, *, fresh: bool) -> Transition:

@@ -14,6 +14,7 @@ from tandem.spec.status import (
     OperationStatus,
     Phase,
     Progress,
+    Yielded,
 )
 
 _PHASE_REASON = {
@@ -46,15 +47,30 @@ def status_of(
     return OperationStatus(
         observed_generation=generation,
         phase=phase,
-        attempt=ending.attempt if ending else state.attempt.number,
+        attempt=ending.attempt if ending else _attempt(state),
         operation_id=operation_id,
         start_time=rfc3339(started_ms),
         completion_time=rfc3339(now_ms) if phase in ENDED else None,
         conditions=conditions(phase, reason, message, generation, now_ms),
         progress=_progress(state.job.progress, phase),
         plan=(ending.plan if ending else None) or state.attempt.plan,
+        yields=_yields(state),
         result=ending.result if ending else None,
     )
+
+
+def _attempt(state: OperationState) -> int:
+    """The latest one: between two, that which yielded."""
+    return state.attempt.number or (state.attempt.last_claimed if state.yields.next_try_ms else 0)
+
+
+def _yields(state: OperationState) -> Yielded | None:
+    yields = state.yields
+    if not yields.count:
+        return None
+    waits = yields.next_try_ms and state.outcome.ended is None
+    next_try = rfc3339(yields.next_try_ms) if waits else None
+    return Yielded(count=yields.count, next_try=next_try, by=yields.by)
 
 
 def _progress(progress: Progress | None, phase: Phase) -> Progress | None:
@@ -69,6 +85,8 @@ def _progress(progress: Progress | None, phase: Phase) -> Progress | None:
 def _reason(state: OperationState) -> Reason:
     if state.pending.waiting_reason:
         return state.pending.waiting_reason[0]
+    if state.yields.next_try_ms:
+        return Reason.YIELDED
     if state.locks.waiting_since_ms:
         return Reason.WAITING_FOR_LOCK
     return _PHASE_REASON.get(state.phase, Reason.PENDING)
@@ -77,7 +95,9 @@ def _reason(state: OperationState) -> Reason:
 def _message(state: OperationState, now_ms: int) -> str:
     if state.pending.waiting_reason:
         return state.pending.waiting_reason[1]
-    locks = state.locks
+    locks, yields = state.locks, state.yields
+    if yields.next_try_ms:
+        return f"yielded to {yields.by}; tries again at {rfc3339(yields.next_try_ms)}"
     if locks.waiting_since_ms:
         lasts = duration_in_words((now_ms - locks.waiting_since_ms) // 1000)
         if not locks.blockers:

@@ -9,7 +9,7 @@ from tandem.delta.log.snapshot import Snapshot
 from tandem.locks.model import Mode
 from tandem.operations.machine.effects import Effect
 from tandem.operations.machine.events import Event
-from tandem.operations.model import Table
+from tandem.operations.model import Table, Work
 
 Interceptor = Callable[[Effect, Callable[[], Event]], Event]
 """Wraps every effect; calls its second argument to perform it."""
@@ -27,10 +27,13 @@ class PerformerOptions:
     """`mode` and `priority` are those of the locks. `maintain` runs after a commit and does what
     table properties require (checkpoint, log clean-up); it gets the version that was read
     last. `begun_elsewhere` says why an attempt with a plan must not go on, since another process
-    works for the same operation on another table; "" if it may."""
+    works for the same operation on another table; "" if it may. `written` names the first commit
+    by which another writer changed the chunks of an exclusive attempt since its read version; ""
+    for none."""
 
     mode: Mode
     lock_wait_s: float = _LOCK_WAIT_S
     priority: int = 0
     maintain: Callable[[Table, Snapshot], None] | None = None
     begun_elsewhere: Callable[[], str] = lambda: ""
+    written: Callable[[Work], str] = lambda _: ""

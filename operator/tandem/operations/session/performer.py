@@ -16,7 +16,8 @@ from tandem.errors import (
     RowMapInvalid,
     TandemError,
 )
-from tandem.locks.model import CommitLease, Granted, LockRequest
+from tandem.locks.model import CommitLease, Granted, LockRequest, Mode
+from tandem.locks.rules import wanted_by
 from tandem.operations.attempt import cutoffs, garbage, paths, records
 from tandem.operations.attempt.records import AttemptRecord, OperationRecord, ResultRecord
 from tandem.operations.machine.effects import Effect, Point
@@ -33,6 +34,7 @@ from tandem.operations.machine.events import (
     EffectFailed,
     Ending,
     Event,
+    JobRunning,
     LocksGranted,
     LocksWaiting,
     PlanMade,
@@ -40,6 +42,8 @@ from tandem.operations.machine.events import (
     RecordedBefore,
     TableRead,
     Verdict,
+    YieldCause,
+    YieldRequired,
 )
 from tandem.operations.machine.state import OperationState
 from tandem.operations.model import Identity, Kind, Table, Work
@@ -119,6 +123,7 @@ class Performer:
     def perform(self, effect: Effect, state: OperationState) -> Event:
         """Perform the effect and return its outcome. Errors of an operation are returned as
         events, not raised."""
+        self.work.exclusive = state.exclusive
         try:
             return self._interceptor(effect, lambda: self._methods[effect.point](effect, state))
         except TandemError as error:
@@ -149,7 +154,13 @@ class Performer:
             return ports.local_claims.busy(self._key(attempt), self)
 
         found = recovery.find_earlier(
-            self._store, self._id, stops, ports.processes, ports.jobs, claimed_here
+            self._store,
+            self._id,
+            stops,
+            ports.processes,
+            ports.jobs,
+            claimed_here,
+            ports.clock.now_ms(),
         )
         if found.attempt and found.recorded is None and not stops.succeeded:
             # An attempt that may have committed is neither repeated nor cleaned.
@@ -255,7 +266,7 @@ class Performer:
             LockRequest(
                 table=self._table.location,
                 operation=self._id,
-                mode=self._options.mode,
+                mode=Mode.EXCLUSIVE if self.work.exclusive else self._options.mode,
                 resources=planned.locks,
                 owner=self._token,
                 priority=self._options.priority,
@@ -290,7 +301,19 @@ class Performer:
 
     def _poll_job(self, effect: Effect, _state: OperationState) -> Event:
         now_ms = self._ports.clock.now_ms()
-        return job_control.poll(self.work, self._ports.jobs, effect.attempt, effect.round, now_ms)
+        found = job_control.poll(self.work, self._ports.jobs, effect.attempt, effect.round, now_ms)
+        if self.work.exclusive and isinstance(found, JobRunning):
+            return self._yield_to_commits() or self._yield_to_locks() or found
+        return found
+
+    def _yield_to_locks(self) -> YieldRequired | None:
+        entries = self._ports.locks.entries(self._table.location)
+        who = wanted_by(entries, self._id, self._token)
+        return YieldRequired(f"{who}, which needs its locks", YieldCause.LOCKS) if who else None
+
+    def _yield_to_commits(self) -> YieldRequired | None:
+        commit = self._options.written(self.work)
+        return YieldRequired(commit, YieldCause.COMMIT) if commit else None
 
     def _read_result(self, effect: Effect, _state: OperationState) -> Event:
         job_control.read_result(self.work, effect.attempt, effect.round)
@@ -316,6 +339,8 @@ class Performer:
             self._kind.protocol_kind,
             resource=work.identity.display,
         )
+        if work.exclusive and (written := self._yield_to_commits()) is not None:
+            return written
         work.rounds += 1
         begun_ms = self._ports.clock.now_ms()
         decision = work.decision = self._kind.decide(work)
@@ -347,7 +372,10 @@ class Performer:
         lease = self._ports.locks.enter_commit(self._table.location, self._id, self._token)
         if lease is CommitLease.ENTERED:
             return EffectDone(effect.point)
-        return CommitRefused(revoked=lease is CommitLease.REVOKED)
+        revoked = lease is CommitLease.REVOKED
+        if revoked and self.work.exclusive and (wanted := self._yield_to_locks()) is not None:
+            return wanted
+        return CommitRefused(revoked)
 
     def _put_commit(self, effect: Effect, state: OperationState) -> Event:
         event = self._committer.put(self.work, effect, state.locks.token)

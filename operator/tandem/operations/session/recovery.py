@@ -11,7 +11,8 @@ from tandem.jobs.results import JobResult
 from tandem.jobs.runner import JobPhase, JobRunner
 from tandem.operations.attempt import paths, records
 from tandem.operations.attempt.records import AttemptRecord, EndedRecord, PlanRecord, ResultRecord
-from tandem.operations.machine.events import EarlierFound, Ending
+from tandem.operations.machine.events import EarlierFound, Ending, Yields
+from tandem.operations.machine.transitions import YIELDED_TO
 from tandem.operations.model import Work
 from tandem.operations.ports import Processes, ProcessId
 from tandem.operations.session.commit_actions import TxnMarkers
@@ -28,9 +29,11 @@ def find_earlier(
     processes: Processes,
     jobs: JobRunner,
     claimed_here: Callable[[int], bool],
+    now_ms: int = 0,
 ) -> EarlierFound:
     """Read the records of all attempts; one listing, and a read or two per attempt.
-    `claimed_here` says whether another session of this process works on an attempt.
+    `claimed_here` says whether another session of this process works on an attempt. When an
+    attempt ended is when its record was written, by the store's clock.
 
     Raises: ManifestInvalid if a record is damaged, StorageError.
     """
@@ -39,10 +42,13 @@ def find_earlier(
     if recorded is not None:
         return EarlierFound(recorded=ending_of(recorded))
     files: dict[int, set[str]] = defaultdict(set)
+    ended_ms: dict[int, int] = {}
     for meta in store.list(paths.attempts(operation_id)):
         split = paths.split_attempt(meta.path)
         if split is not None:
             files[split[0]].add(split[1])
+            if split[1] == "ended.json":
+                ended_ms[split[0]] = meta.modified_ms
     claimed = [attempt for attempt, names in files.items() if "attempt.json" in names]
     last = max(claimed, default=0)
     if stops.closed:
@@ -56,11 +62,14 @@ def find_earlier(
     ):
         return EarlierFound(closing=ending_before, attempt=last)
     abandoned = stops.abandoned
-    failures = sum(
-        1
-        for attempt in claimed
-        if attempt <= abandoned and _counts(store, operation_id, attempt, files[attempt])
-    )
+    dead = sorted(attempt for attempt in claimed if attempt <= abandoned)
+    ends = {attempt: _ended(store, operation_id, attempt, files[attempt]) for attempt in dead}
+    failures = sum(1 for end in ends.values() if end is None or end.counted)
+    yields = Yields()
+    for attempt, end in ends.items():
+        if end is not None and end.reason == Reason.YIELDED:
+            by = end.message.removeprefix(YIELDED_TO)
+            yields = Yields(yields.count + 1, by, ended_ms[attempt])
     alive = ""
     if last > abandoned:
         me = f"another session of {processes.me()}"
@@ -75,6 +84,8 @@ def find_earlier(
         running=going_on and _known(jobs, operation_id, last),
         alive=alive,
         failures=failures,
+        yields=yields,
+        now_ms=now_ms,
     )
 
 
@@ -124,12 +135,12 @@ def ending_of(record: ResultRecord) -> Ending:
     )
 
 
-def _counts(store: Store, operation_id: str, attempt: int, names: set[str]) -> bool:
+def _ended(store: Store, operation_id: str, attempt: int, names: set[str]) -> EndedRecord | None:
+    """How an attempt ended; None if it died without a record."""
     if "ended.json" not in names:
-        return True  # it died without a record
+        return None
     path = paths.ended(operation_id, attempt)
-    ended = records.load(store, path, EndedRecord, operation_id=operation_id)
-    return ended is None or ended.counted
+    return records.load(store, path, EndedRecord, operation_id=operation_id)
 
 
 def _alive(store: Store, operation_id: str, attempt: int, processes: Processes) -> str:

@@ -11,7 +11,15 @@ from typing import Any, Final
 import yaml
 from pydantic import BaseModel
 
-from tandem.spec.common import API_VERSION, GROUP, OPERATIONS, VERSION, OperationSpec, plural
+from tandem.spec.common import (
+    API_VERSION,
+    GROUP,
+    OPERATIONS,
+    VERSION,
+    OperationSpec,
+    RewritingSpec,
+    plural,
+)
 from tandem.spec.crd.schema import RULES, JsonSchema, object_schema, value_schema
 from tandem.spec.fields import DnsName
 from tandem.spec.resources import KINDS, AnyResource, LakeTable
@@ -202,6 +210,8 @@ def _columns(kind: str) -> list[dict[str, Any]]:
             column("Message", f"{_READY}.message", wide=True),
             _AGE,
         ]
+    spec = OPERATIONS[kind].model_fields["spec"].annotation
+    yields = isinstance(spec, type) and issubclass(spec, RewritingSpec)
     return [
         column("Table", ".spec.tableRef.name"),
         *(column(name, path) for name, path in OPERATIONS[kind].columns.items()),
@@ -211,6 +221,7 @@ def _columns(kind: str) -> list[dict[str, Any]]:
         column("Reason", f"{_SUCCEEDED}.reason"),
         column("Attempt", ".status.attempt", "integer", wide=True),
         column("Version", ".status.result.version", "integer", wide=True),
+        *([column("Yields", ".status.yields.count", "integer", wide=True)] if yields else []),
         column("Message", f"{_SUCCEEDED}.message", wide=True),
         _AGE,
     ]

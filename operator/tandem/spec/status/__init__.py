@@ -26,6 +26,7 @@ from tandem.spec.status.operation import (
     ReconciledCommit,
     RowsAffected,
     RowsReplaced,
+    Yielded,
 )
 from tandem.spec.status.table import (
     LOG_INSTANT,
@@ -69,6 +70,7 @@ __all__ = [
     "TableCleaning",
     "TableLock",
     "TableStatus",
+    "Yielded",
 ]
 
 ResourceStatus = OperationStatus | TableStatus

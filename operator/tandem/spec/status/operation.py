@@ -177,6 +177,17 @@ class OperationResult(StatusModel):
     """The same in sentences: `3 commits since version 41`, …"""
 
 
+class Yielded(StatusModel):
+    """How often an operation with `lockMode: Exclusive` yielded to other writers."""
+
+    count: int
+    """How often, in all attempts. After `exclusive.maxYields` it goes on as `Concurrent`."""
+    next_try: str | None = None
+    """When the next attempt begins; RFC 3339, UTC. Absent unless it waits for that."""
+    by: str = ""
+    """What it yielded to the last time: a commit (`version 51, WRITE by …`) or an operation."""
+
+
 class OperationStatus(StatusModel):
     observed_generation: int = 1
     """The generation of the spec that this status reports on; -1 until the operator has seen it."""
@@ -200,5 +211,7 @@ class OperationStatus(StatusModel):
     """How far the job is."""
     plan: Plan | None = None
     """What it was going to do, and to which version."""
+    yields: Yielded | None = None
+    """How often it yielded to other writers; absent if it never did."""
     result: OperationResult | None = None
     """The result of the operation."""

@@ -31,11 +31,11 @@ _MOST_PROBLEMS = 20
 _NO_PROBLEM = frozenset(
     {
         *(Reason.PENDING, Reason.PLANNED, Reason.WAITING_FOR_DEPENDENCY, Reason.WAITING_FOR_LOCK),
-        *(Reason.RUNNING, Reason.RECONCILING, Reason.SUSPENDED, ""),
+        *(Reason.RUNNING, Reason.RECONCILING, Reason.YIELDED, Reason.SUSPENDED, ""),
     }
 )
 _WORKING = frozenset({Phase.PLANNED, Phase.LOCKED, Phase.RUNNING, Phase.RECONCILING})
-_WAITING = frozenset({Reason.WAITING_FOR_DEPENDENCY, Reason.WAITING_FOR_LOCK})
+_WAITING = frozenset({Reason.WAITING_FOR_DEPENDENCY, Reason.WAITING_FOR_LOCK, Reason.YIELDED})
 
 
 def overview(

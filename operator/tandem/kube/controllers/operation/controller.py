@@ -41,7 +41,7 @@ from tandem.operations.model import Table
 from tandem.operations.ports import Ports
 from tandem.operations.session.session import Session
 from tandem.spec.loading.loader import parse
-from tandem.spec.resources import LakeTable, Operation, require_built
+from tandem.spec.resources import LakeTable, Operation
 from tandem.spec.status import ENDED, OperationStatus, Phase
 
 _log = structlog.get_logger("tandem.kube.controllers.operation.controller")
@@ -225,7 +225,6 @@ class OperationController:
         try:
             resource = parse({k: v for k, v in self._body.items() if k != "status"})
             assert not isinstance(resource, LakeTable)
-            require_built([resource])
         except InvalidSpec as error:
             return self._reporter.changed(Phase.FAILED, Reason.INVALID_SPEC, str(error))
         if self._deleted:

@@ -25,6 +25,7 @@ from tandem.operations.machine.events import (
     LocksGranted,
     LocksWaiting,
     RoundDone,
+    YieldRequired,
 )
 from tandem.operations.session.options import Interceptor
 
@@ -60,6 +61,9 @@ class InstrumentedInterceptor:
     def _note(self, effect: Effect, event: Event, now: float) -> None:
         metrics, kind = self._metrics, self._kind
         point = effect.point
+        if isinstance(event, YieldRequired):
+            metrics.yields.count(kind, event.cause)
+            _log.info("yielded", to=event.by)
         if point is Point.POLL_JOB:
             if isinstance(event, RoundDone):
                 self._job_answered("Succeeded", now)

@@ -13,4 +13,5 @@ Decides nothing about an operation.
     row_scope           the rows of files that a replace concerns
     time_column         the table's time column in its files
     lock_times          where the files of a plan lie in time, for its locks
+    chunk_writes        what other writers changed in the chunks of an exclusive attempt
 """
