@@ -26,6 +26,7 @@ ORDER = (
     "planning",
     "timeline",
     "locks",
+    "exclusive",
     "resources",
 )
 

@@ -39,6 +39,7 @@ NAMES = (
     "converge",
     "longevity",
     "locks",
+    "exclusive",
     "resources",
 )
 

@@ -24,6 +24,7 @@ from support.cluster.operator_thread import (
 )
 from support.jobs import quick_lake
 from support.jobs.quick_lake import QuickLake
+from support.lake.lake import batch
 from tandem.spec.labels import FINALIZER
 
 if TYPE_CHECKING:
@@ -113,13 +114,29 @@ def test_a_dry_run_only_plans(stage: Stage) -> None:
     assert lake.version == 4
 
 
-def test_an_unimplemented_kind_fails_with_a_message(stage: Stage) -> None:
+def test_a_spec_that_the_schema_lets_pass_fails_with_a_message(stage: Stage) -> None:
     table, _lake = stage.lake()
-    stage.space.compaction("alone", table, lockMode="Exclusive")
-    status = stage.space.await_end(KIND, "alone")
+    stage.space.update("twice", table, "k = 1", {"v": "0", "V": "1"})
+    status = stage.space.await_end("TableUpdate", "twice")
     assert (status["phase"], reason_of(status)) == ("Failed", "InvalidSpec")
-    assert "not built yet" in condition(status)["message"]
+    assert "names a column twice" in condition(status)["message"]
     assert condition(status, "Stalled")["status"] == "True"
+
+
+def test_an_exclusive_compaction_says_that_it_yields(stage: Stage) -> None:
+    table, lake = stage.lake()
+    how = {"lockMode": "Exclusive", "exclusive": {"maxYields": 1, "backoff": "1s"}}
+    with stage.jobs.held():
+        stage.space.compaction("alone", table, **how)
+        stage.space.await_phase(KIND, "alone", "Running")
+        lake.append(batch(7))
+    status = stage.space.await_end(KIND, "alone")
+    assert (status["phase"], status["attempt"]) == ("Succeeded", 2)
+    assert status["yields"]["count"] == 1
+    assert "nextTry" not in status["yields"]
+    events = stage.space.events("alone")
+    assert "Yielded" in events
+    assert "Retrying" not in events
 
 
 def test_a_bad_statement_fails_with_a_message(stage: Stage) -> None:

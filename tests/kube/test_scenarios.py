@@ -32,6 +32,7 @@ from support.some import is_whole
 from tandem.jobs.runner import JobRequest, JobStatus
 from tandem.operations.machine.effects import Point
 from tandem.spec.common import OPERATIONS, Operation
+from tandem.spec.status import OperationStatus, Phase
 
 if TYPE_CHECKING:
     from support.cluster.api_server import Cluster
@@ -354,6 +355,28 @@ def test_D43_the_second_replacement_waits_and_replaces_the_first(stage: Stage) -
     first.succeeded()
     second.succeeded()
     stage.done(table, FOUR, NEW, ())
+
+
+def test_D57_an_exclusive_compaction_yields_to_late_rows(stage: Stage) -> None:
+    table = stage.loaded()
+    late = batch(8)
+    how = {"lockMode": "Exclusive", "exclusive": {"maxYields": 3, "backoff": "3s"}}
+    gate = stage.jobs.hold("rewrite")
+    compaction = table.apply(table.lake.compaction("Major", **how))
+    gate.reached()
+    table.lake.append(late)
+    compaction.wait(lambda status: "nextTry" in status.get("yields", {}))
+    gate.go()
+    waiting = OperationStatus.model_validate(compaction.status)
+    assert waiting.yields is not None
+    assert (waiting.phase, waiting.yields.count) == (Phase.PENDING, 1)
+    assert waiting.yields.by.startswith("version ")
+    assert waiting.conditions[0].reason == "Yielded"
+    done = compaction.succeeded()
+    assert done.yields is not None
+    assert (done.attempt, done.yields.count, done.yields.next_try) == (2, 1, None)
+    assert result(done).files_removed == 5
+    stage.done(table, FOUR, join(FOUR, late))
 
 
 def test_D60_a_drop_starts_no_job(stage: Stage) -> None:

@@ -7,6 +7,7 @@ from mutants.model import Check, Mutant
 _CRASH = (Check.CRASHES, Check.DRIVERS, Check.SIMULATOR)
 _LOCKS = (Check.LOCKS,)
 _CLEANING = (Check.CLEANING,)
+_EXCLUSIVE = (Check.EXCLUSIVE,)
 
 ENGINE = (
     Mutant(
@@ -186,9 +187,44 @@ ENGINE = (
         "commits-without-locks",
         "I-25: a revoked holder publishes nothing",
         "operations/session/performer.py",
-        "        return CommitRefused(revoked=lease is CommitLease.REVOKED)",
+        "        return CommitRefused(revoked)",
         "        return EffectDone(effect.point)",
         (Check.ENGINE, Check.DRIVERS, Check.SIMULATOR),
+    ),
+    Mutant(
+        "exclusive-never-yields",
+        "an exclusive attempt yields to a commit in its chunks; D57",
+        "operations/session/performer.py",
+        "return YieldRequired(commit, YieldCause.COMMIT) if commit else None",
+        "return None if commit else None",
+        _EXCLUSIVE,
+    ),
+    Mutant(
+        "exclusive-looks-at-polls-only",
+        "an exclusive attempt commits on what it has read; D57",
+        "operations/session/performer.py",
+        "        if work.exclusive and (written := self._yield_to_commits()) is not None:\n"
+        "            return written\n",
+        "",
+        (Check.EXCLUSIVE, Check.SIMULATOR),
+    ),
+    Mutant(
+        "exclusive-yields-for-ever",
+        "an exclusive operation ends within `maxYields` + 1 attempts; D22, A6",
+        "operations/machine/state.py",
+        "return limit is not None and self.yields.count < limit.max_yields",
+        "return limit is not None",
+        _EXCLUSIVE,
+        "Druid: a compaction that ingestion revokes each time never completes",
+    ),
+    Mutant(
+        "ingest-waits-for-exclusive",
+        "no writer of ours waits for a compaction at default priorities; I-59",
+        "locks/conflicts.py",
+        "if entry.state is EntryState.HELD and entry.request.priority < request.priority:",
+        "if (entry.state is EntryState.HELD and entry.request.mode is not Mode.EXCLUSIVE\n"
+        "                and entry.request.priority < request.priority):",
+        _EXCLUSIVE,
     ),
     Mutant(
         "numbers-reused",

@@ -56,6 +56,11 @@ class Check(Enum):
         "tests/reconcile/test_search.py",
     )
     ENGINE = ("the tests of the engine", "-m pytest -q -x -p no:cacheprovider tests/operations")
+    EXCLUSIVE = (
+        "the tests of exclusive attempts",
+        "-m pytest -q -x -p no:cacheprovider tests/tables/test_exclusive.py "
+        "tests/operations/test_step_yields.py",
+    )
     LOCKS = (
         "the tests of locks",
         "-m pytest -q -x -p no:cacheprovider tests/locks/test_lock_matrix.py "

@@ -127,7 +127,7 @@ def test_D22_after_the_last_yield_it_goes_on_beside_writers() -> None:
     state, effects = restarted(earlier(3, last_ms=0, now_ms=0))
     assert (effects[-1].point, effects[-1].delay_ms) == (Point.CLEAN_ATTEMPT, 0)
     assert not state.exclusive
-    said = f"yielded 3 times, the last time to {WRITTEN.by}; goes on as Concurrent"
+    said = f"yields: 3, the last one to {WRITTEN.by}; goes on as Concurrent"
     assert status(state).conditions[0].message == said
     # It keeps its count and says so until it ends; a higher priority revokes it as any other.
     on: list[Event] = [

@@ -27,9 +27,10 @@ from tandem.delta import dv
 from tandem.delta.actions import AddFile, Commit, DeletionVector
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.names import commit_path
-from tandem.errors import ObjectNotFound
+from tandem.errors import ObjectNotFound, Reason
 from tandem.mergelog.state.log_table import LOG_FOLDER
 from tandem.mergelog.state.model import BASE
+from tandem.operations.attempt import paths
 from tandem.reconcile.model import ChangeKind
 from tandem.spec.common import Mode
 from tandem.timeline.segments import segment_name
@@ -47,8 +48,9 @@ class Checker:
 
     `batches` are the rows of ingests by operation id, `upserts` the records of appends to the log,
     `merges` what merges mean, `began` which instant was acknowledged when a statement began,
-    `serializable` the ids of statements with that isolation. `serial` is what each version
-    did, for `check_every_order`.
+    `serializable` the ids of statements with that isolation, `exclusive` how often operations that
+    lock exclusively may yield. `touched` says which versions changed files, `serial` what each
+    version did, for `check_every_order`.
     """
 
     world: World
@@ -58,6 +60,8 @@ class Checker:
     began: Callable[[str], int] = lambda _: -1
     merges: dict[str, Merge] = field(default_factory=dict)
     serializable: set[str] = field(default_factory=set)
+    exclusive: dict[str, int] = field(default_factory=dict)
+    touched: list[bool] = field(default_factory=list)
     named_segments: dict[str, frozenset[str]] = field(default_factory=dict)
     by_segment: list[dict[str, set[int]]] = field(default_factory=list)
     invariants: Invariants = field(default_factory=Invariants)
@@ -127,11 +131,31 @@ class Checker:
         if found not in [Counter(c.values()) for c in candidates]:
             raise Violation(self._difference(version, info, candidates[0], found))
         self.invariants.check(seen, Counter(before.values()), found)
+        self.touched.append(touched)
+        self._check_exclusive(seen)
         actual = {row.rid: row for row in found}
         self.models.append(actual)
         self.ever |= actual.keys()
         if log is not None:
             log.changes.append(self._change(version, info, log, merged, found))
+
+    def _check_exclusive(self, seen: Seen) -> None:
+        """An attempt that locks exclusively commits on what it has read, and no other does so more
+        often than it may yield."""
+        operation = str(seen.ours.get("operation", ""))
+        most = self.exclusive.get(operation)
+        if most is None:
+            return
+        ends = [
+            json.loads(self.world.store.get(path))["reason"]
+            for path in self.world.store.paths()
+            if path.startswith(f"{paths.attempts(operation)}/") and path.endswith("/ended.json")
+        ]
+        yields = ends.count(Reason.YIELDED)
+        since = self.touched[seen.ours["readVersion"] + 1 : seen.version]
+        if yields > most or (yields < most and any(since)):
+            raise Violation(f"D57, version {seen.version}: {yields} of {most} yields, {since}")
+        self.invariants.checked["D57"] += 1
 
     def _merged(self, version: int, log: SimulatedLog, upto: int, before: Model) -> Model:
         """What a log merge makes of the rows before it."""

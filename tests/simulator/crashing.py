@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 
-from simulator.single import SERIALIZABLE, Single
+from simulator.single import EXCLUSIVE, SERIALIZABLE, Single
 from support.cases import OTHERS, PLAIN
 from support.lake.faults import Call, Fault, StrikeOnce
 from tandem.errors import OutcomeUnknown, Reason
@@ -23,7 +23,7 @@ from tandem.operations.machine.events import Ending, Event
 from tandem.operations.session.options import Interceptor, passthrough
 from tandem.spec.status import Phase
 
-ALL_KINDS = (*PLAIN, *OTHERS, SERIALIZABLE)
+ALL_KINDS = (*PLAIN, *OTHERS, SERIALIZABLE, EXCLUSIVE)
 ROUNDS = ("update", "delete", "merge", SERIALIZABLE)
 """Kinds whose jobs can be asked for more than one round."""
 OTHER = "another-owner"

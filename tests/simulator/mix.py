@@ -31,6 +31,10 @@ COMPACTIONS: Sequence[dict[str, Any]] = (
         "layout": {"strategy": "Sort", "columns": ["v"]},
     },
 )
+EXCLUSIVE: dict[str, Any] = {
+    "lockMode": "Exclusive",
+    "exclusive": {"maxYields": 2, "backoff": "100ms"},
+}
 LOG_COMPACTIONS: Sequence[dict[str, Any]] = (
     {"strategy": "AllBlocks"},
     {"strategy": "AllBlocks", "maxBlockBytes": "1Ki"},
@@ -74,7 +78,15 @@ class Mix:
         return self._rng.choice([make for makes in by_kind.values() for make in makes])(number)
 
     def _compaction(self, number: int) -> Operation:
-        return operation("TableCompaction", f"compact-{number}", self._rng.choice(COMPACTIONS))
+        spec = self._rng.choice(COMPACTIONS)
+        if self._rng.random() < 0.2:
+            return self._exclusive("TableCompaction", f"compact-{number}", spec)
+        return operation("TableCompaction", f"compact-{number}", spec)
+
+    def _exclusive(self, kind: str, name: str, spec: dict[str, Any]) -> Operation:
+        found = operation(kind, name, {**spec, **EXCLUSIVE})
+        self._checker.exclusive[operation_id(found)] = EXCLUSIVE["exclusive"]["maxYields"]
+        return found
 
     def _log_merge(self, number: int) -> Operation:
         return operation("TableCompaction", f"log-merge-{number}", {"type": "LogMerge"})
@@ -88,6 +100,8 @@ class Mix:
         chosen = self._rng.sample(names, min(len(names), self._rng.randint(1, 2)))
         rewrite = self._rng.choice(REWRITES)
         spec = {"segments": chosen, "rewrite": rewrite}
+        if self._rng.random() < 0.2:
+            return self._exclusive("SegmentRewrite", f"rewrite-{number}", spec)
         return operation("SegmentRewrite", f"rewrite-{number}", spec)
 
     def _update(self, number: int) -> Operation:

@@ -32,6 +32,9 @@ from tandem.timeline.segments import segment_name
 SERIALIZABLE = "serializable"
 """An update that is evaluated again, in another round, on rows that come in between."""
 UPSERT, DELETE_KEYS, INGEST_BY_KEY = APPENDS
+EXCLUSIVE = "exclusive"
+"""A compaction that yields to a commit beside it, and is done again."""
+MOST_YIELDS = 2
 MOST_STEPS = 2_000
 BATCH = "file:///batches/0.csv"
 """Where the rows are that an operation appends."""
@@ -68,6 +71,8 @@ class Single:
             self.checker.merges[self.operation_id] = self.merge
         if kind == SERIALIZABLE:
             self.checker.serializable.add(self.operation_id)
+        if kind == EXCLUSIVE:
+            self.checker.exclusive[self.operation_id] = MOST_YIELDS
         if kind in APPENDS:
             self.checker.upserts[self.operation_id] = self.world.jobs.upserts[RECORDS]
         elif self.resource.mode in (Mode.APPEND, Mode.REPLACE):
@@ -198,6 +203,12 @@ def _compaction(name: str, layout: dict[str, Any] | None = None) -> Operation:
     return operation("TableCompaction", name, spec)
 
 
+def _exclusive() -> Operation:
+    how = {"maxYields": MOST_YIELDS, "backoff": "1s"}
+    spec = {"type": "Major", "lockMode": "Exclusive", "exclusive": how}
+    return operation("TableCompaction", EXCLUSIVE, spec)
+
+
 def _segment_rewrite(single: Single) -> Operation:
     first = sorted(single.world.log.snapshot().adds(), key=lambda add: add.logged_path)[:2]
     spec = {
@@ -247,6 +258,7 @@ MAKERS: Final[dict[str, Callable[[Single], Operation]]] = {
     "compaction": lambda _: _compaction("compact"),
     "sort": lambda _: _compaction("sort", {"strategy": "Sort", "columns": ["v"]}),
     "z-order": lambda _: _compaction("z-order", {"strategy": "ZOrder", "columns": ["v", "rid"]}),
+    EXCLUSIVE: lambda _: _exclusive(),
     "log merge": lambda _: operation("TableCompaction", "log-merge", {"type": "LogMerge"}),
     "log compaction": lambda _: operation("LogCompaction", "stitch", {"strategy": "AllBlocks"}),
     "segment rewrite": _segment_rewrite,

@@ -10,7 +10,7 @@ from functools import cache
 import pytest
 
 from simulator.crashing import Beside, Passage, crash, sample
-from simulator.single import SERIALIZABLE, Single
+from simulator.single import EXCLUSIVE, SERIALIZABLE, Single
 from support.cases import APPENDS, JOBLESS, OTHERS, PLAIN
 from support.lake.faults import Call, Fault, StrikeOnce
 from support.some import in_turn
@@ -80,7 +80,8 @@ def test_C4_C5_C6_crash(kind: str, point: Point, fault: Fault) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "beside", "passage", "fault"), list(sample((*OTHERS, *APPENDS, SERIALIZABLE)))
+    ("kind", "beside", "passage", "fault"),
+    list(sample((*OTHERS, *APPENDS, SERIALIZABLE, EXCLUSIVE))),
 )
 def test_C4_C5_C6_crash_of_the_other_kinds(
     kind: str, beside: Beside, passage: Passage, fault: Fault

@@ -11,13 +11,13 @@ from itertools import cycle
 
 import pytest
 
-from simulator.single import MOST_STEPS, SERIALIZABLE
+from simulator.single import EXCLUSIVE, MOST_STEPS, SERIALIZABLE
 from simulator.two_drivers import Pair, steps_of
 from support.cases import APPENDS, ON_LOG, PLAIN
 from support.some import in_turn
 from tandem.errors import Reason
 
-ALL = (*PLAIN, *ON_LOG, *APPENDS, SERIALIZABLE)
+ALL = (*PLAIN, *ON_LOG, *APPENDS, SERIALIZABLE, EXCLUSIVE)
 
 
 @pytest.mark.parametrize("first_goes", [True, False])
@@ -51,7 +51,7 @@ def test_Z1_a_driver_that_resumes_after_its_successors_end(kind: str) -> None:
         pair.check(pair.first, second)
 
 
-@pytest.mark.parametrize("kind", ["compaction", SERIALIZABLE])
+@pytest.mark.parametrize("kind", ["compaction", SERIALIZABLE, EXCLUSIVE])
 def test_Z1_a_driver_that_resumes_during_its_successors_work(kind: str) -> None:
     """It ends before the other goes on. Every 13th pair of points."""
     for begun in range(steps_of(kind)):

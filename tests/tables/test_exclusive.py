@@ -249,10 +249,14 @@ def test_D22_an_ingest_of_ours_never_waits_for_it(stage: Stage) -> None:
     late = hours([30, 31], first=900)
     ingest = stage.table.ingest(late)
 
+    def never_waits(effect: Effect, call: Call) -> Event:
+        assert effect.point is not Point.AWAIT_LOCKS
+        return call()
+
     def load(attempt: int) -> None:
         if attempt == 1:
             ports = stage.lake.ports(locks=stage.locks)
-            done.append(stage.lake.run(ingest, ports=ports))
+            done.append(stage.lake.run(ingest, ports=ports, interceptor=never_waits))
             stage.late.append(late)
 
     status = stage.run(stage.compaction(), Beside(load))

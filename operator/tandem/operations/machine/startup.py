@@ -130,7 +130,7 @@ def _with_yields(state: OperationState, event: EarlierFound) -> OperationState:
     state = replace(state, yields=YieldState(found.count, found.by))
     if state.exclusive:
         return state
-    message = f"yielded {found.count} times, the last time to {found.by}; goes on as Concurrent"
+    message = f"yields: {found.count}, the last one to {found.by}; goes on as Concurrent"
     return replace(state, message=message)
 
 
