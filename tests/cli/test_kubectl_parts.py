@@ -275,6 +275,10 @@ def test_operations_that_a_plan_meets_follow_the_lock_matrix() -> None:
     day = {"locks": ["Replace in interval 2013-03-02T00:00:00Z/2013-03-03T00:00:00Z"]}
     met = {c["operation"]: c["means"] for c in expected("TableReplace", day, by_interval)}
     assert met == {"r": "perhaps"}
+    # An exclusive one waits for writers, too.
+    alone = {"locks": ["Exclusive the table"]}
+    met = {c["operation"]: c["means"] for c in expected("TableCompaction", alone, locks)}
+    assert met == {"a": "waits", "b": "waits", "d": "waits", "e": "waits"}
     table = {"locks": ["Replace in the table"]}
     met = {c["operation"]: c["means"] for c in expected("TableReplace", table, locks)}
     assert met == {"b": "waits", "d": "waits"}

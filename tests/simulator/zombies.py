@@ -12,7 +12,7 @@ from functools import cache
 
 from simulator.crashing import ALL_KINDS, Beside, Crowd, happens_no_more, nothing_is_left
 from simulator.jobs import Driver
-from simulator.single import MOST_STEPS, SERIALIZABLE, Single
+from simulator.single import EXCLUSIVE, MOST_STEPS, SERIALIZABLE, Single
 from simulator.two_drivers import Pair
 from support.cases import APPENDS
 from tandem.errors import Reason
@@ -102,7 +102,9 @@ class _Doomed:
         self.begun = begun
         self.done = 0
         self.driver: Driver | None = None
-        beside = Beside.APPEND if kind == SERIALIZABLE else Beside.DELETE
+        # One that yields stops its job by itself.
+        special = {SERIALIZABLE: Beside.APPEND, EXCLUSIVE: Beside.NOTHING}
+        beside = special.get(kind, Beside.DELETE)
         self.session = self.single.session(Crowd(self.single, beside))
 
     def advance(self) -> bool:

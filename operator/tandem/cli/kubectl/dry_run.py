@@ -69,11 +69,13 @@ def expected(
     # A plan that locks intervals meets others within them, too.
     vague = named != wanted or any(" interval " in lock for lock in held)
     whole = any(lock.endswith(" the table") for lock in held)
+    alone = any(lock.startswith(f"{Mode.EXCLUSIVE} ") for lock in held)
+    mode = Mode.EXCLUSIVE if alone else OPERATIONS[kind].mode
     found = []
     for lock in locks:
         if lock.get("operation") == itself or lock.get("mode") not in set(Mode):
             continue
-        beside = MATRIX[OPERATIONS[kind].mode, Mode(lock["mode"])]
+        beside = MATRIX[mode, Mode(lock["mode"])]
         theirs = set(map(str, lock.get("segments") or ()))
         if theirs and all(name == WHOLE_LOG or name.startswith(LOG_INSTANT) for name in theirs):
             continue  # a log has locks of its own
