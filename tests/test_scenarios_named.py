@@ -34,7 +34,7 @@ REPLACES = (
     *("D53", "D58", "D60"),
 )
 VERSIONS = ("D45", "D46", "D52", "D54", "D55", "C8", "C9", "C16", "W9", "Z8", "Z9", "Z10", "Z19")
-EXCLUSIVE = ("D22", "D57", "A6")
+EXCLUSIVE = ("D21", "D22", "D57", "A6")
 ON_TABLES = (*BOTH_WAYS, *PLANS, *FAILURES, *REPLACES, *VERSIONS, *EXCLUSIVE)
 """Asked for on real tables, read by other engines."""
 

@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from benchmarks import (
     compaction,
     critical,
+    exclusive,
     harness,
     planning,
     report,
@@ -41,6 +42,12 @@ def test_planning_selects_the_files_that_are_found_file_by_file(tmp_path: Path) 
 def test_the_timeline_answers_as_a_search_of_everything(tmp_path: Path) -> None:
     found = timeline.run("toy", tmp_path)
     assert {row[1] for row in found.tables[0].rows} == set(found.raw)
+
+
+def test_exclusive_compactions_beside_late_rows_end(tmp_path: Path) -> None:
+    found = exclusive.run("toy", tmp_path)
+    assert len(found.tables[0].rows) == len(found.raw) == 18
+    assert all(each["attempts"] <= 6 for runs in found.raw.values() for each in runs)
 
 
 def test_the_last_round_of_a_commit_replays_nothing_again(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from tandem.operations.execute import ExecutionOptions, finish, open_session
 from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import Event
 from tandem.operations.ports import Ports, SystemClock
+from tandem.operations.session.options import passthrough
 from tandem.spec.resources import Operation
 from tandem.spec.status import OperationStatus, Phase
 
@@ -103,6 +104,10 @@ class Stage:
 
     def ports(self) -> Ports:
         return self.lake.ports(jobs=self.jobs, locks=self.locks, clock=self.clock)
+
+    def ports_of_another(self) -> Ports:
+        """With jobs that are done at once."""
+        return self.lake.ports(locks=self.locks)
 
     def compaction(self, **more: Any) -> Operation:
         body = {"lockMode": "Exclusive", **CHUNK, **more}
@@ -243,6 +248,48 @@ def _both(outer: Any, inner: Any) -> Callable[[Effect, Call], Event]:
     return lambda effect, call: outer(effect, lambda: inner(effect, call))
 
 
+LONG = hours(day(3), range(40, 41), first=600)
+"""What a long ingest reads: a day that is locked by none, and at its end a row of the second."""
+
+
+def test_D21_an_ingest_holds_nothing_until_it_knows_its_rows(stage: Stage) -> None:
+    ingest = stage.table.ingest(LONG)
+    held = stage.lake.hold(ingest, Point.WRITE_SIDECARS, ports=stage.ports_of_another())
+    [entry] = stage.locks.entries(stage.lake.location)
+    assert not entry.request.resources
+    # A compaction of the chunk that gets the last row begins, and ends, meanwhile.
+    status = stage.run(stage.compaction(), passthrough)
+    assert (status.phase, status.attempt) == (Phase.SUCCEEDED, 1)
+    held.go_on(Point.PUT_COMMIT)
+    [entry] = stage.locks.entries(stage.lake.location)
+    assert str(entry.request.resources.intervals) == "2013-03-02T00:00:00Z/2013-03-04T00:00:00Z"
+    assert held.finish().phase is Phase.SUCCEEDED
+    stage.late.append(LONG)
+    stage.assert_committed(status, attempt=1)
+
+
+@pytest.mark.parametrize("priority", [None, 25])
+def test_D21_its_last_row_falls_into_a_locked_chunk(stage: Stage, priority: int | None) -> None:
+    """By default it takes the chunk from the compaction; with the same priority it waits until that
+    yields, a look at its job later. Either way nothing of the ingest is lost."""
+    ingest = stage.table.ingest(LONG, **({"priority": priority} if priority else {}))
+    loading = stage.lake.hold(ingest, Point.ENTER_COMMIT, ports=stage.ports_of_another())
+
+    def load(attempt: int) -> None:
+        if attempt == 1:
+            loading.go_on(Point.AWAIT_LOCKS if priority else Point.MAINTAIN)
+            loading.go_on()
+
+    status = stage.run(stage.compaction(), Beside(load))
+    done = loading.finish()  # it has gone on since
+    assert (done.phase, done.attempt) == (Phase.SUCCEEDED, 1)
+    stage.late.append(LONG)
+    # The second attempt may have read the table before the ingest committed.
+    assert status.phase is Phase.SUCCEEDED
+    assert yields(status) in ((1, 2) if priority else (1,))
+    stage.table.assert_shows(DAY_1, DAY_2, MORE, LONG)
+
+
 def test_D22_an_ingest_of_ours_never_waits_for_it(stage: Stage) -> None:
     """With default priorities it takes the locks (I-59)."""
     done: list[OperationStatus] = []
@@ -255,7 +302,7 @@ def test_D22_an_ingest_of_ours_never_waits_for_it(stage: Stage) -> None:
 
     def load(attempt: int) -> None:
         if attempt == 1:
-            ports = stage.lake.ports(locks=stage.locks)
+            ports = stage.ports_of_another()
             done.append(stage.lake.run(ingest, ports=ports, interceptor=never_waits))
             stage.late.append(late)
 

@@ -19,7 +19,7 @@ from tandem.delta.protocol import OperationKind
 from tandem.errors import Reason
 from tandem.jobs.formats import AnyJob, JobSpec, RoundRequest
 from tandem.jobs.results import JobResult
-from tandem.locks.model import LockResources
+from tandem.locks.model import NOTHING, LockResources
 from tandem.operations.attempt.records import PlanRecord
 from tandem.operations.machine.events import Verdict
 from tandem.operations.rounds.port import NoSmallRounds, SmallRounds
@@ -121,7 +121,8 @@ class ChangeSet:
     `further` other actions, which the result does not count. `row_map` is the row map to publish
     with the commit, "" for none. `instants` are the intervals of a log whose blocks the commit
     replaces, `1-3`. `blocks` counts the blocks that it appends to a log; None if that is not what
-    it does. `replaced` is what a replace did.
+    it does. `replaced` is what a replace did. `locks` are those that the commit needs beyond the
+    plan's: where its files lie is known only now.
     """
 
     operation: str
@@ -142,6 +143,7 @@ class ChangeSet:
     further: tuple[Action, ...] = ()
     blocks: int | None = None
     replaced: RowsReplaced | None = None
+    locks: LockResources = NOTHING
     details: Mapping[str, object] = field(default_factory=dict)
     summary: tuple[str, ...] = ()
 

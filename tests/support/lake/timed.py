@@ -95,10 +95,10 @@ class TimedLake:
             spec["source"] = {"format": "Parquet", "location": path.as_uri()}
         return self.lake.resource("TableReplace", spec)
 
-    def ingest(self, rows: Hours) -> Operation:
+    def ingest(self, rows: Hours, **more: Any) -> Operation:
         path = self.lake.source(table(rows))
         source = {"format": "Parquet", "location": path.as_uri()}
-        return self.lake.resource("TableIngest", {"source": source})
+        return self.lake.resource("TableIngest", {"source": source, **more})
 
     # Looking
 

@@ -190,7 +190,7 @@ def held_lock(entry: LockEntry, *, of_log: bool = False) -> str:
     names = [_named(resource, of_log=of_log) for resource in resources[:_NAMED]]
     more = f" and {len(resources) - _NAMED} more" if len(resources) > _NAMED else ""
     who = entry.request.display or entry.request.operation
-    return f"{who}: {', '.join(names)}{more} ({entry.request.mode})"
+    return f"{who}: {', '.join(names) or 'nothing yet'}{more} ({entry.request.mode})"
 
 
 def _named(resource: LockResource, *, of_log: bool) -> str:

@@ -1,15 +1,18 @@
 """`TableIngest`: a job writes the rows of a source as new files; one commit makes them a segment.
 
 An append conflicts with no other commit: the only changes to reconcile are those of the table
-itself (another schema, or another table at the same location).
+itself (another schema, or another table at the same location). It holds no lock while its job runs:
+where its rows lie is known when they have been read, and then it locks just that (D21).
 """
 
 from __future__ import annotations
 
 from tandem.delta import protocol
+from tandem.delta.log import files as files_
 from tandem.jobs.formats import IngestJob
-from tandem.locks.model import WHOLE_TABLE
+from tandem.locks.model import NOTHING, within
 from tandem.operations.kinds.table.job_files import output_add
+from tandem.operations.kinds.table.lock_times import time_of_locks, times_of_files
 from tandem.operations.kinds.table.segment_numbers import new_segment, numbers_at
 from tandem.operations.kinds.table.sources import check_source, version_of_source
 from tandem.operations.kinds.table.table_changes import verdict_of_table
@@ -36,7 +39,7 @@ class IngestKind:
             inputs=0,
             input_bytes=0,
             outputs=(new_segment(work.snapshot, work.now_ms).name,),
-            locks=("Append to the table",),
+            locks=("Append where its rows lie, before its commit",),
         )
         job = IngestJob(
             source_format=source.format.value,
@@ -45,10 +48,10 @@ class IngestKind:
             source_version=version_of_source(work, source),
             target_file_size=self._resource.spec.target_file_size,
         )
-        return Planned(summary, job, WHOLE_TABLE)
+        return Planned(summary, job, NOTHING)
 
     def plan_of_adopted(self, work: Work) -> Planned:
-        return Planned(work.frozen[0].summary, None, WHOLE_TABLE)
+        return Planned(work.frozen[0].summary, None, NOTHING)
 
     def load(self, work: Work, round_: int) -> None:
         """Does nothing: the result consists of its files alone."""
@@ -65,6 +68,8 @@ class IngestKind:
         outputs = tuple(
             OutputFileChange(output_add(o, tags, data_change=True), o.rows) for o in result.outputs
         )
+        files = files_.from_adds([output.add for output in outputs])
+        times = times_of_files(files, time_of_locks(work))
         return ChangeSet(
             operation="WRITE",
             parameters={"mode": "Append", "partitionBy": "[]"},
@@ -72,6 +77,7 @@ class IngestKind:
             blind_append=True,
             segments=(segment.name,) if outputs else (),
             numbers=segment.numbers if outputs else numbers_at(work.snapshot),
+            locks=within(times) if outputs else NOTHING,
             rows=RowsAffected(inserted=result.rows_written),
             reconciled=Reconciled(
                 commits_seen=max(0, work.snapshot.version - plan.read_version),

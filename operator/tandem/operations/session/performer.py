@@ -16,7 +16,15 @@ from tandem.errors import (
     RowMapInvalid,
     TandemError,
 )
-from tandem.locks.model import CommitLease, Granted, LockRequest, Mode
+from tandem.locks.model import (
+    NOTHING,
+    CommitLease,
+    Granted,
+    LockRequest,
+    LockResources,
+    Mode,
+    Waiting,
+)
 from tandem.locks.rules import wanted_by
 from tandem.operations.attempt import cutoffs, garbage, paths, records
 from tandem.operations.attempt.records import AttemptRecord, OperationRecord, ResultRecord
@@ -262,20 +270,28 @@ class Performer:
 
     def _acquire_locks(self, _effect: Effect, _state: OperationState) -> Event:
         planned = self.work.planned or self._kind.plan_of_adopted(self.work)
-        answer = self._ports.locks.acquire(
+        answer = self._request_locks(planned.locks | self._late_locks)
+        if isinstance(answer, Granted):
+            return LocksGranted(answer.token)
+        return LocksWaiting(answer.blockers, self._ports.clock.now_ms())
+
+    @property
+    def _late_locks(self) -> LockResources:
+        """Those that the commit needs beyond the plan's."""
+        return NOTHING if self.work.change is None else self.work.change.locks
+
+    def _request_locks(self, resources: LockResources) -> Granted | Waiting:
+        return self._ports.locks.acquire(
             LockRequest(
                 table=self._table.location,
                 operation=self._id,
                 mode=Mode.EXCLUSIVE if self.work.exclusive else self._options.mode,
-                resources=planned.locks,
+                resources=resources,
                 owner=self._token,
                 priority=self._options.priority,
                 display=self.work.identity.display,
             )
         )
-        if isinstance(answer, Granted):
-            return LocksGranted(answer.token)
-        return LocksWaiting(answer.blockers, self._ports.clock.now_ms())
 
     def _await_locks(self, effect: Effect, _state: OperationState) -> Event:
         self._ports.locks.wait(self._table.location, self._id, self._options.lock_wait_s)
@@ -369,6 +385,14 @@ class Performer:
         return EffectDone(effect.point)
 
     def _enter_commit(self, effect: Effect, _state: OperationState) -> Event:
+        late = self._late_locks
+        if late:
+            answer = self._ports.locks.extend(self._table.location, self._id, self._token, late)
+            if isinstance(answer, Waiting):
+                # An extension is not queued, and another writer yields only to those that are.
+                answer = self._request_locks(late)
+            if isinstance(answer, Waiting):
+                return LocksWaiting(answer.blockers, self._ports.clock.now_ms())
         lease = self._ports.locks.enter_commit(self._table.location, self._id, self._token)
         if lease is CommitLease.ENTERED:
             return EffectDone(effect.point)
