@@ -276,9 +276,9 @@ def test_operations_that_a_plan_meets_follow_the_lock_matrix() -> None:
     met = {c["operation"]: c["means"] for c in expected("TableReplace", day, by_interval)}
     assert met == {"r": "perhaps"}
     # An exclusive one waits for writers, too.
-    alone = {"locks": ["Exclusive the table"]}
-    met = {c["operation"]: c["means"] for c in expected("TableCompaction", alone, locks)}
-    assert met == {"a": "waits", "b": "waits", "d": "waits", "e": "waits"}
+    found = expected("TableCompaction", plan, locks, exclusive=True)
+    met = {c["operation"]: c["means"] for c in found}
+    assert met == {"a": "waits", "b": "waits", "c": "perhaps", "d": "waits", "e": "perhaps"}
     table = {"locks": ["Replace in the table"]}
     met = {c["operation"]: c["means"] for c in expected("TableReplace", table, locks)}
     assert met == {"b": "waits", "d": "waits"}

@@ -47,7 +47,12 @@ def plan_copy(kind: str, name: str, spec: Mapping[str, Any]) -> Json:
 
 
 def expected(
-    kind: str, plan: Mapping[str, Any], locks: Sequence[Mapping[str, Any]], itself: str = ""
+    kind: str,
+    plan: Mapping[str, Any],
+    locks: Sequence[Mapping[str, Any]],
+    itself: str = "",
+    *,
+    exclusive: bool = False,
 ) -> list[Json]:
     """The operations that hold segments of a plan, and the consequence: `waits`, `rows` (both run;
     rows that both change are reconciled at the commit) or, if the statuses do not name all
@@ -56,6 +61,7 @@ def expected(
     Args:
         locks: those of the table's status.
         itself: the operation of the plan, which does not wait for itself.
+        exclusive: it locks its chunks exclusively; which these are is not in a status.
     """
     if OPERATIONS[kind].on_log:
         return _expected_of_log(kind, plan, locks, itself)
@@ -67,10 +73,9 @@ def expected(
     named = {name for name in wanted if not CUT.fullmatch(name)}
     held = tuple(map(str, plan.get("locks") or ()))
     # A plan that locks intervals meets others within them, too.
-    vague = named != wanted or any(" interval " in lock for lock in held)
+    vague = exclusive or named != wanted or any(" interval " in lock for lock in held)
     whole = any(lock.endswith(" the table") for lock in held)
-    alone = any(lock.startswith(f"{Mode.EXCLUSIVE} ") for lock in held)
-    mode = Mode.EXCLUSIVE if alone else OPERATIONS[kind].mode
+    mode = Mode.EXCLUSIVE if exclusive else OPERATIONS[kind].mode
     found = []
     for lock in locks:
         if lock.get("operation") == itself or lock.get("mode") not in set(Mode):

@@ -27,7 +27,7 @@ from tandem.json_types import Json
 from tandem.kube.client.kinds import TABLE_KIND, path, spec_of, status_of
 from tandem.remedies import remedy
 from tandem.spec import LakeTable, load
-from tandem.spec.common import API_VERSION
+from tandem.spec.common import API_VERSION, LockMode
 from tandem.spec.status import ENDED, PLANNED_ONLY, Phase
 
 _POLL_S = 0.3
@@ -152,7 +152,10 @@ async def _plan_one(
         return  # then there is no plan, and the message says why
     locks = status_of(table).get("locks") or ()
     itself = request.id if request.exists else ""
-    request.conflicts = expected(request.kind, status_of(found).get("plan") or {}, locks, itself)
+    plan, exclusive = status_of(found).get("plan") or {}, spec_of(found).get("lockMode")
+    request.conflicts = expected(
+        request.kind, plan, locks, itself, exclusive=exclusive == LockMode.EXCLUSIVE
+    )
 
 
 def _exit(requests: Sequence[PlanRequest]) -> Exit:
