@@ -206,7 +206,7 @@ ENGINE = (
         "        if work.exclusive and (written := self._yield_to_commits()) is not None:\n"
         "            return written\n",
         "",
-        (Check.EXCLUSIVE, Check.SIMULATOR),
+        _EXCLUSIVE,
     ),
     Mutant(
         "exclusive-yields-for-ever",

@@ -58,8 +58,8 @@ class Check(Enum):
     ENGINE = ("the tests of the engine", "-m pytest -q -x -p no:cacheprovider tests/operations")
     EXCLUSIVE = (
         "the tests of exclusive attempts",
-        "-m pytest -q -x -p no:cacheprovider tests/tables/test_exclusive.py "
-        "tests/operations/test_step_yields.py",
+        "-m pytest -q -x -p no:cacheprovider tests/operations/test_step_yields.py "
+        "tests/tables/test_exclusive.py",
     )
     LOCKS = (
         "the tests of locks",
