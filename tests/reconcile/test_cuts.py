@@ -1,5 +1,5 @@
-"""Rewrites that take some rows of a file and leave the others: the rule, line by line; which commits
-are mapped rewrites; and rows that others follow through such a commit."""
+"""Rewrites that take some rows of a file and leave the others: the rule, line by line; which
+commits are mapped rewrites; and rows that others follow through such a commit."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_map_that_takes_a_deleted_row_is_refused() -> None:
 
 
 def test_I57_counts_refuse_a_cut_that_forgets_deletes(monkeypatch: pytest.MonkeyPatch) -> None:
-    forgets = {**CUT, InputFate.SUPERSET: rewrites.CUT[InputFate.SAME]}
+    forgets = {**CUT, InputFate.SUPERSET: CUT[InputFate.SAME]}
     monkeypatch.setattr(rewrites, "CUT", forgets)
     assert forgets[InputFate.SUPERSET].mask is Mask.NONE
     with pytest.raises(CountMismatch, match="must not change the number of rows"):
@@ -109,9 +109,7 @@ def test_I57_counts_refuse_a_cut_that_forgets_deletes(monkeypatch: pytest.Monkey
     st.sets(st.integers(0, ROWS - 1)),
     st.none() | st.sets(st.integers(0, ROWS - 1)),
 )
-def test_I57_a_cut_changes_no_row(
-    read: set[int], chosen: set[int], now: set[int] | None
-) -> None:
+def test_I57_a_cut_changes_no_row(read: set[int], chosen: set[int], now: set[int] | None) -> None:
     """Beside the obvious: which rows are live afterwards, in the output or in the input."""
     taken = BitMap64(chosen - read)
     inputs = [RewriteInput("a", BitMap64(read), ROWS, cut=True)]
@@ -191,9 +189,7 @@ def straddling() -> Table:
 
 
 def cut(table: Table) -> rewrites.RewriteDecision:
-    return finish_rewrite(
-        table.world, start_rewrite(table.world, table.visible(), 99, takes=low)
-    )
+    return finish_rewrite(table.world, start_rewrite(table.world, table.visible(), 99, takes=low))
 
 
 def test_D56_what_is_left_of_a_file_that_was_cut_is_valid(straddling: Table) -> None:

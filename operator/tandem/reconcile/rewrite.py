@@ -120,7 +120,7 @@ def rewrite(
     bins_dropped = 0
     if not deletion_vectors:
         for members, outputs in bins:
-            if any(REWRITE[fates[path]].needs_vectors for path in members):
+            if any(files[path].cut or REWRITE[fates[path]].needs_vectors for path in members):
                 bins_dropped += 1
                 dropped.update(members, outputs)
     masks: dict[str, BitMap64] = {}

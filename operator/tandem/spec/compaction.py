@@ -20,6 +20,7 @@ from tandem.spec.fields import (
     Text,
     UniqueSegmentsOrChunks,
 )
+from tandem.spec.granularity import Granularity
 from tandem.spec.rules import cel
 
 Thresholds = Annotated[
@@ -51,10 +52,44 @@ class Minor(Model):
     it has chosen."""
 
 
+class Spanning(StrEnum):
+    TOGETHER = "Together"
+    CUT = "Cut"
+
+
 class SemiMajor(Model):
     chunks: Annotated[tuple[SegmentOrChunk, ...], Field(max_length=10_000)] | None = None
     """Time chunks (`2013-02`) to lay out as one; all by default. Everything in them that was
     committed by the read version."""
+    granularity: Granularity | None = None
+    """Output files end at the borders of chunks of this length. By default they may span chunks
+    where an input does; with `Cut`, it is the table's. Needs a table with a time column."""
+    spanning: Spanning | None = None
+    """What is done with files that span a chunk and others. `Together`, the default, rewrites such
+    a file as a whole, together with what it links. `Cut` takes only its rows of the chunks; the
+    others stay in the file, with a deletion vector. Needs a table with a time column and deletion
+    vectors."""
+
+    @model_validator(mode="after")
+    @cel(
+        "!has(self.granularity) || self.granularity != 'All'",
+        "granularity must be shorter than All: its only chunk has no borders",
+        field=".granularity",
+    )
+    def _has_borders(self) -> SemiMajor:
+        if self.granularity is Granularity.ALL:
+            raise IncompatibleFields(
+                "granularity must be shorter than All: its only chunk has no borders",
+                found="granularity All",
+                expected="Hour, Day, Week, Month, Quarter or Year",
+                remedy="Remove granularity, or set a shorter one",
+            )
+        return self
+
+    @property
+    def divides(self) -> bool:
+        """Whether rows are divided by time."""
+        return self.granularity is not None or self.spanning is Spanning.CUT
 
 
 class Major(Model):
@@ -202,6 +237,25 @@ class CompactionTemplate(Model):
                 found="no custom",
                 expected="custom with segments, or with where",
                 remedy="Name the segments that `tandem table segments` lists, or give a condition",
+            )
+        return self
+
+    @model_validator(mode="after")
+    @cel(
+        "!has(self.semiMajor) || (!has(self.semiMajor.granularity) && "
+        "(!has(self.semiMajor.spanning) || self.semiMajor.spanning != 'Cut')) || "
+        "!has(self.layout) || !has(self.layout.strategy) || self.layout.strategy == 'BinPack'",
+        "semiMajor.granularity and spanning: Cut only go with layout strategy BinPack",
+        field=".semiMajor",
+    )
+    def _divided_in_order(self) -> Self:
+        sorts = self.layout.strategy is not LayoutStrategy.BIN_PACK
+        if sorts and self.semi_major is not None and self.semi_major.divides:
+            raise IncompatibleFields(
+                "semiMajor.granularity and spanning: Cut only go with layout strategy BinPack",
+                found=f"strategy {self.layout.strategy}",
+                expected="strategy BinPack, or neither of them",
+                remedy="Divide the chunks first, and sort them by a second compaction",
             )
         return self
 

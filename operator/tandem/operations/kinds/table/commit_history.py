@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 
 import pyarrow.compute as pc
-
 from pyroaring import BitMap64
 
 from tandem.delta.actions import DeletionVector
