@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from simulator.actor import operation
+from simulator.actor import cut, operation
 from simulator.checker import Checker
 from simulator.jobs import INGEST_ROWS
 from simulator.merge_log import log_event, some_keys
@@ -74,6 +74,9 @@ class Mix:
         return self._rng.choice([make for makes in by_kind.values() for make in makes])(number)
 
     def _compaction(self, number: int) -> Operation:
+        world = self._world
+        if world.deletion_vectors and not world.merge_on_read and self._rng.random() < 0.3:
+            return cut(f"cut-{number}", self._rng.randrange(4))
         return operation("TableCompaction", f"compact-{number}", self._rng.choice(COMPACTIONS))
 
     def _log_merge(self, number: int) -> Operation:

@@ -30,6 +30,7 @@ from tandem.reconcile.rewrite import Moved, RewriteDecision, RewriteInput, rewri
 from tandem.rowmap import binary_format
 from tandem.rowmap.rowmap import RowMap, RowMapIdentity
 from tandem.spec.status import Reconciled
+from tandem.text import counted
 from tandem.timeline.history import retired
 from tandem.timeline.names import SegmentNumbers
 from tandem.timeline.segments import TAG_SEGMENT, Segment, Segments
@@ -123,6 +124,8 @@ class RewriteKind:
         )
         if decision.superseded:
             nothing = "other commits have replaced all of its inputs"
+            if job.job.take is not None and not work.results[0].rows_written:
+                nothing = "no row of its inputs lies in the chunks"
             return Decision(Verdict.SUPERSEDED, nothing, payload=decision)
         return Decision(Verdict.COMMIT, payload=decision)
 
@@ -200,6 +203,7 @@ class RewriteKind:
                 by_segment=replayed or None,
             ),
             row_map=self._row_map_bytes if outputs else b"",
+            summary=_cut_in_words(decision),
         )
 
 
@@ -213,6 +217,14 @@ def _as_planned(job: RewriteJob) -> tuple[RewriteInput, ...]:
         )
         for file in job.inputs
     )
+
+
+def _cut_in_words(decision: RewriteDecision) -> tuple[str, ...]:
+    if not decision.cuts:
+        return ()
+    rows = sum(cut.deleted for cut in decision.cuts.values())
+    files = counted(len(decision.cuts), "file")
+    return (f"{counted(rows, 'row')} cut out of {files}, which keep their other rows",)
 
 
 def _with_hint(file: OutputFileChange, job: RewriteJob) -> OutputFileChange:
