@@ -248,7 +248,7 @@ MAKERS: Final[dict[str, Callable[[Single], Operation]]] = {
     "compaction": lambda _: _compaction("compact"),
     "sort": lambda _: _compaction("sort", {"strategy": "Sort", "columns": ["v"]}),
     "z-order": lambda _: _compaction("z-order", {"strategy": "ZOrder", "columns": ["v", "rid"]}),
-    "cut": lambda _: cut("cut", 2),
+    "cut": lambda _: cut("cut", 0),
     "log merge": lambda _: operation("TableCompaction", "log-merge", {"type": "LogMerge"}),
     "log compaction": lambda _: operation("LogCompaction", "stitch", {"strategy": "AllBlocks"}),
     "segment rewrite": _segment_rewrite,
