@@ -31,6 +31,8 @@ from tandem.timeline.segments import segment_name
 
 SERIALIZABLE = "serializable"
 """An update that is evaluated again, in another round, on rows that come in between."""
+CUT = "cut"
+"""A compaction that takes the rows of one day out of each file: another commit of one kind."""
 UPSERT, DELETE_KEYS, INGEST_BY_KEY = APPENDS
 MOST_STEPS = 2_000
 BATCH = "file:///batches/0.csv"
@@ -248,7 +250,7 @@ MAKERS: Final[dict[str, Callable[[Single], Operation]]] = {
     "compaction": lambda _: _compaction("compact"),
     "sort": lambda _: _compaction("sort", {"strategy": "Sort", "columns": ["v"]}),
     "z-order": lambda _: _compaction("z-order", {"strategy": "ZOrder", "columns": ["v", "rid"]}),
-    "cut": lambda _: cut("cut", 0),
+    CUT: lambda _: cut("cut", 0),
     "log merge": lambda _: operation("TableCompaction", "log-merge", {"type": "LogMerge"}),
     "log compaction": lambda _: operation("LogCompaction", "stitch", {"strategy": "AllBlocks"}),
     "segment rewrite": _segment_rewrite,

@@ -11,13 +11,13 @@ from itertools import cycle
 
 import pytest
 
-from simulator.single import MOST_STEPS, SERIALIZABLE
+from simulator.single import CUT, MOST_STEPS, SERIALIZABLE
 from simulator.two_drivers import Pair, steps_of
 from support.cases import APPENDS, ON_LOG, PLAIN
 from support.some import in_turn
 from tandem.errors import Reason
 
-ALL = (*PLAIN, *ON_LOG, *APPENDS, SERIALIZABLE)
+ALL = (*PLAIN, CUT, *ON_LOG, *APPENDS, SERIALIZABLE)
 
 
 @pytest.mark.parametrize("first_goes", [True, False])

@@ -10,7 +10,7 @@ from typing import Final
 from tandem.spec.common import OPERATIONS, Mode
 
 CASES: Final[Mapping[str, Sequence[str]]] = {
-    "TableCompaction": ("compaction", "sort", "z-order", "cut", "log merge"),
+    "TableCompaction": ("compaction", "sort", "z-order", "log merge"),
     "SegmentRewrite": ("segment rewrite",),
     "TableUpdate": ("update", "delete", "merge", "upsert", "delete keys"),
     "TableIngest": ("ingest", "ingest by key"),
