@@ -324,3 +324,21 @@ def test_D56_spark_cuts_and_aligns(lakes: Lakes) -> None:
     table.lake.do(cut(table))
     table.assert_shows(after)
     assert sorted(filter(None, intervals(table))) == days(1, 2, 3, 4)
+
+
+def test_deletion_vectors_are_switched_off_while_a_cut_runs(lakes: Lakes) -> None:
+    table = made(lakes)
+    held = alone(table, cut(table, DAY_2))
+    table.lake.foreign().alter.set_table_properties({"delta.enableDeletionVectors": "false"})
+    assert reason(held.finish()) == "DeletionVectorsDisabled"
+    table.assert_history(S1)
+
+
+def test_a_cut_that_finds_no_row_changes_nothing(lakes: Lakes) -> None:
+    """By its bounds the file may have rows of the day in the middle."""
+    rows = hours(day(1), day(3), first=0)
+    table = TimedLake.of(lakes, rows)
+    status = table.lake.run(cut(table, DAY_2))
+    assert status.phase is Phase.SUPERSEDED
+    assert "no row of its inputs lies in the chunks" in message(status)
+    table.assert_history(rows)

@@ -330,11 +330,16 @@ class TableCompaction(Operation):
 
     @classmethod
     def plan_lines(cls, spec: Mapping[str, Any]) -> list[tuple[str, str]]:
-        """The order of rows; what a log merge merges."""
+        """The order of rows, and how files are divided; what a log merge merges."""
         if spec.get("type") == CompactionType.LOG_MERGE:
             return [("merges", "the log into the table: hides replaced rows, adds a segment")]
-        layout = spec.get("layout") or {}
+        layout, semi_major = spec.get("layout") or {}, spec.get("semiMajor") or {}
         strategy = layout.get("strategy") or "BinPack"
-        if strategy == "BinPack":
-            return [("layout", "BinPack: rows keep their order")]
-        return [("layout", f"{strategy} by {', '.join(map(str, layout.get('columns') or ()))}")]
+        if strategy != "BinPack":
+            return [("layout", f"{strategy} by {', '.join(map(str, layout.get('columns') or ()))}")]
+        lines = [("layout", "BinPack: rows keep their order")]
+        if semi_major.get("granularity"):
+            lines.append(("borders", f"of each {semi_major['granularity']}"))
+        if semi_major.get("spanning") == Spanning.CUT.value:
+            lines.append(("spanning", "Cut: only rows of the chunks are taken"))
+        return lines

@@ -114,7 +114,8 @@ class RewriteKind:
         _, job = work.frozen
         assert isinstance(job.job, RewriteJob)
         snapshot = work.snapshot
-        refusal = verdict_of_table(work, self.protocol_kind, needs_vectors=False)
+        cuts = job.job.take is not None
+        refusal = verdict_of_table(work, self.protocol_kind, needs_vectors=cuts)
         if refusal is not None:
             return refusal
         decision = self._rewrite(
@@ -124,7 +125,7 @@ class RewriteKind:
         )
         if decision.superseded:
             nothing = "other commits have replaced all of its inputs"
-            if job.job.take is not None and not work.results[0].rows_written:
+            if cuts and not work.results[0].rows_written:
                 nothing = "no row of its inputs lies in the chunks"
             return Decision(Verdict.SUPERSEDED, nothing, payload=decision)
         return Decision(Verdict.COMMIT, payload=decision)
