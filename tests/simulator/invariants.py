@@ -192,7 +192,7 @@ def i_13_not_one_new_segment(seen: Seen) -> object:
 def i_15_files_of_others_touched(seen: Seen) -> object:
     """A replay marks rows of our own outputs only; a cut marks those that it takes, too."""
     again = [path for path in seen.adds if path in seen.live]
-    if not seen.ours["resource"].startswith("default/TableCompaction/cut"):
+    if not str(seen.ours.get("resource")).startswith("default/TableCompaction/cut"):
         return again
     return [path for path in again if _dead(seen.adds[path]) <= _dead(seen.live[path])]
 
