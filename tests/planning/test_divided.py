@@ -14,7 +14,7 @@ from tandem.planning.compaction import plan_compaction
 from tandem.planning.model import CompactionPlan, CompactionRequest
 from tandem.planning.semi_major import taken_intervals
 from tandem.spec.compaction import CompactionType
-from tandem.spec.granularity import Granularity
+from tandem.spec.fields import Granularity
 from tandem.timeline.chunks import TimeColumn, parse_chunk
 from tandem.timeline.masks import TAG_MASKED, format_masked
 

@@ -22,7 +22,7 @@ from tandem.jobs.formats import IngestJob, JobBin, RewriteJob, TimeBorders
 from tandem.rowmap.binary_format import from_bytes, to_bytes
 from tandem.spark.jobs import rewrite
 from tandem.spark.runtime.row_files import RowFiles, RowsWork
-from tandem.spec.granularity import Granularity
+from tandem.spec.fields import Granularity
 from tandem.timeline.chunks import chunk_of
 
 START = dt.datetime(1969, 12, 30, 12, tzinfo=dt.UTC)

@@ -17,7 +17,7 @@ from tandem.intervals import TimeInterval
 from tandem.locks.memory import InProcessLocks
 from tandem.operations.machine.effects import Point
 from tandem.spark.runtime import row_files
-from tandem.spec.granularity import Granularity
+from tandem.spec.fields import Granularity
 from tandem.spec.resources import Operation
 from tandem.spec.status import OperationStatus, Phase
 from tandem.timeline.chunks import parse_chunk

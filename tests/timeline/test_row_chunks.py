@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tandem.intervals import IntervalSet, TimeInterval
-from tandem.spec.granularity import Granularity
+from tandem.spec.fields import Granularity
 from tandem.timeline.chunks import chunk_of
 from tandem.timeline.row_chunks import NO_CHUNK, chunk_starts, rows_within
 

@@ -25,7 +25,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 from pydantic.alias_generators import to_camel
 
-from tandem.spec.granularity import Granularity
+from tandem.spec.fields import Granularity
 
 SOURCE_IDS = ("__tandem_source_1", "__tandem_source_2")
 """Columns of the identity of a source row: two hashes of its content."""

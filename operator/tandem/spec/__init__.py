@@ -9,7 +9,6 @@ One pydantic model is the source for the command line, the custom resource defin
     replace          `TableReplace`
     segment_rewrite  `SegmentRewrite`
     log_compaction   `LogCompaction`
-    granularity      lengths of time chunks
     common           metadata, and the fields that operations share
     fields           field types
     units            sizes and durations

@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 from tandem.spec.common import Mode, Operation, OperationSpec
 from tandem.spec.fields import (
     Bytes,
+    Granularity,
     IncompatibleFields,
     Milliseconds,
     Model,
@@ -20,7 +21,6 @@ from tandem.spec.fields import (
     Text,
     UniqueSegmentsOrChunks,
 )
-from tandem.spec.granularity import Granularity
 from tandem.spec.rules import cel
 
 Thresholds = Annotated[

@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 from tandem.spec.common import LogUse, Mode, Operation, OperationSpec
 from tandem.spec.fields import (
     Bytes,
+    Granularity,
     IncompatibleFields,
     Model,
     StrictInt,
@@ -19,7 +20,6 @@ from tandem.spec.fields import (
     Text,
     UniqueSegmentsOrChunks,
 )
-from tandem.spec.granularity import Granularity
 from tandem.spec.rules import cel
 from tandem.spec.update import Source
 

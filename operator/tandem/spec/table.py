@@ -27,7 +27,7 @@ from tandem.spec.fields import (
     StrictStr,
     Text,
 )
-from tandem.spec.granularity import Granularity as Granularity
+from tandem.spec.fields import Granularity as Granularity
 from tandem.spec.log_compaction import MergeOnRead
 from tandem.spec.rules import cel
 

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from tandem.distinct import BoolArray, IntArray
 from tandem.intervals import IntervalSet
 from tandem.pruning.scope import covered
-from tandem.spec.granularity import Granularity
+from tandem.spec.fields import Granularity
 from tandem.timeline.file_intervals import chunk_borders
 
 NO_CHUNK = int(np.iinfo(np.int64).min)

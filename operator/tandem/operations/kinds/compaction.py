@@ -32,7 +32,7 @@ from tandem.planning.model import CompactionPlan, CompactionRequest, SegmentRun
 from tandem.planning.semi_major import taken_intervals
 from tandem.pruning.selection import Selection
 from tandem.spec.compaction import LayoutStrategy, LockGranularity, Spanning, TableCompaction
-from tandem.spec.granularity import Granularity
+from tandem.spec.fields import Granularity
 from tandem.spec.status import Plan
 from tandem.statements.statement import parse_where
 from tandem.timeline import lineage
