@@ -21,7 +21,7 @@ INGEST_AND_COMPACTION = (
     *(f"D{number}" for number in range(1, 9)),
     *(f"D{number}" for number in range(10, 21)),
 )
-BOTH_WAYS = (*COMPACTION_AND_UPDATE, *INGEST_AND_COMPACTION, "Z2", "Z11")
+BOTH_WAYS = (*COMPACTION_AND_UPDATE, *INGEST_AND_COMPACTION, "Z2", "Z11", "D56", "I57")
 """Asked for as pure tests and on real tables."""
 
 PLANS = ("C1a", "C1b", "C11", "C11b", "C12", "C12b", "C13", "C14")
@@ -31,11 +31,12 @@ FAILURES = ("C4", "C5", "C6", "C6b", "C15", "D9", "D23", "Z5", "Z6", "Z13", "Z14
 FOREIGN = ("W1", "W2", "W3", "W4", "W5", "W6", "W7", "W8", "W10")
 REPLACES = (
     *(f"D{number}" for number in (*range(25, 45), *range(47, 52))),
-    *("D53", "D58", "D60"),
+    *("D53", "D56", "D58", "D60"),
 )
+CUTS = ("D41", "D56", "S21", "S29", "Z17", "I57")
 VERSIONS = ("D45", "D46", "D52", "D54", "D55", "C8", "C9", "C16", "W9", "Z8", "Z9", "Z10", "Z19")
 EXCLUSIVE = ("D21", "D22", "D57", "A6")
-ON_TABLES = (*BOTH_WAYS, *PLANS, *FAILURES, *REPLACES, *VERSIONS, *EXCLUSIVE)
+ON_TABLES = (*BOTH_WAYS, *PLANS, *FAILURES, *REPLACES, *VERSIONS, *EXCLUSIVE, *CUTS)
 """Asked for on real tables, read by other engines."""
 
 ON_LOGS = (
@@ -126,8 +127,12 @@ def test_scenario_of_yields_is_tested_on_the_machine_alone(scenario: str) -> Non
     assert _named("operations").get(scenario)
 
 
+PLANS_OF_CUTS = ("D41", "S21", "S29", "Z17")
+
+
 @pytest.mark.parametrize(
-    "scenario", ["C11", "C11b", "C12", "C12b", "C13", "C14", "Z16", *PLANS_OF_LOADS]
+    "scenario",
+    ["C11", "C11b", "C12", "C12b", "C13", "C14", "Z16", *PLANS_OF_LOADS, *PLANS_OF_CUTS],
 )
 def test_scenario_of_planning_is_tested_as_a_pure_function(scenario: str) -> None:
     assert _named("planning").get(scenario) or _named("timeline").get(scenario)

@@ -205,6 +205,23 @@ WRONG = [
         source=DELTA,
         outside="Fail",
     ),
+    replace("granularity only goes with a source", granularity="Day"),
+    replace("granularity must be shorter than All", source=DELTA, granularity="All"),
+    table(
+        "align needs a granularity shorter than All",
+        time={"column": "t", "granularity": "All", "align": True},
+    ),
+    compaction(
+        "granularity must be shorter than All",
+        type="SemiMajor",
+        semiMajor={"granularity": "All"},
+    ),
+    compaction(
+        "semiMajor.granularity and spanning: Cut only go with layout strategy BinPack",
+        type="SemiMajor",
+        semiMajor={"spanning": "Cut"},
+        layout={"strategy": "Sort", "columns": ["a"]},
+    ),
     replace("must not be empty", replace={"partitions": [{" ": "UA"}]}),
     rewrite("must set at least one of purgeDeleted", purgeDeleted=False, sortBy=[]),
     rewrite("level only goes with zstd, gzip and lz4", recompress={"codec": "snappy", "level": 1}),

@@ -102,6 +102,39 @@ RULES = (
         "and len(masks.get(path, BitMap64())) <= rows[path]",
         (Check.RULES, Check.SIMULATOR),
     ),
+    # Rewrites that cut their inputs.
+    Mutant(
+        "cut-forgets-deletes",
+        "cuts: more rows deleted; I-57",
+        _REWRITE,
+        "InputFate.SUPERSET: CutRule(Mask.DIFFERENCE, True)",
+        "InputFate.SUPERSET: CutRule(Mask.NONE, True)",
+        _RULES,
+    ),
+    Mutant(
+        "cut-removes-the-file",
+        "cuts: the input lives on with the rows that stay; D56",
+        "reconcile/rewrite.py",
+        "if found.is_whole:",
+        "if found.deleted:",
+        _RULES,
+    ),
+    Mutant(
+        "cut-restored-masked",
+        "cuts: fewer or other rows deleted",
+        _REWRITE,
+        "InputFate.OTHER: CutRule(Mask.ALL, False)",
+        "InputFate.OTHER: CutRule(Mask.ALL, True)",
+        _RULES,
+    ),
+    Mutant(
+        "cut-lost-more-than-taken",
+        "cuts: a mapped rewrite if inputs lost exactly the taken rows",
+        "reconcile/classify.py",
+        "is_ == was | taken",
+        "is_.issuperset(was | taken)",
+        (Check.RULES,),
+    ),
     # Statements: what they must come after.
     Mutant(
         "statement-ignores-changes",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from reconcile.ours import (
@@ -119,6 +119,17 @@ def z_order(row: Row) -> int:
     )
 
 
+# --- Cuts: a compaction takes the rows of one chunk and leaves the others ------------------------
+
+
+def low(row: Row) -> bool:
+    return row[1] < 5
+
+
+def high(row: Row) -> bool:
+    return row[1] >= 5
+
+
 # --- What we do --------------------------------------------------------------------------------
 
 
@@ -132,12 +143,15 @@ def rewrite_of(
     layout: Layout | None = None,
     each: bool = False,
     vectors: bool = True,
+    takes: Callable[[Row], bool] | None = None,
 ) -> Operation:
     """A compaction or a segment rewrite of `count` files from the `first` on."""
 
     def begin(world: World, _: object) -> object:
         paths = sorted(world.views[-1])[first : first + count]
-        return start_rewrite(world, paths, per_output, layout=layout, each=each, vectors=vectors)
+        return start_rewrite(
+            world, paths, per_output, layout=layout, each=each, vectors=vectors, takes=takes
+        )
 
     def attempt(world: World, job: object) -> object:
         assert isinstance(job, Rewrite)
@@ -272,4 +286,11 @@ REPLACES: Sequence[Operation] = (
     replace_of(WITHOUT_VECTORS),
 )
 
-ALPHABET: tuple[Operation, ...] = (*THEIRS, *OURS, *REPLACES)
+CUTS: Sequence[Operation] = (
+    rewrite_of("cut of all", 0, 99, 99, takes=low),
+    rewrite_of("cut of all, put lost", 0, 99, 99, takes=high, tries=1),
+    rewrite_of("cut of two into small files", 0, 2, 2, takes=high),
+    rewrite_of("cut of the last two in reverse", 1, 99, 2, takes=low, layout=by_value),
+)
+
+ALPHABET: tuple[Operation, ...] = (*THEIRS, *OURS, *REPLACES, *CUTS)

@@ -81,6 +81,30 @@ def no_validation_of_inputs(
     return rewrite(inputs, AsPlanned(), row_map, **more)
 
 
+def cuts_forget_deletes(
+    inputs: Sequence[RewriteInput], view: FileView, row_map: RowMapLike, **more: Any
+) -> RewriteDecision:
+    """Mask in a file that is cut what was taken, and let the outputs be as they were read."""
+    if not any(file.cut for file in inputs):
+        return rewrite(inputs, view, row_map, **more)
+    found = no_validation_of_inputs(inputs, view, row_map, **more)
+    live = {path: now for path in found.cuts if (now := view.get(path)) is not None}
+    cuts = {
+        path: replace(cut, dead=cut.dead | live[path].dead)
+        for path, cut in found.cuts.items()
+        if path in live
+    }
+    return replace(found, cuts=cuts)
+
+
+def cut_files_go_whole(
+    inputs: Sequence[RewriteInput], view: FileView, row_map: RowMapLike, **more: Any
+) -> RewriteDecision:
+    """Remove a file of which some rows were taken."""
+    found = rewrite(inputs, view, row_map, **more)
+    return replace(found, removes=(*found.removes, *found.cuts), cuts={})
+
+
 def no_validation_since_read(
     progress: statement.StatementProgress, commits: Sequence[CommitSummary], **more: Any
 ) -> statement.Outcome:

@@ -46,23 +46,30 @@ def start_rewrite(
     layout: Layout | None = None,
     each: bool = False,
     vectors: bool = True,
+    takes: Callable[[Row], bool] | None = None,
 ) -> Rewrite:
     """Rewrite these files of the latest version into outputs of at most `per_output` rows.
 
     `layout` permutes the rows of a bin; without one they keep their order. `each`: a bin for
     each file, as a segment rewrite has, else one for all. `vectors`: see `rewrites.rewrite`.
+    `takes`: the files are cut, and lose the rows of which it is true.
     """
     version = world.latest
     inputs = tuple(
-        rewrites.RewriteInput(path, world.views[version][path], len(world.files[path]))
+        rewrites.RewriteInput(
+            path, world.views[version][path], len(world.files[path]), takes is not None
+        )
         for path in paths
     )
     builder = RowMapBuilder(RowMapIdentity("t", "0" * 16, 1, version))
     for file in inputs:
-        builder.add_input(file.path, file.rows, file.dead_at_read)
+        stays = [p for p, row in enumerate(world.files[file.path]) if takes and not takes(row)]
+        builder.add_input(file.path, file.rows, file.dead_at_read | BitMap64(stays))
     obvious: list[Place] = []
     for members in [[path] for path in paths] if each else [list(paths)]:
         rows = [(path, p) for path in members for p in world.live(path, version)]
+        if takes is not None:
+            rows = [(path, p) for path, p in rows if takes(world.files[path][p])]
         if layout is not None:
             rows.sort(key=lambda at: layout(world.files[at[0]][at[1]]))
         places: list[Place] = []
@@ -124,13 +131,14 @@ def finish_rewrite(world: World, job: Rewrite) -> rewrites.RewriteDecision:
     if decision.masks and not job.vectors:
         world.broken = f"a table without deletion vectors gets some: {decision.masks}"
     view = {p: d for p, d in world.views[-1].items() if p not in decision.removes}
+    view.update({path: cut.dead for path, cut in decision.cuts.items()})
     for path in decision.outputs:
         view[path] = decision.masks.get(path, BitMap64())
         world.maps[path] = job.row_map
     world.commit(
         Entry(
             ChangeKind.MAPPED_REWRITE if decision.outputs else ChangeKind.CHANGE,
-            frozenset((*decision.removes, *decision.outputs)),
+            frozenset((*decision.removes, *decision.cuts, *decision.outputs)),
             Serial("compaction", lambda rows: rows, passable_from=-1),
             decision.outputs,
         ),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import datetime as dt
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from simulator.world import World
+from simulator import rows
+from simulator.world import LOCATION, World
 from support.lake.faults import Call, Fault, ProcessDied, strike
 from tandem.operations.execute import ExecutionOptions, open_session
 from tandem.operations.machine.effects import Effect
@@ -14,8 +16,9 @@ from tandem.operations.model import Table
 from tandem.operations.ports import Ports
 from tandem.operations.registry import table_of
 from tandem.operations.session.session import Session
+from tandem.spec.compaction import Spanning
 from tandem.spec.loading.loader import parse
-from tandem.spec.resources import LakeTable, Operation
+from tandem.spec.resources import LakeTable, Operation, TableCompaction
 
 MOST_FAULTS = 3
 """An operation that is struck more often would not end within its backoff limit."""
@@ -74,7 +77,7 @@ class Actor:
     def _open(self, ports: Ports) -> Session:
         return open_session(
             self.resource,
-            self.table,
+            as_opened(self.table, self.resource),
             ports,
             ExecutionOptions(poll_ms=1, lock_wait_s=0, interceptor=self._interceptor),
         )
@@ -150,6 +153,35 @@ class Actor:
 
 
 _QUIET = frozenset({"PollJob", "AwaitLocks"})
+
+
+TIMED = parse(
+    {
+        "apiVersion": "tandem.dev/v1alpha1",
+        "kind": "LakeTable",
+        "metadata": {"name": "simulated"},
+        "spec": {"location": LOCATION, "time": {"column": "t"}},
+    }
+)
+
+
+def as_opened(table: Table, resource: Operation) -> Table:
+    """The table of an operation: one that cuts finds a LakeTable with a time column."""
+    cuts = (
+        isinstance(resource, TableCompaction)
+        and resource.spec.semi_major_options.spanning is Spanning.CUT
+    )
+    if not cuts:
+        return table
+    assert isinstance(TIMED, LakeTable)
+    return replace(table, spec=TIMED)
+
+
+def cut(name: str, key: int) -> Operation:
+    """A compaction that takes the rows of one day from every file."""
+    day = (rows.FIRST_DAY + dt.timedelta(key)).isoformat()
+    options = {"chunks": [day], "spanning": "Cut"}
+    return operation("TableCompaction", name, {"type": "SemiMajor", "semiMajor": options})
 
 
 def operation(kind: str, name: str, spec: dict[str, Any]) -> Operation:

@@ -190,14 +190,17 @@ def i_13_not_one_new_segment(seen: Seen) -> object:
 
 
 def i_15_files_of_others_touched(seen: Seen) -> object:
-    """A replay marks rows of our own outputs only."""
-    return [path for path in seen.adds if path in seen.live]
+    """A replay marks rows of our own outputs only; a cut marks those that it takes, too."""
+    again = [path for path in seen.adds if path in seen.live]
+    if not str(seen.ours.get("resource")).startswith("default/TableCompaction/cut"):
+        return again
+    return [path for path in again if _dead(seen.adds[path]) <= _dead(seen.live[path])]
 
 
 def i_17_miscounted_replay(seen: Seen) -> object:
     """Rows masked in outputs are those that were replayed, and as many rows come as go."""
     reconciled = seen.ours["result"]["reconciled"]
-    masked = sum(_dead(add) for add in seen.adds.values())
+    masked = sum(_dead(add) for add in seen.new.values())
     replayed = reconciled["deletesRemapped"] + reconciled["rowsMasked"]
     # What was masked in outputs that were dropped for it is counted too.
     if masked > replayed:

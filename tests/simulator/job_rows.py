@@ -75,6 +75,45 @@ def map_bin(
         builder.add_run(inputs[number], positions[0], positions[-1] + 1, paths[output])
 
 
+Found = tuple[int, int, rows.Row]
+"""The number of an input, a position in it, and the row."""
+
+
+def is_taken(job: RewriteJob, row: rows.Row) -> bool:
+    """Whether a job that cuts its inputs takes a row; others take all."""
+    return job.take is None or any(low <= rows.time_ms(row) < high for low, high in job.take)
+
+
+def by_day(found: list[Found]) -> list[list[Found]]:
+    """The rows of each day, in their order."""
+    days: dict[int, list[Found]] = {}
+    for each in found:
+        days.setdefault(rows.time_ms(each[2]), []).append(each)
+    return [days[day] for day in sorted(days)]
+
+
+def map_parts(
+    builder: RowMapBuilder, inputs: list[str], parts: list[tuple[str, list[Found]]]
+) -> None:
+    """Say where the rows of a bin went: to these files, in this order."""
+    if not parts:
+        return
+    flat = [each for _, part in parts for each in part]
+    counts = [len(part) for _, part in parts]
+    builder.add_sorted(
+        inputs,
+        [MapOutput(path, len(part)) for path, part in parts],
+        origins=(
+            np.array([number for number, _, _ in flat], dtype=np.int64),
+            np.array([position for _, position, _ in flat], dtype=np.int64),
+        ),
+        destinations=(
+            np.repeat(np.arange(len(parts), dtype=np.int64), counts),
+            np.concatenate([np.arange(count, dtype=np.int64) for count in counts]),
+        ),
+    )
+
+
 def placed(
     changed: list[rows.Row | None], columns: tuple[str, ...]
 ) -> list[tuple[int | None, int | None]]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
+from pyroaring import BitMap64
 
 from mergelog.oracle import Event
 from simulator import rows
@@ -19,9 +20,12 @@ from simulator.evaluate import Evaluator
 from simulator.job_rows import (
     FILE_ROWS,
     Matched,
+    by_day,
     dead_rows,
+    is_taken,
     layout_key,
     map_bin,
+    map_parts,
     matches_file,
     placed,
     recorded,
@@ -34,6 +38,7 @@ from tandem.errors import AlreadyExists, ObjectNotFound
 from tandem.jobs.formats import (
     IngestJob,
     InputFile,
+    JobBin,
     JobSpec,
     LogMergeJob,
     MergeJob,
@@ -190,9 +195,14 @@ class SimulatedJobs:
             members = [job.inputs[index] for index in each.inputs]
             for number, file in enumerate(members):
                 dead, content = dead_rows(file), rows.read(self.store, file.logged_path)
+                stays = BitMap64(p for p, row in enumerate(content) if not is_taken(job, row))
+                dead |= stays
                 builder.add_input(file.logged_path, len(content), dead)
                 found += [(number, p, row) for p, row in enumerate(content) if p not in dead]
             read += len(found)
+            if job.borders is not None:
+                outputs += self._divided(spec, job, each, builder, found)
+                continue
             key = layout_key(job)
             if key is not None:
                 found.sort(key=lambda at: key(at[2]))
@@ -219,6 +229,27 @@ class SimulatedJobs:
                 rows_written=sum(o.rows for o in outputs),
             ),
         )
+
+    def _divided(
+        self,
+        spec: JobSpec,
+        job: RewriteJob,
+        each: JobBin,
+        builder: RowMapBuilder,
+        found: list[tuple[int, int, rows.Row]],
+    ) -> list[OutputFile]:
+        """Files of their own for the rows of each day."""
+        parts = [
+            (self._path(spec), part[begin : begin + FILE_ROWS])
+            for part in by_day(found)
+            for begin in range(0, len(part), FILE_ROWS)
+        ]
+        map_parts(builder, [job.inputs[index].logged_path for index in each.inputs], parts)
+        values = dict(each.partition_values)
+        return [
+            self._output(path, [row for _, _, row in part], run=each.run, partition_values=values)
+            for path, part in parts
+        ]
 
     def _ingest(self, spec: JobSpec, job: IngestJob | ReplaceJob) -> Iterator[None]:
         found = self.batches[job.source_location]

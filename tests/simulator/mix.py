@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from simulator.actor import operation
+from simulator.actor import cut, operation
 from simulator.checker import Checker
 from simulator.jobs import INGEST_ROWS
 from simulator.merge_log import log_event, some_keys
@@ -78,7 +78,9 @@ class Mix:
         return self._rng.choice([make for makes in by_kind.values() for make in makes])(number)
 
     def _compaction(self, number: int) -> Operation:
-        spec = self._rng.choice(COMPACTIONS)
+        world, spec = self._world, self._rng.choice(COMPACTIONS)
+        if world.deletion_vectors and not world.merge_on_read and self._rng.random() < 0.3:
+            return cut(f"cut-{number}", self._rng.randrange(4))
         if self._rng.random() < 0.2:
             return self._exclusive("TableCompaction", f"compact-{number}", spec)
         return operation("TableCompaction", f"compact-{number}", spec)

@@ -1,11 +1,13 @@
 """Tiny data files: JSON lists of rows that carry an identity, or Parquet in a `ParquetStore`.
 
 A row is (rid, k, v). `rid` identifies a row for the checker; statements look at `k` and
-`v` and never change `rid`.
+`v` and never change `rid`. Its time is a day of 2013 by its `k`: a column `t` that no file has, but
+whose statistics say that each file may have rows of all days.
 """
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -16,21 +18,37 @@ import pyarrow.parquet as pq
 from support.lake.memory_store import MemoryStore
 from tandem.storage.store import Store
 
-SCHEMA_STRING = json.dumps(
-    {
-        "type": "struct",
-        "fields": [
-            {"name": name, "type": "long", "nullable": True, "metadata": {}}
-            for name in ("rid", "k", "v")
-        ],
-    }
-)
+DAY_MS = 86_400_000
+FIRST_DAY = dt.date(2013, 1, 1)
+DAYS = 8
+"""So many days are between the bounds of each file, and more than a table of a test has keys."""
+
+
+def schema_string(**columns: str) -> str:
+    fields = [
+        {"name": name, "type": type_, "nullable": True, "metadata": {}}
+        for name, type_ in columns.items()
+    ]
+    return json.dumps({"type": "struct", "fields": fields})
+
+
+SCHEMA_STRING = schema_string(rid="long", k="long", v="long")
+TIMED_SCHEMA_STRING = schema_string(rid="long", k="long", v="long", t="date")
 
 
 class Row(NamedTuple):
     rid: int
     k: int
     v: int
+
+
+def day_of(row: Row) -> dt.date:
+    return FIRST_DAY + dt.timedelta(row.k % DAYS)
+
+
+def time_ms(row: Row) -> int:
+    """The time of a row, in milliseconds since 1970."""
+    return (day_of(row) - dt.date(1970, 1, 1)).days * DAY_MS
 
 
 PartitionValues = dict[str, str | None]
@@ -77,4 +95,7 @@ def _parquet(rows: Sequence[Row]) -> bytes:
 
 
 def stats(rows: int) -> str:
-    return json.dumps({"numRecords": rows})
+    """With bounds of the time that are wider than they need to be."""
+    low, high = FIRST_DAY.isoformat(), (FIRST_DAY + dt.timedelta(DAYS - 1)).isoformat()
+    bounds = {"minValues": {"t": low}, "maxValues": {"t": high}, "nullCount": {"t": 0}}
+    return json.dumps({"numRecords": rows, **bounds})

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
-from simulator.actor import operation
+from simulator.actor import as_opened, cut, operation
 from simulator.checker import LOG, Checker
 from simulator.foreign_mix import BY_NAME
 from simulator.jobs import INGEST_ROWS
@@ -31,6 +31,8 @@ from tandem.timeline.segments import segment_name
 
 SERIALIZABLE = "serializable"
 """An update that is evaluated again, in another round, on rows that come in between."""
+CUT = "cut"
+"""A compaction that takes the rows of one day out of each file: another commit of one kind."""
 UPSERT, DELETE_KEYS, INGEST_BY_KEY = APPENDS
 EXCLUSIVE = "exclusive"
 """A compaction that yields to a commit beside it, and is done again."""
@@ -126,7 +128,8 @@ class Single:
         drive = ExecutionOptions(poll_ms=1, lock_wait_s=0, interceptor=interceptor, again=again)
         # Every round is the job's, so that operations reach all points.
         ports = replace(self.world.ports(), small_rounds=NoSmallRounds)
-        return open_session(self.resource, self.base, ports, drive, started_ms=started_ms)
+        base = as_opened(self.base, self.resource)
+        return open_session(self.resource, base, ports, drive, started_ms=started_ms)
 
     def run(
         self,
@@ -259,6 +262,7 @@ MAKERS: Final[dict[str, Callable[[Single], Operation]]] = {
     "sort": lambda _: _compaction("sort", {"strategy": "Sort", "columns": ["v"]}),
     "z-order": lambda _: _compaction("z-order", {"strategy": "ZOrder", "columns": ["v", "rid"]}),
     EXCLUSIVE: lambda _: _exclusive(),
+    CUT: lambda _: cut("cut", 0),
     "log merge": lambda _: operation("TableCompaction", "log-merge", {"type": "LogMerge"}),
     "log compaction": lambda _: operation("LogCompaction", "stitch", {"strategy": "AllBlocks"}),
     "segment rewrite": _segment_rewrite,

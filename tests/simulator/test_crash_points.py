@@ -10,7 +10,7 @@ from functools import cache
 import pytest
 
 from simulator.crashing import Beside, Passage, crash, sample
-from simulator.single import EXCLUSIVE, SERIALIZABLE, Single
+from simulator.single import CUT, EXCLUSIVE, SERIALIZABLE, Single
 from support.cases import APPENDS, JOBLESS, OTHERS, PLAIN
 from support.lake.faults import Call, Fault, StrikeOnce
 from support.some import in_turn
@@ -81,7 +81,7 @@ def test_C4_C5_C6_crash(kind: str, point: Point, fault: Fault) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "beside", "passage", "fault"),
-    list(sample((*OTHERS, *APPENDS, SERIALIZABLE, EXCLUSIVE))),
+    list(sample((*OTHERS, CUT, *APPENDS, SERIALIZABLE, EXCLUSIVE))),
 )
 def test_C4_C5_C6_crash_of_the_other_kinds(
     kind: str, beside: Beside, passage: Passage, fault: Fault
@@ -157,7 +157,7 @@ def test_a_round_that_was_asked_for_is_waited_for_after_a_restart() -> None:
     assert single.commits == 1
 
 
-@pytest.mark.parametrize("kind", [*PLAIN, *OTHERS, *APPENDS])
+@pytest.mark.parametrize("kind", [*PLAIN, *OTHERS, CUT, *APPENDS])
 def test_a_second_run_reports_the_first_result_and_changes_nothing(kind: str) -> None:
     single = Single(kind)
     first = single.run()
@@ -183,7 +183,7 @@ def test_again_is_another_operation(kind: str) -> None:
     assert single.run() == ending
 
 
-@pytest.mark.parametrize("kind", [*PLAIN, *OTHERS, *APPENDS])
+@pytest.mark.parametrize("kind", [*PLAIN, *OTHERS, CUT, *APPENDS])
 def test_Z6_two_processes_of_one_operation_commit_once(kind: str) -> None:
     """Neither knows of the other: each takes the other to be on another host."""
     single = Single(kind)

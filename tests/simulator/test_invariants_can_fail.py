@@ -53,6 +53,12 @@ RIGHT = {
     "compaction": lambda: commit(
         "TableCompaction", [add("c", 4, segment="1.1")], [remove("a"), remove("b", 1)]
     ),
+    "cut": lambda: commit(
+        "TableCompaction",
+        [add("a", 2, 1, segment="1"), add("c", 1, segment="1.1")],
+        [remove("a")],
+        resource="default/TableCompaction/cut-1",
+    ),
     "segment rewrite": lambda: commit(
         "SegmentRewrite", [add("c", segment="1", sequence="10")], [remove("a")]
     ),

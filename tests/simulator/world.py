@@ -178,7 +178,8 @@ class World:
         protocol = Protocol(3, 7, features, features) if self.deletion_vectors else Protocol(1, 2)
         configuration = {"delta.enableDeletionVectors": "true"} if self.deletion_vectors else {}
         by = ("k",) if self.partitioned else ()
-        metadata = Metadata("simulated", rows.SCHEMA_STRING, by, configuration, created_ms=START_MS)
+        schema = rows.SCHEMA_STRING if self.merge_on_read else rows.TIMED_SCHEMA_STRING
+        metadata = Metadata("simulated", schema, by, configuration, created_ms=START_MS)
         info = CommitInfo(
             {"timestamp": START_MS, "operation": "CREATE TABLE", "engineInfo": "test"}
         )

@@ -25,6 +25,8 @@ from typing import Annotated, Any, ClassVar, Final, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 from pydantic.alias_generators import to_camel
 
+from tandem.spec.fields import Granularity
+
 SOURCE_IDS = ("__tandem_source_1", "__tandem_source_2")
 """Columns of the identity of a source row: two hashes of its content."""
 SOURCE_SCHEMA = b"tandem.source.schema"
@@ -51,6 +53,11 @@ class JobKind(StrEnum):
     LOG_MERGE = "LogMerge"
     UPSERT = "Upsert"
     REPLACE = "Replace"
+
+
+def _without_unset(content: dict[str, Any], *names: str) -> dict[str, Any]:
+    """The content without those of these fields that are null."""
+    return {key: value for key, value in content.items() if key not in names or value is not None}
 
 
 class InputFile(Format):
@@ -101,6 +108,14 @@ class JobLayout(Format):
 
     strategy: Literal["Sort", "ZOrder"]
     columns: Annotated[tuple[str, ...], Field(min_length=1)]
+
+
+class TimeBorders(Format):
+    """Rows of different chunks of `granularity` go to different files, by their values of
+    `column` (its logical name); rows without one go to files of their own, too."""
+
+    column: str
+    granularity: Granularity
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +192,10 @@ class RewriteJob(FileJob):
     version.
 
     `target_file_size` is in bytes, 0 for one file per bin. `codec` is a Parquet codec, "" for
-    the table's; `codec_level` is one of its levels.
+    the table's; `codec_level` is one of its levels. With `take`, only the rows are taken whose time
+    lies in one of these intervals (milliseconds since 1970 in UTC, the end not included): the row
+    map counts the others as dead, and they stay in the inputs. It goes with `borders` only. Neither
+    is written down if there is none: earlier drivers know no such fields.
     """
 
     app: ClassVar[str] = "rewrite"
@@ -187,11 +205,17 @@ class RewriteJob(FileJob):
     codec: str = ""
     codec_level: int | None = None
     layout: JobLayout | None = None
+    borders: TimeBorders | None = None
+    take: tuple[tuple[int, int], ...] | None = None
 
     @property
     def tasks(self) -> int:
         """A bin that keeps its order is a task."""
         return len(self.bins) if self.layout is None else 0
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return _without_unset(written(self), "borders", "take")
 
 
 class StatementJob(FileJob):
@@ -215,6 +239,11 @@ class IngestJob(SourceJob):
     app: ClassVar[str] = "ingest"
     kind: Literal[JobKind.INGEST] = JobKind.INGEST
     target_file_size: int
+    borders: TimeBorders | None = None
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return _without_unset(written(self), "borders")
 
 
 class RowScope(Format):
@@ -238,6 +267,11 @@ class ReplaceJob(SourceJob):
     target_file_size: int
     scope: RowScope
     drops_outside: bool = False
+    borders: TimeBorders | None = None
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return _without_unset(written(self), "borders")
 
     @property
     def sources(self) -> tuple[str, ...]:

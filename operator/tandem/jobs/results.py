@@ -63,7 +63,8 @@ class JobResult(Format):
     least and one of greatest values. Its schema's metadata has the source's schema as Spark's JSON
     (`SOURCE_SCHEMA`) and whether it is whole (`SOURCE_IS_WHOLE`: `true`). It is written only if
     there is one: an engine of an earlier version knows no such field. So is `rows_outside`, the
-    rows of a source that a replace left out.
+    rows of a source that a replace left out, and `chunks_together`, the number of chunks whose rows
+    share files although the job has borders.
     """
 
     operation_id: str
@@ -77,6 +78,7 @@ class JobResult(Format):
     rows_written: int = 0
     rows_matched: int = 0
     rows_outside: int = 0
+    chunks_together: int = 0
 
     @model_serializer(mode="wrap")
     def _as_before(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -85,6 +87,8 @@ class JobResult(Format):
             del content["source"]
         if not self.rows_outside:
             del content["rowsOutside" if "rowsOutside" in content else "rows_outside"]
+        if not self.chunks_together:
+            del content["chunksTogether" if "chunksTogether" in content else "chunks_together"]
         return content
 
 

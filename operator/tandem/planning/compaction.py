@@ -29,6 +29,7 @@ def plan_compaction(
     *,
     granularity: Granularity | None = None,
     past: Sequence[Segment] = (),
+    divided: Segments | None = None,
 ) -> CompactionPlan:
     """What a compaction would rewrite, deterministically.
 
@@ -38,6 +39,8 @@ def plan_compaction(
         request: the compaction to plan.
         granularity: that of the LakeTable's `time`; None if it has none.
         past: segments that are no longer live (`timeline.history`), for messages.
+        divided: the same segments, built with the granularity at whose borders outputs of a
+            `SemiMajor` end; None if these do not matter.
 
     Raises:
         InvalidSpec: contradictory or impossible requests, unknown chunks.
@@ -49,7 +52,7 @@ def plan_compaction(
     if request.type is CompactionType.MINOR:
         runs = minor_runs(live, request, timed=granularity is not None, young=young)
     elif request.type is CompactionType.SEMI_MAJOR:
-        runs = semi_major_runs(live, request, granularity, young=young)
+        runs = semi_major_runs(live, request, granularity, young=young, divided=divided)
     elif request.type is CompactionType.MAJOR:
         runs = major_runs(live, request, young=young)
     else:

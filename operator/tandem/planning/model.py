@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tandem.intervals import TimeInterval
-from tandem.spec.compaction import CompactionTemplate, CompactionType, LayoutStrategy
+from tandem.spec.compaction import CompactionTemplate, CompactionType, LayoutStrategy, Spanning
 from tandem.timeline import lineage
 from tandem.timeline.lineage import Lineage
 from tandem.timeline.segment_files import SegmentFile
@@ -30,6 +30,7 @@ class CompactionRequest:
         max_segment_size: `Minor` skips segments of this size or more; None for no limit.
         target_segment_size: `Major` collects segments to less than this in total.
         chunks: `SemiMajor`: names of chunks; () for all.
+        cuts: `SemiMajor` takes from files that span a chunk and others only the rows of the chunks.
         segments: `Custom`: names of segments.
         selected: `Custom`: paths of the files that a `where` selects; exclusive with `segments`.
         layout, layout_columns: the order in which rows are written (`layout`).
@@ -47,6 +48,7 @@ class CompactionRequest:
     max_segment_size: int | None = None
     target_segment_size: int = GIB
     chunks: tuple[str, ...] = ()
+    cuts: bool = False
     segments: tuple[str, ...] = ()
     selected: frozenset[str] | None = None
     target_file_size: int = 128 * MIB
@@ -77,6 +79,7 @@ class CompactionRequest:
             max_segment_size=minor.max_segment_size,
             target_segment_size=spec.major_options.target_segment_size,
             chunks=spec.semi_major_options.chunks or (),
+            cuts=spec.semi_major_options.spanning is Spanning.CUT,
             segments=(custom.segments or ()) if custom else (),
             selected=selected,
             target_file_size=spec.target_file_size,

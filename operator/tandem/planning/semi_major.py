@@ -5,22 +5,30 @@ spans chunks links them, and linked chunks are one run. Appends continue meanwhi
 included: the plan's read version defines "everything". Files that need no rewriting (full, few
 deleted rows) are left out, since rewriting them only costs; with a layout they are sorted with the
 others, unless all are in that order already.
+
+Rows may be divided by time: outputs then end at the borders of a granularity. A file that spans
+such a border is rewritten in any case. With `cuts`, only the rows of the chosen chunks are taken
+from it, and its other rows stay in it; its hint tag (`timeline.masks`) keeps later plans from
+taking what is gone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
 from tandem.errors import InvalidSpec
-from tandem.planning.bins import by_chunk, by_partition, full_files
+from tandem.intervals import IntervalSet
+from tandem.planning.bins import by_chunk, by_partition, full_files, is_worth_rewriting, pack
 from tandem.planning.layout import useful_bins
 from tandem.planning.model import CompactionRequest, SegmentRun
 from tandem.planning.runs import build_run
 from tandem.spec.table import Granularity
 from tandem.timeline.chunks import parse_chunk
-from tandem.timeline.segment_files import SegmentFiles
+from tandem.timeline.masks import TAG_MASKED, parse_masked
+from tandem.timeline.segment_files import SegmentFile, SegmentFiles
 from tandem.timeline.segments import Segments
 
 
@@ -30,9 +38,10 @@ def semi_major_runs(
     granularity: Granularity | None,
     *,
     young: frozenset[str] = frozenset(),
+    divided: Segments | None = None,
 ) -> list[SegmentRun]:
     """One run for each chunk in which rewriting gains something. `young` are paths of files to
-    leave out.
+    leave out. `divided`: the segments at the granularity at whose borders outputs end.
 
     Raises: InvalidSpec if a name is not that of a chunk. If chunks are given, a file that spans
     one of them and others is included; the other files of the others are not.
@@ -41,6 +50,9 @@ def semi_major_runs(
     chosen = chosen_files(segments, request, granularity)
     if young:
         chosen = chosen.where(~chosen.among(young))
+    if divided is not None:
+        assert granularity is not None
+        return _divided_runs(divided, chosen.paths, request, taken_intervals(request, granularity))
     for group in _groups(chosen, granularity):
         loose = group
         if not request.layout_label:
@@ -50,6 +62,51 @@ def semi_major_runs(
         if taken is not None:
             runs.append(build_run(segments, taken, useful))
     return runs
+
+
+def taken_intervals(request: CompactionRequest, granularity: Granularity) -> IntervalSet | None:
+    """The intervals of which rows are taken; None for all rows. Raises: InvalidSpec."""
+    if not (request.cuts and request.chunks):
+        return None
+    return IntervalSet(parse_chunk(text, granularity) for text in request.chunks)
+
+
+def _divided_runs(
+    segments: Segments,
+    paths: frozenset[str],
+    request: CompactionRequest,
+    take: IntervalSet | None,
+) -> list[SegmentRun]:
+    """Runs whose outputs end at the borders of the granularity of `segments`."""
+    runs: list[SegmentRun] = []
+    chosen = segments.files.where(segments.files.among(paths))
+    if take is not None:
+        kept = [not file.spans or _has_rows_in(file, take) for file in chosen]
+        chosen = chosen.where(np.array(kept, np.bool_))
+    for group in by_chunk(chosen):
+        # A file of unknown times may span borders or not.
+        spans = group.spans & (group.interval_codes >= 0)
+        loose = group.where(~full_files(group, request.target_file_size) | spans)
+        useful = tuple(
+            each
+            for each in pack(loose, request.target_file_size)
+            if is_worth_rewriting(each) or any(file.spans and file.interval for file in each.files)
+        )
+        taken = SegmentFiles.of(each.files for each in useful)
+        if taken is not None:
+            run = build_run(segments, taken, useful)
+            if take is not None and run.interval is not None:
+                run = replace(run, interval=(IntervalSet([run.interval]) & take).hull)
+            runs.append(run)
+    return runs
+
+
+def _has_rows_in(file: SegmentFile, take: IntervalSet) -> bool:
+    """Whether a file may have live rows in these intervals."""
+    if file.interval is None:
+        return False
+    gone = parse_masked(file.add.tags.get(TAG_MASKED, ""), file.deleted)
+    return bool((IntervalSet([file.interval]) & take) - gone)
 
 
 def chosen_files(

@@ -7,12 +7,14 @@ that costs an evaluation, but never a row.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from tandem.delta.actions import Commit, Metadata, Protocol
-from tandem.reconcile.model import Author, ChangeKind, CommitSummary, NewRows, RowMaps
+from pyroaring import BitMap64
+
+from tandem.delta.actions import AddFile, Commit, DeletionVector, Metadata, Protocol, RemoveFile
+from tandem.reconcile.model import Author, ChangeKind, CommitSummary, NewRows, RowMapLike, RowMaps
 from tandem.reconcile.rules import (
     BLIND_APPENDS,
     NEUTRAL_WITHOUT_FILES,
@@ -20,17 +22,26 @@ from tandem.reconcile.rules import (
     AppendRule,
     Engine,
 )
+from tandem.rowmap.positions import span
 from tandem.spec.common import OPERATIONS, Mode
 from tandem.text import clean
 
+ReadVector = Callable[[DeletionVector], BitMap64 | None]
+"""The rows that a deletion vector deletes; None if its file is gone."""
 
-def classify(commit: Commit, row_maps: RowMaps) -> CommitSummary:
+
+def classify(
+    commit: Commit, row_maps: RowMaps, read_vector: ReadVector | None = None
+) -> CommitSummary:
     """The commit as reconciliation sees it.
 
-    `row_maps`: output path → row map, for outputs whose published map is readable and valid; a
-    lost one is missing, and its rewrite is a change (C6b).
+    Args:
+        row_maps: output path → row map, for outputs whose published map is readable and valid; a
+            lost one is missing, and its rewrite is a change (C6b).
+        read_vector: reads a deletion vector of a rewrite that cut its inputs. Without it, such a
+            rewrite is a change.
     """
-    kind = _kind(commit, row_maps)
+    kind = _kind(commit, row_maps, read_vector)
     return CommitSummary(
         version=commit.version,
         kind=kind,
@@ -87,14 +98,14 @@ def author_of(commit: Commit) -> Author:
     )
 
 
-def _kind(commit: Commit, row_maps: RowMaps) -> ChangeKind:
+def _kind(commit: Commit, row_maps: RowMaps, read_vector: ReadVector | None) -> ChangeKind:
     body = commit.info.body if commit.info else {}
     operation = str(body.get("operation", ""))
     if not commit.adds and not commit.removes:
         return ChangeKind.NEUTRAL if operation in NEUTRAL_WITHOUT_FILES else ChangeKind.CHANGE
     if not commit.removes and any(_is(rule, body) for rule in BLIND_APPENDS):
         return ChangeKind.BLIND_APPEND
-    if _is_mapped_rewrite(commit, body, row_maps):
+    if _is_mapped_rewrite(commit, body, row_maps, read_vector):
         return ChangeKind.MAPPED_REWRITE
     return ChangeKind.CHANGE
 
@@ -144,15 +155,44 @@ def _mode(body: Mapping[str, Any]) -> Mode | None:
     return None if model is None else model.mode
 
 
-def _is_mapped_rewrite(commit: Commit, body: Mapping[str, Any], row_maps: RowMaps) -> bool:
-    """Whether Tandem made it, and all it added or removed is output or input of a valid map."""
+def _is_mapped_rewrite(
+    commit: Commit, body: Mapping[str, Any], row_maps: RowMaps, read_vector: ReadVector | None
+) -> bool:
+    """Whether Tandem made it, and all it added or removed is output or input of a valid map. An
+    input that it added again must have lost exactly the rows that the outputs took from it."""
     if body.get("operation") != "OPTIMIZE" or not _ours(body) or not commit.adds:
         return False
-    maps = [row_maps.get(add.logged_path) for add in commit.adds]
-    inputs: set[str] = set()
-    for add, row_map in zip(commit.adds, maps, strict=True):
+    removed = {remove.logged_path: remove for remove in commit.removes}
+    cuts = [add for add in commit.adds if add.logged_path in removed]
+    outputs = [add for add in commit.adds if add.logged_path not in removed]
+    maps = [row_maps.get(add.logged_path) for add in outputs]
+    inputs: dict[str, RowMapLike] = {}
+    for add, row_map in zip(outputs, maps, strict=True):
         if row_map is None or add.data_change or add.logged_path not in row_map.output_paths:
             return False
     for row_map in {id(found): found for found in maps}.values():
-        inputs.update(row_map.input_paths if row_map is not None else ())
-    return all(not remove.data_change and remove.logged_path in inputs for remove in commit.removes)
+        if row_map is not None:
+            inputs.update(dict.fromkeys(row_map.input_paths, row_map))
+    if not all(not gone.data_change and path in inputs for path, gone in removed.items()):
+        return False
+    for add in cuts:
+        path = add.logged_path
+        if read_vector is None or not _lost_what_was_taken(
+            add, removed[path], inputs[path], read_vector
+        ):
+            return False
+    return True
+
+
+def _lost_what_was_taken(
+    now: AddFile, before: RemoveFile, row_map: RowMapLike, read_vector: ReadVector
+) -> bool:
+    known = row_map.input(now.logged_path)
+    taken = span(0, known.rows) - known.dead
+    was, is_ = (
+        read_vector(vector) if vector is not None else BitMap64()
+        for vector in (before.deletion_vector, now.deletion_vector)
+    )
+    if was is None or is_ is None:
+        return False
+    return not now.data_change and is_ == was | taken

@@ -1,5 +1,6 @@
 """The rule for rewrites: reconciles a compaction with the commits since its read version.
 
+An input goes as a whole, or is *cut*: the rewrite takes some of its rows, which are masked in it.
 For each input it compares the bitmap of deleted rows now with the one that was read. Every call
 starts from the bitmaps that were read, so repeated calls at later versions never accumulate masks
 (I-16). A rewrite never changes the set of rows (I-2): the counts are checked before anything may be
@@ -15,23 +16,27 @@ from pyroaring import BitMap64
 
 from tandem.errors import CountMismatch, RowMapInvalid
 from tandem.reconcile.model import FileState, FileView, RowMapLike
-from tandem.reconcile.rules import REWRITE, InputFate, Mask
+from tandem.reconcile.outcomes import FileDeletes
+from tandem.reconcile.rules import CUT, REWRITE, InputFate, Mask
+from tandem.rowmap.positions import span
 
 
 @dataclass(frozen=True, slots=True)
 class RewriteInput:
-    """An input of the plan: physical `rows`, and those deleted at the read version."""
+    """An input of the plan: physical `rows`, and those deleted at the read version. `cut`: the
+    rewrite takes only the rows that are in its map; the others stay where they are."""
 
     path: str
     dead_at_read: BitMap64
     rows: int
+    cut: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class RewriteCounts:
     """`deletes_remapped`: rows deleted since the read version, moved onto outputs.
     `rows_masked`: rows masked because their input is no longer live or stays live.
-    `rows_published`: live rows of the outputs, equal to those of the removed inputs."""
+    `rows_published`: live rows of the outputs, equal to those that leave the inputs."""
 
     deletes_remapped: int = 0
     rows_masked: int = 0
@@ -47,7 +52,8 @@ class RewriteDecision:
     files to add, each with its `masks` as its initial deletion vector; `dropped_outputs` have no
     live row, or belong to a dropped bin. `still_live` are inputs that stay live although they were
     rewritten. `superseded`: nothing is left to commit. `replayed` are the deletes since the read
-    version by the output that they were moved onto.
+    version by the output that they were moved onto. `cuts` are inputs that lose the rows that were
+    taken from them, and live on with the others.
     """
 
     removes: tuple[str, ...]
@@ -59,6 +65,7 @@ class RewriteDecision:
     counts: RewriteCounts
     superseded: bool
     replayed: Mapping[str, int] = field(default_factory=dict)
+    cuts: Mapping[str, FileDeletes] = field(default_factory=dict)
 
 
 Moved = dict[str, tuple[BitMap64, Mapping[str, BitMap64]]]
@@ -113,30 +120,41 @@ def rewrite(
     bins_dropped = 0
     if not deletion_vectors:
         for members, outputs in bins:
-            if any(REWRITE[fates[path]].needs_vectors for path in members):
+            if any(files[path].cut or REWRITE[fates[path]].needs_vectors for path in members):
                 bins_dropped += 1
                 dropped.update(members, outputs)
     masks: dict[str, BitMap64] = {}
     removes: list[str] = []
+    cuts: dict[str, FileDeletes] = {}
     remapped = masked = 0
     replayed: dict[str, int] = {}
     for path, file in files.items():
         if path in dropped:
             continue
-        rule = REWRITE[fates[path]]
-        if rule.remove_input:
+        mask, takes = _rule(file, fates[path])
+        taken = _taken(row_map, path) if file.cut else None
+        now = view.get(path)
+        if takes and taken is None:
             removes.append(path)
-        if rule.mask is Mask.DIFFERENCE:
-            now = view.get(path)
+        elif takes and taken is not None:
+            assert now is not None
+            found = FileDeletes(path, file.rows, now.dead | taken, len(taken - now.dead))
+            if found.is_whole:
+                removes.append(path)
+            elif found.deleted:
+                cuts[path] = found
+        if mask is Mask.DIFFERENCE:
             assert now is not None
             since = now.dead - file.dead_at_read
+            if taken is not None:
+                since &= taken
             forwarded = _forward(row_map, path, since, moved if moved is not None else {})
             _mask(masks, forwarded, len(since), path)
             remapped += len(since)
             for output, positions in forwarded.items():
                 replayed[output] = replayed.get(output, 0) + len(positions)
-        elif rule.mask is Mask.ALL:
-            live = file.rows - len(file.dead_at_read)
+        elif mask is Mask.ALL:
+            live = file.rows - len(file.dead_at_read) if taken is None else len(taken)
             _mask(masks, row_map.forward_all(path), live, path)
             masked += live
     rows = {file.path: file.rows for file in row_map.outputs}
@@ -147,7 +165,7 @@ def rewrite(
         if path not in dropped and len(masks.get(path, BitMap64())) < rows[path]
     )
     live = sum(rows[path] - len(masks.get(path, BitMap64())) for path in published)
-    _check_counts(removes, view, live)
+    _check_counts(removes, cuts, view, live)
     return RewriteDecision(
         removes=tuple(removes),
         outputs=published,
@@ -160,9 +178,23 @@ def rewrite(
         ),
         fates=fates,
         counts=RewriteCounts(remapped, masked, bins_dropped, live),
-        superseded=not removes and not published,
+        superseded=not removes and not cuts and not published,
         replayed=replayed,
+        cuts=cuts,
     )
+
+
+def _rule(file: RewriteInput, fate: InputFate) -> tuple[Mask, bool]:
+    """What is masked in the outputs, and whether the rows that were taken leave the input."""
+    if file.cut:
+        return CUT[fate].mask, CUT[fate].mask_input
+    return REWRITE[fate].mask, REWRITE[fate].remove_input
+
+
+def _taken(row_map: RowMapLike, path: str) -> BitMap64:
+    """The rows of an input that the outputs have."""
+    known = row_map.input(path)
+    return span(0, known.rows) - known.dead
 
 
 def _forward(
@@ -198,7 +230,13 @@ def _check_map(files: Mapping[str, RewriteInput], row_map: RowMapLike) -> None:
         if path not in row_map.input_paths:
             raise RowMapInvalid("The row map does not know an input of the plan", resource=path)
         known = row_map.input(path)
-        if known.rows != file.rows or known.dead != file.dead_at_read:
+        # In the map of an input that is cut, rows that stay count as dead.
+        as_read = (
+            known.dead.issuperset(file.dead_at_read)
+            if file.cut
+            else known.dead == file.dead_at_read
+        )
+        if known.rows != file.rows or not as_read:
             raise RowMapInvalid(
                 "The input was not in the planned state when it was rewritten",
                 resource=path,
@@ -227,9 +265,11 @@ def _mask(
         )
 
 
-def _check_counts(removes: Sequence[str], view: FileView, published: int) -> None:
-    """I-2: as many live rows are added as removed."""
-    going = 0
+def _check_counts(
+    removes: Sequence[str], cuts: Mapping[str, FileDeletes], view: FileView, published: int
+) -> None:
+    """I-2, I-57: as many live rows are added as leave the inputs."""
+    going = sum(cut.deleted for cut in cuts.values())
     for path in removes:
         now = view.get(path)
         assert now is not None
@@ -238,6 +278,6 @@ def _check_counts(removes: Sequence[str], view: FileView, published: int) -> Non
         raise CountMismatch(
             "A rewrite must not change the number of rows",
             found=f"{published} rows in outputs",
-            expected=f"{going} live rows in the inputs removed",
+            expected=f"{going} live rows that leave the inputs",
             remedy="Nothing was published; the rewrite must be done again",
         )

@@ -165,6 +165,25 @@ REWRITE: Mapping[InputFate, RewriteRule] = {
     InputFate.GONE: RewriteRule(Mask.ALL, False, True),
 }
 
+
+@dataclass(frozen=True, slots=True)
+class CutRule:
+    """What happens to an input of which a rewrite takes some rows only: which of the rows that it
+    took are masked in the outputs, and whether they are masked in the input."""
+
+    mask: Mask
+    mask_input: bool
+
+
+CUT: Mapping[InputFate, CutRule] = {
+    #                                 mask in outputs   mask what was taken in the input
+    InputFate.SAME: CutRule(Mask.NONE, True),
+    InputFate.SUPERSET: CutRule(Mask.DIFFERENCE, True),
+    InputFate.OTHER: CutRule(Mask.ALL, False),
+    InputFate.GONE: CutRule(Mask.ALL, False),
+}
+"""For inputs that are cut (design, "Intervals", section 4). All lines need deletion vectors."""
+
 # --- Statements: update, delete -------------------------------------------------------------
 
 MUST_FOLLOW: Mapping[Isolation, frozenset[ChangeKind]] = {

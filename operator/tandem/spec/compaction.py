@@ -18,6 +18,7 @@ from tandem.spec.common import (
 )
 from tandem.spec.fields import (
     Bytes,
+    Granularity,
     IncompatibleFields,
     Milliseconds,
     Model,
@@ -81,10 +82,44 @@ class Minor(Model):
         return self
 
 
+class Spanning(StrEnum):
+    TOGETHER = "Together"
+    CUT = "Cut"
+
+
 class SemiMajor(Model):
     chunks: Annotated[tuple[SegmentOrChunk, ...], Field(max_length=10_000)] | None = None
     """Time chunks (`2013-02`) to lay out as one; all by default. Everything in them that was
     committed by the read version."""
+    granularity: Granularity | None = None
+    """Output files end at the borders of chunks of this length. By default they may span chunks
+    where an input does; with `Cut`, it is the table's. Needs a table with a time column."""
+    spanning: Spanning | None = None
+    """What is done with files that span a chunk and others. `Together`, the default, rewrites such
+    a file as a whole, together with what it links. `Cut` takes only its rows of the chunks; the
+    others stay in the file, with a deletion vector. Needs a table with a time column and deletion
+    vectors."""
+
+    @model_validator(mode="after")
+    @cel(
+        "!has(self.granularity) || self.granularity != 'All'",
+        "granularity must be shorter than All: its only chunk has no borders",
+        field=".granularity",
+    )
+    def _has_borders(self) -> SemiMajor:
+        if self.granularity is Granularity.ALL:
+            raise IncompatibleFields(
+                "granularity must be shorter than All: its only chunk has no borders",
+                found="granularity All",
+                expected="Hour, Day, Week, Month, Quarter or Year",
+                remedy="Remove granularity, or set a shorter one",
+            )
+        return self
+
+    @property
+    def divides(self) -> bool:
+        """Whether rows are divided by time."""
+        return self.granularity is not None or self.spanning is Spanning.CUT
 
 
 class Major(Model):
@@ -237,6 +272,25 @@ class CompactionTemplate(Model):
 
     @model_validator(mode="after")
     @cel(
+        "!has(self.semiMajor) || (!has(self.semiMajor.granularity) && "
+        "(!has(self.semiMajor.spanning) || self.semiMajor.spanning != 'Cut')) || "
+        "!has(self.layout) || !has(self.layout.strategy) || self.layout.strategy == 'BinPack'",
+        "semiMajor.granularity and spanning: Cut only go with layout strategy BinPack",
+        field=".semiMajor",
+    )
+    def _divided_in_order(self) -> Self:
+        sorts = self.layout.strategy is not LayoutStrategy.BIN_PACK
+        if sorts and self.semi_major is not None and self.semi_major.divides:
+            raise IncompatibleFields(
+                "semiMajor.granularity and spanning: Cut only go with layout strategy BinPack",
+                found=f"strategy {self.layout.strategy}",
+                expected="strategy BinPack, or neither of them",
+                remedy="Divide the chunks first, and sort them by a second compaction",
+            )
+        return self
+
+    @model_validator(mode="after")
+    @cel(
         "!has(self.custom) || !has(self.custom.segments) || !has(self.skipOffsetFromLatest)",
         "skipOffsetFromLatest does not go with custom.segments",
         field=".skipOffsetFromLatest",
@@ -317,13 +371,17 @@ class TableCompaction(Operation):
 
     @classmethod
     def plan_lines(cls, spec: Mapping[str, Any]) -> list[tuple[str, str]]:
-        """The order of rows, and how it locks; what a log merge merges."""
+        """The order of rows, how files are divided, and how it locks; what a log merge merges."""
         if spec.get("type") == CompactionType.LOG_MERGE:
             return [("merges", "the log into the table: hides replaced rows, adds a segment")]
-        layout = spec.get("layout") or {}
+        layout, semi_major = spec.get("layout") or {}, spec.get("semiMajor") or {}
         strategy = layout.get("strategy") or "BinPack"
-        if strategy == "BinPack":
-            order = "BinPack: rows keep their order"
-        else:
+        order = "BinPack: rows keep their order"
+        if strategy != "BinPack":
             order = f"{strategy} by {', '.join(map(str, layout.get('columns') or ()))}"
-        return [("layout", order), *lock_mode_lines(spec)]
+        lines = [("layout", order)]
+        if semi_major.get("granularity"):
+            lines.append(("borders", f"of each {semi_major['granularity']}"))
+        if semi_major.get("spanning") == Spanning.CUT.value:
+            lines.append(("spanning", "Cut: only rows of the chunks are taken"))
+        return [*lines, *lock_mode_lines(spec)]

@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Annotated, Any
 from urllib.parse import unquote, urlsplit
 
@@ -332,3 +333,15 @@ UniqueSegmentsOrChunks = Annotated[
 
 Opaque = dict[str, Any]
 """Something that Tandem hands on without looking inside."""
+
+
+class Granularity(StrEnum):
+    """The length of a time chunk."""
+
+    HOUR = "Hour"
+    DAY = "Day"
+    WEEK = "Week"
+    MONTH = "Month"
+    QUARTER = "Quarter"
+    YEAR = "Year"
+    ALL = "All"

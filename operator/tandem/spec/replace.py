@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 from tandem.spec.common import LogUse, Mode, Operation, OperationSpec
 from tandem.spec.fields import (
     Bytes,
+    Granularity,
     IncompatibleFields,
     Model,
     StrictInt,
@@ -102,6 +103,10 @@ class TableReplaceSpec(OperationSpec):
     default, or `Drop`."""
     target_file_size: Bytes = 128 * _MIB
     """Target size of output files."""
+    granularity: Granularity | None = None
+    """Output files end at the borders of chunks of this length. By default that is the granularity
+    of a table whose `time.align` is set; other tables have no such borders. Needs a table with a
+    time column."""
 
     @model_validator(mode="after")
     @cel(
@@ -120,6 +125,16 @@ class TableReplaceSpec(OperationSpec):
         field=".outside",
     )
     @cel(
+        "!has(self.granularity) || has(self.source)",
+        "granularity only goes with a source",
+        field=".granularity",
+    )
+    @cel(
+        "!has(self.granularity) || self.granularity != 'All'",
+        "granularity must be shorter than All",
+        field=".granularity",
+    )
+    @cel(
         "!has(self.outside) || !has(self.replace.segments)",
         "outside does not go with segments",
         field=".outside",
@@ -134,6 +149,10 @@ class TableReplaceSpec(OperationSpec):
             if at_commit and segments
             else ("outside only goes with a source", "outside without a source")
             if self.outside is not None and self.source is None
+            else ("granularity only goes with a source", "granularity without a source")
+            if self.granularity is not None and self.source is None
+            else ("granularity must be shorter than All", "granularity All")
+            if self.granularity is Granularity.ALL
             else ("outside does not go with segments", "outside with segments")
             if self.outside is not None and segments
             else None

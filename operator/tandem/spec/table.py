@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
-from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Literal
 from zoneinfo import ZoneInfo
 
@@ -28,6 +27,7 @@ from tandem.spec.fields import (
     StrictStr,
     Text,
 )
+from tandem.spec.fields import Granularity as Granularity
 from tandem.spec.log_compaction import MergeOnRead
 from tandem.spec.rules import cel
 
@@ -198,21 +198,31 @@ class Create(Model):
         return self
 
 
-class Granularity(StrEnum):
-    HOUR = "Hour"
-    DAY = "Day"
-    WEEK = "Week"
-    MONTH = "Month"
-    QUARTER = "Quarter"
-    YEAR = "Year"
-    ALL = "All"
-
-
 class Time(Model):
     column: Text
     """Time column: a date or timestamp. Minor compactions never cross one of its chunks."""
     granularity: Granularity = Granularity.DAY
     """Length of a chunk."""
+    align: StrictBool = False
+    """Whether ingests and replaces write the rows of each chunk to files of their own, up to
+    1,000 chunks in each of their tasks. Then intervals drop without a job, and compactions meet no
+    file that spans chunks; but there are more files, and smaller ones. Off by default."""
+
+    @model_validator(mode="after")
+    @cel(
+        "!self.align || self.granularity != 'All'",
+        "align needs a granularity shorter than All",
+        field=".align",
+    )
+    def _has_chunks(self) -> Time:
+        if self.align and self.granularity is Granularity.ALL:
+            raise IncompatibleFields(
+                "align needs a granularity shorter than All",
+                found="align with granularity All",
+                expected="Hour, Day, Week, Month, Quarter or Year",
+                remedy="Set a shorter granularity, or remove align",
+            )
+        return self
 
 
 class Retention(Model):

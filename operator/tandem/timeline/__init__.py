@@ -8,6 +8,7 @@ No I/O and no clock: everything here works on Delta actions that were read elsew
     segment_files   live files, each an index into columns
     file_columns    those columns
     file_intervals  which time chunks each file covers
+    row_chunks      the time chunk of each row
     names           names and numbers of segments
     name_columns    names for all files at once
     lineage         the parents of a segment

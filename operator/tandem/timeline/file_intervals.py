@@ -46,8 +46,8 @@ def file_intervals(files: pa.Table, time: TimeColumn, chunk_tag: str) -> FileInt
         return FileIntervals(np.zeros(count, np.int64), (ALWAYS,), np.zeros(count, np.bool_))
     low, high = time_bounds(files, time.path, time.type, partition=time.partition)
     known = np.asarray(pc.fill_null(pc.less_equal(low, high), False))
-    first, first_end = _chunks(np.asarray(pc.fill_null(low, 0)), time.granularity)
-    _, end = _chunks(np.asarray(pc.fill_null(high, 0)), time.granularity)
+    first, first_end = chunk_borders(np.asarray(pc.fill_null(low, 0)), time.granularity)
+    _, end = chunk_borders(np.asarray(pc.fill_null(high, 0)), time.granularity)
     # Times outside the calendar's range of years count as unknown.
     known &= (first >= FIRST) & (end <= LAST)
     spans = ~known | (first_end != end)
@@ -90,7 +90,7 @@ def _encoded(starts: IntArray, ends: IntArray) -> tuple[IntArray, list[TimeInter
     return codes, [TimeInterval(start, end) for start, end in distinct]
 
 
-def _chunks(micros: IntArray, granularity: Granularity) -> tuple[IntArray, IntArray]:
+def chunk_borders(micros: IntArray, granularity: Granularity) -> tuple[IntArray, IntArray]:
     """Start and end of the chunk that contains each moment, in microseconds since 1970."""
     if granularity is Granularity.HOUR:
         start = micros // _HOUR * _HOUR

@@ -48,6 +48,7 @@ from tandem.spark.runtime import control
 from tandem.spark.runtime.control import Control, job_table_format, output_file
 from tandem.spark.runtime.frames import dead_rows
 from tandem.spark.runtime.ipc import to_file
+from tandem.spark.runtime.row_files import RowFiles, RowsWork
 
 Hook = Callable[[str], None]
 """Receives where a job is: `written` (its files, nothing else), `published` (its result)."""
@@ -157,7 +158,7 @@ class QuickJobs:
             return
         results = [rewrite.rewrite_bin(opened.store, spec, n) for n in range(len(job.bins))]
         self.hook("written")
-        maps = [rewrite.bin_row_map(spec, job, job.bins[r.index], r.files) for r in results]
+        maps = [rewrite.row_map_of(spec, job, r) for r in results]
         opened.publish(
             JobResult(
                 operation_id=spec.operation_id,
@@ -273,7 +274,19 @@ class QuickJobs:
         spec = opened.spec
         source = pq.read_table(unquote(urlsplit(job.source_location).path))
         source = _aligned(source, arrow_schema(opened.table), job.source_location)
-        outputs = _write(opened, source, job.target_file_size)
+        together = 0
+        if job.borders is None:
+            outputs = _write(opened, source, job.target_file_size)
+        else:
+            work = RowsWork(
+                table=spec.table,
+                data_prefix=spec.data_prefix,
+                target_file_size=job.target_file_size,
+                borders=job.borders,
+            )
+            files = RowFiles(opened.store, work, tuple(source.schema.names))
+            written = files.write_all(source.to_batches())
+            outputs, together = written.files, len(written.together)
         self.hook("written")
         opened.publish(
             JobResult(
@@ -282,6 +295,7 @@ class QuickJobs:
                 outputs=tuple(map(output_file, outputs)),
                 rows_read=source.num_rows,
                 rows_written=source.num_rows,
+                chunks_together=together,
             )
         )
         self.hook("published")

@@ -75,7 +75,7 @@ class Lake:
     foreign_options: Mapping[str, str] = field(default_factory=dict)
     spark_reads: bool = True
     spark_works: bool = True
-    time: Mapping[str, str] | None = None
+    time: Mapping[str, Any] | None = None
     locks: InProcessLocks = field(default_factory=InProcessLocks)
     first_version: int = 0
     backoff_limit: int = 0
@@ -406,7 +406,7 @@ class Lakes:
         self._made = 0
 
     def empty(self, *, properties: Mapping[str, str] = DELETION_VECTORS,
-              partition_by: Sequence[str] = (), time: Mapping[str, str] | None = None,
+              partition_by: Sequence[str] = (), time: Mapping[str, Any] | None = None,
               schema: pa.Schema = model.SCHEMA) -> Lake:  # fmt: skip
         """A table that deltalake made, without rows."""
         self._made += 1
@@ -463,7 +463,7 @@ class Lakes:
             spark_reads=False,  # needs Hadoop's S3 jar, which we do not use
         )
 
-    def _lake(self, path: Path, *, time: Mapping[str, str] | None = None) -> Lake:
+    def _lake(self, path: Path, *, time: Mapping[str, Any] | None = None) -> Lake:
         location = path.as_uri()
         lake = Lake(
             location,

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -51,6 +51,10 @@ GROUP_ROWS = 1 << 20
 """Rows of a row group at most."""
 GROUP_BYTES = 64 << 20
 """Arrow bytes of a row group at most: two are in memory, one being filled, one being encoded."""
+MOST_HELD = 256 << 20
+"""Arrow bytes that the writers of one task hold in all, if they can."""
+LEAST_GROUP = 1 << 20
+"""Arrow bytes that are worth a row group of their own."""
 _SAVED = 0.7
 """A dictionary is used if values take this share of their bytes with it, at most."""
 
@@ -352,6 +356,18 @@ def _encoded(array: Any, target: pa.DataType) -> Any:
     if pa.types.is_dictionary(array.type):
         return array.cast(target)
     return relabel(array, target)
+
+
+def limit_held(writers: Iterable[ParquetDataWriter], most: int = MOST_HELD) -> None:
+    """Write row groups of the writers that hold most, if all together hold more than `most` Arrow
+    bytes. Those that hold little are left alone: with very many writers, they hold more."""
+    by_held = sorted(writers, key=lambda writer: writer.held, reverse=True)
+    excess = sum(writer.held for writer in by_held) - most
+    for writer in by_held:
+        if excess <= 0 or writer.held < LEAST_GROUP:
+            break
+        excess -= writer.held
+        writer.flush()
 
 
 def repetitive_columns(table: TableFormat, rows: pa.Table) -> list[str] | None:

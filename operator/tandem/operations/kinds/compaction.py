@@ -11,7 +11,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Literal
 
+from tandem.delta import protocol
 from tandem.delta.actions import AddFile
+from tandem.errors import DeletionVectorsDisabled, InvalidSpec
+from tandem.intervals import IntervalSet
 from tandem.jobs.formats import InputFile, JobBin, JobLayout, RewriteJob
 from tandem.jobs.results import OutputFile
 from tandem.locks import model as locks_
@@ -27,16 +30,19 @@ from tandem.operations.kinds.rewrite import (
 from tandem.operations.kinds.table.job_files import require_inside
 from tandem.operations.kinds.table.lock_times import times_of
 from tandem.operations.kinds.table.output_roots import root_tags
-from tandem.operations.kinds.table.time_column import time_column
+from tandem.operations.kinds.table.time_column import time_borders, time_column
 from tandem.operations.model import ChangeSet, Planned, Work
 from tandem.planning.compaction import plan_compaction
 from tandem.planning.layout import checked_columns
 from tandem.planning.model import CompactionPlan, CompactionRequest, SegmentRun
+from tandem.planning.semi_major import taken_intervals
 from tandem.pruning.selection import Selection
-from tandem.spec.compaction import LayoutStrategy, LockGranularity, TableCompaction
+from tandem.spec.compaction import LayoutStrategy, LockGranularity, Spanning, TableCompaction
+from tandem.spec.fields import Granularity
 from tandem.spec.status import Plan
 from tandem.statements.statement import parse_where
 from tandem.timeline import lineage
+from tandem.timeline.chunks import TimeColumn
 from tandem.timeline.file_columns import TAG_CHUNK
 from tandem.timeline.live_tags import live_names, mentioned_names
 from tandem.timeline.names import NameRequest, SegmentNumbers, output_names, parse_name
@@ -59,11 +65,13 @@ class CompactionKind(RewriteKind):
         time = time_column(work.table.spec, snapshot)
         live = segments(snapshot.files, time)
         request = self._request(work)
+        borders = self._borders(work, time)
         plan = plan_compaction(
             live,
             request,
             granularity=time.granularity if time else None,
             past=past_segments(work, live, self._named),
+            divided=segments(snapshot.files, borders) if borders is not None else None,
         )
         locks = self._locks(plan, exclusive=work.exclusive)
         summary = _summary(plan, snapshot.version, locks_described(work, locks))
@@ -91,8 +99,45 @@ class CompactionKind(RewriteKind):
             target_file_size=self._resource.spec.target_file_size,
             layout=_job_layout(request),
         )
+        if borders is not None:
+            assert time is not None
+            job = _divided(job, work, borders, taken_intervals(request, time.granularity))
         runs = tuple(_record(run) for run in plan.runs)
         return Planned(summary, job, locks, record={"runs": runs})
+
+    def _borders(self, work: Work, time: TimeColumn | None) -> TimeColumn | None:
+        """The time column, with the granularity at whose borders outputs end; None where these do
+        not matter. Raises: InvalidSpec, DeletionVectorsDisabled."""
+        options = self._resource.spec.semi_major_options
+        cuts = options.spanning is Spanning.CUT
+        if not options.divides:
+            return None
+        field = "spec.semiMajor." + ("spanning" if cuts else "granularity")
+        found = "Cut" if cuts else str(options.granularity)
+        if time is None or (cuts and time.granularity is Granularity.ALL):
+            raise InvalidSpec(
+                "files can be cut only at times",
+                resource=self._resource.id,
+                field=field,
+                found=f"{found}, and a LakeTable "
+                + ("without spec.time" if time is None else "of granularity All"),
+                expected="a LakeTable whose spec.time names chunks",
+                remedy="Set spec.time of the LakeTable, or remove this field",
+            )
+        snapshot = work.snapshot
+        vectors = protocol.writes_deletion_vectors(snapshot.protocol, snapshot.metadata)
+        if cuts and not vectors:
+            raise DeletionVectorsDisabled(
+                "the rows that are cut out of a file need a deletion vector",
+                resource=self._resource.id,
+                field=field,
+                found="Cut, and delta.enableDeletionVectors is not true",
+                expected="a table with deletion vectors",
+                remedy="Set enableDeletionVectors: true in the LakeTable, or spanning: Together",
+            )
+        if time.partition:
+            return None  # no file has rows of two values
+        return replace(time, granularity=options.granularity or time.granularity)
 
     def _locks(self, plan: CompactionPlan, *, exclusive: bool) -> LockResources:
         """Its segments, however many: others of the same chunks may be compacted meanwhile."""
@@ -139,7 +184,7 @@ class CompactionKind(RewriteKind):
         names = self._names(work, removed.values(), {output.run for output in outputs}, numbers)
         new = {run: number for run, name in names.items() if (number := _number(name)) > before}
         sources = {output.path: self.row_map.sources(output.path) for output in outputs}
-        roots = root_tags(work, removed, outputs, sources, new, numbers)
+        roots = root_tags(work, removed, decision.cuts, outputs, sources, new, numbers)
         map_path = paths.row_map(plan.operation_id, plan.attempt)
 
         def tags_of(output: OutputFile) -> dict[str, str]:
@@ -179,6 +224,14 @@ def _number(name: str) -> int:
     assert parsed is not None
     assert parsed.number is not None
     return parsed.number
+
+
+def _divided(
+    job: RewriteJob, work: Work, borders: TimeColumn, take: IntervalSet | None
+) -> RewriteJob:
+    """The job whose outputs end at these borders, and have rows of these intervals only."""
+    intervals = None if take is None else tuple((each.start_ms, each.end_ms) for each in take)
+    return job.model_copy(update={"borders": time_borders(work, borders), "take": intervals})
 
 
 def _job_layout(request: CompactionRequest) -> JobLayout | None:

@@ -16,6 +16,7 @@ from tandem.operations.kinds.table.lock_times import time_of_locks, times_of_fil
 from tandem.operations.kinds.table.segment_numbers import new_segment, numbers_at
 from tandem.operations.kinds.table.sources import check_source, version_of_source
 from tandem.operations.kinds.table.table_changes import verdict_of_table
+from tandem.operations.kinds.table.time_column import borders_of_load, shared_files
 from tandem.operations.machine.events import Verdict
 from tandem.operations.model import ChangeSet, Decision, OutputFileChange, Planned, Work
 from tandem.spec.status import Plan, Reconciled, RowsAffected
@@ -47,6 +48,7 @@ class IngestKind:
             source_options=dict(source.options),
             source_version=version_of_source(work, source),
             target_file_size=self._resource.spec.target_file_size,
+            borders=borders_of_load(work, None, resource=self._resource.id),
         )
         return Planned(summary, job, NOTHING)
 
@@ -83,4 +85,5 @@ class IngestKind:
                 commits_seen=max(0, work.snapshot.version - plan.read_version),
                 rounds=work.rounds,
             ),
+            summary=shared_files(result.chunks_together),
         )

@@ -38,6 +38,7 @@ from tandem.operations.kinds.table.segment_numbers import new_segment, numbers_a
 from tandem.operations.kinds.table.snapshot_view import SnapshotView, VectorCache
 from tandem.operations.kinds.table.sources import check_source, version_of_source
 from tandem.operations.kinds.table.table_changes import verdict_of_table
+from tandem.operations.kinds.table.time_column import borders_of_load, shared_files
 from tandem.operations.machine.events import Verdict
 from tandem.operations.model import ChangeSet, Decision, OutputFileChange, Planned, Work
 from tandem.planning.custom import require_live
@@ -124,6 +125,7 @@ class ReplaceKind:
                     "source_location": spec.source.location,
                     "source_options": dict(spec.source.options),
                     "source_version": version_of_source(work, spec.source),
+                    "borders": borders_of_load(work, spec.granularity, resource=self._resource.id),
                 }
             )
         fixes = spec.scope is Scope.AT_START and spec.start_version is None
@@ -345,6 +347,7 @@ class ReplaceKind:
                 commits_seen=max(0, snapshot.version - plan.read_version),
                 rounds=work.rounds,
             ),
+            summary=shared_files(result.chunks_together),
         )
 
     def _parameters(self) -> dict[str, str]:

@@ -13,13 +13,15 @@ from pyroaring import BitMap64
 from tandem.delta import dv, protocol
 from tandem.delta.actions import AddFile
 from tandem.errors import CountMismatch, LogGap, ManifestInvalid
+from tandem.intervals import IntervalSet, TimeInterval
 from tandem.jobs.formats import InputFile, JobLayout, RewriteJob
 from tandem.jobs.results import OutputFile
 from tandem.locks.model import LockResources, Mode, named
 from tandem.operations.attempt import paths
 from tandem.operations.attempt.sidecars import read_sidecar
-from tandem.operations.kinds.table.job_files import output_add
+from tandem.operations.kinds.table.job_files import changes_of, output_add
 from tandem.operations.kinds.table.lock_times import adopted
+from tandem.operations.kinds.table.row_scope import with_mask
 from tandem.operations.kinds.table.snapshot_view import SnapshotView, VectorCache
 from tandem.operations.kinds.table.table_changes import verdict_of_table
 from tandem.operations.machine.events import Verdict
@@ -28,6 +30,7 @@ from tandem.reconcile.rewrite import Moved, RewriteDecision, RewriteInput, rewri
 from tandem.rowmap import binary_format
 from tandem.rowmap.rowmap import RowMap, RowMapIdentity
 from tandem.spec.status import Reconciled
+from tandem.text import counted
 from tandem.timeline.history import retired
 from tandem.timeline.names import SegmentNumbers
 from tandem.timeline.segments import TAG_SEGMENT, Segment, Segments
@@ -111,16 +114,19 @@ class RewriteKind:
         _, job = work.frozen
         assert isinstance(job.job, RewriteJob)
         snapshot = work.snapshot
-        refusal = verdict_of_table(work, self.protocol_kind, needs_vectors=False)
+        cuts = job.job.take is not None
+        refusal = verdict_of_table(work, self.protocol_kind, needs_vectors=cuts)
         if refusal is not None:
             return refusal
         decision = self._rewrite(
             SnapshotView(snapshot, self.vectors(work)),
-            self._inputs or tuple(map(_as_planned, job.job.inputs)),
+            self._inputs or _as_planned(job.job),
             protocol.writes_deletion_vectors(snapshot.protocol, snapshot.metadata),
         )
         if decision.superseded:
             nothing = "other commits have replaced all of its inputs"
+            if cuts and not work.results[0].rows_written:
+                nothing = "no row of its inputs lies in the chunks"
             return Decision(Verdict.SUPERSEDED, nothing, payload=decision)
         return Decision(Verdict.COMMIT, payload=decision)
 
@@ -165,7 +171,10 @@ class RewriteKind:
     ) -> ChangeSet:
         """The commit of a decision. `tags_of` gives the tags of an output, which name its segment;
         `removed` are the live adds of `decision.removes`."""
-        plan, _ = work.frozen
+        plan, job = work.frozen
+        assert isinstance(job.job, RewriteJob)
+        assert self._view is not None
+        cut = changes_of(self._view, decision.cuts).marked
         outputs = []
         replayed: dict[str, int] = {}
         for output in published(work, decision):
@@ -182,6 +191,7 @@ class RewriteKind:
             parameters={"predicate": "[]", "zOrderBy": "[]", "auto": "false"},
             outputs=tuple(outputs),
             removes=tuple(removed),
+            marked=tuple(_with_hint(file, job.job) for file in cut),
             data_change=False,
             segments=tuple(dict.fromkeys(o.add.tags[TAG_SEGMENT] for o in outputs)),
             numbers=numbers,
@@ -194,6 +204,7 @@ class RewriteKind:
                 by_segment=replayed or None,
             ),
             row_map=self._row_map_bytes if outputs else b"",
+            summary=_cut_in_words(decision),
         )
 
 
@@ -203,12 +214,29 @@ def locks_described(work: Work, locks: LockResources) -> tuple[str, ...]:
     return tuple(f"{mode} {each}" for each in locks)
 
 
-def _as_planned(file: InputFile) -> RewriteInput:
-    return RewriteInput(
-        path=file.logged_path,
-        dead_at_read=dv.from_base64(file.dv) if file.dv else BitMap64(),
-        rows=file.rows,
+def _as_planned(job: RewriteJob) -> tuple[RewriteInput, ...]:
+    return tuple(
+        RewriteInput(
+            path=file.logged_path,
+            dead_at_read=dv.from_base64(file.dv) if file.dv else BitMap64(),
+            rows=file.rows,
+            cut=job.take is not None,
+        )
+        for file in job.inputs
     )
+
+
+def _cut_in_words(decision: RewriteDecision) -> tuple[str, ...]:
+    if not decision.cuts:
+        return ()
+    rows = sum(cut.deleted for cut in decision.cuts.values())
+    files = counted(len(decision.cuts), "file")
+    return (f"{counted(rows, 'row')} cut out of {files}, which keep their other rows",)
+
+
+def _with_hint(file: OutputFileChange, job: RewriteJob) -> OutputFileChange:
+    """A file that was cut, with the intervals that it has lost as a hint for later plans."""
+    return with_mask(file, IntervalSet(TimeInterval(*each) for each in job.take or ()))
 
 
 def published(work: Work, decision: RewriteDecision) -> list[OutputFile]:

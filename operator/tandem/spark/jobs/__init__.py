@@ -3,6 +3,7 @@
 A job never commits, and never writes to `_delta_log`.
 
     rewrite         bins in their existing order
+    rewrite_divided bins divided by time
     rewrite_sorted  bins sorted or z-ordered
     ordering        the order of sorted rows
     sorted_rows     the sink of sorted rows

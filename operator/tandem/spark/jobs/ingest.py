@@ -65,7 +65,14 @@ def _ingest(control: Control, spark: SparkSession, job: IngestJob | ReplaceJob) 
     if isinstance(job, ReplaceJob):
         outside = observation() if job.drops_outside else None
         rows = restricted(rows, schema, job.scope, outside)
-    answer = write_rows(control, _few(rows), job.target_file_size, 0, new_columns=schema.names)
+    answer = write_rows(
+        control,
+        _few(rows),
+        job.target_file_size,
+        0,
+        new_columns=schema.names,
+        borders=job.borders,
+    )
     if source is not None:
         source_pin.unchanged(control, source)
     control.publish(
@@ -76,6 +83,7 @@ def _ingest(control: Control, spark: SparkSession, job: IngestJob | ReplaceJob) 
             rows_read=answer.rows,
             rows_written=sum(o.rows for o in answer.outputs),
             rows_outside=int(outside.get["rows"]) if outside is not None else 0,
+            chunks_together=answer.chunks_together,
         )
     )
     _report(control, 1, "Publishing")

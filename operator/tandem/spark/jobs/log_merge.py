@@ -18,7 +18,12 @@ import pyarrow as pa
 
 from tandem.delta.calendar import python_values
 from tandem.delta.datafiles.reader import DataFileReader, TableFormat
-from tandem.delta.datafiles.writer import ParquetDataWriter, WrittenFile, repetitive_columns
+from tandem.delta.datafiles.writer import (
+    ParquetDataWriter,
+    WrittenFile,
+    limit_held,
+    repetitive_columns,
+)
 from tandem.delta.partitions import unstorable
 from tandem.distinct import IntArray
 from tandem.errors import StatementFailed, TandemError
@@ -42,9 +47,6 @@ if TYPE_CHECKING:
 
 HELD: Final = 256 << 20
 """Arrow bytes of rows that the writers of all partitions hold together."""
-LEAST_GROUP: Final = 1 << 20
-"""Arrow bytes of the rows that a writer holds until it must write them earlier than it would. So
-with very many partitions the writers hold more."""
 
 
 def run(control: Control, context: SparkContext) -> None:
@@ -176,18 +178,7 @@ class _Upserts:
             for batch in part.select(names).to_batches():
                 partition.writer.write(batch)
             partition.winners.append(winners[at])
-        self._limit()
-
-    def _limit(self) -> None:
-        writers = [partition.writer for partition in self._partitions.values()]
-        excess = sum(writer.held for writer in writers) - HELD
-        if excess <= 0:
-            return
-        for writer in sorted(writers, key=lambda writer: writer.held, reverse=True):
-            if excess <= 0 or writer.held < LEAST_GROUP:
-                break
-            excess -= writer.held
-            writer.flush()
+        limit_held((partition.writer for partition in self._partitions.values()), HELD)
 
     def _check(self, rows: pa.RecordBatch) -> None:
         """Logs of earlier versions have values that must not be appended today."""

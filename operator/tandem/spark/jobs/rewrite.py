@@ -6,8 +6,8 @@ kept, so the row map only needs the cut points. The driver merges the tasks' ans
 and publishes the row map and then the result.
 
 Spark's SQL engine is not involved: a context is enough, which starts faster than a session.
-`rewrite_sorted` handles bins that are reordered. A task that runs twice (speculation, a second
-driver) writes files that no result lists.
+`rewrite_sorted` handles bins that are reordered, `rewrite_divided` those that are divided by time.
+A task that runs twice (speculation, a second driver) writes files that no result lists.
 """
 
 from __future__ import annotations
@@ -29,9 +29,11 @@ from tandem.jobs.formats import InputFile, JobBin, JobSpec, RewriteJob
 from tandem.jobs.results import JobResult, OutputFile
 from tandem.rowmap.binary_format import to_bytes
 from tandem.rowmap.rowmap import RowMap, RowMapBuilder, RowMapIdentity, merge
+from tandem.spark.jobs.rewrite_divided import DividedRows, Part, divided_row_map
 from tandem.spark.runtime.control import Control, job_table_format, output_file
 from tandem.spark.runtime.counters import Counter, prefix_of, reported
 from tandem.spark.runtime.frames import dead_rows
+from tandem.spark.runtime.row_files import POSITION
 from tandem.storage import Store
 
 if TYPE_CHECKING:
@@ -48,6 +50,8 @@ class BinResult:
     index: int
     files: tuple[WrittenFile, ...]
     rows_read: int
+    parts: tuple[Part, ...] | None = None
+    """By the chunk of the rows, if the bin was divided by time."""
 
 
 def run(control: Control, context: SparkContext) -> None:
@@ -68,7 +72,7 @@ def run(control: Control, context: SparkContext) -> None:
     for result in results:
         bin_ = job.bins[result.index]
         outputs += [output_file(file, run=bin_.run) for file in result.files]
-        maps.append(bin_row_map(spec, job, bin_, result.files))
+        maps.append(row_map_of(spec, job, result))
         read += result.rows_read
         written += sum(file.rows for file in result.files)
     _publish(control, outputs, merge(maps) if maps else None, read, written)
@@ -135,32 +139,49 @@ def rewrite_bin(store: Store, spec: JobSpec, index: int) -> BinResult:
     # Spark limits native threads per task; a lone bin would leave the other cores idle.
     pa.set_cpu_count(os.cpu_count() or 1)
     expected = sum(i.rows - len(dead_rows(i)) for i in inputs)
-    writer = ParquetDataWriter(
-        store,
-        spec.data_prefix,
-        table,
-        partition_values=bin_.partition_values,
-        target_size=job.target_file_size,
-        task=index,
-        dictionary=_encoding(store, inputs, table),
-        codec=job.codec,
-        codec_level=job.codec_level,
-    )
-    read = 0
-    with writer:
-        counter = Counter(store, prefix_of(spec.control_prefix), index)
-        for batch in _ahead(_live_batches(store, inputs, table, counter)):
-            read += batch.num_rows
-            writer.write(batch)
-    written = sum(file.rows for file in writer.files)
-    if not read == written == expected:
+    encoding = _encoding(store, inputs, table)
+
+    def open_writer() -> ParquetDataWriter:
+        return ParquetDataWriter(
+            store,
+            spec.data_prefix,
+            table,
+            partition_values=bin_.partition_values,
+            target_size=job.target_file_size,
+            task=index,
+            dictionary=encoding,
+            codec=job.codec,
+            codec_level=job.codec_level,
+        )
+
+    read = left = 0
+    parts: tuple[Part, ...] | None = None
+    counter = Counter(store, prefix_of(spec.control_prefix), index)
+    if job.borders is None:
+        batches = _live_batches(store, inputs, table, counter)
+        writer = open_writer()
+        with writer:
+            for _, batch in _ahead(batches):
+                read += batch.num_rows
+                writer.write(batch)
+        files = writer.files
+    else:
+        batches = _live_batches(store, inputs, table, counter, POSITION)
+        with DividedRows(job.borders, job.take, open_writer) as divided:
+            for slot, batch in _ahead(batches):
+                read += batch.num_rows
+                divided.write(slot, batch)
+        parts, left = divided.parts, divided.left
+        files = tuple(file for part in parts for file in part.files)
+    written = sum(file.rows for file in files)
+    if not read == written + left == expected:
         raise CountMismatch(
             "a rewrite would not have kept every row",
             resource=f"bin {index}",
-            found=f"{read} rows read, {written} written",
+            found=f"{read} rows read, {written} written, {left} left",
             expected=f"{expected} live rows by the plan",
         )
-    return BinResult(index, writer.files, read)
+    return BinResult(index, files, read, parts)
 
 
 def _encoding(store: Store, inputs: Sequence[InputFile], table: TableFormat) -> list[str] | None:
@@ -182,10 +203,15 @@ def decoded(input_: InputFile) -> str:
 
 
 def _live_batches(
-    store: Store, inputs: Sequence[InputFile], table: TableFormat, counter: Counter
-) -> Iterator[pa.RecordBatch]:
+    store: Store,
+    inputs: Sequence[InputFile],
+    table: TableFormat,
+    counter: Counter,
+    positions: str | None = None,
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """(number of the input, rows of it), in order."""
     columns = table.data_schema.names
-    for input_ in inputs:
+    for slot, input_ in enumerate(inputs):
         path = decoded(input_)
         with DataFileReader(store, path, table, columns=columns, dictionaries=True) as reader:
             if reader.num_rows != input_.rows:
@@ -196,14 +222,15 @@ def _live_batches(
                     expected=str(input_.rows),
                     remedy="Restore the file, or the table to a version without it",
                 )
-            yield from reader.batches(dead=dead_rows(input_))
+            for batch in reader.batches(dead=dead_rows(input_), positions=positions):
+                yield slot, batch
         counter.add()
     counter.show()
 
 
-def _ahead(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _ahead(batches: Iterator[tuple[int, pa.RecordBatch]]) -> Iterator[tuple[int, pa.RecordBatch]]:
     """The same batches, decoded by another thread while the caller processes the previous one."""
-    queue: Queue[pa.RecordBatch | BaseException | None] = Queue(AHEAD)
+    queue: Queue[tuple[int, pa.RecordBatch] | BaseException | None] = Queue(AHEAD)
     stop = threading.Event()
 
     def produce() -> None:
@@ -230,6 +257,14 @@ def _ahead(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             if not queue.empty():
                 queue.get_nowait()
             thread.join(0.01)
+
+
+def row_map_of(spec: JobSpec, job: RewriteJob, result: BinResult) -> RowMap:
+    """The map of a bin's rows. Raises: CountMismatch, RowMapInvalid."""
+    bin_ = job.bins[result.index]
+    if result.parts is not None:
+        return divided_row_map(spec, job, bin_, result.parts)
+    return bin_row_map(spec, job, bin_, result.files)
 
 
 def bin_row_map(

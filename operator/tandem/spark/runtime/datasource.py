@@ -65,6 +65,7 @@ class WriteResult(Format):
     outputs: tuple[OutputFile, ...]
     rows: int
     matches: str = ""
+    chunks_together: int = 0
 
 
 def shares(inputs: Sequence[InputFile]) -> list[TaskSplits]:
@@ -179,6 +180,7 @@ class TaskOutput(WriterCommitMessage):
     files: tuple[WrittenFile, ...]
     matches: bytes
     rows: int
+    together: frozenset[int] = frozenset()
 
 
 def task_number() -> int:
@@ -191,7 +193,8 @@ def task_number() -> int:
 
 def as_message(written: RowsWritten, *, hidden: bool) -> TaskOutput:
     """A task's message to the driver about the files that it wrote."""
-    return TaskOutput(written.files, to_stream(written.matches) if hidden else b"", written.rows)
+    matches = to_stream(written.matches) if hidden else b""
+    return TaskOutput(written.files, matches, written.rows, written.together)
 
 
 class RowsWriter(RowFiles, DataSourceArrowWriter):
@@ -208,9 +211,11 @@ class RowsWriter(RowFiles, DataSourceArrowWriter):
         outputs: list[OutputFile] = []
         tables = [MATCHES.empty_table()]
         rows = 0
+        together: set[int] = set()
         for message in messages:
             if not isinstance(message, TaskOutput):
                 continue
+            together |= message.together
             if message.matches:
                 table = pa.ipc.open_stream(message.matches).read_all()
                 shifted = pc.add(table["output"], pa.scalar(len(outputs), pa.int32()))
@@ -221,7 +226,9 @@ class RowsWriter(RowFiles, DataSourceArrowWriter):
         if self._hidden:
             path = f"{self._work.answer_path}.matches.arrow"
             self._control.put(path, to_file(self._joined(tables)))
-        answer = WriteResult(outputs=tuple(outputs), rows=rows, matches=path)
+        answer = WriteResult(
+            outputs=tuple(outputs), rows=rows, matches=path, chunks_together=len(together)
+        )
         self._control.put(self._work.answer_path, answer.model_dump_json(by_alias=True).encode())
 
     def _joined(self, tables: Sequence[pa.Table]) -> pa.Table:

@@ -11,7 +11,7 @@ from pyroaring import BitMap64
 
 from tandem.delta.dv import from_base64
 from tandem.errors import JobFailed, ObjectNotFound
-from tandem.jobs.formats import Format, InputFile, JobTable
+from tandem.jobs.formats import Format, InputFile, JobTable, TimeBorders
 from tandem.spark.runtime.control import Control
 from tandem.spark.runtime.counters import prefix_of, reported
 from tandem.spark.runtime.session import session_conf
@@ -101,9 +101,10 @@ def write_rows(
     logged_values: tuple[LoggedPartitionValue, ...] = (),
     *,
     new_columns: Sequence[str],
+    borders: TimeBorders | None = None,
 ) -> WriteResult:
     """Write rows as data files of the table; hidden columns become matches, and determine whose
-    logged partition values a row keeps. `new_columns`: as in `RowsWork`."""
+    logged partition values a row keeps. `new_columns`, `borders`: as in `RowsWork`."""
     from tandem.spark.runtime.datasource import NAME, WriteResult
     from tandem.spark.runtime.row_files import RowsWork
 
@@ -115,6 +116,7 @@ def write_rows(
         round=round_,
         logged_values=logged_values,
         new_columns=tuple(new_columns),
+        borders=borders,
     )
     return save_rows(control, rows, NAME, work, WriteResult)
 

@@ -17,15 +17,19 @@ import pyarrow as pa
 from tandem.delta.datafiles.conform import conform, forbidden_null
 from tandem.delta.datafiles.reader import DataFileReader, TableFormat
 from tandem.delta.datafiles.schema_mismatch import SchemaMismatch, require_utf8
-from tandem.delta.datafiles.writer import ParquetDataWriter, WrittenFile
+from tandem.delta.datafiles.writer import ParquetDataWriter, WrittenFile, limit_held
 from tandem.delta.partition_text import to_scalar
 from tandem.delta.partitions import EncodedTexts, combinations, encoded_texts
 from tandem.delta.values import partition_texts
-from tandem.distinct import number_rows
+from tandem.distinct import IntArray, number_rows
 from tandem.errors import CountMismatch, StatementFailed
-from tandem.jobs.formats import Format, InputFile, JobTable
+from tandem.jobs.formats import Format, InputFile, JobTable, TimeBorders
 from tandem.spark.runtime.control import job_table_format
 from tandem.storage import Store
+from tandem.timeline.row_chunks import chunk_starts
+
+MOST_CHUNKS = 1_000
+"""The most chunks for which a task writes files of their own; the others share files."""
 
 INPUT = "__tandem_input"
 POSITION = "__tandem_position"
@@ -70,6 +74,8 @@ class RowsWork(Format):
     unchanged."""
     source: bool = False
     """The inputs are files of a source, not of the table."""
+    borders: TimeBorders | None = None
+    """Of a write."""
 
 
 def open_input(
@@ -135,11 +141,13 @@ def logged_partition_values(
 @dataclass(frozen=True)
 class RowsWritten:
     """Closed files, and the rows in them; `matches` has the origin of each row (`MATCHES`), where
-    `output` is an index into these files. It is empty unless rows have the hidden columns."""
+    `output` is an index into these files. It is empty unless rows have the hidden columns.
+    `together` are the chunks whose rows share files although there are borders."""
 
     files: tuple[WrittenFile, ...]
     matches: pa.Table
     rows: int
+    together: frozenset[int] = frozenset()
 
 
 @dataclass
@@ -153,7 +161,19 @@ class PartitionWriter:
 
 
 Partitions = dict[tuple[str | None, ...], PartitionWriter]
-"""By partition values in the form of the log."""
+"""By partition values in the form of the log, and the chunk where the work has borders."""
+
+
+def split_by_chunk(batch: pa.RecordBatch, chunks: IntArray) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The rows of each of these chunks, one a row; rows in order."""
+    found, counts = np.unique(chunks, return_counts=True)
+    if len(found) == 1:
+        yield int(found[0]), batch
+        return
+    order, end = np.argsort(chunks, kind="stable"), 0
+    for chunk, count in zip(found.tolist(), counts.tolist(), strict=True):
+        start, end = end, end + count
+        yield chunk, batch.take(pa.array(order[start:end]))
 
 
 def discard(partitions: Partitions) -> None:
@@ -181,6 +201,8 @@ class RowFiles:
         self._logged: dict[str, dict[tuple[int, str | None], str | None]] = {}
         for each in work.logged_values:
             self._logged.setdefault(each.column, {})[each.input, each.ours] = each.logged
+        self._chunks: set[int] = set()
+        self._together: set[int] = set()
 
     def write_all(self, batches: Iterable[pa.RecordBatch]) -> RowsWritten:
         """Write all batches, and close the files; an error leaves no incomplete file."""
@@ -198,9 +220,28 @@ class RowFiles:
     def take(self, partitions: Partitions, batch: pa.RecordBatch) -> None:
         """Write a batch; opens files for new partitions."""
         for key, part in self._split(batch):
-            if key not in partitions:
-                partitions[key] = PartitionWriter(self._open(key))
-            self._append(partitions[key], part)
+            for chunk, rows in self._divided(part):
+                place = (*key, *chunk)
+                if place not in partitions:
+                    partitions[place] = PartitionWriter(self._open(key))
+                self._append(partitions[place], rows)
+        if self._work.borders is not None:
+            limit_held(partition.writer for partition in partitions.values())
+
+    def _divided(self, batch: pa.RecordBatch) -> Iterator[tuple[tuple[str, ...], pa.RecordBatch]]:
+        """(a name of the chunk, rows) for each chunk that has files of its own."""
+        borders = self._work.borders
+        if borders is None:
+            yield (), batch
+            return
+        chunks = chunk_starts(batch.column(borders.column), borders.granularity)
+        for chunk, rows in split_by_chunk(batch, chunks):
+            if len(self._chunks) < MOST_CHUNKS:
+                self._chunks.add(chunk)
+            alone = chunk in self._chunks
+            if not alone:
+                self._together.add(chunk)
+            yield (str(chunk) if alone else "",), rows
 
     def written(self, partitions: Partitions) -> RowsWritten:
         """Close the files."""
@@ -318,7 +359,8 @@ class RowFiles:
                     )
                 )
         rows = sum(p.rows for p in partitions)
-        return RowsWritten(tuple(files), pa.concat_tables(tables), rows)
+        matches = pa.concat_tables(tables)
+        return RowsWritten(tuple(files), matches, rows, frozenset(self._together))
 
 
 def require_texts(array: Any, column: str) -> None:

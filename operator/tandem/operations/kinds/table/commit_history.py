@@ -11,10 +11,19 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 
 import pyarrow.compute as pc
+from pyroaring import BitMap64
 
+from tandem.delta.actions import DeletionVector
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.snapshot import Snapshot
-from tandem.errors import CorruptLog, LogGap, ObjectNotFound, RowMapInvalid, VersionNotFound
+from tandem.errors import (
+    CorruptLog,
+    DataFileMissing,
+    LogGap,
+    ObjectNotFound,
+    RowMapInvalid,
+    VersionNotFound,
+)
 from tandem.operations.attempt import paths
 from tandem.operations.kinds.table.snapshot_view import SnapshotView, VectorCache, vector_places
 from tandem.reconcile.classify import classify, gap
@@ -126,11 +135,17 @@ class CommitHistory:
         if known < latest.version:
             try:
                 for commit in self._log.commits(known, latest.version):
-                    self._summaries[commit.version] = classify(commit, self.row_maps)
+                    self._summaries[commit.version] = classify(commit, self.row_maps, self._vector)
             except LogGap as hole:
                 return self._around(version, hole.first_available, latest)
         self._inherit(version, latest)
         return [self._summaries[v] for v in range(version + 1, latest.version + 1)]
+
+    def _vector(self, vector: DeletionVector) -> BitMap64 | None:
+        try:
+            return self._cache.read(vector)
+        except DataFileMissing:  # cleaned
+            return None
 
     def _inherit(self, version: int, latest: Snapshot) -> None:
         """Copy from the newest view since `version` to the latest one what is known of files that
@@ -149,7 +164,7 @@ class CommitHistory:
             return [gap(latest.version, self._differing(version, latest))]
         rest = self._log.commits(available + 1, latest.version)
         lost = gap(available, self._differing(version, after.snapshot))
-        return [lost, *(classify(commit, self.row_maps) for commit in rest)]
+        return [lost, *(classify(commit, self.row_maps, self._vector) for commit in rest)]
 
     def _differing(self, version: int, after: Snapshot) -> frozenset[str]:
         before = self.view(version)

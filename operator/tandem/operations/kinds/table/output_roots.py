@@ -23,6 +23,7 @@ _NO_CELL = (-1, None)
 def root_tags(
     work: Work,
     removed: Collection[str],
+    cut: Collection[str],
     outputs: Sequence[OutputFile],
     sources: Mapping[str, Sequence[str]],
     new: Mapping[int, int],
@@ -31,16 +32,20 @@ def root_tags(
     """The root tags of each output, by path, if it is committed right after the latest version.
 
     Where the inputs in a time chunk and partition are adjacent loads, their range. Else a number of
-    its own, as for a load: that of its segment if it is new, or the next one.
+    its own, as for a load: that of its segment if it is new, or the next one. So has an output with
+    rows of an input that was cut: the others of its rows are still those of their load.
 
     Args:
         removed: the inputs that the commit removes.
+        cut: the inputs that live on without the rows that were taken.
         sources: for each output, inputs that it has rows of.
         new: the numbers that this commit gave to runs for their names, by run.
     """
     cells = _cells(work, removed)
     home = {
-        output.path: next((cells[path] for path in sources[output.path] if path in cells), _NO_CELL)
+        output.path: _NO_CELL
+        if any(path in cut for path in sources[output.path])
+        else next((cells[path] for path in sources[output.path] if path in cells), _NO_CELL)
         for output in outputs
     }
     sizes = Counter((output.run, home[output.path][0]) for output in outputs)

@@ -10,9 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyroaring import BitMap64
 
 from tandem.delta.actions import AddFile
@@ -26,13 +24,13 @@ from tandem.intervals import ALWAYS, IntervalSet, TimeInterval
 from tandem.jobs.formats import RowScope
 from tandem.operations.kinds.table.time_column import time_column
 from tandem.operations.model import OutputFileChange
-from tandem.pruning.scope import Part, TimeScope, Values, covered, parts_in_scope
+from tandem.pruning.scope import Part, TimeScope, Values, parts_in_scope
 from tandem.spec.table import LakeTable
 from tandem.storage.store import Store
 from tandem.timeline.chunks import parse_any_interval
 from tandem.timeline.masks import TAG_MASKED, format_masked, parse_masked
+from tandem.timeline.row_chunks import rows_within
 
-_DAY_MS = 86_400_000
 NULL = "__HIVE_DEFAULT_PARTITION__"
 """How a spec names the partition of NULL, as Spark and Hive do."""
 
@@ -79,24 +77,10 @@ class ScopedRows:
             columns=[self._time_name],
         ) as reader:
             for batch in reader.batches():
-                chosen = np.flatnonzero(_in(batch.column(0), intervals))
+                chosen = np.flatnonzero(rows_within(batch.column(0), intervals))
                 found |= BitMap64((chosen + start).astype(np.uint64))
                 start += batch.num_rows
         return found
-
-
-def _in(times: pa.Array, intervals: IntervalSet) -> npt.NDArray[np.bool_]:
-    """Which of the times lie in one of the intervals; a row without one lies in none."""
-    moments = _micros(times) // 1_000
-    return np.asarray(pc.is_valid(times)) & covered(intervals, moments, moments + 1)
-
-
-def _micros(times: pa.Array) -> npt.NDArray[np.int64]:
-    if pa.types.is_date(times.type):
-        days = np.asarray(pc.fill_null(times.cast(pa.int32()), 0), np.int64)
-        return days * (_DAY_MS * 1_000)
-    micros = times.cast(pa.timestamp("us", tz=times.type.tz), safe=False)
-    return np.asarray(pc.fill_null(micros.cast(pa.int64()), 0))
 
 
 def with_mask(file: OutputFileChange, intervals: IntervalSet) -> OutputFileChange:

@@ -42,8 +42,10 @@ class VectorCache:
     def dead(self, add: AddFile) -> BitMap64:
         """Positions deleted in a file. The caller must not modify the result."""
         vector = add.deletion_vector
-        if vector is None:
-            return _NONE_DEAD
+        return _NONE_DEAD if vector is None else self.read(vector)
+
+    def read(self, vector: DeletionVector) -> BitMap64:
+        """Positions that a vector deletes. The caller must not modify the result."""
         if vector.unique_id not in self.vectors:
             self.load([vector])
         return self.vectors[vector.unique_id]
