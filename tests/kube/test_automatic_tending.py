@@ -19,6 +19,7 @@ from tandem.kube.client.resource_cache import ResourceCache, summarize
 from tandem.kube.controllers.table import auto_compaction
 from tandem.kube.controllers.table.auto_compaction import AutoCompactionController, remembered
 from tandem.kube.controllers.table.children import child_fact, child_manifest
+from tandem.kube.runtime.automatic_slots import AutomaticSlots
 from tandem.kube.runtime.context import OperatorContext
 from tandem.kube.tables.context import TableContext
 from tandem.planning.auto.child_compactions import ChildCompaction
@@ -44,6 +45,7 @@ class Stage:
         self.context = cast(Any, context)
         self.context.api = cast(Api, self.server)
         self.context.resource_cache = self.resource_cache
+        self.context.automatic_slots = AutomaticSlots(0, self.resource_cache)
         self.context.clock = self.clock
         self.context.pool = self.pool = CountingExecutor()
         self.tend = AutoCompactionController(context)
