@@ -328,7 +328,7 @@ def test_all_chunks_are_compacted_once_and_never_two_at_once(
     adds = {add.logged_path: add for add in days(*data.draw(
         st.lists(st.integers(1, 5), min_size=1, max_size=6)))}  # fmt: skip
     wanted = chunks(parallel=parallel, maxBytes="9Mi", minUncompacted={"segments": 2})
-    expected = {day for day in decide(wanted, table(adds.values()), (), NOON).due}
+    expected = set(decide(wanted, table(adds.values()), (), NOON).due)
     at_work: dict[str, ChildCompaction] = {}
     states: dict[str, ChildState] = {}
     compacted: list[str] = []

@@ -40,7 +40,7 @@ class Lake:
 
     def put(self, number: int) -> None:
         """A file of a segment or a foreign one, in one day, in several, or at an unknown time."""
-        choice = self.random.choice
+        choice: Any = self.random.choice
         first = choice(range(1, 6))
         last = first + choice([0, 0, 0, 0, 1, 3])
         times = (f"2026-01-{first:02}T01:00:00Z", f"2026-01-{last:02}T02:00:00Z")
@@ -67,11 +67,11 @@ class Lake:
         """Files come, go, and are added again in another form."""
         for number in range(self.random.choice(range(4))):
             paths = sorted(self.live)
-            if paths and self.random.choice([True, False]):
+            if paths and self.random.random() < 0.5:
                 gone = self.random.choice(paths)
                 del self.live[gone]
                 self.changed.add(gone)
-            if paths and self.random.choice([True, False]):
+            if paths and self.random.random() < 0.5:
                 self.put(int(self.random.choice(paths)[5:8]))
             self.put(100 + 10 * turn + number)
 

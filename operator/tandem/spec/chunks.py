@@ -46,6 +46,9 @@ class MinUncompacted(Model):
         return self
 
 
+_LEAST = MinUncompacted(segments=4, bytes=64 * _MIB, percent=5)
+
+
 class AutomaticChunks(Model):
     layout: Layout = Layout()
     """In which order the rows of a chunk are written."""
@@ -54,10 +57,16 @@ class AutomaticChunks(Model):
     order: ChunkOrder = ChunkOrder.NEWEST_FIRST
     """Which chunks go first: the newest, the oldest, or those with the most uncompacted
     segments."""
-    min_uncompacted: MinUncompacted = MinUncompacted(segments=4, bytes=64 * _MIB, percent=5)
+    min_uncompacted: MinUncompacted | None = None
     """How much of a chunk must be uncompacted before it is due; any one of those given is enough.
-    Of a chunk that was laid out before, that is what came later, or has many deleted rows."""
+    By default 4 segments, 64Mi or 5 percent. Of a chunk that was laid out before, that is what came
+    later, or has many deleted rows."""
     max_bytes: Bytes = 64 * _GIB
     """How much one compaction reads: several chunks together, or a single larger one."""
     parallel: Annotated[StrictInt, Field(ge=1, le=100)] = 1
     """How many of these compactions run at once, on different chunks."""
+
+    @property
+    def least(self) -> MinUncompacted:
+        """`minUncompacted`, or its default."""
+        return self.min_uncompacted or _LEAST

@@ -129,7 +129,7 @@ def in_order(found: Sequence[UncompactedChunk], chunks: AutomaticChunks) -> list
     Args:
         found: in order of time.
     """
-    due = [each for each in found if is_due(each, chunks.min_uncompacted)]
+    due = [each for each in found if is_due(each, chunks.least)]
     if chunks.order is ChunkOrder.OLDEST_FIRST:
         return due
     due.reverse()
@@ -217,7 +217,7 @@ def _why_none(
     found: Sequence[UncompactedChunk],
     granularity: Granularity,
 ) -> str:
-    least, offset = chunks.min_uncompacted, policy.skip_offset_from_latest
+    least, offset = chunks.least, policy.skip_offset_from_latest
     measures = [
         f"{least.segments} segment{'s' if least.segments > 1 else ''}" if least.segments else "",
         format_quantity(least.bytes) if least.bytes else "",
