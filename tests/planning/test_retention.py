@@ -137,6 +137,13 @@ def test_without_deletion_vectors_chunks_with_straddling_files_wait_and_the_stat
         assert created(decide(live, vectors=True))
 
 
+def test_without_deletion_vectors_chunks_that_a_file_links_wait_together() -> None:
+    mixed, linked = holding("m", [on(5)], nulls=1), holding("x", [on(5), on(6)])
+    waits = decide(index(holding("a", [on(3)]), mixed, linked))
+    assert dropped(waits) == ["2026-01-03"]
+    assert waits.due == ("2026-01-03", "2026-01-05T00:00:00Z/2026-01-07T00:00:00Z")
+
+
 def test_without_deletion_vectors_a_file_of_unknown_times_makes_all_wait() -> None:
     live = index(holding("a", [on(4)]), holding("u", [on(9)], statistics=False))
     waits = decide(live)
