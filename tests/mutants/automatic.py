@@ -1,4 +1,4 @@
-"""Bugs in automatic planning: which chunks are due, what is dropped, and what is kept of a table."""
+"""Bugs in automatic planning: which chunks are due, what is dropped, what is kept of a table."""
 
 from __future__ import annotations
 
