@@ -6,7 +6,6 @@ One pydantic model is the source for the command line, the custom resource defin
     table            `LakeTable`
     compaction       `TableCompaction`
     update           `TableUpdate` and `TableIngest`
-    chunks           `spec.compaction.chunks` of a `LakeTable`
     replace          `TableReplace`
     segment_rewrite  `SegmentRewrite`
     log_compaction   `LogCompaction`

@@ -11,9 +11,13 @@ from zoneinfo import ZoneInfo
 from cronsim import CronSim, CronSimError
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from tandem.spec.chunks import AutomaticChunks
 from tandem.spec.common import Resource
-from tandem.spec.compaction import DEFAULT_TARGET_FILE_SIZE, CompactionTemplate, Thresholds
+from tandem.spec.compaction import (
+    DEFAULT_TARGET_FILE_SIZE,
+    AutomaticChunks,
+    CompactionTemplate,
+    Thresholds,
+)
 from tandem.spec.fields import (
     Bytes,
     DnsName,

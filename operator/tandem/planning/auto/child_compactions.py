@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tandem.intervals import IntervalSet
-from tandem.spec.chunks import AutomaticChunks
-from tandem.spec.compaction import CompactionType, TableCompaction
+from tandem.spec.compaction import AutomaticChunks, CompactionType, TableCompaction
 from tandem.spec.log_compaction import AutomaticLogCompaction
 from tandem.spec.replace import Scope
 from tandem.spec.table import AutomaticCompaction, AutomaticMinor, Schedule

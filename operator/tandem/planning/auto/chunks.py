@@ -24,8 +24,7 @@ from tandem.planning.auto.model import ChildState, CompactionCandidate
 from tandem.planning.auto.table_facts import AutomaticTable
 from tandem.planning.model import CompactionRequest
 from tandem.planning.uncompacted import UncompactedChunk
-from tandem.spec.chunks import AutomaticChunks, ChunkOrder, MinUncompacted
-from tandem.spec.compaction import CompactionType
+from tandem.spec.compaction import AutomaticChunks, ChunkOrder, CompactionType, MinUncompacted
 from tandem.spec.fields import format_duration
 from tandem.spec.table import AutomaticCompaction, Granularity
 from tandem.spec.units import format_quantity
