@@ -92,6 +92,7 @@ def a_policy(random: Random) -> dict[str, Any]:
         fields["minor"] = {
             "thresholds": choice([[2], [2, 2], [3, 2]]),
             "preserve": choice([0, 0, 1, 4]),
+            "adjacentOnly": choice([False, False, False, True]),
         }
     if "chunks" in kinds:
         fields["chunks"] = {

@@ -17,12 +17,12 @@ from tandem.delta.log import files as files_
 from tandem.intervals import IntervalSet, TimeInterval
 from tandem.planning.auto import retention
 from tandem.planning.auto.child_compactions import ChildCompaction
+from tandem.planning.auto.live_index import LiveIndex
 from tandem.planning.auto.model import AutoCompactionDecision, ChildState
 from tandem.pruning.scope import Part, TimeScope, parts_in_scope
 from tandem.spec.resources import TableReplace
 from tandem.spec.table import Granularity
 from tandem.timeline.chunks import TimeColumn, chunk_of, parse_any_interval
-from tandem.timeline.live_index import LiveIndex
 from tandem.timeline.masks import TAG_MASKED, format_masked
 
 DAYS = TimeColumn(("t",), Granularity.DAY)

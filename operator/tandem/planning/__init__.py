@@ -10,7 +10,6 @@ or takes a lock.
     merge_levels     that loop, for all chunks at once
     major            one contiguous run up to a size
     semi_major       everything in a time chunk
-    uncompacted      how much of each time chunk is not laid out yet
     custom           the segments or files that a request names
     segment_rewrite  the plan of a `SegmentRewrite`
     adjacency        whether the files of a run are adjacent loads

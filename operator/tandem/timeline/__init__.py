@@ -16,7 +16,6 @@ No I/O and no clock: everything here works on Delta actions that were read elsew
     live_tags       tags of live files, in columns
     root_tags       which loads a file was made from
     index           what is visible when, kept from commit to commit
-    live_index      live files by time chunk, kept from version to version
     changes         versions as change sets, and the working sets that follow
     masks           the moments of a file that a deletion vector hides whole
 """

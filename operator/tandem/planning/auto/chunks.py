@@ -22,8 +22,8 @@ from tandem.planning.auto.child_compactions import (
 from tandem.planning.auto.child_history import after_failure, backoff_ms, last_ended, unfinished
 from tandem.planning.auto.model import ChildState, CompactionCandidate
 from tandem.planning.auto.table_facts import AutomaticTable
+from tandem.planning.auto.uncompacted import UncompactedChunk
 from tandem.planning.model import CompactionRequest
-from tandem.planning.uncompacted import UncompactedChunk
 from tandem.spec.compaction import AutomaticChunks, ChunkOrder, CompactionType, MinUncompacted
 from tandem.spec.fields import format_duration
 from tandem.spec.table import AutomaticCompaction, Granularity

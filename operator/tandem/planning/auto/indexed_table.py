@@ -15,14 +15,15 @@ import pyarrow as pa
 
 from tandem.intervals import ALWAYS, IntervalSet, TimeInterval
 from tandem.planning.auto.child_compactions import TableId
-from tandem.planning.auto.table_facts import MinorRuns
+from tandem.planning.auto.live_index import LiveIndex
+from tandem.planning.auto.table_facts import MinorRuns, TableFacts
+from tandem.planning.auto.uncompacted import UncompactedChunk, uncompacted_chunks
 from tandem.planning.compaction import why_no_minor
 from tandem.planning.minor import minor_runs
 from tandem.planning.model import CompactionRequest
-from tandem.planning.uncompacted import UncompactedChunk, uncompacted_chunks
 from tandem.spec.table import Granularity
 from tandem.timeline.chunks import TimeColumn, is_one_chunk
-from tandem.timeline.live_index import LiveIndex
+from tandem.timeline.segments import segments
 
 _Group = tuple[TimeInterval, ...]
 """The intervals of files that files link, in order of time."""
@@ -57,6 +58,10 @@ class IndexedTable:
         self._groups.stale |= chunks
 
     def minor_runs(self, request: CompactionRequest) -> MinorRuns:
+        if request.adjacent_only:
+            # Whether loads are adjacent depends on files of other chunks, too.
+            live = segments(self.live.files, self.live.time)
+            return TableFacts(self.id, live, self.granularity).minor_runs(request)
         out = request.excluded & self.live.names
         if request.preserve:
             out |= self.live.newest(request.preserve)
@@ -138,10 +143,10 @@ class _GroupCache:
         self.stale = set()
         missing = [group for group in groups if group not in known]
         wanted = {chunk for group in missing for chunk in group}
-        segments = live.segments_in(wanted)
-        files = segments.files
+        whole = live.segments_in(wanted)
+        files = whole.files
         chosen = np.array([each in wanted for each in files.columns.intervals], np.bool_)
-        found = uncompacted_chunks(segments, files.where(chosen[files.interval_codes]), request)
+        found = uncompacted_chunks(whole, files.where(chosen[files.interval_codes]), request)
         by_hull = {each.interval: each for each in found}
         for group in missing:
             known[group] = by_hull.get(_hull(group))

@@ -35,13 +35,13 @@ from tandem.planning.auto.child_history import (
     last_ended,
     unfinished,
 )
+from tandem.planning.auto.live_index import LiveIndex
 from tandem.planning.auto.model import AutoCompactionDecision, AutoCompactionWait, ChildState
 from tandem.pruning.scope import Part, TimeScope, all_null, parts_in_scope
 from tandem.spec.fields import format_duration
 from tandem.spec.replace import TableReplace
 from tandem.spec.table import Granularity, HistoryLimits
 from tandem.timeline.chunks import chunk_of, components, label
-from tandem.timeline.live_index import LiveIndex
 
 HISTORY = HistoryLimits()
 """How many finished drops are kept; the last one always stays."""
