@@ -93,21 +93,19 @@ def shifted(size: str, found: dict[str, list[float]]) -> None:
 def decisions(size: str, found: dict[str, list[float]]) -> None:
     """Chunks with full segments and three small ones. Each commit adds a fourth to one chunk, and
     is the reason for a minor compaction there."""
-    from tandem.delta.actions import AddFile, Commit
+    from tandem.delta.actions import AddFile
     from tandem.delta.log import files as files_
-    from tandem.planning.compaction import plan_compaction
-    from tandem.planning.model import CompactionRequest
-    from tandem.spec.compaction import CompactionType
-    from tandem.spec.table import Granularity
-    from tandem.timeline.changes import change_of, live_files
+    from tandem.planning.auto.child_compactions import TableId
+    from tandem.planning.auto.decide import decide
+    from tandem.planning.auto.indexed_table import IndexedTable
+    from tandem.planning.auto.table_facts import TableFacts
+    from tandem.spec.table import AutomaticCompaction, Granularity
     from tandem.timeline.chunks import TimeColumn
-    from tandem.timeline.index import TimelineIndex
     from tandem.timeline.segments import output_tags, segments
 
     chunks, each = SEGMENTS[size]
     day_zero = datetime(2020, 1, 1, tzinfo=UTC)
     column = TimeColumn(("at",), Granularity.DAY)
-    request = CompactionRequest(CompactionType("Minor"))
 
     def add(chunk: int, number: int, name: str, bytes_: int) -> AddFile:
         at = f"{day_zero + timedelta(days=chunk):%Y-%m-%d}T12:00:00.000Z"
@@ -136,35 +134,33 @@ def decisions(size: str, found: dict[str, list[float]]) -> None:
                 )
             )
     files = files_.from_adds(adds)
-    index = TimelineIndex()
-    index.apply({path: file.visible for path, file in live_files(files, column).items()})
+    id_ = TableId("flights", "1f2e")
+    kept = IndexedTable(id_, files, column)
+    policy = AutomaticCompaction.model_validate({"minor": {}, "chunks": {"order": "OldestFirst"}})
+    decide(policy, kept, (), 0)
 
     for turn in range(TIMES[size]):
         number = chunks * each + turn
         chosen = (turn * 37 + chunks // 2) % chunks
-        commit = Commit(turn + 1, 0, (add(chosen, number, f"{number}", 1 << 20),))
-        files = files_.combine([files, files_.from_adds(commit.adds)])
+        new = add(chosen, number, f"{number}", 1 << 20)
+        files = files_.combine([files, files_.from_adds([new])])
         now = files
 
-        def from_the_index(commit: Commit = commit, now: Any = now) -> Any:
-            change = change_of(commit, column)
-            adds = {path: file.visible for path, file in change.adds.items()}
-            changed = index.apply(adds, change.removes)
-            paths = {piece.part for chunk in changed for piece in index.lookup(chunk)}
-            live = segments(files_.with_paths(now, paths), column)
-            return plan_compaction(live, request, granularity=column.granularity)
+        def from_the_index(new: AddFile = new, now: Any = now) -> Any:
+            paths = {new.logged_path}
+            kept.follow(now, paths, files_.with_paths(now, paths))
+            return decide(policy, kept, (), 0)
 
         def from_the_list(now: Any = now) -> Any:
-            live = segments(now, column)
-            return plan_compaction(live, request, granularity=column.granularity)
+            table = TableFacts(id_, segments(now, column), column.granularity)
+            return decide(policy, table, (), 0)
 
-        seconds, plan = cpu(from_the_index)
+        seconds, decision = cpu(from_the_index)
         found[FROM_THE_INDEX].append(seconds)
         seconds, whole = cpu(from_the_list)
         found[FROM_THE_LIST].append(seconds)
-        here = [run.segments for run in whole.runs if f"{number}" in run.segments]
-        if [run.segments for run in plan.runs] != here or len(here) != 1:
-            raise WrongResult(f"{len(plan.runs)} runs by the index, {len(here)} by the list")
+        if decision != whole or f"{number}" not in decision.create[0].spec["minor"]["segments"]:
+            raise WrongResult(f"by the index {decision.next_what}, by the list {whole.next_what}")
 
 
 def serving(size: str, found: dict[str, list[float]]) -> None:
@@ -260,10 +256,11 @@ def run(size: str, work: Path) -> Report:  # noqa: ARG001 - nothing is written
         setting=(
             "Seconds of the processor in one process. A year of minutes, one part each, random "
             "lookups. Parts of 24 hours that begin a minute apart, so that 1,440 of them overlap "
-            "everywhere. A table of days with one commit more: the segments of the day that "
-            "changed are found by the index and planned, beside a plan from the list of all; the "
-            "new version is in memory. A loader's parts: per day 100 loads, the 50 parts of one "
-            f"compaction of them, and 10 later loads; in bulk with the answer. {TIMES[size]} runs."
+            "everywhere. A table of days with one commit more: what automatic compaction decides "
+            "from the table that it keeps, by minor.thresholds and by chunks, beside the same "
+            "decision from the list of all segments; the new version is in memory. A loader's "
+            "parts: per day 100 loads, the 50 parts of one compaction of them, and 10 later loads; "
+            f"in bulk with the answer. {TIMES[size]} runs."
         ),
         tables=(
             Table(
@@ -274,7 +271,7 @@ def run(size: str, work: Path) -> Report:  # noqa: ARG001 - nothing is written
         ),
         checks=(
             "Lookups and holes are those of a search of all parts.",
-            "Both plans have the same run.",
+            "Both decisions are the same, with the new segment in them.",
             "After single announcements the same parts are visible as after a load of all.",
         ),
         figures=tuple(Figure(f"{what[way]}: {way}", text(way), aim, met) for way, aim, met in aims),

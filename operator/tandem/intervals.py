@@ -169,6 +169,8 @@ class IntervalSet:
 
 EVERYWHERE = IntervalSet((ALWAYS,))
 """All of time, as a set."""
+NEVER = IntervalSet()
+"""No moment."""
 
 
 def _from_json(pair: object) -> TimeInterval:

@@ -154,6 +154,24 @@ WRONG = [
     create("at least one column must not be in partitionBy", partitionBy=["a", "b"]),
     table("keys names a column twice", mergeOnRead={"keys": ["a", "A"]}),
     table("only goes with orderingColumn", mergeOnRead={"keys": ["a"], "deletesKept": "1h"}),
+    table("compaction.chunks needs time chunks", compaction={"chunks": {}}),
+    table(
+        "compaction.chunks needs time chunks",
+        compaction={"chunks": {}},
+        time={"column": "t", "granularity": "All"},
+    ),
+    table("retention.rows needs time chunks", retention={"rows": "8760h"}),
+    table(
+        "retention.rows does not go with mergeOnRead",
+        retention={"rows": "8760h"},
+        time={"column": "t"},
+        mergeOnRead={"keys": ["a"]},
+    ),
+    table(
+        "must have segments, bytes or percent",
+        time={"column": "t"},
+        compaction={"chunks": {"minUncompacted": {}}},
+    ),
     # Compactions
     compaction("minor only goes with type Minor, but type is Major", minor={}),
     compaction(

@@ -17,6 +17,7 @@ from tandem.errors import StorageError
 from tandem.kube.client.api import Api
 from tandem.kube.client.resource_cache import ResourceCache
 from tandem.kube.controllers.table.log_automation import LogAutomation
+from tandem.kube.runtime.automatic_slots import AutomaticSlots
 from tandem.kube.runtime.context import OperatorContext
 from tandem.kube.tables.context import TableContext
 from tandem.kube.tables.table_log import TableLog
@@ -41,6 +42,7 @@ class Stage:
         self.context = cast(Any, context)
         self.context.api = cast(Api, self.server)
         self.context.resource_cache = self.cache
+        self.context.automatic_slots = AutomaticSlots(0, self.cache)
         self.context.clock = self.clock
         self.context.may_write = lambda: True
         self.context.pool = self.pool = CountingExecutor()

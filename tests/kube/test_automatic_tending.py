@@ -13,12 +13,15 @@ import pytest
 from kube.answering import NOON, Clock, CountingExecutor, Server
 from support.jobs import quick_lake
 from support.jobs.quick_lake import QuickLake
+from support.lake import timed
 from support.lake.lake import batch
 from tandem.kube.client.api import Api, Conflict, Forbidden, NotFound, ResourcePath
 from tandem.kube.client.resource_cache import ResourceCache, summarize
 from tandem.kube.controllers.table import auto_compaction
 from tandem.kube.controllers.table.auto_compaction import AutoCompactionController, remembered
 from tandem.kube.controllers.table.children import child_fact, child_manifest
+from tandem.kube.controllers.table.row_retention import RowRetention
+from tandem.kube.runtime.automatic_slots import AutomaticSlots
 from tandem.kube.runtime.context import OperatorContext
 from tandem.kube.tables.context import TableContext
 from tandem.planning.auto.child_compactions import ChildCompaction
@@ -44,6 +47,7 @@ class Stage:
         self.context = cast(Any, context)
         self.context.api = cast(Api, self.server)
         self.context.resource_cache = self.resource_cache
+        self.context.automatic_slots = AutomaticSlots(0, self.resource_cache)
         self.context.clock = self.clock
         self.context.pool = self.pool = CountingExecutor()
         self.tend = AutoCompactionController(context)
@@ -319,3 +323,83 @@ def test_labels_of_any_content_are_handled() -> None:
     }
     fact = child_fact(summarize(body), body)
     assert (fact.scheduled_ms, fact.retries, fact.segments, fact.created_ms) == (None, 0, None, 0)
+
+
+def test_a_decision_waits_for_the_version_that_a_child_has_committed(stage: Stage) -> None:
+    async def play() -> None:
+        await stage.look()
+        assert stage.plans == 1
+        version = stage.lake.version
+        done = {"phase": "Succeeded", "observedGeneration": 1, "result": {"version": version + 1}}
+        stage.know(done)
+        _, seconds = await stage.look()
+        assert (stage.plans, stage.table.due) == (1, True)
+        assert 0 < seconds <= 2
+        # If the log was replaced meanwhile, such a version may never come.
+        await stage.look()
+        assert stage.plans == 2
+
+    asyncio.run(play())
+
+
+def test_old_rows_are_dropped_by_one_child_for_one_content(tmp_path: Path) -> None:
+    lake = quick_lake.make(tmp_path, 0, schema=timed.SCHEMA)
+    lake.append(timed.table(timed.hours(timed.day(1), first=1)))
+    stage = Stage(lake, policy=None)
+    tend = RowRetention(cast(OperatorContext, stage.context))
+    stage.see(time=timed.DAYS, retention={"rows": "24h"})
+
+    async def look() -> tuple[Json, float]:
+        children = list(stage.resource_cache.of_table("lake", "flights"))
+        status, seconds = await tend(stage.table, children)
+        return status["nextDrop"], seconds
+
+    async def play() -> None:
+        status, _ = await look()
+        (name,) = stage.server.objects
+        assert status["why"] == f"TableReplace/{name} was started."
+        assert status["chunks"] == ["2013-03-01"]
+        assert stage.server.objects[name]["spec"]["replace"] == {"intervals": ["2013-03-01"]}
+        status, _ = await look()
+        assert status["why"] == f"TableReplace/{name} is at work."
+        stage.know({"phase": "Succeeded", "observedGeneration": 1})
+        status, _ = await look()
+        assert status["why"].startswith(f"TableReplace/{name} has dropped the rows")
+        assert len(stage.creates) == 1
+
+        # Without the field it is off, and says nothing.
+        stage.see(time=timed.DAYS)
+        assert await tend(stage.table, []) == ({}, float("inf"))
+
+    asyncio.run(play())
+
+
+def test_a_table_waits_for_a_slot_and_is_woken_when_one_is_free(stage: Stage) -> None:
+    async def play() -> None:
+        slots = AutomaticSlots(1, stage.resource_cache)
+        assert stage.table.resource is not None
+        stage.context.automatic_slots = slots
+        woken: list[int] = []
+        stage.table.wake = lambda: woken.append(1)
+        assert slots.take("other", ("TableCompaction", "lake", "other"), lambda: None) == 0
+        status, seconds = await stage.look()
+        assert stage.creates == []
+        assert status["why"].endswith("are taken; its place in the queue is 1.")
+        assert status["what"].startswith("Minor of segments ")
+        assert "nextTime" not in status
+        assert 0 < seconds <= 15
+
+        ended = child_manifest(
+            ChildCompaction("other", "minor", {"tableRef": {"name": "t"}}, ""),
+            stage.table.resource,
+            "uid-2",
+        )
+        ended["metadata"] |= {"uid": "uid-3", "resourceVersion": "8", "generation": 1}
+        status = {"phase": "Succeeded", "observedGeneration": 1}
+        stage.resource_cache.update({**ended, "status": status})
+        slots.wake_first()
+        assert woken == [1]
+        await stage.look()
+        assert len(stage.creates) == 1
+
+    asyncio.run(play())

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from mutants.automatic import AUTOMATIC
 from mutants.blocks import BLOCKS
 from mutants.engine import ENGINE
 from mutants.replaces import REPLACES
 from mutants.rules import RULES
 from mutants.serving import SERVING
 
-MUTANTS = (*RULES, *REPLACES, *SERVING, *ENGINE, *BLOCKS)
+MUTANTS = (*RULES, *REPLACES, *SERVING, *ENGINE, *BLOCKS, *AUTOMATIC)

@@ -76,6 +76,11 @@ class Check(Enum):
         "tests/timeline/test_stand_ins.py tests/timeline/test_changes.py "
         "tests/planning/test_adjacency.py",
     )
+    AUTOMATIC = (
+        "the tests of automatic planning",
+        "-m pytest -q -x -p no:cacheprovider tests/planning/test_retention.py "
+        "tests/planning/test_chunks.py tests/planning/test_indexed_table.py",
+    )
     CLEANING = (
         "the tests of cleaning",
         "-m pytest -q -x -p no:cacheprovider tests/planning/test_cleaning.py "

@@ -31,7 +31,8 @@ from support.lake.segments import add_file, loads, segments
 from tandem.planning.auto.child_compactions import MINOR_LINE, TableId
 from tandem.planning.auto.child_history import backoff_ms
 from tandem.planning.auto.decide import decide
-from tandem.planning.auto.model import ChildState, TableFacts
+from tandem.planning.auto.model import ChildState
+from tandem.planning.auto.table_facts import TableFacts
 from tandem.spec.compaction import TableCompaction
 from tandem.spec.table import Granularity
 from tandem.timeline.chunks import TimeColumn
@@ -72,7 +73,7 @@ def test_A1_off_is_off() -> None:
     for fields in ({}, {"minor": {"enabled": False}}):
         decision = decide(policy(**fields), table(range(8)), (), NOON)
         assert decision.create == ()
-        assert decision.why == "Neither minor compactions nor schedules are configured."
+        assert decision.why == "Neither minor compactions, chunks nor schedules are configured."
 
 
 def test_A1_a_table_of_many_small_files_is_compacted_in_batches() -> None:

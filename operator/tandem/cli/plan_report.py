@@ -101,6 +101,15 @@ def _of_table(status: TableStatus) -> list[tuple[str, str]]:
             ("an operator would do", coming.what),
             ("at", coming.next_time or ""),
             ("why not now", coming.why),
+            ("chunks due", _counted(coming.chunks or (), coming.chunks_due or 0)),
+        ]
+    if status.next_drop is not None:
+        drop = status.next_drop
+        lines += [
+            ("and with old rows", drop.what or "nothing"),
+            ("at", drop.next_time or ""),
+            ("why not now", drop.why),
+            ("old enough", ", ".join(drop.chunks or ())),
         ]
     if status.log is not None and status.log.next is not None:
         action = status.log.next
@@ -113,6 +122,11 @@ def _of_table(status: TableStatus) -> list[tuple[str, str]]:
             ("why not now", action.why),
         ]
     return lines
+
+
+def _counted(names: Sequence[str], count: int) -> str:
+    more = f", … ({count} in all)" if count > len(names) else ""
+    return ", ".join(names) + more
 
 
 def _shortened_step(step: str) -> str:

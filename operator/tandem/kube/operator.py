@@ -24,10 +24,12 @@ from tandem.kube.controllers.operation.spark_jobs import ApplicationCache, Appli
 from tandem.kube.controllers.operation.ttl import TtlController
 from tandem.kube.controllers.table.auto_compaction import AutoCompactionController
 from tandem.kube.controllers.table.log_automation import LogAutomation
+from tandem.kube.controllers.table.row_retention import RowRetention
 from tandem.kube.kopf_loop import LeadershipLost, run_kopf
 from tandem.kube.metrics.collectors import Metrics
 from tandem.kube.metrics.locks import MeasuredLocks
 from tandem.kube.runtime import health, kopf_internals
+from tandem.kube.runtime.automatic_slots import AutomaticSlots
 from tandem.kube.runtime.context import OperatorContext, RunnerFactory
 from tandem.kube.runtime.job_slots import JobSlots
 from tandem.kube.runtime.leader import Leadership, LockMembers
@@ -107,13 +109,18 @@ async def run_operator(
                 nonces=nonces,
                 pool=pool,
                 slots=JobSlots(settings.max_jobs),
+                automatic_slots=AutomaticSlots(settings.automatic_slots, resource_cache),
                 metrics=metrics,
                 runner_factory=runner_factory
                 or _spark_applications(api, loop, builder, applications),
                 interceptor=interceptor,
                 may_write=lambda: leadership.leads,
             )
-            context.auto_compactors = (AutoCompactionController(context), LogAutomation(context))
+            context.auto_compactors = (
+                AutoCompactionController(context),
+                LogAutomation(context),
+                RowRetention(context),
+            )
             metrics.add(
                 StateCollector(context, lambda: leadership.leads, pool, settings.table_metrics)
             )

@@ -208,7 +208,8 @@ class _Runner:
             status = status.model_copy(update={"log": log})
         if options.plan_only and adopted.snapshot is not None:
             coming = auto_compaction.preview_next_compaction(resource, adopted.snapshot, now_ms)
-            status = status.model_copy(update={"next_compaction": coming})
+            drop = auto_compaction.preview_next_drop(resource, adopted.snapshot, now_ms)
+            status = status.model_copy(update={"next_compaction": coming, "next_drop": drop})
         self._report(resource, status)
         return ResourceOutcome(resource, status)
 

@@ -58,43 +58,66 @@ def plan_compaction(
     else:
         runs = custom_runs(live, request, past, young=young)
     if not runs:
-        why = _why_nothing(live, request, granularity)
+        held = sorted(live.among(request.excluded))
+        if request.type is CompactionType.MINOR:
+            why = why_no_minor(len(live), held, len(young), request)
+        else:
+            why = _why_nothing(live, request, granularity, _held(held))
+            why += _left_young(len(young), request)
         if request.adjacent_only and request.type is CompactionType.MINOR:
             freely = replace(request, adjacent_only=False)
             if minor_runs(live, freely, timed=granularity is not None, young=young):
-                why = _NOT_ADJACENT
-        return CompactionPlan((), why + _left_young(young, request))
+                why = _NOT_ADJACENT + _left_young(len(young), request)
+        return CompactionPlan((), why)
     return CompactionPlan(tuple(proposed_names(runs, live)))
 
 
-def _left_young(young: frozenset[str], request: CompactionRequest) -> str:
+def why_no_minor(count: int, held: Sequence[str], young: int, request: CompactionRequest) -> str:
+    """Why a table of `count` segments has nothing for a minor compaction.
+
+    Args:
+        held: those of them that other operations hold, in order.
+        young: how many files `skipOffsetFromLatest` leaves out.
+    """
+    if not count:
+        return "The table has no segments." + _left_young(young, request)
+    wanted = " or ".join(
+        f"{number} of level {level}"
+        for level, number in enumerate(level_thresholds(request.thresholds))
+        if number
+    )
+    gain = "another order" if request.layout_label else "fewer files"
+    return (
+        f"None of {_segments(count)} qualify for a minor compaction. It needs {wanted} that are "
+        f"not preserved, too large or compacted by Major, and must result in {gain}."
+        f"{_held(held)}{_left_young(young, request)}"
+    )
+
+
+def _segments(count: int) -> str:
+    return f"{count} segment{'s' if count > 1 else ''}"
+
+
+def _held(names: Sequence[str]) -> str:
+    return f" Held by other operations: {', '.join(names)}." if names else ""
+
+
+def _left_young(young: int, request: CompactionRequest) -> str:
     if not young:
         return ""
     offset = format_duration(request.skip_offset_ms)
-    files = f"{len(young)} file{'s' if len(young) > 1 else ''}"
+    files = f"{young} file{'s' if young > 1 else ''}"
     return f" Skipped: {files} within {offset} of the newest data (skipOffsetFromLatest)."
 
 
 def _why_nothing(
-    segments: Segments, request: CompactionRequest, granularity: Granularity | None
+    segments: Segments, request: CompactionRequest, granularity: Granularity | None, tail: str
 ) -> str:
     if not segments:
         return "The table has no segments."
-    held = sorted(segments.among(request.excluded))
-    tail = f" Held by other operations: {', '.join(held)}." if held else ""
-    count = f"{len(segments)} segment{'s' if len(segments) > 1 else ''}"
+    count = _segments(len(segments))
     label = request.layout_label
     gain = "another order" if label else "fewer files"
-    if request.type is CompactionType.MINOR:
-        wanted = " or ".join(
-            f"{number} of level {level}"
-            for level, number in enumerate(level_thresholds(request.thresholds))
-            if number
-        )
-        return (
-            f"None of {count} qualify for a minor compaction. It needs {wanted} that are not "
-            f"preserved, too large or compacted by Major, and must result in {gain}.{tail}"
-        )
     if request.type is CompactionType.MAJOR:
         return (
             f"Of {count}, no two adjacent ones stay below {request.target_segment_size:,} bytes "

@@ -23,7 +23,7 @@ from tandem.errors import InvalidSpec
 from tandem.intervals import IntervalSet
 from tandem.planning.bins import by_chunk, by_partition, full_files, is_worth_rewriting, pack
 from tandem.planning.layout import useful_bins
-from tandem.planning.model import CompactionRequest, SegmentRun
+from tandem.planning.model import Bin, CompactionRequest, SegmentRun
 from tandem.planning.runs import build_run
 from tandem.spec.table import Granularity
 from tandem.timeline.chunks import parse_chunk
@@ -54,14 +54,18 @@ def semi_major_runs(
         assert granularity is not None
         return _divided_runs(divided, chosen.paths, request, taken_intervals(request, granularity))
     for group in _groups(chosen, granularity):
-        loose = group
-        if not request.layout_label:
-            loose = group.where(~full_files(group, request.target_file_size))
-        useful = useful_bins(loose, request)
+        useful = useful_bins_of(group, request)
         taken = SegmentFiles.of(each.files for each in useful)
         if taken is not None:
             runs.append(build_run(segments, taken, useful))
     return runs
+
+
+def useful_bins_of(group: SegmentFiles, request: CompactionRequest) -> tuple[Bin, ...]:
+    """The bins of a chunk's files that are worth rewriting."""
+    if not request.layout_label:
+        group = group.where(~full_files(group, request.target_file_size))
+    return useful_bins(group, request)
 
 
 def taken_intervals(request: CompactionRequest, granularity: Granularity) -> IntervalSet | None:

@@ -126,13 +126,24 @@ def _borders(intervals: IntervalSet) -> tuple[IntArray, IntArray]:
     return starts, np.array([piece.end_ms for piece in intervals], np.int64)
 
 
+def all_null(files: pa.Table, path: Sequence[str]) -> BoolArray:
+    """Which files are known to have no value in any row of a column that is not a partition
+    column."""
+    counts = _null_counts(files, path)
+    rows = stats_.num_records(files["stats"]).combine_chunks()
+    return np.asarray(pc.fill_null(pc.equal(counts, rows), False)).astype(bool)
+
+
 def _without_null(files: pa.Table, time: TimeScope) -> BoolArray:
     if time.partition:
         return np.ones(files.num_rows, bool)
-    field = pa.field(time.path[-1], pa.int64())
-    for part in reversed(time.path[:-1]):
+    return np.asarray(pc.fill_null(pc.equal(_null_counts(files, time.path), 0), False)).astype(bool)
+
+
+def _null_counts(files: pa.Table, path: Sequence[str]) -> pa.Array:
+    field = pa.field(path[-1], pa.int64())
+    for part in reversed(path[:-1]):
         field = pa.field(part, pa.struct([field]))
     found = stats_.read(files["stats"], pa.schema([("nullCount", pa.struct([field]))]))
     # By index: Arrow parses a name that begins with a dot as a path.
-    nulls = pc.struct_field(found["nullCount"].combine_chunks(), [0] * len(time.path))
-    return np.asarray(pc.fill_null(pc.equal(nulls, 0), False)).astype(bool)
+    return pc.struct_field(found["nullCount"].combine_chunks(), [0] * len(path))

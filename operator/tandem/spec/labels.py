@@ -27,7 +27,8 @@ OPERATION_LABEL: Final = f"{PREFIX}operation"
 ATTEMPT_LABEL: Final = f"{PREFIX}attempt"
 
 AUTOMATIC_LABEL: Final = f"{PREFIX}automatic"
-"""`minor`, the digest of a schedule, `log-compaction` or `log-merge`."""
+"""`minor`, the digest of a schedule, `chunks-` and the digest of a chunk, `retention`,
+`log-compaction` or `log-merge`."""
 SCHEDULED_LABEL: Final = f"{PREFIX}scheduled"
 """The minute (since 1970) at which a compaction was due."""
 RETRIES_LABEL: Final = f"{PREFIX}retries"

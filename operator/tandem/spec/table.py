@@ -11,7 +11,12 @@ from cronsim import CronSim, CronSimError
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from tandem.spec.common import Resource
-from tandem.spec.compaction import DEFAULT_TARGET_FILE_SIZE, CompactionTemplate, Thresholds
+from tandem.spec.compaction import (
+    DEFAULT_TARGET_FILE_SIZE,
+    AutomaticChunks,
+    CompactionTemplate,
+    Thresholds,
+)
 from tandem.spec.fields import (
     Bytes,
     DnsName,
@@ -232,6 +237,9 @@ class Retention(Model):
     row_maps: Milliseconds = 7 * 24 * 3600 * 1000
     """How long row maps stay after the compaction that made them; longer while an operation that
     began before is under way."""
+    rows: Annotated[Milliseconds, Field(gt=0)] | None = None
+    """Drop whole time chunks that ended longer ago than this, by the operator's clock; never rows
+    without a time. Off unless given. Needs `time`, and the operator."""
 
 
 class AutomaticMinor(Model):
@@ -338,6 +346,9 @@ class AutomaticCompaction(Model):
     """Compact by level thresholds as segments arrive; off unless given."""
     schedules: Annotated[tuple[Schedule, ...], Field(max_length=6)] = ()
     """Compactions at fixed times."""
+    chunks: AutomaticChunks | None = None
+    """Lay out time chunks as one when enough of them is uncompacted; off unless given. Needs
+    `time`."""
     skip_offset_from_latest: Milliseconds = 0
     """Leave chunks alone that end less than this before the newest one ends; without a time
     column, segments that were loaded less than this before the newest. A schedule's template
@@ -353,8 +364,8 @@ class AutomaticCompaction(Model):
     """Seconds after its start at which such a compaction that has not committed fails, so that
     a stuck one does not keep the next from starting; none by default."""
     history: HistoryLimits = HistoryLimits()
-    """How many finished children are kept. The last one of each schedule, and the last minor
-    one, always stay."""
+    """How many finished children are kept. The last one of each schedule, the last minor one, and
+    the last one of each chunk that is due always stay."""
 
 
 class LakeTableSpec(Model):
@@ -375,12 +386,52 @@ class LakeTableSpec(Model):
     retention: Retention | None = None
     """How long files are kept that the latest version no longer needs; the operator removes older
     ones periodically. Without it, the operator removes only files of operations that no version
-    has ever referred to, and `tandem clean` uses the table property. See docs/cleaning.md."""
+    has ever referred to, and `tandem clean` uses the table property. See docs/cleaning.md. With
+    `rows`, also how long rows are kept: see docs/automatic-compaction.md."""
     compaction: AutomaticCompaction | None = None
     """Automatic compaction; off unless given. Needs the operator."""
     merge_on_read: MergeOnRead | None = None
     """Create a log of upserts and deletes for the table, unless it has one; none by default.
     Needs deletion vectors. A log stays if this is removed. See docs/merge-on-read.md."""
+
+    @model_validator(mode="after")
+    @cel(
+        "!has(self.compaction) || !has(self.compaction.chunks) || (has(self.time) && "
+        "(!has(self.time.granularity) || self.time.granularity != 'All'))",
+        "compaction.chunks needs time chunks",
+        field=".compaction.chunks",
+    )
+    @cel(
+        "!has(self.retention) || !has(self.retention.rows) || (has(self.time) && "
+        "(!has(self.time.granularity) || self.time.granularity != 'All'))",
+        "retention.rows needs time chunks",
+        field=".retention.rows",
+    )
+    @cel(
+        "!has(self.retention) || !has(self.retention.rows) || !has(self.mergeOnRead)",
+        "retention.rows does not go with mergeOnRead",
+        field=".retention.rows",
+    )
+    def _chunks_need_time(self) -> LakeTableSpec:
+        rows = self.retention is not None and self.retention.rows is not None
+        chunks = self.compaction is not None and self.compaction.chunks is not None
+        timed = self.time is not None and self.time.granularity is not Granularity.ALL
+        if (rows or chunks) and not timed:
+            field = "compaction.chunks" if chunks else "retention.rows"
+            raise IncompatibleFields(
+                f"{field} needs time chunks",
+                found="no time" if self.time is None else "time.granularity All",
+                expected="time with a column, and a granularity from Hour to Year",
+                remedy=f"Set spec.time, or remove spec.{field}",
+            )
+        if rows and self.merge_on_read is not None:
+            raise IncompatibleFields(
+                "retention.rows does not go with mergeOnRead",
+                found="both of them",
+                expected="one of them",
+                remedy="Remove retention.rows, and delete old rows with a TableUpdate",
+            )
+        return self
 
 
 class LakeTable(Resource):

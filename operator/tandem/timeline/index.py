@@ -126,6 +126,10 @@ class TimelineIndex:
         """The pieces of a part, in order. Raises: KeyError."""
         return self._parts[name]
 
+    def parts_of(self, chunk: TimeInterval) -> Collection[str]:
+        """The parts that have this very chunk; none if there is no such chunk."""
+        return self._chunks.get((chunk.start_ms, chunk.end_ms), {}).keys()
+
     @property
     def chunks(self) -> Collection[TimeInterval]:
         """All chunks, in no particular order."""

@@ -139,6 +139,15 @@ def operator(
     max_jobs: Annotated[
         int, option("--max-jobs", "Maximum number of concurrent jobs; 0: no limit.", min=0)
     ] = 16,
+    automatic_slots: Annotated[
+        int,
+        option(
+            "--automatic-slots",
+            "Maximum number of automatic compactions, log compactions and merges at once, over "
+            "all tables; the table that has waited longest goes first. 0: no limit.",
+            min=0,
+        ),
+    ] = 0,
     workers: Annotated[int, option("--workers", "Threads for work on tables.", min=1)] = 16,
     table_poll: Annotated[
         float,
@@ -224,6 +233,7 @@ def operator(
             allowed_locations=tuple(allowed_locations or ()),
             allowed_endpoints=tuple(allowed_endpoints or ()),
             max_jobs=max_jobs,
+            automatic_slots=automatic_slots,
             workers=workers,
             table_poll_s=table_poll,
             poll_ms=job_poll_ms,

@@ -386,6 +386,7 @@ class DeltaLog:
         commits = self._read([listing.commits[v] for v in later])
         if commits:
             base = base.advance(commits, _position(listing.commits[target]))
+            base = replace(base, change=None)  # the caller has no snapshot of the checkpoint
         return self._with_time(base)
 
     def _with_time(self, snapshot: Snapshot) -> Snapshot:

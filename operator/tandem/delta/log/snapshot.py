@@ -40,13 +40,34 @@ class LogPosition:
 
 
 @dataclass(frozen=True)
+class FilesChange:
+    """How the files of a snapshot differ from those of the one that it was advanced from.
+
+    Attributes:
+        since, position: version and position of that one.
+        paths: logged paths of all files that were added, removed or changed.
+    """
+
+    since: int
+    position: LogPosition | None
+    paths: frozenset[str]
+
+    def follows(self, snapshot: Snapshot) -> bool:
+        """Whether it is what changed since a snapshot: not another one of the same version, after
+        the log was replaced."""
+        same = (self.since, self.position) == (snapshot.version, snapshot.position)
+        return same and self.position is not None
+
+
+@dataclass(frozen=True)
 class Snapshot:
     """A table's state at `version`.
 
     `files` has one row per live file (columns: `tandem.delta.log.files.SCHEMA`), in no particular
     order. `timestamp_ms` is the version's time in Unix milliseconds: its in-commit timestamp if
     the table has them, otherwise the commit file's modification time. `info` is the commitInfo of
-    this version, if its commit file was read.
+    this version, if its commit file was read. `change` is what differs from the snapshot that this
+    one was advanced from; None if it was loaded whole.
     """
 
     location: str
@@ -60,6 +81,7 @@ class Snapshot:
     info: CommitInfo | None = None
     position: LogPosition | None = field(default=None, compare=False)
     checkpoint_version: int | None = field(default=None, compare=False)
+    change: FilesChange | None = field(default=None, compare=False, repr=False)
 
     @cached_property
     def schema(self) -> schema_.StructType:
@@ -163,6 +185,9 @@ class Snapshot:
             info=last.info,
             position=position,
             checkpoint_version=self.checkpoint_version,
+            change=FilesChange(
+                self.version, self.position, frozenset(path for path, _ in state.files)
+            ),
         )
 
 

@@ -7,6 +7,7 @@ Must not import the controllers. Only `kopf_internals` uses private parts of kop
     leader          leader election
     workers         threads that work on tables
     job_slots       how many jobs run at once
+    automatic_slots how many automatic ones do
     log_context     resource fields of log lines
     health          /healthz, /readyz and /metrics
     kopf_internals  the private parts of kopf that we use

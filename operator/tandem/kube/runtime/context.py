@@ -15,6 +15,7 @@ from tandem.kube.client.api import Api
 from tandem.kube.client.kinds import TABLE_KIND, Body
 from tandem.kube.client.resource_cache import CachedResource, ResourceCache
 from tandem.kube.metrics.collectors import Metrics
+from tandem.kube.runtime.automatic_slots import AutomaticSlots
 from tandem.kube.runtime.job_slots import JobSlots
 from tandem.kube.runtime.settings import OperatorSettings
 from tandem.kube.tables.context import TableContext, TableDependencies
@@ -36,9 +37,9 @@ class RunnerFactory(Protocol):
 
 
 class AutoCompactor(Protocol):
-    """Automatic compaction of one table, or of its log: called after each refresh, and when it
-    requested that. Returns what to add to the table's status, and in how many seconds to call it
-    again."""
+    """Automatic compaction of one table or of its log, or its retention: called after each
+    refresh, and when it requested that. Returns what to add to the status of the table, and in how
+    many seconds to call it again."""
 
     async def __call__(
         self, table: TableContext, children: Sequence[CachedResource], /
@@ -60,6 +61,7 @@ class OperatorContext:
     nonces: Nonces
     pool: Executor
     slots: JobSlots
+    automatic_slots: AutomaticSlots
     runner_factory: RunnerFactory
     metrics: Metrics
     interceptor: Interceptor = passthrough

@@ -32,6 +32,7 @@ class OperatorSettings:
         allowed_locations, allowed_endpoints: where tables and sources may be, by namespace; see
             `tandem.kube.tables.location_policy`. None: anywhere.
         max_jobs: how many jobs may run at once; 0 for no limit.
+        automatic_slots: how many of them may be automatic; 0 for no limit.
         workers: threads for work on tables.
         table_poll_s: how often a table's log is checked for commits of other writers.
         poll_ms: how often a running job's progress is read.
@@ -52,6 +53,7 @@ class OperatorSettings:
     allowed_locations: tuple[str, ...] = ()
     allowed_endpoints: tuple[str, ...] = ()
     max_jobs: int = 16
+    automatic_slots: int = 0
     workers: int = 16
     table_poll_s: float = 10.0
     poll_ms: int = 500
@@ -83,6 +85,7 @@ class OperatorSettings:
             "template_policy": self.application.template_policy.value,
             "template_allow": list(self.application.template_allow),
             "max_jobs": self.max_jobs,
+            "automatic_slots": self.automatic_slots,
             "workers": self.workers,
             "table_poll_s": self.table_poll_s,
             "job_poll_ms": self.poll_ms,

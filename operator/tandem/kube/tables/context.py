@@ -40,6 +40,7 @@ from tandem.mergelog.state.instants import LogFacts
 from tandem.operations.model import Table
 from tandem.operations.ports import Clock, Nonces
 from tandem.operations.tables import adopt as tables
+from tandem.operations.tables.auto_compaction import TableMemory
 from tandem.planning.auto.model import AutoCompactionWait
 from tandem.spec.status import Condition, TableStatus
 from tandem.spec.table import LakeTable
@@ -94,6 +95,7 @@ class TableContext:
         conditions: those of its status.
         log: its log of blocks, as of `snapshot`; None before the first refresh.
         auto_compaction: the state of automatic compaction; None if it is off.
+        memory: the table as automatic planning sees it.
         adopted: whether an earlier operator has adopted it and probed its store.
         due: whether a refresh is requested before the next interval.
         wake: wakes the task that refreshes it.
@@ -110,6 +112,7 @@ class TableContext:
         self.log_locks: tuple[LockEntry, ...] = ()
         self.log: TableLog | None = None
         self.auto_compaction: AutoCompactionState | None = None
+        self.memory = TableMemory()
         self.adopted = adopted
         self.due = False
         self.wake: Callable[[], None] = lambda: None
@@ -333,6 +336,7 @@ class TableContext:
             lambda: tables.status_of_table(opened, adopted, now_ms=now)
         )
         self.snapshot = snapshot
+        self.memory.see(snapshot)
 
     async def refresh_locks(self) -> None:
         """Read the locks; the last known ones are kept while the lock store is unavailable."""

@@ -1,11 +1,17 @@
-"""Automatic compaction: what to start now, what comes next, and why nothing runs now.
+"""Automatic compaction and retention: what to start now, what comes next, and why nothing runs now.
 
 Pure: the input is facts and a time, the output a decision.
 
     decide             the decision about compactions of the table
+    chunks             which time chunks are due, as a part of that decision
+    retention          the decision about dropping old rows
     log                the decision about log compactions and merges of its log
+    table_facts        what the decision asks of a table, from the list of its segments
+    indexed_table      the same, kept from version to version
+    live_index         the live files by time chunk, from which it is kept
+    uncompacted        how much of each time chunk is not laid out yet
     model              its facts and results
-    child_compactions  the children that they make
+    child_compactions  the operations that they create
     child_history      how earlier children ended
     schedule_times     when a schedule fires, and when a window is open
 """

@@ -1,4 +1,4 @@
-"""The TableCompactions and LogCompactions that automatic compaction creates: their specs and names.
+"""The operations that automatic planning creates: their specs and names.
 
 Names are functions of the decision. So two processes that decide the same, at once or one after
 the other, create the same object, and there is one plan (A5).
@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tandem.spec.compaction import CompactionType, TableCompaction
+from tandem.intervals import IntervalSet
+from tandem.spec.compaction import AutomaticChunks, CompactionType, TableCompaction
 from tandem.spec.log_compaction import AutomaticLogCompaction
+from tandem.spec.replace import Scope
 from tandem.spec.table import AutomaticCompaction, AutomaticMinor, Schedule
+from tandem.timeline.chunks import parse_any_interval
 
 MINOR_LINE = "minor"
 """The line of minor compactions; that of a schedule is its digest."""
@@ -22,6 +25,10 @@ LOG_COMPACTION_LINE = "log-compaction"
 LOG_MERGE_LINE = "log-merge"
 LOG_LINES = frozenset({LOG_COMPACTION_LINE, LOG_MERGE_LINE})
 """The lines of automatic log compactions and merges."""
+RETENTION_LINE = "retention"
+"""The line of the drops that `retention.rows` makes."""
+CHUNKS = "chunks"
+"""How the lines of `compaction.chunks` begin: each chunk has one for each state of its content."""
 LISTED_SEGMENTS = 10_000
 """With more inputs than this, a spec does not list them (`Minor.segments`)."""
 
@@ -46,11 +53,12 @@ class TableId:
 
 @dataclass(frozen=True, slots=True)
 class ChildCompaction:
-    """A TableCompaction or LogCompaction to create, owned by its LakeTable.
+    """A TableCompaction, LogCompaction or TableReplace to create, owned by its LakeTable.
 
     Attributes:
-        line: `minor`, the digest of the schedule, or one of `LOG_LINES`: the children that share a
-            history, and of which at most one is unfinished.
+        line: `minor`, the digest of the schedule, `chunks-` and the digest of a chunk,
+            `retention`, or one of `LOG_LINES`: the children that share a history, and of which at
+            most one is unfinished.
         spec: as the API server accepts it.
         what: for display.
         scheduled_ms: when it was due, if it is of a schedule (Unix milliseconds).
@@ -98,6 +106,58 @@ def scheduled_spec(
     spec = schedule.template.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     spec["type"] = schedule.template.type.value
     return _common(table, policy, spec)
+
+
+def chunks_spec(
+    table: TableId, policy: AutomaticCompaction, chunks: AutomaticChunks, labels: Sequence[str]
+) -> dict[str, Any]:
+    spec = chunks.model_dump(
+        mode="json",
+        by_alias=True,
+        exclude_defaults=True,
+        include={"layout", "target_file_size"},
+    )
+    spec |= {"type": CompactionType.SEMI_MAJOR.value, "semiMajor": {"chunks": list(labels)}}
+    return _common(table, policy, spec)
+
+
+def chunks_line(table: TableId, chunks: AutomaticChunks, label: str, first: str) -> str:
+    """`chunks-1f0c9a77e2`: a chunk by its label, and its content by the first segment that is to
+    be compacted. Not by all of its segments, so that a process that sees some late loads more
+    creates the same object."""
+    wanted = chunks.model_dump(mode="json", include={"layout", "target_file_size"})
+    return f"{CHUNKS}-{_digest([table.uid, wanted, label, first], 10)}"
+
+
+def is_of_chunks(line: str) -> bool:
+    return line.startswith(f"{CHUNKS}-")
+
+
+def chunks_in(spec: Mapping[str, Any]) -> IntervalSet:
+    """The time chunks that the spec of a compaction names."""
+    labels = (spec.get("semiMajor") or {}).get("chunks") or ()
+    found = (parse_any_interval(str(label)) for label in labels)
+    return IntervalSet(each for each in found if each is not None)
+
+
+def numbered_name(table: TableId, line: str, number: int) -> str:
+    """`flights-chunks-1f0c9a77e2-0`: the line, and the number of failures."""
+    return _name(table.name, f"{line}-{number}")
+
+
+def drop_spec(table: TableId, labels: Sequence[str]) -> dict[str, Any]:
+    return {
+        "tableRef": {"name": table.name},
+        "replace": {"intervals": list(labels)},
+        "scope": Scope.AT_COMMIT.value,
+    }
+
+
+def drop_name(table: TableId, labels: Sequence[str], files: Iterable[str], number: int) -> str:
+    """`flights-retention-1f0c9a77e2`: a function of the chunks, of their files, and of the number
+    of failures."""
+    digest = _digest([table.uid, list(labels), sorted(files), number], 10)
+    return _name(table.name, f"{RETENTION_LINE}-{digest}")
 
 
 def _common(table: TableId, policy: AutomaticCompaction, spec: Mapping[str, Any]) -> dict[str, Any]:

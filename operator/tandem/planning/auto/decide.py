@@ -2,27 +2,30 @@
 
 A pure function of the policy, the table's segments, the existing children, and the time.
 Decision 0050 has the reasons for the rules; `docs/automatic-compaction.md` describes them for
-users.
+users. `chunks` decides which time chunks are due.
 
-- A *line* is the minor compactions of a table, or those of one schedule: each runs one at a time.
+- A *line* is the minor compactions of a table, those of one schedule, or those of a time chunk:
+  each runs one at a time.
 - Minor ones are due as soon as a run is compactible, scheduled ones by cron (of missed times only
   the latest). All start within the window and `minInterval`, with a backoff after failures.
 - If several are due: minor before semi-major before major; but one that was passed over once goes
   next.
 - A scheduled one starts when no other is at work; a minor one may start beside it, on segments
-  that the other does not hold.
+  that the other does not hold. One of chunks starts beside minor ones and others of chunks, in
+  chunks where none of them is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
-from tandem.planning.auto import schedule_times
+from tandem.planning.auto import chunks, schedule_times
 from tandem.planning.auto.child_compactions import (
     MINOR_LINE,
     ChildCompaction,
     TableId,
+    is_of_chunks,
     minor_name,
     minor_spec,
     schedule_line,
@@ -41,11 +44,11 @@ from tandem.planning.auto.model import (
     AutoCompactionDecision,
     AutoCompactionWait,
     ChildState,
+    CompactionCandidate,
     ScheduleState,
-    TableFacts,
 )
-from tandem.planning.compaction import plan_compaction
-from tandem.planning.model import CompactionPlan, CompactionRequest
+from tandem.planning.auto.table_facts import AutomaticTable, MinorRuns
+from tandem.planning.model import CompactionRequest
 from tandem.spec.compaction import CompactionType
 from tandem.spec.fields import format_duration
 from tandem.spec.table import AutomaticCompaction, Schedule
@@ -55,35 +58,10 @@ BATCH = 2_000
 """About how many segments one minor compaction takes: an adopted table of a million small files
 becomes many commits, each of which may fail independently."""
 
-_ORDER = (
-    CompactionType.MINOR,
-    CompactionType.SEMI_MAJOR,
-    CompactionType.MAJOR,
-    CompactionType.CUSTOM,
-    CompactionType.LOG_MERGE,
-)
-
-
-@dataclass(frozen=True, slots=True)
-class _CompactionCandidate:
-    """A compaction that is due, and may start at `ready_ms`, which is in the future after a
-    failure."""
-
-    child: ChildCompaction
-    type: CompactionType
-    ready_ms: int
-    why: str
-    due_ms: int | None  # None: at once
-    passed: bool = False
-
-    @property
-    def rank(self) -> tuple[bool, int, int, str]:
-        return (not self.passed, _ORDER.index(self.type), self.due_ms or 0, self.child.line)
-
 
 def decide(
     policy: AutomaticCompaction,
-    table: TableFacts,
+    table: AutomaticTable,
     children: Sequence[ChildState],
     now_ms: int,
     since: Mapping[str, int] | None = None,
@@ -98,7 +76,27 @@ def decide(
     states = tuple(_states(policy, table.id, children, now_ms, since or {}))
     candidates, notes = _due(policy, table, children, now_ms, states)
     lines = {MINOR_LINE, *(state.line for state in states)}
+    due: tuple[str, ...] = ()
+    if policy.chunks is not None:
+        of_chunks = chunks.decide(policy, policy.chunks, table, children, now_ms)
+        candidates += of_chunks.candidates
+        notes += [of_chunks.note] if of_chunks.note else []
+        lines |= of_chunks.lines
+        due = of_chunks.due
+    decision = _decision(policy, children, now_ms, states, candidates, notes)
     delete = beyond_history_limits(policy.history, children, lines)
+    return replace(decision, delete=delete, due=due)
+
+
+def _decision(
+    policy: AutomaticCompaction,
+    children: Sequence[ChildState],
+    now_ms: int,
+    states: tuple[ScheduleState, ...],
+    candidates: Sequence[CompactionCandidate],
+    notes: Sequence[str],
+) -> AutoCompactionDecision:
+    """Which candidate starts now, or why none does."""
     coming = [each.ready_ms for each in candidates if each.ready_ms > now_ms]
     coming += [state.next_ms for state in states if state.next_ms is not None]
     ready = sorted((c for c in candidates if c.ready_ms <= now_ms), key=lambda c: c.rank)
@@ -107,7 +105,7 @@ def decide(
         why = " ".join(filter(None, (why, *notes)))
         hold = _hold(candidates, children)
         return AutoCompactionDecision(
-            (), delete, next_ms, what, why, min(coming, default=None), states, hold
+            (), (), next_ms, what, why, min(coming, default=None), states, hold
         )
     first = ready[0].child
     start_ms, why = _earliest(policy, children, now_ms)
@@ -117,21 +115,25 @@ def decide(
         hold = (
             AutoCompactionWait.INTERVAL if _is_open(policy, now_ms) else AutoCompactionWait.WINDOW
         )
-        return AutoCompactionDecision((), delete, start_ms, first.what, why, wake, states, hold)
-    blocker = _blocker(first, children)
-    if blocker is not None:
-        why = " ".join((f"Waits for {blocker.display}.", *notes))
-        wake_ms = min(coming, default=None)
-        return AutoCompactionDecision(
-            (), delete, None, first.what, why, wake_ms, states, AutoCompactionWait.AT_WORK
-        )
+        return AutoCompactionDecision((), (), start_ms, first.what, why, wake, states, hold)
+    wake_ms = min(coming, default=None)
+    blockers: list[ChildState] = []
+    for each in ready:
+        blocker = _blocker(each.child, children)
+        if blocker is None:
+            child = each.child
+            return AutoCompactionDecision((child,), (), now_ms, child.what, "", wake_ms, states)
+        blockers.append(blocker)
+        if each.child.line != MINOR_LINE:
+            break  # nothing overtakes a schedule that waits
+    why = " ".join((f"Waits for {blockers[0].display}.", *notes))
     return AutoCompactionDecision(
-        (first,), delete, now_ms, first.what, "", min(coming, default=None), states
+        (), (), None, first.what, why, wake_ms, states, AutoCompactionWait.AT_WORK
     )
 
 
 def _hold(
-    waiting: Sequence[_CompactionCandidate], children: Sequence[ChildState]
+    waiting: Sequence[CompactionCandidate], children: Sequence[ChildState]
 ) -> AutoCompactionWait:
     """What automatic compaction waits for if no candidate is ready."""
     if waiting:
@@ -171,20 +173,20 @@ def _states(
 
 def _due(
     policy: AutomaticCompaction,
-    table: TableFacts,
+    table: AutomaticTable,
     children: Sequence[ChildState],
     now_ms: int,
     states: Sequence[ScheduleState],
-) -> tuple[list[_CompactionCandidate], list[str]]:
+) -> tuple[list[CompactionCandidate], list[str]]:
     """What is due, even if it must wait; and notes on what cannot become due."""
-    found: list[_CompactionCandidate] = []
+    found: list[CompactionCandidate] = []
     notes: list[str] = []
     if policy.minor is not None and policy.minor.enabled:
         candidate, note = _minor(policy, table, children)
         found += [candidate] if candidate is not None else []
         notes += [note] if note else []
-    elif not policy.schedules:
-        notes.append("Neither minor compactions nor schedules are configured.")
+    elif not policy.schedules and policy.chunks is None:
+        notes.append("Neither minor compactions, chunks nor schedules are configured.")
     by_line = {schedule_line(table.id, policy, each): each for each in policy.schedules}
     for state in states:
         candidate, note = _scheduled(policy, by_line[state.line], state, table.id, children, now_ms)
@@ -194,8 +196,8 @@ def _due(
 
 
 def _minor(
-    policy: AutomaticCompaction, table: TableFacts, children: Sequence[ChildState]
-) -> tuple[_CompactionCandidate | None, str]:
+    policy: AutomaticCompaction, table: AutomaticTable, children: Sequence[ChildState]
+) -> tuple[CompactionCandidate | None, str]:
     assert policy.minor is not None
     running = unfinished(children, MINOR_LINE)
     if running is not None:
@@ -211,12 +213,12 @@ def _minor(
         skip_offset_ms=policy.skip_offset_from_latest,
         excluded=held,
     )
-    plan = plan_compaction(table.segments, request, granularity=table.granularity)
-    if not plan.runs:
-        return None, plan.nothing
-    inputs = _batch(plan)
+    found = table.minor_runs(request)
+    if not found.runs:
+        return None, found.nothing
+    inputs = _batch(found)
     spec = minor_spec(table.id, policy, policy.minor, inputs)
-    first = plan.runs[0].segments
+    first = found.runs[0]
     last = last_ended(children, MINOR_LINE)
     number, in_vain = 0, False
     if last is not None:
@@ -230,16 +232,16 @@ def _minor(
         number += 1  # the inputs came back, by a restore; that name has been used
     what = f"Minor of segments {lineage.format_lineage(lineage.of(inputs), 60)}"
     child = ChildCompaction(name, MINOR_LINE, spec, what, retries=number)
-    return _CompactionCandidate(child, CompactionType.MINOR, ready_ms, why, None), ""
+    return CompactionCandidate(child, CompactionType.MINOR, ready_ms, why, None), ""
 
 
-def _batch(plan: CompactionPlan) -> tuple[str, ...]:
+def _batch(found: MinorRuns) -> tuple[str, ...]:
     """The inputs of whole runs, at least one, with about `BATCH` segments in all."""
     chosen: dict[str, None] = {}
-    for run in plan.runs:
-        if chosen and len(chosen) + len(run.segments) > BATCH:
+    for run in found.runs:
+        if chosen and len(chosen) + len(run) > BATCH:
             break
-        chosen.update(dict.fromkeys(run.segments))
+        chosen.update(dict.fromkeys(run))
     return tuple(chosen)
 
 
@@ -250,7 +252,7 @@ def _scheduled(
     table: TableId,
     children: Sequence[ChildState],
     now_ms: int,
-) -> tuple[_CompactionCandidate | None, str]:
+) -> tuple[CompactionCandidate | None, str]:
     run_ms = schedule_times.latest_run(
         schedule.cron, zone_of(policy, schedule), after_ms=state.since_ms, until_ms=now_ms
     )
@@ -264,7 +266,7 @@ def _scheduled(
     ready_ms, why, retries = _after_failed_run(children, state.line)
     passed = any(c.line != state.line and c.created_ms >= run_ms for c in children)
     child = ChildCompaction(name, state.line, spec, _what(state), run_ms, retries)
-    return _CompactionCandidate(child, state.type, ready_ms, why, run_ms, passed), ""
+    return CompactionCandidate(child, state.type, ready_ms, why, run_ms, passed), ""
 
 
 def _what(state: ScheduleState) -> str:
@@ -315,13 +317,20 @@ def _blocker(first: ChildCompaction, children: Sequence[ChildState]) -> ChildSta
     if first.line == MINOR_LINE:
         # Its plan is not known yet, but will be shortly.
         at_work = [child for child in at_work if child.segments is None]
+    elif is_of_chunks(first.line):
+        # What others of chunks take is known from their spec.
+        at_work = [
+            child
+            for child in at_work
+            if not is_of_chunks(child.line) and (child.line != MINOR_LINE or child.segments is None)
+        ]
     return at_work[0] if at_work else None
 
 
 def _expected(
     policy: AutomaticCompaction,
     children: Sequence[ChildState],
-    waiting: Sequence[_CompactionCandidate],
+    waiting: Sequence[CompactionCandidate],
     states: Sequence[ScheduleState],
 ) -> tuple[int | None, str, str]:
     """The next start by the clock alone, what starts, and why it must wait."""

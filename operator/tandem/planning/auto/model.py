@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from tandem.planning.auto.child_compactions import ChildCompaction, TableId
+from tandem.intervals import NEVER, IntervalSet
+from tandem.planning.auto.child_compactions import ChildCompaction
 from tandem.spec.compaction import CompactionType, TableCompaction
 from tandem.spec.status import Phase
-from tandem.spec.table import Granularity
-from tandem.timeline.segments import Segment
 
 
 class AutoCompactionWait(StrEnum):
@@ -23,17 +21,8 @@ class AutoCompactionWait(StrEnum):
     AFTER_FAILURE = "AfterFailure"
     INTERVAL = "MinInterval"
     WINDOW = "MaintenanceWindow"
+    SLOTS = "AutomaticSlots"  # as many automatic jobs run as may
     REFUSED = "Refused"  # it cannot be planned, or not be created
-
-
-@dataclass(frozen=True, slots=True)
-class TableFacts:
-    """A table at the version last seen: its live segments in order, built with the time column
-    that `granularity` belongs to."""
-
-    id: TableId
-    segments: Sequence[Segment]
-    granularity: Granularity | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +32,7 @@ class ChildState:
     Attributes:
         phase: "" before its first status.
         segments: the inputs of its plan; None before it has planned.
+        chunks: the time chunks that its spec names.
         ended: it has finished and does not continue by itself.
         ended_ms: when it ended.
         message: why it failed.
@@ -55,6 +45,7 @@ class ChildState:
     ended: bool = False
     ended_ms: int | None = None
     segments: frozenset[str] | None = None
+    chunks: IntervalSet = NEVER
     scheduled_ms: int | None = None
     retries: int = 0
     message: str = ""
@@ -91,6 +82,38 @@ class ScheduleState:
 
 
 @dataclass(frozen=True, slots=True)
+class CompactionCandidate:
+    """A compaction that is due, and may start at `ready_ms`, which is in the future after a
+    failure.
+
+    Attributes:
+        why: why not earlier.
+        due_ms: None: at once.
+        passed: another one was started when it was due.
+    """
+
+    child: ChildCompaction
+    type: CompactionType
+    ready_ms: int
+    why: str
+    due_ms: int | None = None
+    passed: bool = False
+
+    @property
+    def rank(self) -> tuple[bool, int, int, str]:
+        return (not self.passed, _ORDER.index(self.type), self.due_ms or 0, self.child.line)
+
+
+_ORDER = (
+    CompactionType.MINOR,
+    CompactionType.SEMI_MAJOR,
+    CompactionType.MAJOR,
+    CompactionType.CUSTOM,
+    CompactionType.LOG_MERGE,
+)
+
+
+@dataclass(frozen=True, slots=True)
 class AutoCompactionDecision:
     """What to do now.
 
@@ -104,6 +127,7 @@ class AutoCompactionDecision:
         hold: the same in one word.
         wake_ms: when to decide again even if nothing else changes; None for never.
         schedules: to be stored, and passed as `since` next time (line → `since_ms`).
+        due: labels of the time chunks that are due, the next ones first.
     """
 
     create: tuple[ChildCompaction, ...] = ()
@@ -114,3 +138,4 @@ class AutoCompactionDecision:
     wake_ms: int | None = None
     schedules: tuple[ScheduleState, ...] = ()
     hold: AutoCompactionWait = AutoCompactionWait.NOTHING
+    due: tuple[str, ...] = ()

@@ -53,6 +53,23 @@ class NextCompaction(StatusModel):
     """Why nothing is started now, in a sentence or more."""
     schedules: tuple[NextRun, ...] | None = None
     """All schedules, in the order of the spec."""
+    chunks_due: int | None = None
+    """Time chunks that `compaction.chunks` has found due; absent without it."""
+    chunks: tuple[str, ...] | None = None
+    """The first of them, in the order in which they are compacted."""
+
+
+class NextDrop(StatusModel):
+    """What `retention.rows` drops next, and why nothing is dropped now."""
+
+    what: str = ""
+    """`Drop of 2012-01`"""
+    next_time: str | None = None
+    """When the next chunk is due, or the next attempt, if it waits for a time; otherwise absent."""
+    why: str = ""
+    """Why nothing is dropped now, or what was started."""
+    chunks: tuple[str, ...] | None = None
+    """The first intervals that are old enough, with those that wait."""
 
 
 class NextLogAction(StatusModel):
@@ -158,6 +175,8 @@ class TableStatus(StatusModel):
     """Those that ended last, the latest first."""
     next_compaction: NextCompaction | None = None
     """What automatic compaction does next."""
+    next_drop: NextDrop | None = None
+    """What `retention.rows` drops next; absent without it."""
     log: LogStatus | None = None
     """The log of a merge-on-read table; absent without one."""
     last_cleaning: TableCleaning | None = None

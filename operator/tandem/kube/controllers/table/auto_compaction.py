@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -20,8 +20,8 @@ from tandem.kube.client.resource_cache import CachedResource
 from tandem.kube.controllers.table.children import Children, seconds_until, time_ms
 from tandem.kube.runtime.context import OperatorContext
 from tandem.kube.tables.context import AutoCompactionState, TableContext
-from tandem.operations.tables.auto_compaction import next_compaction, table_facts
-from tandem.planning.auto.child_compactions import LOG_LINES
+from tandem.operations.tables.auto_compaction import next_compaction, rows_ms
+from tandem.planning.auto.child_compactions import LOG_LINES, RETENTION_LINE
 from tandem.planning.auto.decide import decide
 from tandem.planning.auto.model import AutoCompactionDecision, AutoCompactionWait, ChildState
 from tandem.spec.status import NextCompaction
@@ -31,6 +31,7 @@ _CALM_FACTOR = 10
 """After planning, a new version alone starts no planning for this many times its duration: a busy
 table of any size costs a tenth of a thread."""
 _CALM_MOST_S = 60.0
+_OTHER_LINES = LOG_LINES | {RETENTION_LINE}
 
 
 @dataclass(slots=True)
@@ -42,6 +43,7 @@ class _CompactionMemory:
         children: the table's automatic compactions.
         key, wake_ms, status, hold, next_ms: of the last decision: its input, until when it holds
             (Unix milliseconds), and its result.
+        wake: wakes the task that works on the table.
         calm_until_s: until then, by the loop's clock, a new version alone starts no planning.
     """
 
@@ -53,6 +55,12 @@ class _CompactionMemory:
     status: dict[str, Any] = field(default_factory=dict)
     hold: AutoCompactionWait = AutoCompactionWait.NOTHING
     next_ms: int | None = None
+    wake: Callable[[], None] = lambda: None
+
+    def decide_again(self) -> None:
+        """Although nothing of this table has changed."""
+        self.key = ()
+        self.wake()
 
 
 class AutoCompactionController:
@@ -73,11 +81,16 @@ class AutoCompactionController:
         if resource is None or snapshot is None or policy is None:
             self._memories.pop(table, None)
             table.auto_compaction = None
+            if resource is None or rows_ms(resource) is None:
+                table.memory.forget()
             return {}, math.inf
         memory = self._memory(table)
         if not await memory.children.are_known(resource, children):
             return memory.status, memory.children.look_again_s
         now_ms = self._context.clock.now_ms()
+        if memory.children.is_ahead(children, snapshot.version):
+            table.refresh_soon()
+            return memory.status, memory.children.look_again_s
         facts = memory.children.states(children, now_ms)
         key = (resource.spec, facts, snapshot.metadata.id, snapshot.version)
         due = memory.wake_ms is not None and now_ms >= memory.wake_ms
@@ -85,7 +98,7 @@ class AutoCompactionController:
         if calm_s > 0 and not due and key != memory.key and key[:2] == memory.key[:2]:
             return memory.status, calm_s
         if due or key != memory.key:
-            await self._decide(table.uid, resource, policy, snapshot, memory, facts, now_ms)
+            await self._decide(table, resource, policy, snapshot, memory, facts, now_ms)
             memory.key = key
             table.auto_compaction = AutoCompactionState(memory.hold, memory.next_ms)
         return memory.status, seconds_until(memory.wake_ms, now_ms)
@@ -94,15 +107,16 @@ class AutoCompactionController:
         memory = self._memories.get(table)
         if memory is None:
             body = self._context.resource_cache.body(table.uid) or {}
-            children = Children(self._context, table.uid, lambda line: line not in LOG_LINES)
+            children = Children(self._context, table.uid, lambda line: line not in _OTHER_LINES)
             memory = self._memories[table] = _CompactionMemory(remembered(body), children)
+            memory.wake = table.wake
             if "nextCompaction" in status_of(body):
                 memory.status = {"nextCompaction": status_of(body)["nextCompaction"]}
         return memory
 
     async def _decide(
         self,
-        uid: str,
+        table: TableContext,
         resource: LakeTable,
         policy: AutomaticCompaction,
         snapshot: Snapshot,
@@ -113,8 +127,8 @@ class AutoCompactionController:
         since = dict(memory.since)
 
         def plan() -> AutoCompactionDecision:
-            table = table_facts(resource, uid, snapshot)
-            return decide(policy, table, facts, now_ms, since)
+            seen = table.memory.at(resource, table.uid, snapshot)
+            return decide(policy, seen, facts, now_ms, since)
 
         loop = asyncio.get_running_loop()
         begun_s = loop.time()
@@ -129,10 +143,12 @@ class AutoCompactionController:
             now_s = loop.time()
             memory.calm_until_s = now_s + min((now_s - begun_s) * _CALM_FACTOR, _CALM_MOST_S)
         memory.since = {state.line: state.since_ms for state in decision.schedules}
-        memory.next_ms = decision.next_ms
-        outcome = await memory.children.carry_out(decision, resource, now_ms)
+        outcome = await memory.children.carry_out(decision, resource, now_ms, memory.decide_again)
         memory.hold, memory.wake_ms = outcome.hold, outcome.wake_ms
-        memory.status = _status(next_compaction(decision, outcome.why))
+        decision = replace(decision, next_ms=outcome.next_ms)
+        memory.next_ms = decision.next_ms
+        of_chunks = policy.chunks is not None
+        memory.status = _status(next_compaction(decision, outcome.why, chunks=of_chunks))
 
 
 def remembered(body: Body) -> dict[str, int]:

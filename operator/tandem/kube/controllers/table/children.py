@@ -1,4 +1,4 @@
-"""The compactions that the operator creates for a table: which ones exist; create and delete them.
+"""The operations that the operator creates for a table: which ones exist; create and delete them.
 
 The children are those in the resource cache. They are listed once, at the start, to know when the
 cache is complete.
@@ -15,11 +15,13 @@ from typing import Any, Final
 
 import structlog
 
+from tandem.intervals import NEVER
 from tandem.kube.client.api import ApiError, Conflict, NotFound
-from tandem.kube.client.kinds import TABLE_KIND, Body, is_deleting, path, status_of
+from tandem.kube.client.kinds import TABLE_KIND, Body, is_deleting, path, spec_of, status_of
 from tandem.kube.client.resource_cache import CachedResource
+from tandem.kube.runtime.automatic_slots import RENEW_S
 from tandem.kube.runtime.context import OperatorContext
-from tandem.planning.auto.child_compactions import ChildCompaction
+from tandem.planning.auto.child_compactions import ChildCompaction, chunks_in
 from tandem.planning.auto.model import AutoCompactionDecision, AutoCompactionWait, ChildState
 from tandem.spec.compaction import TableCompaction
 from tandem.spec.labels import (
@@ -52,6 +54,7 @@ class DecisionOutcome:
     why: str
     hold: AutoCompactionWait
     wake_ms: int | None
+    next_ms: int | None
 
 
 class Children:
@@ -79,6 +82,7 @@ class Children:
         self._unseen_until_s = 0.0
         self._errors = 0
         self._list_at_s = 0.0
+        self._awaited: set[str] = set()  # uids: see `is_ahead`
         # Those that exist although they are not in the cache yet.
         self._made: dict[str, ChildState] = {}
 
@@ -132,6 +136,7 @@ class Children:
 
     def states(self, cached: Iterable[CachedResource], now_ms: int) -> tuple[ChildState, ...]:
         """The children that exist, by name."""
+        self._context.automatic_slots.wake_first()
         found = {
             summary.name: child_fact(summary, self._context.resource_cache.body(summary.uid))
             for summary in cached
@@ -144,20 +149,53 @@ class Children:
                 found[name] = fact
         return tuple(found[name] for name in sorted(found))
 
+    def is_ahead(self, cached: Iterable[CachedResource], version: int) -> bool:
+        """Whether a child has committed a version after the one seen: what it did would be decided
+        again. True once for each: if the table's log was replaced, no such version may come."""
+        ahead = {
+            each.uid
+            for each in cached
+            if each.version is not None and each.version > version and self.is_mine(each)
+        }
+        awaited = self._awaited
+        self._awaited = ahead
+        return not ahead <= awaited
+
     def is_mine(self, summary: CachedResource) -> bool:
         line = dict(summary.labels).get(AUTOMATIC_LABEL)
         return summary.owner == self._uid and line is not None and self._accepts(line)
 
     async def carry_out(
-        self, decision: AutoCompactionDecision, resource: LakeTable, now_ms: int
+        self,
+        decision: AutoCompactionDecision,
+        resource: LakeTable,
+        now_ms: int,
+        wake: Callable[[], None],
     ) -> DecisionOutcome:
-        """Create and delete what a decision says."""
-        done = DecisionOutcome(decision.why, decision.hold, decision.wake_ms)
+        """Create and delete what a decision says.
+
+        Args:
+            wake: has the next decision made, when an automatic job of another table has ended.
+        """
+        done = DecisionOutcome(decision.why, decision.hold, decision.wake_ms, decision.next_ms)
+        slots = self._context.automatic_slots
+        if not decision.create:
+            slots.leave(self)
         for child in decision.create:
+            place = slots.take(self, (child.kind, resource.namespace, child.name), wake)
+            if place:
+                done.hold, done.next_ms = AutoCompactionWait.SLOTS, None
+                done.why = (
+                    f"All {slots.limit} slots of automatic jobs (--automatic-slots) are taken; its "
+                    f"place in the queue is {place}."
+                )
+                wait_ms = now_ms + int(RENEW_S * 1000)
+                done.wake_ms = min(done.wake_ms or wait_ms, wait_ms)
+                continue
             refusal = await self._create(child, resource, now_ms)
             if refusal:
                 refused = AutoCompactionWait.REFUSED
-                done = DecisionOutcome(refusal, refused, now_ms + _REFUSED_MS)
+                done = DecisionOutcome(refusal, refused, now_ms + _REFUSED_MS, decision.next_ms)
             else:
                 done.why = f"{child.display} was started."
         if self._made:
@@ -201,6 +239,7 @@ class Children:
             child.line,
             "",
             created_ms=now_ms,
+            chunks=chunks_in(child.spec),
             scheduled_ms=child.scheduled_ms,
             retries=child.retries,
             kind=child.kind,
@@ -276,6 +315,7 @@ def child_fact(summary: CachedResource, body: Body | None) -> ChildState:
         ended=summary.ended,
         ended_ms=time_ms(summary.completed) if summary.ended else None,
         segments=frozenset(map(str, plan.get("segments") or ())) if plan is not None else None,
+        chunks=chunks_in(spec_of(body)) if body is not None else NEVER,
         # Users can edit labels: one that is not a number is ignored.
         scheduled_ms=int(scheduled) * 60_000 if _is_number(scheduled) else None,
         retries=int(retries) if _is_number(retries) else 0,

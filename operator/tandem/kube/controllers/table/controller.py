@@ -239,7 +239,9 @@ class TableController:
         else:
             # The status also records up to when each schedule has run.
             known = self._writer.known
-            manifest |= {key: known[key] for key in ("nextCompaction", "log") if key in known}
+            manifest |= {
+                key: known[key] for key in ("nextCompaction", "nextDrop", "log") if key in known
+            }
         self._writer.offer({**manifest, **self._cleaning_controller.status})
         first = conditions[0]
         ready = (first.status, str(first.reason))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -144,9 +144,15 @@ class LogAutomation:
                 return decide_log(policy, id_, facts, states, others, now_ms)
 
             decision = await self._context.threads(plan)
-            done = await memory.children.carry_out(decision, resource, now_ms)
-            memory.key, memory.wake_ms = key, done.wake_ms
-            memory.next = next_log_action(decision, done.why)
+            memory.key = key
+
+            def again() -> None:
+                memory.key = ()
+                table.wake()
+
+            done = await memory.children.carry_out(decision, resource, now_ms, again)
+            memory.wake_ms = done.wake_ms
+            memory.next = next_log_action(replace(decision, next_ms=done.next_ms), done.why)
         return seconds_until(memory.wake_ms, now_ms)
 
     def _others(self, memory: _Memory, operations: Iterable[CachedResource]) -> Iterable[str]:
