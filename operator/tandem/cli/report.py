@@ -10,6 +10,7 @@ from tandem.cli.output import human_bytes, table_of
 from tandem.remedies import remedy_here
 from tandem.spec import ResourceOutcome, ResourceStatus, TableStatus
 from tandem.spec.status import Phase
+from tandem.text import counted
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -132,9 +133,17 @@ def _rows(status: ResourceStatus) -> str:
             )
             if count
         ]
+    if result.replaced is not None:
+        parts += left_by_replace(result.replaced.late, result.replaced.empty_chunks)
     if result.reconciled is not None and result.reconciled.deletes_remapped:
         parts.append(f"{result.reconciled.deletes_remapped:,} deletes replayed")
     return ", ".join(parts)
+
+
+def left_by_replace(late: int | None, empty_chunks: int | None) -> list[str]:
+    """`312 late rows kept`, `1 chunk left empty`"""
+    found = (late, "late row", "kept"), (empty_chunks, "chunk", "left empty")
+    return [f"{counted(count, what)} {how}" for count, what, how in found if count]
 
 
 def _segments(status: ResourceStatus) -> str:

@@ -7,7 +7,7 @@ commit, by the rule in `tandem.reconcile.replace`, with the version fixed at the
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from pyroaring import BitMap64
@@ -16,13 +16,21 @@ from tandem.delta import protocol
 from tandem.delta.actions import AddFile
 from tandem.delta.log import files as files_
 from tandem.delta.log.snapshot import Snapshot
-from tandem.errors import InvalidSpec, Reason, UnknownSegment, UnsupportedFeature, VersionNotFound
+from tandem.errors import (
+    InvalidSpec,
+    Reason,
+    TandemError,
+    UnknownSegment,
+    UnsupportedFeature,
+    VersionNotFound,
+)
 from tandem.intervals import IntervalSet
 from tandem.jobs.formats import ReplaceJob
 from tandem.locks.model import NOTHING, WHOLE_TABLE, LockResources, named_or_within, within
 from tandem.mergelog.state.log_table import MergeLog
 from tandem.operations.attempt import cutoffs
 from tandem.operations.kinds.table.commit_history import CommitHistory
+from tandem.operations.kinds.table.empty_chunks import EmptyChunks
 from tandem.operations.kinds.table.job_files import changes_of, output_add, require_inside
 from tandem.operations.kinds.table.lock_times import adopted, time_of_locks, times_of_files
 from tandem.operations.kinds.table.row_scope import (
@@ -72,6 +80,7 @@ class ReplaceKind:
         self._ages: tuple[RowAges, int] | None = None  # as of a version
         self._cutoff = -1
         self._rows: ScopedRows | None = None
+        self._empty_chunks: EmptyChunks | None = None
 
     @property
     def protocol_kind(self) -> protocol.OperationKind:
@@ -84,7 +93,8 @@ class ReplaceKind:
     def plan(self, work: Work) -> Planned:
         spec, snapshot = self._resource.spec, work.snapshot
         _require_no_log(work, self._resource.id)
-        self._rows = None  # the time column may have another name since an earlier attempt
+        # The time column may have another name since an earlier attempt.
+        self._rows = self._empty_chunks = None
         if spec.source is not None:
             check_source(work, spec.source, resource=self._resource.id, field="spec.source")
             self._require_another_version(work, spec.source)
@@ -253,7 +263,10 @@ class ReplaceKind:
 
     def _scoped(self, work: Work, scope: _Resolved) -> ScopedRows:
         if self._rows is None:
-            self._rows = ScopedRows(work.table.store, self._time_name(work), scope.time)
+            time = time_of_locks(work)
+            granularity = None if time is None else time.granularity
+            name = self._time_name(work)
+            self._rows = ScopedRows(work.table.store, name, scope.time, granularity)
         return self._rows
 
     def _rows_in(
@@ -314,7 +327,8 @@ class ReplaceKind:
         assert isinstance(removal, rule.Removal)
         assert self._history is not None
         changed = changes_of(self._history.remember(snapshot), removal.deletes)
-        intervals = self._resolve(work, snapshot).intervals
+        scope = self._resolve(work, snapshot)
+        intervals = scope.intervals
         marked = tuple(
             with_mask(file, intervals) if file.add.logged_path in removal.cleared else file
             for file in changed.marked
@@ -340,12 +354,34 @@ class ReplaceKind:
                 rows=removal.rows,
                 late=removal.late if at_start else None,
                 outside=result.rows_outside if spec.outside is Outside.DROP else None,
+                empty_chunks=self._left_empty(work, scope, removal, outputs),
             ),
             reconciled=Reconciled(
                 commits_seen=max(0, snapshot.version - plan.read_version),
                 rounds=work.rounds,
             ),
         )
+
+    def _left_empty(
+        self,
+        work: Work,
+        scope: _Resolved,
+        removal: rule.Removal,
+        outputs: Iterable[OutputFileChange],
+    ) -> int | None:
+        """How many chunks the replace leaves empty; None if it does not replace intervals alone, or
+        if that cannot be found out."""
+        wanted, time = self._resource.spec.replace, time_of_locks(work)
+        if wanted.intervals is None or wanted.partitions is not None or time is None:
+            return None
+        if self._empty_chunks is None:
+            self._empty_chunks = EmptyChunks(self._scoped(work, scope), time)
+        adds = [output.add for output in outputs]
+        try:
+            return self._empty_chunks.count(work.snapshot, removal.removed, removal.kept, adds)
+        except TandemError:
+            # Of a file that goes whole: it may be damaged, which is no reason to keep it.
+            return None
 
     def _parameters(self) -> dict[str, str]:
         """As the log names it: the scope, as a predicate that people read."""

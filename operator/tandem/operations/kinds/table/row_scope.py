@@ -27,12 +27,18 @@ from tandem.jobs.formats import RowScope
 from tandem.operations.kinds.table.time_column import time_column
 from tandem.operations.model import OutputFileChange
 from tandem.pruning.scope import Part, TimeScope, Values, covered, parts_in_scope
-from tandem.spec.table import LakeTable
+from tandem.rowmap.positions import to_bitmap
+from tandem.spec.table import Granularity, LakeTable
 from tandem.storage.store import Store
 from tandem.timeline.chunks import parse_any_interval
+from tandem.timeline.file_intervals import chunk_numbers
 from tandem.timeline.masks import TAG_MASKED, format_masked, parse_masked
 
 _DAY_MS = 86_400_000
+NO_CHUNK = np.iinfo(np.int32).min
+"""The number of the chunk of a row without a time."""
+MOST_NUMBERS = 16 << 20
+"""Rows whose chunks are kept in memory, with four bytes each."""
 NULL = "__HIVE_DEFAULT_PARTITION__"
 """How a spec names the partition of NULL, as Spark and Hive do."""
 
@@ -50,12 +56,25 @@ def files_in_scope(
 
 
 class ScopedRows:
-    """Reads which rows of files are in scope. Not thread-safe."""
+    """Reads which rows of files are in scope, and in which chunks they are. Not thread-safe.
 
-    def __init__(self, store: Store, time_name: str, time: TimeScope | None) -> None:
+    Args:
+        time: None if all rows are in scope.
+        granularity: of the chunks; None if they do not matter.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        time_name: str,
+        time: TimeScope | None,
+        granularity: Granularity | None = None,
+    ) -> None:
         self._store = store
-        self._time_name, self._time = time_name, time
+        self._time_name, self._time, self._granularity = time_name, time, granularity
         self._rows: dict[str, BitMap64] = {}
+        self._numbers: dict[str, npt.NDArray[np.int32]] = {}
+        self._numbered = 0
 
     def known(self, path: str) -> BitMap64 | None:
         return self._rows.get(path)
@@ -66,10 +85,25 @@ class ScopedRows:
         table = table_format(snapshot)
         for add in adds:
             if add.logged_path not in self._rows:
-                self._rows[add.logged_path] = self._read(table, add, self._time.intervals)
+                rows = self._read(table, add, self._time.intervals)
+                assert rows is not None
+                self._rows[add.logged_path] = rows
 
-    def _read(self, table: TableFormat, add: AddFile, intervals: IntervalSet) -> BitMap64:
-        found = BitMap64()
+    def numbers(self, snapshot: Snapshot, add: AddFile) -> npt.NDArray[np.int32] | None:
+        """The numbers of the chunks (`chunk_numbers`) of all rows of a file, live or not, which is
+        read if that has not been done; None if there are too many rows.
+        Raises: DataFileMissing, StorageError."""
+        if add.logged_path not in self._numbers and add.logged_path not in self._rows:
+            self._read(table_format(snapshot), add, None)
+        return self._numbers.get(add.logged_path)
+
+    def _read(
+        self, table: TableFormat, add: AddFile, intervals: IntervalSet | None
+    ) -> BitMap64 | None:
+        """The rows in these intervals, if any are given; notes the chunks of all rows, unless these
+        are too many."""
+        chosen: list[npt.NDArray[np.int64]] = []
+        numbers: list[npt.NDArray[np.int32]] = []
         start = 0
         with DataFileReader(
             self._store,
@@ -78,17 +112,26 @@ class ScopedRows:
             partition_values=add.partition_values,
             columns=[self._time_name],
         ) as reader:
+            granularity = self._granularity
+            if granularity is not None and self._numbered + reader.num_rows > MOST_NUMBERS:
+                granularity = None
+            if granularity is None and intervals is None:
+                return None
             for batch in reader.batches():
-                chosen = np.flatnonzero(_in(batch.column(0), intervals))
-                found |= BitMap64((chosen + start).astype(np.uint64))
+                times = batch.column(0)
+                micros, valid = _micros(times), np.asarray(pc.is_valid(times))
+                if intervals is not None:
+                    moments = micros // 1_000
+                    inside = valid & covered(intervals, moments, moments + 1)
+                    chosen.append(np.flatnonzero(inside) + start)
+                if granularity is not None:
+                    found = np.where(valid, chunk_numbers(micros, granularity), NO_CHUNK)
+                    numbers.append(found.astype(np.int32))
                 start += batch.num_rows
-        return found
-
-
-def _in(times: pa.Array, intervals: IntervalSet) -> npt.NDArray[np.bool_]:
-    """Which of the times lie in one of the intervals; a row without one lies in none."""
-    moments = _micros(times) // 1_000
-    return np.asarray(pc.is_valid(times)) & covered(intervals, moments, moments + 1)
+        if granularity is not None:
+            self._numbers[add.logged_path] = np.concatenate([*numbers, np.empty(0, np.int32)])
+            self._numbered += start
+        return to_bitmap(np.concatenate(chosen)) if chosen else BitMap64()
 
 
 def _micros(times: pa.Array) -> npt.NDArray[np.int64]:
