@@ -96,7 +96,8 @@ def _of_times(files: pa.Table, time: TimeScope) -> npt.NDArray[np.int8]:
     end = np.asarray(pc.fill_null(high, 0)) // 1_000 + 1
     found = np.full(files.num_rows, Part.SOME if time.intervals else Part.NONE, np.int8)
     found[known & ~_met(time.intervals, first, end)] = Part.NONE
-    found[known & covered(time.intervals, first, end) & _without_null(files, time)] = Part.ALL
+    inside = np.flatnonzero(known & covered(time.intervals, first, end))
+    found[inside[_without_null(files.take(pa.array(inside)), time)]] = Part.ALL
     if time.partition:
         # A row without a time is in no interval.
         codes, texts = partition_codes(files["partition_values"], time.path[0])

@@ -81,6 +81,7 @@ class ReplaceKind:
         self._cutoff = -1
         self._rows: ScopedRows | None = None
         self._empty_chunks: EmptyChunks | None = None
+        self._found: tuple[int, _Resolved, Mapping[str, Part]] | None = None  # as of a version
 
     @property
     def protocol_kind(self) -> protocol.OperationKind:
@@ -94,13 +95,13 @@ class ReplaceKind:
         spec, snapshot = self._resource.spec, work.snapshot
         _require_no_log(work, self._resource.id)
         # The time column may have another name since an earlier attempt.
-        self._rows = self._empty_chunks = None
+        self._rows = self._empty_chunks = self._found = None
         if spec.source is not None:
             check_source(work, spec.source, resource=self._resource.id, field="spec.source")
             self._require_another_version(work, spec.source)
         self._check_start(work)
         scope = self._resolve(work, snapshot)
-        parts = self._parts(snapshot, scope)
+        parts = self._parts(work, scope)
         adds = snapshot.files_by_path(list(parts))
         require_inside(work.table, adds.values())
         whole = sum(part is Part.ALL for part in parts.values())
@@ -201,11 +202,28 @@ class ReplaceKind:
             return ""
         return lake.spec.time.column
 
-    def _parts(self, snapshot: Snapshot, scope: _Resolved) -> Mapping[str, Part]:
+    def _parts(self, work: Work, scope: _Resolved) -> Mapping[str, Part]:
         named = self._resource.spec.replace.segments
         if named is not None:
-            return dict.fromkeys(sorted(self._named(snapshot)), Part.ALL)
-        return files_in_scope(snapshot, scope.time, scope.partitions)
+            return dict.fromkeys(sorted(self._named(work.snapshot)), Part.ALL)
+        return self._files_in(work, scope)
+
+    def _files_in(self, work: Work, scope: _Resolved) -> Mapping[str, Part]:
+        """`files_in_scope` of the latest version. A later round asks only for files that commits
+        have changed since."""
+        snapshot = work.snapshot
+        files, kept = snapshot.files, {}
+        if self._found is not None and self._found[1] == scope:
+            version, _, parts = self._found
+            if version == snapshot.version:
+                return parts
+            commits = self._begin(work).since(version, snapshot)
+            changed = frozenset().union(*(commit.files for commit in commits))
+            kept = {path: part for path, part in parts.items() if path not in changed}
+            files = files_.with_paths(files, changed)
+        found = {**kept, **files_in_scope(files, scope.time, scope.partitions)}
+        self._found = snapshot.version, scope, found
+        return found
 
     def _named(self, snapshot: Snapshot) -> frozenset[str]:
         """The files of the named segments. Raises: UnknownSegment if one of them has none."""
@@ -236,7 +254,7 @@ class ReplaceKind:
             if isinstance(found, Decision):
                 return found
             ages = found
-        parts = self._candidates(snapshot, scope, ages)
+        parts = self._candidates(work, scope, ages)
         vectors = protocol.writes_deletion_vectors(snapshot.protocol, snapshot.metadata)
 
         def decided() -> rule.Removal | rule.ReadFiles | StatementConflict:
@@ -280,13 +298,11 @@ class ReplaceKind:
 
         return rows
 
-    def _candidates(
-        self, snapshot: Snapshot, scope: _Resolved, ages: RowAges | None
-    ) -> Mapping[str, Part]:
+    def _candidates(self, work: Work, scope: _Resolved, ages: RowAges | None) -> Mapping[str, Part]:
         """The files that may hold rows in scope. Of named segments these are the files that had
         them at the cutoff, and all that were added since."""
         if ages is None or ages.named is None:
-            return files_in_scope(snapshot, scope.time, scope.partitions)
+            return self._files_in(work, scope)
         return dict.fromkeys((*ages.named, *ages.added), Part.ALL)
 
     def _ages_at(self, work: Work, history: CommitHistory) -> RowAges | Decision:

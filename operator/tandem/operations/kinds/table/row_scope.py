@@ -44,11 +44,10 @@ NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
 def files_in_scope(
-    snapshot: Snapshot, time: TimeScope | None, partitions: Sequence[Values]
+    files: pa.Table, time: TimeScope | None, partitions: Sequence[Values]
 ) -> dict[str, Part]:
-    """The files of a version that have rows in scope, or may have some: logged path → how much of
-    it is."""
-    files = snapshot.files
+    """Those of the files (as `Snapshot.files`) that have rows in scope, or may have some: logged
+    path → how much of it is."""
     found = parts_in_scope(files, time, partitions)
     chosen = np.flatnonzero(found)
     paths = files["path"].take(pa.array(chosen)).to_pylist()
