@@ -19,7 +19,7 @@ CONTESTS = {
     "full": ("tandem", "deltalake", "spark_delta"),
 }
 DAYS = {"toy": 3, "small": 100, "full": 1_000}
-TIMES = {"toy": 1, "small": 2, "full": 5}
+TIMES = {"toy": 1, "small": 2, "full": 3}
 ROWS = {"toy": 200, "small": 4_000, "full": 40_000}
 MASKED = {"toy": 640, "small": 12_800, "full": 100_000}
 ROUNDS = {"toy": 2, "small": 20, "full": 100}

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from tandem.cli.errors import Exit
 from tandem.cli.output import human_bytes, table_of
+from tandem.operations.report.sentences import left_by_replace
 from tandem.remedies import remedy_here
 from tandem.spec import ResourceOutcome, ResourceStatus, TableStatus
 from tandem.spec.status import Phase
-from tandem.text import counted
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -138,12 +138,6 @@ def _rows(status: ResourceStatus) -> str:
     if result.reconciled is not None and result.reconciled.deletes_remapped:
         parts.append(f"{result.reconciled.deletes_remapped:,} deletes replayed")
     return ", ".join(parts)
-
-
-def left_by_replace(late: int | None, empty_chunks: int | None) -> list[str]:
-    """`312 late rows kept`, `1 chunk left empty`"""
-    found = (late, "late row", "kept"), (empty_chunks, "chunk", "left empty")
-    return [f"{counted(count, what)} {how}" for count, what, how in found if count]
 
 
 def _segments(status: ResourceStatus) -> str:

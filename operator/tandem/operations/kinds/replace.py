@@ -48,6 +48,7 @@ from tandem.operations.kinds.table.sources import check_source, version_of_sourc
 from tandem.operations.kinds.table.table_changes import verdict_of_table
 from tandem.operations.machine.events import Verdict
 from tandem.operations.model import ChangeSet, Decision, OutputFileChange, Planned, Work
+from tandem.operations.report.sentences import of_replace
 from tandem.planning.custom import require_live
 from tandem.pruning.scope import Part, TimeScope, Values
 from tandem.reconcile.outcomes import StatementConflict
@@ -355,6 +356,13 @@ class ReplaceKind:
             OutputFileChange(output_add(o, tags, data_change=True), o.rows) for o in result.outputs
         )
         at_start = spec.scope is Scope.AT_START
+        replaced = RowsReplaced(
+            start_version=self._cutoff if at_start else None,
+            rows=removal.rows,
+            late=removal.late if at_start else None,
+            outside=result.rows_outside if spec.outside is Outside.DROP else None,
+            empty_chunks=self._left_empty(work, scope, removal, outputs),
+        )
         return ChangeSet(
             operation="DELETE" if spec.source is None else "WRITE",
             parameters=self._parameters(),
@@ -365,13 +373,8 @@ class ReplaceKind:
             segments=(segment.name,) if outputs else (),
             numbers=segment.numbers if outputs else numbers_at(snapshot),
             rows=RowsAffected(deleted=removal.rows, inserted=result.rows_written),
-            replaced=RowsReplaced(
-                start_version=self._cutoff if at_start else None,
-                rows=removal.rows,
-                late=removal.late if at_start else None,
-                outside=result.rows_outside if spec.outside is Outside.DROP else None,
-                empty_chunks=self._left_empty(work, scope, removal, outputs),
-            ),
+            replaced=replaced,
+            summary=of_replace(spec.replace, replaced, drop=spec.source is None),
             reconciled=Reconciled(
                 commits_seen=max(0, snapshot.version - plan.read_version),
                 rounds=work.rounds,

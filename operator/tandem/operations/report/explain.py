@@ -75,7 +75,7 @@ class Explainer:
             found = found.model_copy(update={"milliseconds": max(0, milliseconds)})
         statement = isinstance(payload, rule.ReadyToCommit)
         summary = sentences(plan.read_version, found, onto, statement=statement)
-        return replace(change, reconciled=found, summary=summary)
+        return replace(change, reconciled=found, summary=(*summary, *change.summary))
 
     def decision(self, work: Work, decision: Decision) -> Decision:
         """A decision not to commit, with the commit that caused it in the message."""

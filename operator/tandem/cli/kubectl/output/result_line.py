@@ -7,7 +7,6 @@ from typing import Any
 
 from tandem.cli.kubectl.output.overview import condition_message
 from tandem.cli.output import human_bytes
-from tandem.cli.report import left_by_replace
 from tandem.kube.client.kinds import status_of
 
 
@@ -29,8 +28,6 @@ def result_line(operation: Mapping[str, Any]) -> str | None:
         for what in ("updated", "deleted", "inserted", "upserted")
         if rows.get(what)
     ]
-    replaced = result.get("replaced") or {}
-    parts += left_by_replace(replaced.get("late"), replaced.get("emptyChunks"))
     reconciled = result.get("reconciled") or {}
     met = result.get("summary")
     if isinstance(met, list):
