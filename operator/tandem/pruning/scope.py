@@ -97,7 +97,8 @@ def _of_times(files: pa.Table, time: TimeScope) -> npt.NDArray[np.int8]:
     found = np.full(files.num_rows, Part.SOME if time.intervals else Part.NONE, np.int8)
     found[known & ~_met(time.intervals, first, end)] = Part.NONE
     inside = np.flatnonzero(known & covered(time.intervals, first, end))
-    found[inside[_without_null(files.take(pa.array(inside)), time)]] = Part.ALL
+    timed = without_null(files.take(pa.array(inside)), time.path, partition=time.partition)
+    found[inside[timed]] = Part.ALL
     if time.partition:
         # A row without a time is in no interval.
         codes, texts = partition_codes(files["partition_values"], time.path[0])
@@ -127,13 +128,14 @@ def _borders(intervals: IntervalSet) -> tuple[IntArray, IntArray]:
     return starts, np.array([piece.end_ms for piece in intervals], np.int64)
 
 
-def _without_null(files: pa.Table, time: TimeScope) -> BoolArray:
-    if time.partition:
+def without_null(files: pa.Table, path: Sequence[str], *, partition: bool) -> BoolArray:
+    """Which files have a time in each row; arguments as of `times.time_bounds`."""
+    if partition:
         return np.ones(files.num_rows, bool)
-    field = pa.field(time.path[-1], pa.int64())
-    for part in reversed(time.path[:-1]):
+    field = pa.field(path[-1], pa.int64())
+    for part in reversed(path[:-1]):
         field = pa.field(part, pa.struct([field]))
     found = stats_.read(files["stats"], pa.schema([("nullCount", pa.struct([field]))]))
     # By index: Arrow parses a name that begins with a dot as a path.
-    nulls = pc.struct_field(found["nullCount"].combine_chunks(), [0] * len(time.path))
+    nulls = pc.struct_field(found["nullCount"].combine_chunks(), [0] * len(path))
     return np.asarray(pc.fill_null(pc.equal(nulls, 0), False)).astype(bool)

@@ -17,15 +17,12 @@ from pyroaring import BitMap64
 from tandem.delta.actions import AddFile
 from tandem.delta.log import files as files_
 from tandem.delta.log.snapshot import Snapshot
-from tandem.intervals import IntervalSet, TimeInterval
 from tandem.operations.kinds.table.row_scope import NO_CHUNK, ScopedRows
-from tandem.pruning.scope import Part, TimeScope, parts_in_scope
-from tandem.pruning.times import FIRST, LAST, time_bounds
+from tandem.pruning.scope import without_null
+from tandem.pruning.times import time_bounds
 from tandem.rowmap.positions import to_array
 from tandem.timeline.chunks import TimeColumn
 from tandem.timeline.file_intervals import chunk_numbers
-
-_CALENDAR = IntervalSet((TimeInterval(FIRST // 1_000, LAST // 1_000 + 1),))
 
 Hull = tuple[int, int]
 """The numbers of the first and the last chunk that a file may have rows in."""
@@ -119,17 +116,14 @@ class EmptyChunks:
         """None: a row may have no time, or a time that is unknown."""
         time = self._time
         low, high = time_bounds(files, time.path, time.type, partition=time.partition)
-        scope = TimeScope(_CALENDAR, time.path, time.type, time.partition)
-        timed = parts_in_scope(files, scope) == Part.ALL
+        known = np.asarray(pc.fill_null(pc.less_equal(low, high), False))
+        timed = known & without_null(files, time.path, partition=time.partition)
         first, last = (
             chunk_numbers(np.asarray(pc.fill_null(each, 0)), time.granularity).tolist()
             for each in (low, high)
         )
         found = zip(files["path"].to_pylist(), timed.tolist(), first, last, strict=True)
-        return {
-            path: (one, other) if known and one <= other else None
-            for path, known, one, other in found
-        }
+        return {path: (one, other) if is_timed else None for path, is_timed, one, other in found}
 
 
 def _covers(chunks: set[int], hull: Hull | None) -> bool:
