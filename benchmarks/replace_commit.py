@@ -119,25 +119,6 @@ def delete_with_deltalake(source: str, folder: str, dropped: int) -> dict[str, A
     return {"seconds": seconds, "files": len(DeltaTable(table.as_uri()).file_uris()), "jobs": 0}
 
 
-def delete_with_spark(source: str, folder: str, dropped: int, times: int) -> list[dict[str, Any]]:
-    """Deletes of a day on copies of the table, on a session that is warm from one before."""
-    from benchmarks.warm import start_delta
-
-    spark = start_delta()
-    low, high = interval(dropped)
-    found = []
-    for turn in range(times + 1):
-        table = data.copy_table(Path(source), Path(folder) / f"table-{turn}")
-        text = f"DELETE FROM delta.`{table}` WHERE ts >= '{low}' AND ts < '{high}'"
-        seconds, answer = timed(lambda text=text: spark.sql(text).collect())
-        if answer[0][0] != FILES_A_DAY * ROWS_A_FILE:
-            raise WrongResult(str(answer))
-        if turn:
-            found.append({"seconds": seconds})
-    spark.stop()
-    return found
-
-
 # The last round.
 
 SEGMENTS = 64
