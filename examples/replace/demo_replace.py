@@ -240,7 +240,8 @@ def main() -> int:
     console.print(f"Took {time.monotonic() - began:.0f} s. Look around:")
     console.print(f"  .venv/bin/tandem history {WORK / 'flights'}", highlight=False)
     console.print(
-        f"  .venv/bin/tandem timeline {WORK / 'flights'} --time-column time_hour --granularity Month",
+        f"  .venv/bin/tandem timeline {WORK / 'flights'} --time-column time_hour "
+        "--granularity Month",
         highlight=False,
     )
     return 0 if right else 1
