@@ -21,6 +21,10 @@ help: ## List the targets
 demo: setup ## Set up and run the main job: real data, real Spark, compaction while rows change
 	@$(BIN)/python examples/flights/demo.py
 
+.PHONY: demo-replace
+demo-replace: setup ## Replace a month of flights while a stream appends to it and a compaction runs
+	@PYTHONPATH=examples/flights $(BIN)/python examples/replace/demo_replace.py
+
 .PHONY: demo-cluster
 demo-cluster: setup ## The main job by kubectl apply: real API server and etcd (builds them once: 6 min)
 	@tools/build-kubernetes.sh >/dev/null

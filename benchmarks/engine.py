@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 
 class Engine:
-    """On `table` unless another one is given."""
+    """On `table` unless another one is given; `time` is that of its LakeTable."""
 
-    def __init__(self, table: Path) -> None:
+    def __init__(self, table: Path, *, time: Mapping[str, str] | None = None) -> None:
         from benchmarks.warm import start_ours
         from support.jobs.inline_runner import InlineRunner
         from tandem.locks.memory import InProcessLocks
@@ -18,6 +19,7 @@ class Engine:
         from tandem.operations.ports import Ports
 
         self._table = table
+        self._time = {} if time is None else {"time": dict(time)}
         self._spark = start_ours()
         ports = Ports(jobs=InlineRunner(self._spark), locks=InProcessLocks())
         self._options = engine.RunOptions(ports, poll_ms=20, probe=False)
@@ -61,11 +63,31 @@ class Engine:
         }
         return self._perform("TableUpdate", {"merge": merge}, table)
 
+    def replace(self, source: Path, interval: str, table: Path | None = None) -> tuple[int, str]:
+        """(the version that counts as its start, the outcome)."""
+        spec = {
+            "replace": {"intervals": [interval]},
+            "source": {"format": "Parquet", "location": source.as_uri()},
+        }
+        status, outcome = self._ended("TableReplace", spec, table)
+        result = status.result
+        replaced = None if result is None else result.replaced
+        start = None if replaced is None else replaced.start_version
+        return -1 if start is None else start, outcome
+
+    def compact_chunk(self, chunk: str, table: Path | None = None) -> str:
+        spec = {"type": "SemiMajor", "semiMajor": {"chunks": [chunk]}}
+        return self._perform("TableCompaction", spec, table)
+
     def merge_log(self, table: Path | None = None) -> str:
         return self._perform("TableCompaction", {"type": "LogMerge"}, table)
 
     def _perform(self, kind: str, spec: dict[str, Any], table: Path | None) -> str:
-        """`ok`, `superseded`, `nothing` (there was nothing to do), or `aborted: why`."""
+        return self._ended(kind, spec, table)[1]
+
+    def _ended(self, kind: str, spec: dict[str, Any], table: Path | None) -> tuple[Any, str]:
+        """Its status, and `ok`, `superseded`, `nothing` (there was nothing to do), or
+        `aborted: why`."""
         from tandem.errors import Reason
         from tandem.spec import parse
         from tandem.spec.status import OperationStatus, Phase
@@ -73,7 +95,7 @@ class Engine:
         with self._lock:
             self._count += 1
             name = f"operation-{self._count}"
-        location = {"location": (table or self._table).as_uri()}
+        location = {"location": (table or self._table).as_uri(), **self._time}
         api = "tandem.dev/v1alpha1"
         resources = [
             parse({"apiVersion": api, "kind": k, "metadata": {"name": n}, "spec": s})
@@ -85,12 +107,12 @@ class Engine:
         status = self._run(resources, self._options)[-1].status
         assert isinstance(status, OperationStatus)
         if status.phase not in (Phase.SUCCEEDED, Phase.SUPERSEDED):
-            return f"aborted: {status.conditions}"
+            return status, f"aborted: {status.conditions}"
         if status.result is not None and status.result.reconciled is not None:
             self.inputs_gone += status.result.reconciled.rows_masked
         if any(c.reason == Reason.NOTHING_TO_DO for c in status.conditions):
-            return "nothing"
-        return "ok" if status.phase is Phase.SUCCEEDED else "superseded"
+            return status, "nothing"
+        return status, "ok" if status.phase is Phase.SUCCEEDED else "superseded"
 
     def close(self) -> None:
         self._spark.stop()

@@ -22,6 +22,7 @@ ORDER = (
     "hudi",
     "replay",
     "critical",
+    "replace",
     "snapshot",
     "planning",
     "timeline",

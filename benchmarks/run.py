@@ -28,6 +28,7 @@ NAMES = (
     "snapshot",
     "planning",
     "timeline",
+    "replace",
     "replay",
     "mergelog",
     "hudi",

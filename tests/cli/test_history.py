@@ -103,6 +103,26 @@ def test_the_terminal_shows_the_history(tandem: Tandem, tmp_path: Path) -> None:
     assert len(tandem("history", table, "--limit", "3").stdout.strip().splitlines()) == 5
 
 
+def test_the_history_names_what_a_replace_replaced(tandem: Tandem, tmp_path: Path) -> None:
+    log = histories.Log()
+    log.append(histories.DELTA_RS, "a.parquet", 90)
+    log.append(histories.DELTA_RS, "late.parquet", 12)
+    log.ours(
+        "WRITE", "TableReplace/march", 0,
+        [histories.file("new.parquet", 80, segment="1")], ["a.parquet"],
+        replaced={"startVersion": 0, "rows": 90, "late": 12, "emptyChunks": 1},
+        summary=["1 commit since version 0", "replaced 2013-03 as of version 0",
+                 "12 late rows kept", "1 chunk left empty"],
+    )  # fmt: skip
+    table = log.write(tmp_path / "lake")
+    [line] = [line for line in tandem("history", table).stdout.splitlines() if "march" in line]
+    what = "replaced 2013-03 as of version 0; 12 late rows kept; 1 chunk left empty"
+    assert line.rstrip().endswith(what)
+    page = tmp_path / "page.html"
+    tandem("history", table, "--html", str(page))
+    assert "<li>replaced 2013-03 as of version 0</li>" in page.read_text()
+
+
 def test_json_holds_the_history(tandem: Tandem, tmp_path: Path) -> None:
     table = histories.story().write(tmp_path / "lake")
     found = json.loads(tandem("history", table, "-o", "json").stdout)

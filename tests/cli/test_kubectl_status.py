@@ -167,3 +167,23 @@ def test_history_shows_each_end_once_newest_first() -> None:
         == "version 7"
     )
     assert "1,234 rows" in shown(render.history(rows))
+
+
+def test_the_result_of_a_replace_says_what_it_kept_and_left_empty() -> None:
+    did = {
+        "filesRemoved": 2,
+        "bytesRemoved": 2048,
+        "rowsAffected": {"deleted": 90210},
+        "replaced": {"startVersion": 41, "rows": 90210, "late": 312, "emptyChunks": 1},
+        "summary": [
+            "no other commit since version 41",
+            "replaced 2013-03 as of version 41",
+            "312 late rows kept",
+            "1 chunk left empty",
+        ],
+    }
+    done = body("TableReplace", "r", state("Succeeded", "Committed", result=did))
+    assert result_line(done) == (
+        "2 files (2.0 KiB) → 0 (0 B), 90,210 rows deleted, replaced 2013-03 as of version 41, "
+        "312 late rows kept, 1 chunk left empty"
+    )

@@ -39,6 +39,7 @@ from tandem.spec.status import (
     Phase,
     Plan,
     Reconciled,
+    RowsReplaced,
 )
 
 ODD = ("", "Nonsense", "x" * 300, 'quo"te', "new\nline")
@@ -238,6 +239,25 @@ def test_an_ended_operation_is_counted_with_its_effects() -> None:
     assert of(series, "tandem_reconciled_deletes_total") == 7
     assert of(series, "tandem_reconciled_rows_masked_total") == 5
     assert of(series, "tandem_commit_rounds_sum") == 2
+
+
+def test_late_rows_of_replaces_and_conflicts_are_counted() -> None:
+    stage = Stage()
+    replaced = RowsReplaced(start_version=3, rows=24, late=6)
+    result = OperationResult(version=4, replaced=replaced)
+    for _ in range(2):
+        stage.metrics.operation_ended(
+            "TableReplace", ended(Phase.SUCCEEDED, "Committed", result=result), 12.0
+        )
+    at_commit = OperationResult(version=5, replaced=RowsReplaced(rows=24))
+    stage.metrics.operation_ended(
+        "TableReplace", ended(Phase.SUCCEEDED, "Committed", result=at_commit), 12.0
+    )
+    stage.metrics.operation_ended("TableReplace", ended(Phase.FAILED, "Conflict"), 1.0)
+    series = stage.series()
+    assert of(series, "tandem_late_rows_kept_total") == 12
+    conflicts = {"kind": "TableReplace", "reason": "Conflict"}
+    assert of(series, "tandem_operations_ended_total", **conflicts) == 1
 
 
 def test_effects_are_counted_by_their_outcome() -> None:

@@ -105,8 +105,8 @@ REPLACES = (
         "replace-null-times-removed",
         "a row without a time is in no interval but all",
         _SCOPE,
-        "covered(time.intervals, first, end) & _without_null(files, time)]",
-        "covered(time.intervals, first, end)]",
+        "found[inside[timed]] = Part.ALL",
+        "found[inside] = Part.ALL",
         _REAL,
     ),
     Mutant(

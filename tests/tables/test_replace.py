@@ -421,6 +421,24 @@ def test_the_record_of_the_start_is_cleaned_with_those_of_the_operation(lakes: L
     assert found(record).part is FileCategory.RECORD
 
 
+def test_the_result_and_the_message_say_what_was_replaced(lakes: Lakes) -> None:
+    table = made(lakes)
+    start = table.lake.version
+    held = alone(table, table.replace(DAY_2, "2013-03-05"))
+    table.append(SJ)
+    done = held.finish()
+    assert (result(done).summary or ())[1:] == (
+        f"dropped {DAY_2} and 2013-03-05 as of version {start}",
+        "6 late rows kept",
+    )
+    [message] = [c.message for c in done.conditions if c.type.value == "Succeeded"]
+    assert message.endswith("6 late rows kept")
+    many = table.lake.do(
+        table.replace(*(f"2013-03-{day:02}" for day in range(1, 5)), scope="AtCommit")
+    )
+    assert (result(many).summary or ())[1:] == ("dropped 4 intervals", "3 chunks left empty")
+
+
 WRONG: Sequence[tuple[dict[str, object], str, str]] = [
     ({"intervals": ["2013-03-05/2013-03-02"]}, "InvalidSpec", "spec.replace.intervals[0]"),
     ({"intervals": ["2013-03-02/2013-03-02"]}, "InvalidSpec", "spec.replace.intervals[0]"),

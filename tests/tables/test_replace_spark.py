@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
 
+import data
+import demo_replace
+import pytest
+from pyspark.sql import SparkSession
+
+from support.jobs.inline_runner import InlineRunner
 from support.lake.lake import Lakes, result
 from support.lake.timed import TimedLake, hours, interval, join, without
 from tables.replaced import DAY_2, REST, S1, SR, made
@@ -50,3 +56,13 @@ def test_rows_of_the_source_outside_of_the_scope(lakes: Lakes, outside: str) -> 
     did = result(status).replaced
     assert did is not None
     assert did.outside == 2
+
+
+def test_the_demo_keeps_the_late_rows(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`make demo-replace`, with fewer flights, on the session that tests share."""
+    flights = data.loaded(data.unpack(tmp_path))
+    few = "month = 2 AND day > 26 OR month = 3 AND day < 8 OR month = 3 AND day > 30"
+    flights.execute(f"DELETE FROM flights WHERE NOT ({few}) OR flight % 5 <> 0")
+    assert demo_replace.run(tmp_path, flights, InlineRunner(spark)), capsys.readouterr().out

@@ -34,9 +34,9 @@ compares. */}}
   - {{ . }}/finalizers
   {{- end }}
   verbs: [update]
-# Automatic compaction: the operator creates compactions of a table and of its log.
+# What a LakeTable automates: compactions of the table and of its log, and drops of old rows.
 - apiGroups: [tandem.dev]
-  resources: [logcompactions, tablecompactions]
+  resources: [logcompactions, tablecompactions, tablereplaces]
   verbs: [create]
 # The jobs. They are created once and never patched.
 - apiGroups: [sparkoperator.k8s.io]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tandem.cli.errors import Exit
 from tandem.cli.output import human_bytes, table_of
+from tandem.operations.report.sentences import left_by_replace
 from tandem.remedies import remedy_here
 from tandem.spec import ResourceOutcome, ResourceStatus, TableStatus
 from tandem.spec.status import Phase
@@ -132,6 +133,8 @@ def _rows(status: ResourceStatus) -> str:
             )
             if count
         ]
+    if result.replaced is not None:
+        parts += left_by_replace(result.replaced.late, result.replaced.empty_chunks)
     if result.reconciled is not None and result.reconciled.deletes_remapped:
         parts.append(f"{result.reconciled.deletes_remapped:,} deletes replayed")
     return ", ".join(parts)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -154,6 +155,7 @@ def _is_utf8(text: str) -> bool:
     return True
 
 
+@lru_cache(maxsize=1_024)  # each round of a commit asks for the same files
 def mark_bounds_wide(stats: str | None, num_records: int) -> str:
     """The statistics of a file that gets a deletion vector: the bounds are kept but no longer
     tight, and `num_records` (physical rows) is set. Broken or absent statistics are replaced by

@@ -96,7 +96,9 @@ def _of_times(files: pa.Table, time: TimeScope) -> npt.NDArray[np.int8]:
     end = np.asarray(pc.fill_null(high, 0)) // 1_000 + 1
     found = np.full(files.num_rows, Part.SOME if time.intervals else Part.NONE, np.int8)
     found[known & ~_met(time.intervals, first, end)] = Part.NONE
-    found[known & covered(time.intervals, first, end) & _without_null(files, time)] = Part.ALL
+    inside = np.flatnonzero(known & covered(time.intervals, first, end))
+    timed = without_null(files.take(pa.array(inside)), time.path, partition=time.partition)
+    found[inside[timed]] = Part.ALL
     if time.partition:
         # A row without a time is in no interval.
         codes, texts = partition_codes(files["partition_values"], time.path[0])
@@ -134,10 +136,11 @@ def all_null(files: pa.Table, path: Sequence[str]) -> BoolArray:
     return np.asarray(pc.fill_null(pc.equal(counts, rows), False)).astype(bool)
 
 
-def _without_null(files: pa.Table, time: TimeScope) -> BoolArray:
-    if time.partition:
+def without_null(files: pa.Table, path: Sequence[str], *, partition: bool) -> BoolArray:
+    """Which files have a time in each row; arguments as of `times.time_bounds`."""
+    if partition:
         return np.ones(files.num_rows, bool)
-    return np.asarray(pc.fill_null(pc.equal(_null_counts(files, time.path), 0), False)).astype(bool)
+    return np.asarray(pc.fill_null(pc.equal(_null_counts(files, path), 0), False)).astype(bool)
 
 
 def _null_counts(files: pa.Table, path: Sequence[str]) -> pa.Array:

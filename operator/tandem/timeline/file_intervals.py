@@ -90,6 +90,22 @@ def _encoded(starts: IntArray, ends: IntArray) -> tuple[IntArray, list[TimeInter
     return codes, [TimeInterval(start, end) for start, end in distinct]
 
 
+def chunk_numbers(micros: IntArray, granularity: Granularity) -> IntArray:
+    """The chunks of these moments, in microseconds since 1970, numbered in the order of time: the
+    numbers of adjacent chunks differ by one."""
+    if granularity is Granularity.ALL:
+        return np.zeros(len(micros), np.int64)
+    if granularity is Granularity.HOUR:
+        return micros // _HOUR
+    if granularity is Granularity.DAY:
+        return micros // _DAY
+    if granularity is Granularity.WEEK:
+        return (micros // _DAY + 3) // 7
+    months = micros.astype("datetime64[us]").astype("datetime64[M]").astype(np.int64)
+    found: IntArray = months // _MONTHS[granularity]
+    return found
+
+
 def chunk_borders(micros: IntArray, granularity: Granularity) -> tuple[IntArray, IntArray]:
     """Start and end of the chunk that contains each moment, in microseconds since 1970."""
     if granularity is Granularity.HOUR:

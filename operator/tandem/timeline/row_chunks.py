@@ -6,6 +6,7 @@ Rows without a time are in no chunk of a calendar, and in no interval.
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -13,10 +14,12 @@ from tandem.distinct import BoolArray, IntArray
 from tandem.intervals import IntervalSet
 from tandem.pruning.scope import covered
 from tandem.spec.fields import Granularity
-from tandem.timeline.file_intervals import chunk_borders
+from tandem.timeline.file_intervals import chunk_borders, chunk_numbers
 
 NO_CHUNK = int(np.iinfo(np.int64).min)
 """In place of the start of a chunk, for rows without a time."""
+NO_NUMBER = int(np.iinfo(np.int32).min)
+"""In place of the number of a chunk."""
 
 _DAY_US = 86_400_000_000
 
@@ -25,6 +28,12 @@ def chunk_starts(times: pa.Array, granularity: Granularity) -> IntArray:
     """For each row the start of its chunk, in microseconds since 1970."""
     starts, _ = chunk_borders(_micros(times), granularity)
     return np.where(np.asarray(pc.is_valid(times)), starts, NO_CHUNK)
+
+
+def row_chunk_numbers(times: pa.Array, granularity: Granularity) -> npt.NDArray[np.int32]:
+    """For each row the number of its chunk (`chunk_numbers`), `NO_NUMBER` without a time."""
+    numbers = chunk_numbers(_micros(times), granularity)
+    return np.where(np.asarray(pc.is_valid(times)), numbers, NO_NUMBER).astype(np.int32)
 
 
 def rows_within(times: pa.Array, intervals: IntervalSet) -> BoolArray:

@@ -38,6 +38,12 @@ def rows(entry: HistoryEntry) -> str:
     return " ".join(parts)
 
 
+def notes(entry: HistoryEntry) -> list[str]:
+    """What it met; of a replace also what it replaced, and what it left: `replaced 2013-03`"""
+    own = entry.summary[1:] if entry.result.replaced is not None else ()
+    return [*own, *map(conflict_phrase, entry.meetings)]
+
+
 def conflict_phrase(met: ConcurrentCommit) -> str:
     """`2,113 deleted by 43 replayed onto 0.1`"""
     onto = ""

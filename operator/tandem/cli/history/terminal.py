@@ -35,7 +35,7 @@ def table(entries: Sequence[HistoryEntry]) -> Table:
             phrases.author_name(entry),
             phrases.files(entry),
             phrases.rows(entry),
-            "; ".join(phrases.conflict_phrase(met) for met in entry.meetings),
+            "; ".join(phrases.notes(entry)),
         ]
         for entry, drawn in zip(reversed(entries), reversed(pictures), strict=True)
     ]

@@ -109,6 +109,7 @@ class Metrics:
         self.masked = self._new(families.MASKED)
         self.evaluated = self._new(families.EVALUATED)
         self.bins_dropped = self._new(families.BINS_DROPPED)
+        self.late_rows_kept = self._new(families.LATE_ROWS_KEPT)
         self.files_added = self._new(families.FILES_ADDED)
         self.files_removed = self._new(families.FILES_REMOVED)
         self.bytes_added = self._new(families.BYTES_ADDED)
@@ -151,6 +152,8 @@ class Metrics:
         self.files_removed.add(result.files_removed or 0, kind)
         self.bytes_added.add(result.bytes_added or 0, kind)
         self.bytes_removed.add(result.bytes_removed or 0, kind)
+        if result.replaced is not None:
+            self.late_rows_kept.add(result.replaced.late or 0)
         reconciled = result.reconciled
         if reconciled is None:
             return

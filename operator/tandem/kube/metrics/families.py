@@ -226,6 +226,9 @@ EVALUATED = _counter(
 BINS_DROPPED = _counter(
     "reconciled_bins_dropped", "Bins left out of a commit because an input had changed.", KIND
 )
+LATE_ROWS_KEPT = _counter(
+    "late_rows_kept", "Rows in scope of a replace that stayed, since they came after its start."
+)
 FILES_ADDED = _counter("files_added", "Files that commits added.", KIND)
 FILES_REMOVED = _counter("files_removed", "Files that commits removed.", KIND)
 BYTES_ADDED = _counter("added_bytes", "Bytes of the files that commits added.", KIND)

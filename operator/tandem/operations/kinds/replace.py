@@ -7,7 +7,7 @@ commit, by the rule in `tandem.reconcile.replace`, with the version fixed at the
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from pyroaring import BitMap64
@@ -16,13 +16,21 @@ from tandem.delta import protocol
 from tandem.delta.actions import AddFile
 from tandem.delta.log import files as files_
 from tandem.delta.log.snapshot import Snapshot
-from tandem.errors import InvalidSpec, Reason, UnknownSegment, UnsupportedFeature, VersionNotFound
+from tandem.errors import (
+    InvalidSpec,
+    Reason,
+    TandemError,
+    UnknownSegment,
+    UnsupportedFeature,
+    VersionNotFound,
+)
 from tandem.intervals import IntervalSet
 from tandem.jobs.formats import ReplaceJob
 from tandem.locks.model import NOTHING, WHOLE_TABLE, LockResources, named_or_within, within
 from tandem.mergelog.state.log_table import MergeLog
 from tandem.operations.attempt import cutoffs
 from tandem.operations.kinds.table.commit_history import CommitHistory
+from tandem.operations.kinds.table.empty_chunks import EmptyChunks
 from tandem.operations.kinds.table.job_files import changes_of, output_add, require_inside
 from tandem.operations.kinds.table.lock_times import adopted, time_of_locks, times_of_files
 from tandem.operations.kinds.table.row_scope import (
@@ -41,6 +49,7 @@ from tandem.operations.kinds.table.table_changes import verdict_of_table
 from tandem.operations.kinds.table.time_column import borders_of_load, shared_files
 from tandem.operations.machine.events import Verdict
 from tandem.operations.model import ChangeSet, Decision, OutputFileChange, Planned, Work
+from tandem.operations.report.sentences import of_replace
 from tandem.planning.custom import require_live
 from tandem.pruning.scope import Part, TimeScope, Values
 from tandem.reconcile.outcomes import StatementConflict
@@ -73,6 +82,8 @@ class ReplaceKind:
         self._ages: tuple[RowAges, int] | None = None  # as of a version
         self._cutoff = -1
         self._rows: ScopedRows | None = None
+        self._empty_chunks: EmptyChunks | None = None
+        self._found: tuple[int, _Resolved, Mapping[str, Part]] | None = None  # as of a version
 
     @property
     def protocol_kind(self) -> protocol.OperationKind:
@@ -85,13 +96,14 @@ class ReplaceKind:
     def plan(self, work: Work) -> Planned:
         spec, snapshot = self._resource.spec, work.snapshot
         _require_no_log(work, self._resource.id)
-        self._rows = None  # the time column may have another name since an earlier attempt
+        # The time column may have another name since an earlier attempt.
+        self._rows = self._empty_chunks = self._found = None
         if spec.source is not None:
             check_source(work, spec.source, resource=self._resource.id, field="spec.source")
             self._require_another_version(work, spec.source)
         self._check_start(work)
         scope = self._resolve(work, snapshot)
-        parts = self._parts(snapshot, scope)
+        parts = self._parts(work, scope)
         adds = snapshot.files_by_path(list(parts))
         require_inside(work.table, adds.values())
         whole = sum(part is Part.ALL for part in parts.values())
@@ -193,11 +205,28 @@ class ReplaceKind:
             return ""
         return lake.spec.time.column
 
-    def _parts(self, snapshot: Snapshot, scope: _Resolved) -> Mapping[str, Part]:
+    def _parts(self, work: Work, scope: _Resolved) -> Mapping[str, Part]:
         named = self._resource.spec.replace.segments
         if named is not None:
-            return dict.fromkeys(sorted(self._named(snapshot)), Part.ALL)
-        return files_in_scope(snapshot, scope.time, scope.partitions)
+            return dict.fromkeys(sorted(self._named(work.snapshot)), Part.ALL)
+        return self._files_in(work, scope)
+
+    def _files_in(self, work: Work, scope: _Resolved) -> Mapping[str, Part]:
+        """`files_in_scope` of the latest version. A later round asks only for files that commits
+        have changed since."""
+        snapshot = work.snapshot
+        files, kept = snapshot.files, {}
+        if self._found is not None and self._found[1] == scope:
+            version, _, parts = self._found
+            if version == snapshot.version:
+                return parts
+            commits = self._begin(work).since(version, snapshot)
+            changed = frozenset().union(*(commit.files for commit in commits))
+            kept = {path: part for path, part in parts.items() if path not in changed}
+            files = files_.with_paths(files, changed)
+        found = {**kept, **files_in_scope(files, scope.time, scope.partitions)}
+        self._found = snapshot.version, scope, found
+        return found
 
     def _named(self, snapshot: Snapshot) -> frozenset[str]:
         """The files of the named segments. Raises: UnknownSegment if one of them has none."""
@@ -228,7 +257,7 @@ class ReplaceKind:
             if isinstance(found, Decision):
                 return found
             ages = found
-        parts = self._candidates(snapshot, scope, ages)
+        parts = self._candidates(work, scope, ages)
         vectors = protocol.writes_deletion_vectors(snapshot.protocol, snapshot.metadata)
 
         def decided() -> rule.Removal | rule.ReadFiles | StatementConflict:
@@ -255,7 +284,10 @@ class ReplaceKind:
 
     def _scoped(self, work: Work, scope: _Resolved) -> ScopedRows:
         if self._rows is None:
-            self._rows = ScopedRows(work.table.store, self._time_name(work), scope.time)
+            time = time_of_locks(work)
+            granularity = None if time is None else time.granularity
+            name = self._time_name(work)
+            self._rows = ScopedRows(work.table.store, name, scope.time, granularity)
         return self._rows
 
     def _rows_in(
@@ -269,13 +301,11 @@ class ReplaceKind:
 
         return rows
 
-    def _candidates(
-        self, snapshot: Snapshot, scope: _Resolved, ages: RowAges | None
-    ) -> Mapping[str, Part]:
+    def _candidates(self, work: Work, scope: _Resolved, ages: RowAges | None) -> Mapping[str, Part]:
         """The files that may hold rows in scope. Of named segments these are the files that had
         them at the cutoff, and all that were added since."""
         if ages is None or ages.named is None:
-            return files_in_scope(snapshot, scope.time, scope.partitions)
+            return self._files_in(work, scope)
         return dict.fromkeys((*ages.named, *ages.added), Part.ALL)
 
     def _ages_at(self, work: Work, history: CommitHistory) -> RowAges | Decision:
@@ -316,7 +346,8 @@ class ReplaceKind:
         assert isinstance(removal, rule.Removal)
         assert self._history is not None
         changed = changes_of(self._history.remember(snapshot), removal.deletes)
-        intervals = self._resolve(work, snapshot).intervals
+        scope = self._resolve(work, snapshot)
+        intervals = scope.intervals
         marked = tuple(
             with_mask(file, intervals) if file.add.logged_path in removal.cleared else file
             for file in changed.marked
@@ -327,6 +358,13 @@ class ReplaceKind:
             OutputFileChange(output_add(o, tags, data_change=True), o.rows) for o in result.outputs
         )
         at_start = spec.scope is Scope.AT_START
+        replaced = RowsReplaced(
+            start_version=self._cutoff if at_start else None,
+            rows=removal.rows,
+            late=removal.late if at_start else None,
+            outside=result.rows_outside if spec.outside is Outside.DROP else None,
+            empty_chunks=self._left_empty(work, scope, removal, outputs),
+        )
         return ChangeSet(
             operation="DELETE" if spec.source is None else "WRITE",
             parameters=self._parameters(),
@@ -337,18 +375,37 @@ class ReplaceKind:
             segments=(segment.name,) if outputs else (),
             numbers=segment.numbers if outputs else numbers_at(snapshot),
             rows=RowsAffected(deleted=removal.rows, inserted=result.rows_written),
-            replaced=RowsReplaced(
-                start_version=self._cutoff if at_start else None,
-                rows=removal.rows,
-                late=removal.late if at_start else None,
-                outside=result.rows_outside if spec.outside is Outside.DROP else None,
+            replaced=replaced,
+            summary=(
+                *of_replace(spec.replace, replaced, drop=spec.source is None),
+                *shared_files(result.chunks_together),
             ),
             reconciled=Reconciled(
                 commits_seen=max(0, snapshot.version - plan.read_version),
                 rounds=work.rounds,
             ),
-            summary=shared_files(result.chunks_together),
         )
+
+    def _left_empty(
+        self,
+        work: Work,
+        scope: _Resolved,
+        removal: rule.Removal,
+        outputs: Iterable[OutputFileChange],
+    ) -> int | None:
+        """How many chunks the replace leaves empty; None if it does not replace intervals alone, or
+        if that cannot be found out."""
+        wanted, time = self._resource.spec.replace, time_of_locks(work)
+        if wanted.intervals is None or wanted.partitions is not None or time is None:
+            return None
+        if self._empty_chunks is None:
+            self._empty_chunks = EmptyChunks(self._scoped(work, scope), time)
+        adds = [output.add for output in outputs]
+        try:
+            return self._empty_chunks.count(work.snapshot, removal.removed, removal.kept, adds)
+        except TandemError:
+            # Of a file that goes whole: it may be damaged, which is no reason to keep it.
+            return None
 
     def _parameters(self) -> dict[str, str]:
         """As the log names it: the scope, as a predicate that people read."""

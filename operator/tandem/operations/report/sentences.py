@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tandem.spec.status import Reconciled, ReconciledCommit
-from tandem.text import counted, listed, quoted
+from tandem.spec.replace import Replaced
+from tandem.spec.status import Reconciled, ReconciledCommit, RowsReplaced
+from tandem.text import clean, counted, listed, quoted
 
 MOST_SEGMENTS = 3
 """Segments that a sentence names; more are counted."""
+MOST_INTERVALS = 3
+"""Intervals, partitions or segments of a replace that a sentence names; more are counted."""
 MOST_SENTENCES = 12
 
 
@@ -44,6 +47,37 @@ def sentences(
     if len(lines) > MOST_SENTENCES:
         lines = [*lines[: MOST_SENTENCES - 1], f"and {len(lines) - MOST_SENTENCES + 1} more"]
     return tuple(lines)
+
+
+def of_replace(wanted: Replaced, did: RowsReplaced, *, drop: bool) -> tuple[str, ...]:
+    """`replaced 2013-03 as of version 41`, `312 late rows kept`, `1 chunk left empty`"""
+    partitions = ["/".join(f"{n}={v}" for n, v in each.items()) for each in wanted.partitions or ()]
+    parts = [
+        named
+        for named in (
+            _named(wanted.intervals or (), "interval"),
+            _named(partitions, "partition"),
+            _named([f"segment {name}" for name in wanted.segments or ()], "segment"),
+        )
+        if named
+    ]
+    since = "" if did.start_version is None else f" as of version {did.start_version}"
+    return (
+        f"{'dropped' if drop else 'replaced'} {' in '.join(parts)}{since}",
+        *left_by_replace(did.late, did.empty_chunks),
+    )
+
+
+def left_by_replace(late: int | None, empty_chunks: int | None) -> list[str]:
+    """`312 late rows kept`, `1 chunk left empty`"""
+    found = (late, "late row", "kept"), (empty_chunks, "chunk", "left empty")
+    return [f"{counted(count, what)} {how}" for count, what, how in found if count]
+
+
+def _named(texts: Sequence[str], what: str) -> str:
+    if len(texts) > MOST_INTERVALS:
+        return counted(len(texts), what)
+    return listed([clean(text) for text in texts]) if texts else ""
 
 
 def _commits(since: int, found: Reconciled) -> str:

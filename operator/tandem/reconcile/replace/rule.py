@@ -42,13 +42,15 @@ class Removal:
 
     `cleared` are those of the files in `deletes` that have no live row in scope afterwards. `rows`
     counts the rows that are removed, `late` those in scope that stay since they came after the
-    cutoff.
+    cutoff; `removed` and `kept` have their positions by file.
     """
 
     deletes: Mapping[str, FileDeletes] = field(default_factory=dict)
     cleared: frozenset[str] = frozenset()
     rows: int = 0
     late: int = 0
+    removed: Mapping[str, BitMap64] = field(default_factory=dict)
+    kept: Mapping[str, BitMap64] = field(default_factory=dict)
 
 
 def decide(
@@ -73,7 +75,8 @@ def decide(
     doubtful: list[str] = []
     partial: list[str] = []
     cleared: set[str] = set()
-    late = 0
+    removed: dict[str, BitMap64] = {}
+    kept: dict[str, BitMap64] = {}
     for path in paths:
         state = now.get(path)
         if state is None:
@@ -91,8 +94,9 @@ def decide(
             elif fate is RowFate.REMOVED:
                 gone |= rows
             elif age is Age.LATE:
-                late += len(rows)
+                kept[path] = rows
         if gone:
+            removed[path] = gone
             found = deletes[path] = FileDeletes(path, state.rows, state.dead | gone, len(gone))
             if not found.is_whole and not deletion_vectors:
                 partial.append(path)
@@ -107,7 +111,8 @@ def decide(
         why = f"some rows of {files_in_words(partial)} stay, and the table has no deletion vectors"
         return StatementConflict(why, Reason.DELETION_VECTORS_DISABLED, files=tuple(partial))
     rows_removed = sum(file.deleted for file in deletes.values())
-    return Removal(deletes, frozenset(cleared), rows_removed, late)
+    late = sum(map(len, kept.values()))
+    return Removal(deletes, frozenset(cleared), rows_removed, late, removed, kept)
 
 
 def _aged(scope: Scope, ages: RowAges | None, path: str, rows: BitMap64) -> Aged:

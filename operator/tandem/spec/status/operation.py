@@ -141,6 +141,10 @@ class RowsReplaced(StatusModel):
     """Rows in its intervals and partitions that stay, since they came after its start."""
     outside: int | None = None
     """Rows of the source that it left out (`outside: Drop`)."""
+    empty_chunks: int | None = None
+    """Chunks of the table's time that had rows in its intervals, and have none afterwards. Absent
+    with partitions or segments, without a time column, and where it would take reading the times of
+    more than 16 million rows."""
 
 
 class OperationResult(StatusModel):

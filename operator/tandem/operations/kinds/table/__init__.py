@@ -11,6 +11,7 @@ Decides nothing about an operation.
     output_roots        which loads the outputs of a compaction were made from
     segment_numbers     names of new segments
     row_scope           the rows of files that a replace concerns
+    empty_chunks        the chunks that a replace leaves empty
     time_column         the table's time column in its files
     lock_times          where the files of a plan lie in time, for its locks
     chunk_writes        what other writers changed in the chunks of an exclusive attempt

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from pyroaring import BitMap64
 
@@ -25,22 +26,25 @@ from tandem.jobs.formats import RowScope
 from tandem.operations.kinds.table.time_column import time_column
 from tandem.operations.model import OutputFileChange
 from tandem.pruning.scope import Part, TimeScope, Values, parts_in_scope
+from tandem.rowmap.positions import to_bitmap
+from tandem.spec.fields import Granularity
 from tandem.spec.table import LakeTable
 from tandem.storage.store import Store
 from tandem.timeline.chunks import parse_any_interval
 from tandem.timeline.masks import TAG_MASKED, format_masked, parse_masked
-from tandem.timeline.row_chunks import rows_within
+from tandem.timeline.row_chunks import row_chunk_numbers, rows_within
 
+MOST_NUMBERS = 16 << 20
+"""Rows whose chunks are kept in memory, with four bytes each."""
 NULL = "__HIVE_DEFAULT_PARTITION__"
 """How a spec names the partition of NULL, as Spark and Hive do."""
 
 
 def files_in_scope(
-    snapshot: Snapshot, time: TimeScope | None, partitions: Sequence[Values]
+    files: pa.Table, time: TimeScope | None, partitions: Sequence[Values]
 ) -> dict[str, Part]:
-    """The files of a version that have rows in scope, or may have some: logged path → how much of
-    it is."""
-    files = snapshot.files
+    """Those of the files (as `Snapshot.files`) that have rows in scope, or may have some: logged
+    path → how much of it is."""
     found = parts_in_scope(files, time, partitions)
     chosen = np.flatnonzero(found)
     paths = files["path"].take(pa.array(chosen)).to_pylist()
@@ -48,12 +52,25 @@ def files_in_scope(
 
 
 class ScopedRows:
-    """Reads which rows of files are in scope. Not thread-safe."""
+    """Reads which rows of files are in scope, and in which chunks they are. Not thread-safe.
 
-    def __init__(self, store: Store, time_name: str, time: TimeScope | None) -> None:
+    Args:
+        time: None if all rows are in scope.
+        granularity: of the chunks; None if they do not matter.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        time_name: str,
+        time: TimeScope | None,
+        granularity: Granularity | None = None,
+    ) -> None:
         self._store = store
-        self._time_name, self._time = time_name, time
+        self._time_name, self._time, self._granularity = time_name, time, granularity
         self._rows: dict[str, BitMap64] = {}
+        self._numbers: dict[str, npt.NDArray[np.int32]] = {}
+        self._numbered = 0
 
     def known(self, path: str) -> BitMap64 | None:
         return self._rows.get(path)
@@ -64,10 +81,25 @@ class ScopedRows:
         table = table_format(snapshot)
         for add in adds:
             if add.logged_path not in self._rows:
-                self._rows[add.logged_path] = self._read(table, add, self._time.intervals)
+                rows = self._read(table, add, self._time.intervals)
+                assert rows is not None
+                self._rows[add.logged_path] = rows
 
-    def _read(self, table: TableFormat, add: AddFile, intervals: IntervalSet) -> BitMap64:
-        found = BitMap64()
+    def numbers(self, snapshot: Snapshot, add: AddFile) -> npt.NDArray[np.int32] | None:
+        """The numbers of the chunks (`row_chunk_numbers`) of all rows of a file, live or not. Reads
+        the file if that has not been done; None if there are too many rows.
+        Raises: DataFileMissing, StorageError."""
+        if add.logged_path not in self._numbers and add.logged_path not in self._rows:
+            self._read(table_format(snapshot), add, None)
+        return self._numbers.get(add.logged_path)
+
+    def _read(
+        self, table: TableFormat, add: AddFile, intervals: IntervalSet | None
+    ) -> BitMap64 | None:
+        """The rows in these intervals, if any are given; notes the chunks of all rows, unless these
+        are too many."""
+        chosen: list[npt.NDArray[np.int64]] = []
+        numbers: list[npt.NDArray[np.int32]] = []
         start = 0
         with DataFileReader(
             self._store,
@@ -76,11 +108,22 @@ class ScopedRows:
             partition_values=add.partition_values,
             columns=[self._time_name],
         ) as reader:
+            granularity = self._granularity
+            if granularity is not None and self._numbered + reader.num_rows > MOST_NUMBERS:
+                granularity = None
+            if granularity is None and intervals is None:
+                return None
             for batch in reader.batches():
-                chosen = np.flatnonzero(rows_within(batch.column(0), intervals))
-                found |= BitMap64((chosen + start).astype(np.uint64))
+                times = batch.column(0)
+                if intervals is not None:
+                    chosen.append(np.flatnonzero(rows_within(times, intervals)) + start)
+                if granularity is not None:
+                    numbers.append(row_chunk_numbers(times, granularity))
                 start += batch.num_rows
-        return found
+        if granularity is not None:
+            self._numbers[add.logged_path] = np.concatenate([*numbers, np.empty(0, np.int32)])
+            self._numbered += start
+        return to_bitmap(np.concatenate(chosen)) if chosen else BitMap64()
 
 
 def with_mask(file: OutputFileChange, intervals: IntervalSet) -> OutputFileChange:
