@@ -116,7 +116,7 @@ def test_a_dry_run_only_plans(stage: Stage) -> None:
 
 def test_a_spec_that_the_schema_lets_pass_fails_with_a_message(stage: Stage) -> None:
     table, _lake = stage.lake()
-    stage.space.update("twice", table, "k = 1", {"v": "0", "V": "1"})
+    stage.space.update("twice", table, "k = 1", {"vV": "0", "Vv": "1"})
     status = stage.space.await_end("TableUpdate", "twice")
     assert (status["phase"], reason_of(status)) == ("Failed", "InvalidSpec")
     assert "names a column twice" in condition(status)["message"]
