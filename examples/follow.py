@@ -44,7 +44,7 @@ from tandem.rowmap.positions import span
 from tandem.storage import open_store
 from tandem.storage.local import LocalStore
 from tandem.timeline.root_tags import group_size_of, root_of
-from tandem.timeline.serving import LivePart, Part, Rewrite, ServingTimeline, Shown, StandIns
+from tandem.timeline.serving import LivePart, Part, RewrittenParts, ServingTimeline, Shown, StandIns
 
 PIECE = 8 << 20
 """Bytes that are copied before the log is looked at again."""
@@ -153,7 +153,7 @@ class Follower:
         self._rows: dict[str, int] = {}
         self._vectors = VectorCache(self._store)
         self._row_maps = PublishedRowMaps(self._store, snapshot.metadata.id, lambda: MOST_ROWS)
-        self._rewrites: list[Rewrite] = []
+        self._rewrites: list[RewrittenParts] = []
         self._announce()
 
     def step(self) -> bool:
@@ -202,7 +202,7 @@ class Follower:
         changes = any(a.data_change for a in commit.actions if isinstance(a, AddFile | RemoveFile))
         before = {path: self._adds[path] for path in removes if path in self._adds}
         if adds and len(before) == len(removes) > 0 and not changes and not removes & adds.keys():
-            self._rewrites.append(Rewrite(self._live(before), self._live(adds)))
+            self._rewrites.append(RewrittenParts(self._live(before), self._live(adds)))
         for path in removes:
             self._adds.pop(path, None)
         self._adds.update(adds)

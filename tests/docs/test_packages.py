@@ -43,3 +43,13 @@ def test_a_package_says_what_it_must_not_do(package: Path) -> None:
     prose = [line for line in docstring(package).splitlines() if not line.startswith("    ")]
     _, *others = re.split(r"\.\s", " ".join(prose) + " ")
     assert any(LIMIT.search(sentence) for sentence in others), others
+
+
+def test_one_word_for_one_thing() -> None:
+    """No two modules have a public class of the same name."""
+    places: dict[str, list[str]] = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(in_package(path))
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}

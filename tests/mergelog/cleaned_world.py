@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from mergelog.world import MergePlan, World
 from tandem.errors import BaseHistoryGap
-from tandem.mergelog.runs import Run
+from tandem.mergelog.runs import BlockRun
 from tandem.mergelog.state.boundaries import RestoredTo
 from tandem.mergelog.state.retained import current_at
 from tandem.planning.cleaning import (
@@ -36,7 +36,7 @@ class Cleaner:
 
     def clean(
         self,
-        stitching: Sequence[tuple[tuple[Run, ...], int]],
+        stitching: Sequence[tuple[tuple[BlockRun, ...], int]],
         merging: Sequence[MergePlan],
         *,
         catch_up: bool,

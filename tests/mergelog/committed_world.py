@@ -43,7 +43,7 @@ from tandem.errors import BaseHistoryGap, BaseReplaced, LogGap, VersionNotFound
 from tandem.mergelog.state.base_history import BaseHistory
 from tandem.mergelog.state.boundaries import BaseChange
 from tandem.mergelog.state.log_table import MergeLog, state_of
-from tandem.mergelog.state.model import BASE, MARK, MERGED, WRITER, LogState, tags_of
+from tandem.mergelog.state.model import BASE, MARK, MERGED, WRITER, BlockLogState, tags_of
 
 LOG_ID = "the log"
 _PROTOCOL = Protocol(3, 7)
@@ -234,10 +234,10 @@ class CommittedWorld(World):
 
     # The fold
 
-    def fold(self, instant: int, base: int) -> LogState:
+    def fold(self, instant: int, base: int) -> BlockLogState:
         return self._history(instant).at(base)
 
-    def state_at(self, base: int) -> LogState:
+    def state_at(self, base: int) -> BlockLogState:
         history = self._history(len(self.log) - 1)
         state = history.before(base)
         self.read.add(history.oldest_instant)

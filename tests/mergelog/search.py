@@ -17,7 +17,7 @@ from mergelog.committed_world import CommittedWorld
 from mergelog.oracle import Event, Row
 from mergelog.world import MergePlan, World
 from tandem.errors import BaseHistoryGap, BaseReplaced
-from tandem.mergelog.runs import Run
+from tandem.mergelog.runs import BlockRun
 from tandem.mergelog.state.retained import current_at
 from tandem.planning.cleaning import DAY_MS
 
@@ -52,7 +52,7 @@ class History:
     world: World = field(init=False)
     trace: list[str] = field(default_factory=list)
     appending: list[Began] = field(default_factory=list)
-    stitching: list[tuple[tuple[Run, ...], int]] = field(default_factory=list)
+    stitching: list[tuple[tuple[BlockRun, ...], int]] = field(default_factory=list)
     merging: list[MergePlan] = field(default_factory=list)
     named: int = 0
     refused: bool = False

@@ -21,7 +21,7 @@ from tandem.mergelog.state.boundaries import (
     advance,
     classify,
 )
-from tandem.mergelog.state.model import Block, LogState
+from tandem.mergelog.state.model import Block, BlockLogState
 
 LOG = "the-log"
 FILES = BaseFiles(frozenset({"a", "b"}), frozenset({"removed"}))
@@ -209,17 +209,17 @@ def test_a_commit_without_a_commit_info_is_one_of_an_unknown_operation() -> None
 
 ONE = Block("one", 1, 1, 1)
 TWO = Block("two", 2, 3, 1, deletes=1)
-BEFORE = LogState("base", 5, mark=0, live={"one": ONE, "two": TWO})
+BEFORE = BlockLogState("base", 5, mark=0, live={"one": ONE, "two": TWO})
 
 
-def no_history(version: int) -> LogState:
+def no_history(version: int) -> BlockLogState:
     raise AssertionError(version)
 
 
 def test_the_id_of_another_table_is_refused_without_a_boundary() -> None:
     assert meaning(commit("SET TBLPROPERTIES", table_id="base")) == Unaffected("base")
     same = advance(BEFORE, [Unaffected("base")], no_history, ordered=False)
-    assert same == LogState("base", 6, 0, BEFORE.live)
+    assert same == BlockLogState("base", 6, 0, BEFORE.live)
     with pytest.raises(BaseReplaced, match="metadata of another table"):
         advance(BEFORE, [Unaffected("other")], no_history, ordered=False)
 
@@ -227,7 +227,7 @@ def test_the_id_of_another_table_is_refused_without_a_boundary() -> None:
 def test_a_boundary_may_bring_the_id_of_another_table() -> None:
     assert meaning(commit("REPLACE TABLE", removes="ab", table_id="new")) == Voided("new")
     changes: list[BaseChange] = [Voided("new"), Unaffected("new")]
-    assert advance(BEFORE, changes, no_history, ordered=True) == LogState("new", 7, 0)
+    assert advance(BEFORE, changes, no_history, ordered=True) == BlockLogState("new", 7, 0)
 
 
 @pytest.mark.parametrize("ordered", [False, True])
@@ -235,19 +235,19 @@ def test_a_merge_drops_blocks_up_to_its_mark_but_keeps_deletes_with_an_ordering_
     ordered: bool,
 ) -> None:
     found = advance(BEFORE, [MergedUpTo(2)], no_history, ordered=ordered)
-    assert found == LogState("base", 6, 2, {"two": TWO})
+    assert found == BlockLogState("base", 6, 2, {"two": TWO})
     found = advance(BEFORE, [MergedUpTo(3)], no_history, ordered=ordered)
-    assert found == LogState("base", 6, 3, {"two": TWO} if ordered else {})
+    assert found == BlockLogState("base", 6, 3, {"two": TWO} if ordered else {})
 
 
 def test_a_restore_brings_the_state_of_its_version_back() -> None:
-    then = LogState("first", 3, -1, {"one": ONE})
+    then = BlockLogState("first", 3, -1, {"one": ONE})
     asked = []
 
-    def history(version: int) -> LogState:
+    def history(version: int) -> BlockLogState:
         asked.append(version)
         return then
 
     found = advance(BEFORE, [Voided("new"), RestoredTo(3)], history, ordered=False)
-    assert found == LogState("first", 7, -1, {"one": ONE})
+    assert found == BlockLogState("first", 7, -1, {"one": ONE})
     assert asked == [3]

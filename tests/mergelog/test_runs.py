@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.mergelog.runs import BALANCE, Run, all_blocks, applicable, small_runs
-from tandem.mergelog.state.model import Block, Group, LogState, in_order
+from tandem.mergelog.runs import BALANCE, BlockRun, all_blocks, applicable, small_runs
+from tandem.mergelog.state.model import Block, BlockLogState, Group, in_order
 
 GROUPS: tuple[Group, ...] = ((("p", None),), (("p", ""),), (("p", "x"),))
 
 
-def state(blocks: Sequence[Block]) -> LogState:
-    return LogState("base", 0, live={block.path: block for block in blocks})
+def state(blocks: Sequence[Block]) -> BlockLogState:
+    return BlockLogState("base", 0, live={block.path: block for block in blocks})
 
 
 def blocks_of(*sizes: int, group: Group = ()) -> list[Block]:
@@ -27,12 +27,12 @@ def blocks_of(*sizes: int, group: Group = ()) -> list[Block]:
     ]
 
 
-def paths(runs: Sequence[Run]) -> list[list[str]]:
+def paths(runs: Sequence[BlockRun]) -> list[list[str]]:
     return [[block.path for block in run.blocks] for run in runs]
 
 
 @st.composite
-def states(draw: st.DrawFn) -> tuple[LogState, frozenset[str]]:
+def states(draw: st.DrawFn) -> tuple[BlockLogState, frozenset[str]]:
     """A log with stitched blocks and gaps between instants, and paths that are taken."""
     blocks = []
     for number, group in enumerate(GROUPS):
@@ -47,7 +47,9 @@ def states(draw: st.DrawFn) -> tuple[LogState, frozenset[str]]:
     return state(shuffled), frozenset(taken)
 
 
-def assert_runs_are_valid(log: LogState, found: Sequence[Run], taken: frozenset[str]) -> None:
+def assert_runs_are_valid(
+    log: BlockLogState, found: Sequence[BlockRun], taken: frozenset[str]
+) -> None:
     used = [block.path for run in found for block in run.blocks]
     assert len(set(used)) == len(used), "the runs are disjoint"
     assert not taken.intersection(used)
@@ -63,7 +65,7 @@ def assert_runs_are_valid(log: LogState, found: Sequence[Run], taken: frozenset[
 
 @given(states())
 def test_all_blocks_takes_every_stretch_of_two_or_more(
-    given_: tuple[LogState, frozenset[str]],
+    given_: tuple[BlockLogState, frozenset[str]],
 ) -> None:
     log, taken = given_
     found = all_blocks(log, taken)
@@ -77,7 +79,7 @@ def test_all_blocks_takes_every_stretch_of_two_or_more(
 
 @given(states(), st.integers(2, 5), st.integers(1, 45))
 def test_small_runs_are_long_enough_small_and_balanced(
-    given_: tuple[LogState, frozenset[str]], least: int, limit: int
+    given_: tuple[BlockLogState, frozenset[str]], least: int, limit: int
 ) -> None:
     log, taken = given_
     found = small_runs(log, min_blocks=least, max_bytes=limit, taken=taken)
@@ -97,12 +99,12 @@ def test_blocks_of_one_size_are_one_run(count: int, least: int, size: int) -> No
 
 @given(states(), st.sets(st.integers(0, 40)))
 def test_a_run_applies_if_all_its_blocks_are_live(
-    given_: tuple[LogState, frozenset[str]], gone: set[int]
+    given_: tuple[BlockLogState, frozenset[str]], gone: set[int]
 ) -> None:
     log, taken = given_
     planned = all_blocks(log, taken)
     left = {path: b for at, (path, b) in enumerate(log.live.items()) if at not in gone}
-    now = LogState("base", 0, live=left)
+    now = BlockLogState("base", 0, live=left)
     expected = [run for run in planned if all(block.path in left for block in run.blocks)]
     found = applicable(now, paths(planned), -1)
     assert [planned[at] for at in sorted(found.applicable)] == expected

@@ -19,7 +19,7 @@ from tandem.mergelog.state.boundaries import (
     Voided,
     advance,
 )
-from tandem.mergelog.state.model import LogHistory, LogState
+from tandem.mergelog.state.model import BlockLogState, LogHistory
 from tandem.mergelog.state.restored import Candidates, candidates
 
 SEEDS = 200
@@ -40,8 +40,8 @@ def test_a_boundary_that_is_ignored_is_noticed(
     monkeypatch: pytest.MonkeyPatch, ignored: type[BaseChange]
 ) -> None:
     def ignoring(
-        state: LogState, changes: Sequence[BaseChange], history: LogHistory, *, ordered: bool
-    ) -> LogState:
+        state: BlockLogState, changes: Sequence[BaseChange], history: LogHistory, *, ordered: bool
+    ) -> BlockLogState:
         seen = [Unaffected() if isinstance(change, ignored) else change for change in changes]
         return advance(state, seen, history, ordered=ordered)
 

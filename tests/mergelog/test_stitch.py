@@ -22,7 +22,7 @@ from tandem.mergelog.rows.blocks import BlockReader, read_block, records_of
 from tandem.mergelog.rows.by_key import key_at
 from tandem.mergelog.rows.records import kept_by_stitching
 from tandem.mergelog.rows.stitch import Stitched, StitchRequest, stitch
-from tandem.mergelog.runs import Run, all_blocks
+from tandem.mergelog.runs import BlockRun, all_blocks
 from tandem.mergelog.state.log_table import block_format, settings_of, state_of
 from tandem.mergelog.state.model import DELETES, Block
 
@@ -69,12 +69,12 @@ def logged(appends: list[list[Row]], ordering: str) -> Merged:
     return merged
 
 
-def run_of(merged: Merged) -> Run:
+def run_of(merged: Merged) -> BlockRun:
     (run,) = all_blocks(state_of(merged.log.snapshot()))
     return run
 
 
-def stitched(merged: Merged, run: Run, request: StitchRequest) -> Stitched:
+def stitched(merged: Merged, run: BlockRun, request: StitchRequest) -> Stitched:
     table = block_format(merged.log.base.snapshot(), settings_of(merged.log.snapshot()))
     found = settings_of(merged.log.snapshot())
     return stitch(merged.log.store, run, request, table, found, prefix="new", task=0)
@@ -86,7 +86,7 @@ def contents(merged: Merged, adds: tuple[AddFile, ...]) -> list[pa.Table]:
     return [read_block(merged.log.store, block, table, SCHEMA.names) for block in blocks]
 
 
-def expected(merged: Merged, run: Run, request: StitchRequest) -> pa.Table:
+def expected(merged: Merged, run: BlockRun, request: StitchRequest) -> pa.Table:
     """All rows in memory at once."""
     snapshot = merged.log.snapshot()
     found = settings_of(snapshot)

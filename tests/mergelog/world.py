@@ -24,7 +24,7 @@ from tandem.mergelog.rows.records import (
     kept_by_stitching,
     winners,
 )
-from tandem.mergelog.runs import Run, all_blocks, applicable, small_runs
+from tandem.mergelog.runs import BlockRun, all_blocks, applicable, small_runs
 from tandem.mergelog.state.boundaries import (
     BaseChange,
     MergedUpTo,
@@ -33,7 +33,7 @@ from tandem.mergelog.state.boundaries import (
     Voided,
     advance,
 )
-from tandem.mergelog.state.model import Block, LogState
+from tandem.mergelog.state.model import Block, BlockLogState
 
 
 @dataclass
@@ -60,7 +60,7 @@ class World:
     changes: list[Change] = field(default_factory=lambda: [Insert(())])
     effects: list[BaseChange] = field(default_factory=lambda: [Unaffected()])
     bases: list[tuple[Row, ...]] = field(default_factory=lambda: [()])
-    log: list[LogState] = field(default_factory=lambda: [LogState("base", 0)])
+    log: list[BlockLogState] = field(default_factory=lambda: [BlockLogState("base", 0)])
     contents: dict[str, Content] = field(default_factory=dict)
     appends: list[Append] = field(default_factory=list)
     made: int = 0
@@ -109,7 +109,7 @@ class World:
 
     # The log
 
-    def fold(self, instant: int, base: int) -> LogState:
+    def fold(self, instant: int, base: int) -> BlockLogState:
         """The state of a version of the log as of a base version that is not before its own."""
         state = self.log[instant]
         changes = self.effects[state.base + 1 : base + 1]
@@ -121,7 +121,7 @@ class World:
         found.log = self.log[: instant + 1]
         return found
 
-    def state_at(self, base: int) -> LogState:
+    def state_at(self, base: int) -> BlockLogState:
         """`LogHistory`: the newest version that looked no further, as of exactly `base`."""
         newest = self.newest_before(base)
         self.read.add(newest)
@@ -134,7 +134,7 @@ class World:
             raise BaseHistoryGap("the log no longer has the state")
         return found
 
-    def commit_log(self, state: LogState) -> None:
+    def commit_log(self, state: BlockLogState) -> None:
         self.log.append(state)
         self.log_times.append(self.now)
 
@@ -159,12 +159,12 @@ class World:
         """The operator's own commit, which adds no rows."""
         self.commit_log(self.fold(len(self.log) - 1, self.base))
 
-    def runs(self, strategy: str, taken: frozenset[str] = frozenset()) -> tuple[Run, ...]:
+    def runs(self, strategy: str, taken: frozenset[str] = frozenset()) -> tuple[BlockRun, ...]:
         if strategy == "AllBlocks":
             return all_blocks(self.log[-1], taken)
         return small_runs(self.log[-1], min_blocks=2, max_bytes=6, taken=taken)
 
-    def stitch(self, runs: tuple[Run, ...], planned_at: int) -> bool:
+    def stitch(self, runs: tuple[BlockRun, ...], planned_at: int) -> bool:
         """Commit the runs of a plan that was made at a version of the log."""
         state = self.log[-1]
         live = dict(state.live)
@@ -192,7 +192,7 @@ class World:
         before = [at for at, time in enumerate(self.log_times) if time <= until]
         return min(self.log[before[-1]].mark, mark) if before else -1
 
-    def _stitched(self, run: Run, mark: int, expired: int) -> Block | None:
+    def _stitched(self, run: BlockRun, mark: int, expired: int) -> Block | None:
         parts = [self.contents[block.path] for block in run.blocks]
         records = concatenate([part.records for part in parts])
         values = [value for part in parts for value in part.values]
@@ -222,7 +222,7 @@ class World:
     def merged_rows(self, instant: int, base: int) -> list[Row]:
         return self.rows_of(self.fold(instant, base), base)
 
-    def rows_of(self, state: LogState, base: int) -> list[Row]:
+    def rows_of(self, state: BlockLogState, base: int) -> list[Row]:
         """The view as the readers compute it."""
         rows = list(self.bases[base])
         parts = [self.contents[path] for path in state.live]

@@ -138,12 +138,12 @@ BLOCKS = (
         "inputs-listed-again",
         "a log compaction stitches the blocks of its plan, not those that are live later; I-38",
         "spark/jobs/stitch.py",
-        "    found = stitch(\n        store,\n        Run(blocks),\n",
+        "    found = stitch(\n        store,\n        BlockRun(blocks),\n",
         "    from tandem.delta.log.delta_log import DeltaLog\n"
         "    from tandem.mergelog.state.log_table import state_of\n"
         "    from tandem.mergelog.state.model import in_order\n\n"
         "    live = state_of(DeltaLog(store).snapshot()).live\n"
-        "    found = stitch(\n        store,\n        Run(in_order(live.values())),\n",
+        "    found = stitch(\n        store,\n        BlockRun(in_order(live.values())),\n",
         _REAL,
     ),
     Mutant(
@@ -208,7 +208,7 @@ BLOCKS = (
         "overwrite-ignored",
         "an overwrite makes the records before it void; L7",
         _BOUNDARIES,
-        "state = LogState(table_id or state.base_id, base, state.mark)",
+        "state = BlockLogState(table_id or state.base_id, base, state.mark)",
         "state = replace(state, base=base, base_id=table_id or state.base_id)",
         _SEARCH,
     ),

@@ -53,7 +53,7 @@ SERVING = (
     Mutant(
         "hint-tag-trusted",
         "a hint of more rows than the vector hides is outdated; I-56",
-        "timeline/masks.py",
+        "timeline/working_set/masks.py",
         "if match is None or int(match[1]) > cardinality:",
         "if match is None:",
         _SERVING,

@@ -16,7 +16,7 @@ from tandem.operations.kinds.table.job_files import output_add
 from tandem.operations.kinds.table.segment_numbers import new_segment
 from tandem.operations.kinds.table.table_changes import verdict_of_table
 from tandem.operations.machine.events import Verdict
-from tandem.operations.model import ChangeSet, Decision, OutputFileChange, Planned, Work
+from tandem.operations.model import CommitContent, Decision, OutputFileChange, Planned, Work
 from tandem.operations.registry import PERFORMED_BY
 from tandem.spec.common import OPERATIONS, Mode, Operation, OperationSpec
 from tandem.spec.fields import Location
@@ -73,12 +73,12 @@ class Seeding:
         refused = verdict_of_table(work, self.protocol_kind, needs_vectors=False)
         return refused or Decision(Verdict.COMMIT)
 
-    def change(self, work: Work) -> ChangeSet:
+    def change(self, work: Work) -> CommitContent:
         plan, _ = work.frozen
         result = work.results[0]
         segment = new_segment(work.snapshot, work.now_ms)
         tags = output_tags(segment.name, segment.sequence)
-        return ChangeSet(
+        return CommitContent(
             operation="WRITE",
             parameters={"mode": "Append", "partitionBy": "[]"},
             outputs=tuple(

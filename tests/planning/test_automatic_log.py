@@ -19,7 +19,7 @@ from tandem.mergelog.state.instants import (
     count_instants,
     log_version,
 )
-from tandem.mergelog.state.model import Block, LogState, tags_of
+from tandem.mergelog.state.model import Block, BlockLogState, tags_of
 from tandem.planning.auto.child_compactions import (
     LOG_COMPACTION_LINE,
     LOG_MERGE_LINE,
@@ -89,7 +89,7 @@ class Log:
 
     @property
     def facts(self) -> LogFacts:
-        state = LogState("base", self.base, self.mark, dict(self.live))
+        state = BlockLogState("base", self.base, self.mark, dict(self.live))
         first = min((max(b.first, self.mark + 1) for b in state.unmerged), default=None)
         later = [v.time_ms for v in self.versions if first is not None and v.version >= first
                  and v.appends]  # fmt: skip
@@ -445,7 +445,7 @@ def plainly(notes: list[tuple[str, int, int]], log: Log, wanted: MergeOnRead) ->
     compacted = max((at for kind, at, _ in notes if kind == "compact"), default=-1)
     last_ms = max((ms for kind, _, ms in notes if kind == "compact"), default=-(10**15))
     runs = small_runs(
-        LogState("base", 0, merged, dict(log.live)),
+        BlockLogState("base", 0, merged, dict(log.live)),
         min_blocks=policy_.min_blocks,
         max_bytes=policy_.max_block_bytes,
     )

@@ -20,8 +20,8 @@ from tandem.planning.auto.model import ChildState
 from tandem.planning.auto.table_facts import TableFacts
 from tandem.spec.table import Granularity
 from tandem.timeline.chunks import TimeColumn
-from tandem.timeline.masks import TAG_MASKED
 from tandem.timeline.segments import segments
+from tandem.timeline.working_set.masks import TAG_MASKED
 
 DAYS = TimeColumn(("t",), Granularity.DAY)
 

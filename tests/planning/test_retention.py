@@ -19,11 +19,11 @@ from tandem.planning.auto import retention
 from tandem.planning.auto.child_compactions import ChildCompaction
 from tandem.planning.auto.live_index import LiveIndex
 from tandem.planning.auto.model import AutoCompactionDecision, ChildState
-from tandem.pruning.scope import Part, TimeScope, parts_in_scope
+from tandem.pruning.scope import Coverage, TimeScope, parts_in_scope
 from tandem.spec.resources import TableReplace
 from tandem.spec.table import Granularity
 from tandem.timeline.chunks import TimeColumn, chunk_of, parse_any_interval
-from tandem.timeline.masks import TAG_MASKED, format_masked
+from tandem.timeline.working_set.masks import TAG_MASKED, format_masked
 
 DAYS = TimeColumn(("t",), Granularity.DAY)
 NOW = at("2026-01-10T12:00")
@@ -247,7 +247,7 @@ def test_drops_are_those_of_a_slow_model(files: list[File], vectors: bool, hours
         # What the drop itself will find: no file of which only some rows are in scope.
         scope = TimeScope(taken, DAYS.path, DAYS.type)
         timed = [add for add, file in zip(adds, files, strict=True) if file.hours]
-        assert Part.SOME not in parts_in_scope(files_.from_adds(timed), scope)
+        assert Coverage.SOME not in parts_in_scope(files_.from_adds(timed), scope)
 
 
 def is_old(hour: int, now: int) -> bool:

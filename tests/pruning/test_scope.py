@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tandem.delta.schema import PrimitiveType
 from tandem.intervals import ALWAYS, IntervalSet, TimeInterval
-from tandem.pruning.scope import Part, TimeScope, parts_in_scope
+from tandem.pruning.scope import Coverage, TimeScope, parts_in_scope
 
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 MOMENTS = st.integers(-6_000, 6_000)
@@ -59,39 +59,44 @@ def test_a_file_is_in_scope_as_a_whole_only_if_each_of_its_rows_is(
     found = parts_in_scope(table, TimeScope(intervals, ("t",), "timestamp"))
     for (rows, nulls), part in zip(contents, found.tolist(), strict=True):
         inside = [row is not None and intervals.holds(row // 1_000) for row in rows]
-        assert part != Part.ALL or all(inside)
-        assert part != Part.NONE or not any(inside)
+        assert part != Coverage.ALL or all(inside)
+        assert part != Coverage.NONE or not any(inside)
         # What statistics say without a doubt is not read.
         if nulls and None not in rows:
             hull = TimeInterval(min(rows) // 1_000, max(rows) // 1_000 + 1)  # type: ignore[operator, type-var]
-            assert (part == Part.ALL) == intervals.covers(hull)
-            assert (part == Part.NONE) == (not intervals.overlaps(hull))
+            assert (part == Coverage.ALL) == intervals.covers(hull)
+            assert (part == Coverage.NONE) == (not intervals.overlaps(hull))
 
 
 def test_all_of_time_has_rows_without_a_time() -> None:
     table = files([statistics([None, 1], nulls=True), None], [{}, {}])
     scope = TimeScope(IntervalSet([ALWAYS]), ("t",), "timestamp")
-    assert parts_in_scope(table, scope).tolist() == [Part.ALL, Part.ALL]
-    assert parts_in_scope(table, None).tolist() == [Part.ALL, Part.ALL]
+    assert parts_in_scope(table, scope).tolist() == [Coverage.ALL, Coverage.ALL]
+    assert parts_in_scope(table, None).tolist() == [Coverage.ALL, Coverage.ALL]
 
 
 def test_no_interval_has_no_row() -> None:
     table = files([statistics([1], nulls=True), None], [{}, {}])
     scope = TimeScope(IntervalSet(), ("t",), "timestamp")
-    assert parts_in_scope(table, scope).tolist() == [Part.NONE, Part.NONE]
+    assert parts_in_scope(table, scope).tolist() == [Coverage.NONE, Coverage.NONE]
 
 
 @pytest.mark.parametrize("stats", [None, "", "{", "{}", '{"minValues": {"t": "x"}}', "[1]"])
 def test_a_file_whose_statistics_say_nothing_is_read(stats: str | None) -> None:
     scope = TimeScope(IntervalSet([TimeInterval(0, 5)]), ("t",), "timestamp")
-    assert parts_in_scope(files([stats], [{}]), scope).tolist() == [Part.SOME]
+    assert parts_in_scope(files([stats], [{}]), scope).tolist() == [Coverage.SOME]
 
 
 def test_a_time_that_is_a_partition_decides_alone() -> None:
     day = 86_400_000
     table = files([None] * 4, [{"d": "1970-01-01"}, {"d": "1970-01-02"}, {"d": None}, {}])
     scope = TimeScope(IntervalSet([TimeInterval(0, day)]), ("d",), "date", partition=True)
-    assert parts_in_scope(table, scope).tolist() == [Part.ALL, Part.NONE, Part.NONE, Part.NONE]
+    assert parts_in_scope(table, scope).tolist() == [
+        Coverage.ALL,
+        Coverage.NONE,
+        Coverage.NONE,
+        Coverage.NONE,
+    ]
 
 
 def test_partitions_are_compared_by_value_and_each_of_them_counts() -> None:

@@ -26,7 +26,7 @@ from tandem.reconcile.model import (
 from tandem.reconcile.replace import rule as replaces
 from tandem.reconcile.replace.ages import RowAges
 from tandem.reconcile.rewrite import RewriteDecision, RewriteInput, rewrite
-from tandem.reconcile.rules import REPLACE, Age, RowFate
+from tandem.reconcile.rules import REPLACE, Age, ReplaceFate
 from tandem.rowmap.positions import span
 from tandem.spec.replace import Scope
 
@@ -84,7 +84,7 @@ def no_validation_of_inputs(
 def cuts_forget_deletes(
     inputs: Sequence[RewriteInput], view: FileView, row_map: RowMapLike, **more: Any
 ) -> RewriteDecision:
-    """Mask in a file that is cut what was taken, and let the outputs be as they were read."""
+    """OutputMask in a file that is cut what was taken, and let the outputs be as they were read."""
     if not any(file.cut for file in inputs):
         return rewrite(inputs, view, row_map, **more)
     found = no_validation_of_inputs(inputs, view, row_map, **more)
@@ -225,7 +225,7 @@ def inserts_stay_as_they_are(
 # --- Replaces -------------------------------------------------------------------------------
 
 
-def _with_fate(fate: RowFate) -> Any:
+def _with_fate(fate: ReplaceFate) -> Any:
     def decide(*args: Any, **more: Any) -> Any:
         naive = {**REPLACE, Scope.AT_START: {**REPLACE[Scope.AT_START], Age.UNKNOWN: fate}}
         with mock.patch.object(replaces, "REPLACE", naive):
@@ -234,8 +234,8 @@ def _with_fate(fate: RowFate) -> Any:
     return decide
 
 
-unknown_rows_stay = _with_fate(RowFate.STAYS)
-unknown_rows_are_removed = _with_fate(RowFate.REMOVED)
+unknown_rows_stay = _with_fate(ReplaceFate.STAYS)
+unknown_rows_are_removed = _with_fate(ReplaceFate.REMOVED)
 
 
 def whole_files_are_removed(*args: Any, **more: Any) -> Any:

@@ -21,7 +21,7 @@ from tandem.reconcile.classify import classify
 from tandem.reconcile.model import ChangeKind, FileState
 from tandem.reconcile.outcomes import FileDeletes
 from tandem.reconcile.rewrite import RewriteDecision, RewriteInput, rewrite
-from tandem.reconcile.rules import CUT, InputFate, Mask
+from tandem.reconcile.rules import CUT, InputFate, OutputMask
 from tandem.rowmap.rowmap import RowMap, RowMapBuilder, RowMapIdentity
 from tandem.spec.replace import Scope
 
@@ -99,7 +99,7 @@ def test_a_map_that_takes_a_deleted_row_is_refused() -> None:
 def test_I57_counts_refuse_a_cut_that_forgets_deletes(monkeypatch: pytest.MonkeyPatch) -> None:
     forgets = {**CUT, InputFate.SUPERSET: CUT[InputFate.SAME]}
     monkeypatch.setattr(rewrites, "CUT", forgets)
-    assert forgets[InputFate.SUPERSET].mask is Mask.NONE
+    assert forgets[InputFate.SUPERSET].mask is OutputMask.NONE
     with pytest.raises(CountMismatch, match="must not change the number of rows"):
         decided({0, 4})
 

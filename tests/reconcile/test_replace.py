@@ -32,7 +32,7 @@ from tandem.reconcile.model import ChangeKind, FileState
 from tandem.reconcile.outcomes import StatementConflict
 from tandem.reconcile.replace.ages import RowAges
 from tandem.reconcile.replace.rule import ReadFiles, Removal, decide
-from tandem.reconcile.rules import REPLACE, Age, RowFate
+from tandem.reconcile.rules import REPLACE, Age, ReplaceFate
 from tandem.spec.replace import Scope
 
 ALL_ROWS = Replace("all rows", Scope.AT_START, (3,), low=0, high=1_000)
@@ -256,4 +256,4 @@ def test_each_age_has_a_fate_in_each_scope() -> None:
     assert set(REPLACE) == set(Scope)
     for scope in Scope:
         assert set(REPLACE[scope]) == set(Age)
-    assert set(REPLACE[Scope.AT_COMMIT].values()) == {RowFate.REMOVED}
+    assert set(REPLACE[Scope.AT_COMMIT].values()) == {ReplaceFate.REMOVED}

@@ -10,7 +10,7 @@ from simulator.history import History
 from simulator.invariants import Violation
 from tandem.operations.kinds.log_merge import LogMergeKind
 from tandem.operations.kinds.table.prerequisite_merge import StatementLog
-from tandem.operations.model import ChangeSet, Work
+from tandem.operations.model import CommitContent, Work
 
 SEEDS = 40
 
@@ -38,7 +38,7 @@ def test_an_upsert_that_comes_meanwhile_and_is_lost_is_noticed(
     """The merge before a statement marks also what came after its plan."""
     real = LogMergeKind.change
 
-    def change(self: LogMergeKind, work: Work) -> ChangeSet:
+    def change(self: LogMergeKind, work: Work) -> CommitContent:
         found = real(self, work)
         newest = self._log_at_plan(work).log.log.latest_version()
         return replace(found, txns=tuple(replace(txn, version=newest) for txn in found.txns))

@@ -21,8 +21,8 @@ from tandem.spec.fields import Granularity
 from tandem.spec.resources import Operation
 from tandem.spec.status import OperationStatus, Phase
 from tandem.timeline.chunks import parse_chunk
-from tandem.timeline.masks import TAG_MASKED, parse_masked
 from tandem.timeline.root_tags import TAG_ROOT
+from tandem.timeline.working_set.masks import TAG_MASKED, parse_masked
 
 
 def alone(table: TimedLake, operation: Operation, at: Point = Point.RECONCILE) -> Held:

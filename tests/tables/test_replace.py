@@ -26,7 +26,7 @@ from tandem.operations.machine.effects import Point
 from tandem.planning.cleaning import FileCategory
 from tandem.spec.resources import Operation
 from tandem.spec.status import OperationStatus, Phase
-from tandem.timeline.masks import TAG_MASKED, parse_masked
+from tandem.timeline.working_set.masks import TAG_MASKED, parse_masked
 
 LAYOUTS = pytest.mark.parametrize("layout", ["straddling", "aligned", "aligned, no vectors"])
 SCOPES = pytest.mark.parametrize("scope", ["AtStart", "AtCommit"])

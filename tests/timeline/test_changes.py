@@ -22,7 +22,8 @@ from tandem.delta.log.delta_log import DeltaLog
 from tandem.intervals import IntervalSet, TimeInterval
 from tandem.spec.table import Granularity
 from tandem.storage.local import LocalStore
-from tandem.timeline.changes import (
+from tandem.timeline.chunks import TimeColumn
+from tandem.timeline.working_set.changes import (
     ChangeSet,
     LiveFile,
     Mask,
@@ -35,8 +36,7 @@ from tandem.timeline.changes import (
     live_files,
     replay,
 )
-from tandem.timeline.chunks import TimeColumn
-from tandem.timeline.masks import TAG_MASKED, format_masked, parse_masked
+from tandem.timeline.working_set.masks import TAG_MASKED, format_masked, parse_masked
 
 DAY = IntervalSet([TimeInterval(0, 24)])
 FILE = LiveFile(DAY)

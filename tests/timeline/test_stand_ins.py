@@ -14,7 +14,7 @@ from pyroaring import BitMap64
 from tandem.timeline.serving import (
     LivePart,
     Part,
-    Rewrite,
+    RewrittenParts,
     RootRange,
     ServingTimeline,
     Shown,
@@ -44,7 +44,7 @@ class Table:
     parts: dict[str, Part] = field(default_factory=dict)
     live: dict[str, set[int]] = field(default_factory=dict)  # part → live positions
     maps: dict[str, Map] = field(default_factory=dict)
-    rewrites: list[Rewrite] = field(default_factory=list)
+    rewrites: list[RewrittenParts] = field(default_factory=list)
     count: int = 0
 
     def append(self, rows: int) -> str:
@@ -79,7 +79,7 @@ class Table:
             if mapped:
                 self.maps[name] = Map({name: origins})
         after = {name: BitMap64(range(len(self.rows[name]))) for name in outputs}
-        self.rewrites.append(Rewrite(before, after))
+        self.rewrites.append(RewrittenParts(before, after))
         return list(outputs)
 
     def _write(self, part: Part, rows: range | list[int]) -> None:

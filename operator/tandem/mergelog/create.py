@@ -21,7 +21,7 @@ from tandem.mergelog.state.log_table import (
     require_columns,
     settings_of,
 )
-from tandem.mergelog.state.model import LogState, txns_of
+from tandem.mergelog.state.model import BlockLogState, txns_of
 
 _TRIES = 3
 _T = TypeVar("_T")
@@ -49,7 +49,7 @@ def ensure_log(log: MergeLog, settings: LogSettings, *, now_ms: int, nonce: str)
             blind_append=True,
         )
         actions: list[Action] = [info, protocol, replace(metadata, id=str(id_), created_ms=now_ms)]
-        actions += txns_of(LogState(base.metadata.id, base.version))
+        actions += txns_of(BlockLogState(base.metadata.id, base.version))
         if put(log, 0, actions, nonce):
             return True
     found = settings_of(log.snapshot())

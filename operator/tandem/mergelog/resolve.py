@@ -19,7 +19,7 @@ from tandem.mergelog.state.base_history import BaseHistory, require_same_table
 from tandem.mergelog.state.boundaries import restored_by_number
 from tandem.mergelog.state.commits import transition
 from tandem.mergelog.state.log_table import MergeLog, state_of
-from tandem.mergelog.state.model import Block, LogState, in_order
+from tandem.mergelog.state.model import Block, BlockLogState, in_order
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Resolved:
         gone: the blocks without a file, whose records were given up.
     """
 
-    state: LogState
+    state: BlockLogState
     decided: bool
     gone: tuple[Block, ...] = ()
 
@@ -67,7 +67,7 @@ def resolve(log: MergeLog, *, keep: bool, now_ms: Callable[[], int]) -> Resolved
                 raise _cannot_keep(log, gone, state)
             lost = {block.path for block in gone}
             live = {path: block for path, block in state.live.items() if path not in lost}
-        state = LogState(base.metadata.id, base.version, known.mark, live, known.columns)
+        state = BlockLogState(base.metadata.id, base.version, known.mark, live, known.columns)
         require_same_table(base, state)
         now = now_ms()
         actions = transition(snapshot, state, history.restored, base=base, now_ms=now)
@@ -82,7 +82,7 @@ def resolve(log: MergeLog, *, keep: bool, now_ms: Callable[[], int]) -> Resolved
             return Resolved(state, True, gone)
 
 
-def _without_file(log: MergeLog, state: LogState) -> tuple[Block, ...]:
+def _without_file(log: MergeLog, state: BlockLogState) -> tuple[Block, ...]:
     """The live blocks whose files are gone; all of them were there when the state was read."""
     if not state.live:
         return ()
@@ -90,7 +90,7 @@ def _without_file(log: MergeLog, state: LogState) -> tuple[Block, ...]:
     return in_order(block for block in state.live.values() if unquote(block.path) not in there)
 
 
-def _cannot_keep(log: MergeLog, gone: tuple[Block, ...], state: LogState) -> DataFileMissing:
+def _cannot_keep(log: MergeLog, gone: tuple[Block, ...], state: BlockLogState) -> DataFileMissing:
     return DataFileMissing(
         "the records of blocks that do not exist cannot be kept",
         resource=f"{log.store.location}/{gone[0].path}",
@@ -102,7 +102,9 @@ def _cannot_keep(log: MergeLog, gone: tuple[Block, ...], state: LogState) -> Dat
     )
 
 
-def _last_certain(log: MergeLog, history: BaseHistory, snapshot: Snapshot, end: int) -> LogState:
+def _last_certain(
+    log: MergeLog, history: BaseHistory, snapshot: Snapshot, end: int
+) -> BlockLogState:
     """The state as of the last base version before `end` for which it is certain."""
     found = state_of(snapshot)
     begin = found.base

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby
 
-from tandem.mergelog.state.model import Block, LogState, in_order
+from tandem.mergelog.state.model import Block, BlockLogState, in_order
 
 BALANCE = 2
 """The largest block of a run is at most this many times the mean of the others: without a limit, a
@@ -18,7 +18,7 @@ growing block would be written again with every few small ones."""
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class BlockRun:
     """Consecutive live blocks of one group, in order."""
 
     blocks: tuple[Block, ...]
@@ -45,14 +45,14 @@ class RunsLeft:
     gone: frozenset[str] = frozenset()
 
 
-def all_blocks(state: LogState, taken: Collection[str] = ()) -> tuple[Run, ...]:
+def all_blocks(state: BlockLogState, taken: Collection[str] = ()) -> tuple[BlockRun, ...]:
     """Strategy `AllBlocks`: all consecutive blocks that are not `taken` (paths), by group."""
-    return tuple(Run(run) for run in _stretches(state, taken) if len(run) > 1)
+    return tuple(BlockRun(run) for run in _stretches(state, taken) if len(run) > 1)
 
 
 def small_runs(
-    state: LogState, *, min_blocks: int, max_bytes: int, taken: Collection[str] = ()
-) -> tuple[Run, ...]:
+    state: BlockLogState, *, min_blocks: int, max_bytes: int, taken: Collection[str] = ()
+) -> tuple[BlockRun, ...]:
     """Strategy `SmallRuns`: runs of at least `min_blocks` blocks, each below `max_bytes`, of about
     the same size (`BALANCE`)."""
     found = []
@@ -64,7 +64,7 @@ def small_runs(
     return tuple(found)
 
 
-def applicable(state: LogState, runs: Sequence[Collection[str]], mark: int) -> RunsLeft:
+def applicable(state: BlockLogState, runs: Sequence[Collection[str]], mark: int) -> RunsLeft:
     """Which runs may be committed after a version of the log.
 
     A run that lost a block is not committed: what removed it (a boundary, or a merge) may not apply
@@ -81,7 +81,7 @@ def applicable(state: LogState, runs: Sequence[Collection[str]], mark: int) -> R
     return RunsLeft(frozenset(at for at, run in enumerate(runs) if gone.isdisjoint(run)), gone)
 
 
-def _stretches(state: LogState, taken: Collection[str]) -> Iterator[tuple[Block, ...]]:
+def _stretches(state: BlockLogState, taken: Collection[str]) -> Iterator[tuple[Block, ...]]:
     """The live blocks by group, cut where one is taken."""
     ordered = in_order(state.live.values())
     for _, blocks in groupby(ordered, key=lambda block: block.group):
@@ -90,7 +90,7 @@ def _stretches(state: LogState, taken: Collection[str]) -> Iterator[tuple[Block,
                 yield tuple(stretch)
 
 
-def _balanced(blocks: tuple[Block, ...], least: int) -> list[Run]:
+def _balanced(blocks: tuple[Block, ...], least: int) -> list[BlockRun]:
     """Disjoint balanced runs of at least `least` blocks, in order.
 
     All blocks, if they are balanced. Otherwise the largest one is taken with those neighbours that
@@ -99,7 +99,7 @@ def _balanced(blocks: tuple[Block, ...], least: int) -> list[Run]:
     sizes = [block.size for block in blocks]
     sums = [0, *accumulate(sizes)]
     largest_of = _range_maximum(sizes)
-    found: list[Run] = []
+    found: list[BlockRun] = []
     todo = [(0, len(blocks))]
     while todo:
         low, high = todo.pop()
@@ -108,7 +108,7 @@ def _balanced(blocks: tuple[Block, ...], least: int) -> list[Run]:
         largest = largest_of(low, high)
         others = sums[high] - sums[low] - sizes[largest]
         if sizes[largest] * (high - low - 1) <= BALANCE * others:
-            found.append(Run(blocks[low:high]))
+            found.append(BlockRun(blocks[low:high]))
             continue
         half = sizes[largest] / BALANCE
         start, end = largest, largest + 1
@@ -117,7 +117,7 @@ def _balanced(blocks: tuple[Block, ...], least: int) -> list[Run]:
         while end < high and sizes[end] >= half:
             end += 1
         if end - start >= least:
-            found.append(Run(blocks[start:end]))
+            found.append(BlockRun(blocks[start:end]))
             todo += [(low, start), (end, high)]
         else:
             todo += [(low, largest), (largest + 1, high)]

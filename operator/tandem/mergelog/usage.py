@@ -21,7 +21,7 @@ from tandem.errors import (
 from tandem.mergelog.state.base_history import BaseHistory, require_same_table
 from tandem.mergelog.state.instants import LogFacts, LogVersion, count_instants, log_version
 from tandem.mergelog.state.log_table import MergeLog, require_mergeable, state_of
-from tandem.mergelog.state.model import LogState
+from tandem.mergelog.state.model import BlockLogState
 
 KEPT = 1_000
 """So many of the newest versions are counted: a count of as many means at least that."""
@@ -129,7 +129,7 @@ class LogReader:
             commits = self._log.log.commits(gap.first_available, last)
         self._versions = (*known, *map(log_version, commits))[-KEPT:]
 
-    def _oldest(self, state: LogState) -> int | None:
+    def _oldest(self, state: BlockLogState) -> int | None:
         first = min((max(b.first, state.mark + 1) for b in state.unmerged), default=None)
         if first is None:
             return None

@@ -36,7 +36,7 @@ from tandem.mergelog.state.log_table import (
     settings_of,
     state_of,
 )
-from tandem.mergelog.state.model import Block, LogState, in_order
+from tandem.mergelog.state.model import Block, BlockLogState, in_order
 from tandem.pruning.selection import Selection
 from tandem.statements.tree import Expr
 
@@ -67,7 +67,7 @@ class Share:
 
 def _state_at(
     log: MergeLog, snapshot: Snapshot, base: Snapshot, *, newest: bool
-) -> tuple[int, LogState]:
+) -> tuple[int, BlockLogState]:
     """What the log says of a version of the base table, and the version of the log that says it."""
     history = BaseHistory(log, snapshot)
     if newest or base.version >= state_of(snapshot).base:
@@ -89,7 +89,7 @@ class MergedView:
     log: MergeLog
     base: Snapshot
     instant: int
-    state: LogState
+    state: BlockLogState
     settings: LogSettings
     log_id: str = ""
 
@@ -134,7 +134,7 @@ class MergedView:
     def of_base(cls, log: MergeLog, version: int | None = None) -> MergedView:
         """The base table without its log, which need not exist. Raises: VersionNotFound."""
         base = log.base.snapshot(version)
-        return cls(log, base, -1, LogState(base.metadata.id, base.version), LogSettings(()))
+        return cls(log, base, -1, BlockLogState(base.metadata.id, base.version), LogSettings(()))
 
     @property
     def blocks(self) -> tuple[Block, ...]:

@@ -113,7 +113,7 @@ Vectors = Mapping[str, tuple[BitMap64, DeletionVector]]
 
 
 @dataclass(frozen=True, slots=True)
-class ChangeSet:
+class CommitContent:
     """The content of a commit, before deletion vectors are written.
 
     `marked`: existing files that get a new deletion vector, each with all its deleted positions.
@@ -178,7 +178,7 @@ class Work:
     results: dict[int, JobResult] = field(default_factory=dict)
     sources: dict[str, SourceCopy] = field(default_factory=dict)
     decision: Decision | None = None
-    change: ChangeSet | None = None
+    change: CommitContent | None = None
     sidecars: Mapping[str, AddFile] = field(default_factory=dict)
     vectors: Vectors = field(default_factory=dict)
     row_map_written: bool = False
@@ -238,6 +238,6 @@ class Kind(Protocol):
         """Reconcile the results so far with `work.snapshot`."""
         ...
 
-    def change(self, work: Work) -> ChangeSet:
+    def change(self, work: Work) -> CommitContent:
         """The commit's content, from the latest decision."""
         ...

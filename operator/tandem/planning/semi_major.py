@@ -27,9 +27,9 @@ from tandem.planning.model import Bin, CompactionRequest, SegmentRun
 from tandem.planning.runs import build_run
 from tandem.spec.table import Granularity
 from tandem.timeline.chunks import parse_chunk
-from tandem.timeline.masks import TAG_MASKED, parse_masked
 from tandem.timeline.segment_files import SegmentFile, SegmentFiles
 from tandem.timeline.segments import Segments
+from tandem.timeline.working_set.masks import TAG_MASKED, parse_masked
 
 
 def semi_major_runs(

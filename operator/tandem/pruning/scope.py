@@ -29,7 +29,7 @@ Values = Mapping[str, tuple[PrimitiveType, str | None]]
 """A partition: physical name of a column → its type, and the value as text."""
 
 
-class Part(IntEnum):
+class Coverage(IntEnum):
     """How many rows of a file are in scope."""
 
     NONE = 0
@@ -51,15 +51,15 @@ class TimeScope:
 def parts_in_scope(
     files: pa.Table, time: TimeScope | None, partitions: Sequence[Values] = ()
 ) -> npt.NDArray[np.int8]:
-    """A `Part` for each row of `files` (as `Snapshot.files`).
+    """A `Coverage` for each row of `files` (as `Snapshot.files`).
 
     Args:
         time: None for any time, and for none.
         partitions: rows of one of them; empty for all.
     """
-    found = np.full(files.num_rows, Part.ALL, np.int8)
+    found = np.full(files.num_rows, Coverage.ALL, np.int8)
     if partitions:
-        found[~_of_partitions(files, partitions)] = Part.NONE
+        found[~_of_partitions(files, partitions)] = Coverage.NONE
     if time is not None and ALWAYS not in time.intervals.pieces:
         found = np.minimum(found, _of_times(files, time))
     return found
@@ -94,16 +94,16 @@ def _of_times(files: pa.Table, time: TimeScope) -> npt.NDArray[np.int8]:
     known = np.asarray(pc.and_(pc.is_valid(low), pc.is_valid(high)))
     first = np.asarray(pc.fill_null(low, 0)) // 1_000
     end = np.asarray(pc.fill_null(high, 0)) // 1_000 + 1
-    found = np.full(files.num_rows, Part.SOME if time.intervals else Part.NONE, np.int8)
-    found[known & ~_met(time.intervals, first, end)] = Part.NONE
+    found = np.full(files.num_rows, Coverage.SOME if time.intervals else Coverage.NONE, np.int8)
+    found[known & ~_met(time.intervals, first, end)] = Coverage.NONE
     inside = np.flatnonzero(known & covered(time.intervals, first, end))
     timed = without_null(files.take(pa.array(inside)), time.path, partition=time.partition)
-    found[inside[timed]] = Part.ALL
+    found[inside[timed]] = Coverage.ALL
     if time.partition:
         # A row without a time is in no interval.
         codes, texts = partition_codes(files["partition_values"], time.path[0])
         empty = np.array([*(not text for text in texts), True])[codes]
-        found[empty] = Part.NONE
+        found[empty] = Coverage.NONE
     return found
 
 

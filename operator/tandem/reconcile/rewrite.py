@@ -17,7 +17,7 @@ from pyroaring import BitMap64
 from tandem.errors import CountMismatch, RowMapInvalid
 from tandem.reconcile.model import FileState, FileView, RowMapLike
 from tandem.reconcile.outcomes import FileDeletes
-from tandem.reconcile.rules import CUT, REWRITE, InputFate, Mask
+from tandem.reconcile.rules import CUT, REWRITE, InputFate, OutputMask
 from tandem.rowmap.positions import span
 
 
@@ -143,7 +143,7 @@ def rewrite(
                 removes.append(path)
             elif found.deleted:
                 cuts[path] = found
-        if mask is Mask.DIFFERENCE:
+        if mask is OutputMask.DIFFERENCE:
             assert now is not None
             since = now.dead - file.dead_at_read
             if taken is not None:
@@ -153,7 +153,7 @@ def rewrite(
             remapped += len(since)
             for output, positions in forwarded.items():
                 replayed[output] = replayed.get(output, 0) + len(positions)
-        elif mask is Mask.ALL:
+        elif mask is OutputMask.ALL:
             live = file.rows - len(file.dead_at_read) if taken is None else len(taken)
             _mask(masks, row_map.forward_all(path), live, path)
             masked += live
@@ -184,7 +184,7 @@ def rewrite(
     )
 
 
-def _rule(file: RewriteInput, fate: InputFate) -> tuple[Mask, bool]:
+def _rule(file: RewriteInput, fate: InputFate) -> tuple[OutputMask, bool]:
     """What is masked in the outputs, and whether the rows that were taken leave the input."""
     if file.cut:
         return CUT[fate].mask, CUT[fate].mask_input

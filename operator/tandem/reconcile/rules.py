@@ -108,7 +108,7 @@ class Age(StrEnum):
     UNKNOWN = "unknown"
 
 
-class RowFate(StrEnum):
+class ReplaceFate(StrEnum):
     """What a replace does with a row in its scope."""
 
     REMOVED = "removed"
@@ -116,16 +116,16 @@ class RowFate(StrEnum):
     CONFLICT = "conflict"  # nothing is published
 
 
-REPLACE: Mapping[Scope, Mapping[Age, RowFate]] = {
+REPLACE: Mapping[Scope, Mapping[Age, ReplaceFate]] = {
     #                       AtStart                     AtCommit
     Scope.AT_START: {
-        Age.OLD: RowFate.REMOVED,
-        Age.OTHER: RowFate.STAYS,
-        Age.LATE: RowFate.STAYS,
+        Age.OLD: ReplaceFate.REMOVED,
+        Age.OTHER: ReplaceFate.STAYS,
+        Age.LATE: ReplaceFate.STAYS,
         # A guess would lose late rows, or bring replaced ones back.
-        Age.UNKNOWN: RowFate.CONFLICT,
+        Age.UNKNOWN: ReplaceFate.CONFLICT,
     },
-    Scope.AT_COMMIT: dict.fromkeys(Age, RowFate.REMOVED),
+    Scope.AT_COMMIT: dict.fromkeys(Age, ReplaceFate.REMOVED),
 }
 
 # --- Rewrites: compaction, segment rewrite ------------------------------------------------
@@ -140,7 +140,7 @@ class InputFate(StrEnum):
     GONE = "no longer live"
 
 
-class Mask(StrEnum):
+class OutputMask(StrEnum):
     """Which rows of an input must be dead in the outputs."""
 
     NONE = "none"
@@ -152,17 +152,17 @@ class Mask(StrEnum):
 class RewriteRule:
     """What happens to an input, and to its rows in the outputs."""
 
-    mask: Mask
+    mask: OutputMask
     remove_input: bool
     needs_vectors: bool  # without deletion vectors the bin is dropped
 
 
 REWRITE: Mapping[InputFate, RewriteRule] = {
     #                                 mask in outputs   remove   needs deletion vectors
-    InputFate.SAME: RewriteRule(Mask.NONE, True, False),
-    InputFate.SUPERSET: RewriteRule(Mask.DIFFERENCE, True, True),
-    InputFate.OTHER: RewriteRule(Mask.ALL, False, True),  # still live, independent of the outputs
-    InputFate.GONE: RewriteRule(Mask.ALL, False, True),
+    InputFate.SAME: RewriteRule(OutputMask.NONE, True, False),
+    InputFate.SUPERSET: RewriteRule(OutputMask.DIFFERENCE, True, True),
+    InputFate.OTHER: RewriteRule(OutputMask.ALL, False, True),  # still live beside the outputs
+    InputFate.GONE: RewriteRule(OutputMask.ALL, False, True),
 }
 
 
@@ -171,16 +171,16 @@ class CutRule:
     """What happens to an input of which a rewrite takes some rows only: which of the rows that it
     took are masked in the outputs, and whether they are masked in the input."""
 
-    mask: Mask
+    mask: OutputMask
     mask_input: bool
 
 
 CUT: Mapping[InputFate, CutRule] = {
     #                                 mask in outputs   mask what was taken in the input
-    InputFate.SAME: CutRule(Mask.NONE, True),
-    InputFate.SUPERSET: CutRule(Mask.DIFFERENCE, True),
-    InputFate.OTHER: CutRule(Mask.ALL, False),
-    InputFate.GONE: CutRule(Mask.ALL, False),
+    InputFate.SAME: CutRule(OutputMask.NONE, True),
+    InputFate.SUPERSET: CutRule(OutputMask.DIFFERENCE, True),
+    InputFate.OTHER: CutRule(OutputMask.ALL, False),
+    InputFate.GONE: CutRule(OutputMask.ALL, False),
 }
 """For inputs that are cut (design, "Intervals", section 4). All lines need deletion vectors."""
 

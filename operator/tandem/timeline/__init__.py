@@ -4,6 +4,7 @@ is visible when.
 No I/O and no clock: everything here works on Delta actions that were read elsewhere.
 
     serving         package: which parts a loader of single segments shows
+    working_set     package: what is visible when
     segments        segments and their tags
     segment_files   live files, each an index into columns
     file_columns    those columns
@@ -16,7 +17,4 @@ No I/O and no clock: everything here works on Delta actions that were read elsew
     history         segments that are no longer live
     live_tags       tags of live files, in columns
     root_tags       which loads a file was made from
-    index           what is visible when, kept from commit to commit
-    changes         versions as change sets, and the working sets that follow
-    masks           the moments of a file that a deletion vector hides whole
 """

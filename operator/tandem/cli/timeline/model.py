@@ -12,8 +12,8 @@ from enum import StrEnum
 from itertools import pairwise
 
 from tandem.intervals import ALWAYS, IntervalSet, TimeInterval
-from tandem.timeline.changes import ChangeSet, LiveFile, WorkingSet, replay
-from tandem.timeline.index import TimelineIndex
+from tandem.timeline.working_set.changes import ChangeSet, LiveFile, WorkingSet, replay
+from tandem.timeline.working_set.index import TimelineIndex
 
 
 class PieceState(StrEnum):

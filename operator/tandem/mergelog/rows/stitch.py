@@ -23,7 +23,7 @@ from tandem.errors import StorageError
 from tandem.mergelog.rows.blocks import BlockReader, records_of, require_keys
 from tandem.mergelog.rows.by_key import Key, Unsorted, key_at, parts_by_key
 from tandem.mergelog.rows.records import kept_by_stitching, number_keys, sorted_order, wide
-from tandem.mergelog.runs import Run
+from tandem.mergelog.runs import BlockRun
 from tandem.mergelog.state.log_table import DELETED, INSTANT, LogSettings
 from tandem.mergelog.state.model import Block, tags_of
 from tandem.storage.store import Store
@@ -71,7 +71,7 @@ class Stitched:
 
 def stitch(
     store: Store,
-    run: Run,
+    run: BlockRun,
     request: StitchRequest,
     table: TableFormat,
     settings: LogSettings,
@@ -102,7 +102,7 @@ class _Stitcher:
     """Writes blocks that replace those of a run, or some of them."""
 
     store: Store
-    run: Run
+    run: BlockRun
     request: StitchRequest
     table: TableFormat
     settings: LogSettings

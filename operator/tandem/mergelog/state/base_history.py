@@ -32,7 +32,7 @@ from tandem.mergelog.state.boundaries import (
     restored_by_number,
 )
 from tandem.mergelog.state.log_table import UNDO, MergeLog, settings_of, state_of
-from tandem.mergelog.state.model import BASE, MARK, ROLLBACK, Block, LogState
+from tandem.mergelog.state.model import BASE, MARK, ROLLBACK, Block, BlockLogState
 from tandem.mergelog.state.restored import candidates
 
 
@@ -45,7 +45,7 @@ class BaseHistory:
         self._ordered = settings_of(snapshot).ordered
         self._restored: dict[str, AddFile] = {}
         # Restores may lead to restores: what was found for a version is not searched twice.
-        self._before: dict[int, tuple[int, LogState]] = {}
+        self._before: dict[int, tuple[int, BlockLogState]] = {}
         self._read: dict[int, Commit] = {}
         self._changes: dict[int, BaseChange] = {}
         self._blocks: dict[str, Block] = {}
@@ -75,7 +75,7 @@ class BaseHistory:
         found._blocks = self._blocks
         return found
 
-    def at(self, version: int) -> LogState:
+    def at(self, version: int) -> BlockLogState:
         """The state of the log as of a base version that is not before its own.
 
         Raises: BaseReplaced, BaseHistoryGap.
@@ -93,7 +93,7 @@ class BaseHistory:
         asked for, since only its first version shows that."""
         return max(0, min((at for at, _ in self._before.values()), default=self._newest.version))
 
-    def before(self, version: int) -> LogState:
+    def before(self, version: int) -> BlockLogState:
         """`LogHistory`: the newest state of the log that looked at no later base version, as
         of exactly that version.
 
@@ -101,22 +101,22 @@ class BaseHistory:
         """
         return self.instant_before(version)[1]
 
-    def instant_before(self, version: int) -> tuple[int, LogState]:
+    def instant_before(self, version: int) -> tuple[int, BlockLogState]:
         """As `before`, with the version of the log: -1, with an empty state, if the log was made
         after that version."""
         if version not in self._before:
             self._before[version] = self._instant_before(version)
         return self._before[version]
 
-    def _instant_before(self, version: int) -> tuple[int, LogState]:
+    def _instant_before(self, version: int) -> tuple[int, BlockLogState]:
         snapshot = self._newest_before(version)
         if snapshot is None:
-            return -1, LogState(self._base_at(version).metadata.id, version)
+            return -1, BlockLogState(self._base_at(version).metadata.id, version)
         for add in snapshot.adds():
             self._restored[add.logged_path] = add
         return snapshot.version, self._advanced(snapshot, version)
 
-    def _advanced(self, snapshot: Snapshot, version: int) -> LogState:
+    def _advanced(self, snapshot: Snapshot, version: int) -> BlockLogState:
         state = state_of(snapshot, self._blocks)
         self._blocks = dict(state.live)
         if version < state.base:
@@ -149,10 +149,10 @@ class BaseHistory:
                 state = replace(state, base=commits[begin].version - 1)
         return state
 
-    def _begun_at(self, version: int, state: LogState) -> LogState:
+    def _begun_at(self, version: int, state: BlockLogState) -> BlockLogState:
         """As if the log began at this version: it has never had a record, so nothing depends on
         what became of the base table before, which may have become another one."""
-        return LogState(self._base_at(version).metadata.id, version, state.mark)
+        return BlockLogState(self._base_at(version).metadata.id, version, state.mark)
 
     def _known_change(self, commit: Commit, earlier: Sequence[Commit], log_id: str) -> BaseChange:
         if commit.version not in self._changes:
@@ -165,7 +165,9 @@ class BaseHistory:
             return RestoredTo(self._version_of(commit, found.time))
         return found
 
-    def _commits(self, snapshot: Snapshot, state: LogState, version: int) -> list[Commit] | None:
+    def _commits(
+        self, snapshot: Snapshot, state: BlockLogState, version: int
+    ) -> list[Commit] | None:
         """None if some are gone, but the log has never had a record."""
         wanted = range(state.base + 1, version + 1)
         try:
@@ -275,7 +277,7 @@ class BaseHistory:
         return self._version_of_log(low)
 
 
-def require_same_table(base: Snapshot, state: LogState) -> None:
+def require_same_table(base: Snapshot, state: BlockLogState) -> None:
     """Check that the base table is the one that the log belongs to, and that the keys and the
     ordering column are those of the live records: a column of the same name may be another one.
 

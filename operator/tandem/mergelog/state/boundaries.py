@@ -14,7 +14,7 @@ from typing import Any
 
 from tandem.delta.actions import Commit, Metadata, Txn
 from tandem.errors import BaseReplaced
-from tandem.mergelog.state.model import MERGED, LogHistory, LogState
+from tandem.mergelog.state.model import MERGED, BlockLogState, LogHistory
 
 
 class Boundary(StrEnum):
@@ -176,8 +176,8 @@ def restored_by_number(commit: Commit) -> int:
 
 
 def advance(
-    state: LogState, changes: Sequence[BaseChange], history: LogHistory, *, ordered: bool
-) -> LogState:
+    state: BlockLogState, changes: Sequence[BaseChange], history: LogHistory, *, ordered: bool
+) -> BlockLogState:
     """The state after the changes of the base versions that follow `state.base`, one each.
 
     Args:
@@ -200,7 +200,7 @@ def advance(
                 }
                 state = replace(state, base=base, mark=mark, live=live)
             case Voided(table_id):
-                state = LogState(table_id or state.base_id, base, state.mark)
+                state = BlockLogState(table_id or state.base_id, base, state.mark)
             case RestoredTo(version):
                 state = replace(history(version), base=base)
     return state

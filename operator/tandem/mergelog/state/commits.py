@@ -14,12 +14,12 @@ from tandem.mergelog.state.log_table import (
     require_columns,
     settings_of,
 )
-from tandem.mergelog.state.model import LogState, txns_of
+from tandem.mergelog.state.model import BlockLogState, txns_of
 
 
 def transition(
     snapshot: Snapshot,
-    state: LogState,
+    state: BlockLogState,
     added: Callable[[str], AddFile],
     *,
     base: Snapshot,

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tandem.delta.actions import Commit
-from tandem.mergelog.state.model import LAST, LogState
+from tandem.mergelog.state.model import LAST, BlockLogState
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class LogFacts:
 
     log_id: str
     newest: int
-    state: LogState
+    state: BlockLogState
     counts: InstantCounts
     recorded: int
     moved_ms: int | None = None

@@ -37,7 +37,7 @@ from tandem.errors import (
     UnsupportedFeature,
     closest_name,
 )
-from tandem.mergelog.state.model import BASE, FEATURE, FORMAT, MARK, Block, LogState, block_of
+from tandem.mergelog.state.model import BASE, FEATURE, FORMAT, MARK, Block, BlockLogState, block_of
 from tandem.mergelog.state.own_commits import require_own
 from tandem.storage.store import Store
 from tandem.storage.subfolder import Subfolder
@@ -198,7 +198,9 @@ def settings_of(snapshot: Snapshot) -> LogSettings:
         ) from error
 
 
-def state_of(snapshot: Snapshot, known: Mapping[str, Block] = MappingProxyType({})) -> LogState:
+def state_of(
+    snapshot: Snapshot, known: Mapping[str, Block] = MappingProxyType({})
+) -> BlockLogState:
     """What a version of the log says.
 
     Args:
@@ -236,7 +238,7 @@ def state_of(snapshot: Snapshot, known: Mapping[str, Block] = MappingProxyType({
     # were those of the blocks.
     fields = (snapshot.schema.get(name) for name in settings.columns)
     columns = tuple((field.name, field.physical_name) for field in fields if field is not None)
-    return LogState(settings.base_id, base, mark, live, columns)
+    return BlockLogState(settings.base_id, base, mark, live, columns)
 
 
 def new_log(base: Snapshot, settings: LogSettings) -> tuple[Protocol, Metadata]:

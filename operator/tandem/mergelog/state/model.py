@@ -63,7 +63,7 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class LogState:
+class BlockLogState:
     """The log as of base version `base` of the table `base_id`: the instants up to `mark` are in
     the base table; `live` are the blocks by path.
 
@@ -88,7 +88,7 @@ class LogState:
         return sum(block.size for block in self.live.values())
 
 
-LogHistory = Callable[[int], LogState]
+LogHistory = Callable[[int], BlockLogState]
 """From a base version to the state of the newest log version that has looked at none after it.
 
 Raises: LogHistoryTooShort."""
@@ -124,7 +124,7 @@ def tags_of(block: Block) -> dict[str, str]:
     return {FIRST: str(block.first), LAST: str(block.last), DELETES: str(block.deletes)}
 
 
-def txns_of(state: LogState) -> tuple[Txn, ...]:
+def txns_of(state: BlockLogState) -> tuple[Txn, ...]:
     """The `txn`s that record a state. The mark is -1 before the first merge, and again after a
     restore to a version before it."""
     return (Txn(BASE, state.base), Txn(MARK, state.mark))

@@ -31,7 +31,7 @@ from tandem.operations.kinds.table.job_files import require_inside
 from tandem.operations.kinds.table.lock_times import times_of
 from tandem.operations.kinds.table.output_roots import root_tags
 from tandem.operations.kinds.table.time_column import time_borders, time_column
-from tandem.operations.model import ChangeSet, Planned, Work
+from tandem.operations.model import CommitContent, Planned, Work
 from tandem.planning.compaction import plan_compaction
 from tandem.planning.layout import checked_columns
 from tandem.planning.model import CompactionPlan, CompactionRequest, SegmentRun
@@ -174,7 +174,7 @@ class CompactionKind(RewriteKind):
 
     # Committing
 
-    def change(self, work: Work) -> ChangeSet:
+    def change(self, work: Work) -> CommitContent:
         decision, order = self.to_commit(work)
         plan, _ = work.frozen
         removed = self.removed(decision)

@@ -18,7 +18,7 @@ from tandem.operations.kinds.table.sources import check_source, version_of_sourc
 from tandem.operations.kinds.table.table_changes import verdict_of_table
 from tandem.operations.kinds.table.time_column import borders_of_load, shared_files
 from tandem.operations.machine.events import Verdict
-from tandem.operations.model import ChangeSet, Decision, OutputFileChange, Planned, Work
+from tandem.operations.model import CommitContent, Decision, OutputFileChange, Planned, Work
 from tandem.spec.status import Plan, Reconciled, RowsAffected
 from tandem.spec.update import TableIngest
 from tandem.timeline.segments import output_tags
@@ -62,7 +62,7 @@ class IngestKind:
         refusal = verdict_of_table(work, self.protocol_kind, needs_vectors=False)
         return refusal or Decision(Verdict.COMMIT)
 
-    def change(self, work: Work) -> ChangeSet:
+    def change(self, work: Work) -> CommitContent:
         plan, _ = work.frozen
         result = work.results[0]
         segment = new_segment(work.snapshot, work.now_ms)
@@ -72,7 +72,7 @@ class IngestKind:
         )
         files = files_.from_adds([output.add for output in outputs])
         times = times_of_files(files, time_of_locks(work))
-        return ChangeSet(
+        return CommitContent(
             operation="WRITE",
             parameters={"mode": "Append", "partitionBy": "[]"},
             outputs=outputs,

@@ -15,19 +15,19 @@ from tandem.delta.actions import AddFile
 from tandem.errors import CorruptLog, VersionNotFound
 from tandem.jobs.formats import InputFile, StitchJob, StitchRun
 from tandem.locks.model import named
-from tandem.mergelog.runs import Run, RunsLeft, all_blocks, applicable, small_runs
+from tandem.mergelog.runs import BlockRun, RunsLeft, all_blocks, applicable, small_runs
 from tandem.mergelog.state.log_table import (
     MergeLog,
     check_format,
     settings_of,
     state_of,
 )
-from tandem.mergelog.state.model import Block, LogState, tags_of
+from tandem.mergelog.state.model import Block, BlockLogState, tags_of
 from tandem.operations.attempt import pins
 from tandem.operations.kinds.table.job_files import output_add
 from tandem.operations.kinds.table.table_changes import verdict_of_table
 from tandem.operations.machine.events import Verdict
-from tandem.operations.model import ChangeSet, Decision, OutputFileChange, Planned, Table, Work
+from tandem.operations.model import CommitContent, Decision, OutputFileChange, Planned, Table, Work
 from tandem.spec.log_compaction import LogCompaction, Strategy
 from tandem.spec.status import Plan, Reconciled
 
@@ -101,7 +101,7 @@ class LogCompactionKind:
         )
         return Planned(summary, job, locks)
 
-    def _runs(self, work: Work, state: LogState) -> tuple[Run, ...]:
+    def _runs(self, work: Work, state: BlockLogState) -> tuple[BlockRun, ...]:
         taken = self._taken(work)
         spec = self._resource.spec
         if spec.strategy is Strategy.ALL_BLOCKS:
@@ -155,7 +155,7 @@ class LogCompactionKind:
             return Decision(Verdict.SUPERSEDED, why, payload=left)
         return Decision(Verdict.COMMIT, payload=left)
 
-    def change(self, work: Work) -> ChangeSet:
+    def change(self, work: Work) -> CommitContent:
         plan, spec = work.frozen
         job = spec.job
         assert isinstance(job, StitchJob)
@@ -174,7 +174,7 @@ class LogCompactionKind:
         missing = [path for path in gone if path not in self._removes]
         if missing:
             self._removes |= work.snapshot.files_by_path(missing)
-        return ChangeSet(
+        return CommitContent(
             operation="OPTIMIZE",
             parameters={"predicate": "[]", "zOrderBy": "[]", "auto": "false"},
             outputs=tuple(outputs),
@@ -189,7 +189,7 @@ class LogCompactionKind:
         )
 
 
-def _expired(work: Work, state: LogState) -> int:
+def _expired(work: Work, state: BlockLogState) -> int:
     """The last instant whose deletes are no longer kept; -1 for none.
 
     A delete is kept until a merge follows that is `deletesKept` younger than the one that it was a
@@ -212,5 +212,5 @@ def _expired(work: Work, state: LogState) -> int:
     return min(before.mark, state.mark)
 
 
-def _name(run: Run) -> str:
+def _name(run: BlockRun) -> str:
     return f"{run.first}-{run.last}"

@@ -38,7 +38,7 @@ from tandem.mergelog.state.log_table import (
     require_mergeable,
     settings_of,
 )
-from tandem.mergelog.state.model import MERGED, LogState, in_order
+from tandem.mergelog.state.model import MERGED, BlockLogState, in_order
 from tandem.operations.attempt.sidecars import read_sidecar
 from tandem.operations.kinds.table.job_files import output_add, require_inside
 from tandem.operations.kinds.table.prerequisite_merge import log_as_of, may_hide_rows
@@ -46,7 +46,7 @@ from tandem.operations.kinds.table.segment_numbers import new_segment, numbers_a
 from tandem.operations.kinds.table.snapshot_view import SnapshotView, VectorCache
 from tandem.operations.kinds.table.table_changes import verdict_of_table
 from tandem.operations.machine.events import Verdict
-from tandem.operations.model import ChangeSet, Decision, OutputFileChange, Planned, Work
+from tandem.operations.model import CommitContent, Decision, OutputFileChange, Planned, Work
 from tandem.spec.compaction import TableCompaction
 from tandem.spec.status import MERGES_LOG, Plan, Reconciled, RowsAffected
 from tandem.timeline.segments import output_tags
@@ -140,7 +140,7 @@ class LogMergeKind:
         return Planned(summary, job, _LOCK)
 
     def _winners(
-        self, log: MergeLog, snapshot: Snapshot, state: LogState, base: Snapshot
+        self, log: MergeLog, snapshot: Snapshot, state: BlockLogState, base: Snapshot
     ) -> LogWinners:
         """The winners of a state of the log. The plan needs them, and a commit that follows others:
         they are kept, since to find them reads the whole log."""
@@ -226,7 +226,7 @@ class LogMergeKind:
             self._log = _LogAtPlan(log, snapshot, BaseHistory(log, snapshot))
         return self._log
 
-    def _result_at(self, work: Work, state: LogState) -> MergeResult:
+    def _result_at(self, work: Work, state: BlockLogState) -> MergeResult:
         """What the merge changes at the version that it might follow."""
         self._match_new_files(work, state)
         view = SnapshotView(work.snapshot, self._vectors(work))
@@ -237,7 +237,7 @@ class LogMergeKind:
             {path: file.dead for path, file in live.items()},
         )
 
-    def _match_new_files(self, work: Work, state: LogState) -> None:
+    def _match_new_files(self, work: Work, state: BlockLogState) -> None:
         """Compare the rows of files that the job has not seen with the winners."""
         base, found = work.snapshot, self._log_at_plan(work)
         known = pa.array(self._matches, pa.string())
@@ -258,7 +258,7 @@ class LogMergeKind:
                 # With deleted rows: the file may have another vector at the next version.
                 self._matches[add.logged_path] = match(reader, overlay, BitMap64())
 
-    def change(self, work: Work) -> ChangeSet:
+    def change(self, work: Work) -> CommitContent:
         assert work.decision is not None
         found = work.decision.payload
         assert isinstance(found, MergeResult)
@@ -282,7 +282,7 @@ class LogMergeKind:
                 outputs.append(OutputFileChange(add, file.rows, beaten or None))
         touched = tuple(_touched(view, found.hidden))
         log_id = self._log_at_plan(work).snapshot.metadata.id
-        return ChangeSet(
+        return CommitContent(
             operation="MERGE",
             parameters={"predicate": "[]", "matchedPredicates": "[]", "notMatchedPredicates": "[]"},
             outputs=tuple(outputs),

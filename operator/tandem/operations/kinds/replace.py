@@ -48,10 +48,10 @@ from tandem.operations.kinds.table.sources import check_source, version_of_sourc
 from tandem.operations.kinds.table.table_changes import verdict_of_table
 from tandem.operations.kinds.table.time_column import borders_of_load, shared_files
 from tandem.operations.machine.events import Verdict
-from tandem.operations.model import ChangeSet, Decision, OutputFileChange, Planned, Work
+from tandem.operations.model import CommitContent, Decision, OutputFileChange, Planned, Work
 from tandem.operations.report.sentences import of_replace
 from tandem.planning.custom import require_live
-from tandem.pruning.scope import Part, TimeScope, Values
+from tandem.pruning.scope import Coverage, TimeScope, Values
 from tandem.reconcile.outcomes import StatementConflict
 from tandem.reconcile.replace import rule
 from tandem.reconcile.replace.ages import RowAges
@@ -83,7 +83,7 @@ class ReplaceKind:
         self._cutoff = -1
         self._rows: ScopedRows | None = None
         self._empty_chunks: EmptyChunks | None = None
-        self._found: tuple[int, _Resolved, Mapping[str, Part]] | None = None  # as of a version
+        self._found: tuple[int, _Resolved, Mapping[str, Coverage]] | None = None  # as of a version
 
     @property
     def protocol_kind(self) -> protocol.OperationKind:
@@ -106,8 +106,8 @@ class ReplaceKind:
         parts = self._parts(work, scope)
         adds = snapshot.files_by_path(list(parts))
         require_inside(work.table, adds.values())
-        whole = sum(part is Part.ALL for part in parts.values())
-        read = [adds[path] for path, part in parts.items() if part is Part.SOME]
+        whole = sum(part is Coverage.ALL for part in parts.values())
+        read = [adds[path] for path, part in parts.items() if part is Coverage.SOME]
         locks = self._locks(work, scope, adds)
         summary = Plan(
             read_version=snapshot.version,
@@ -205,13 +205,13 @@ class ReplaceKind:
             return ""
         return lake.spec.time.column
 
-    def _parts(self, work: Work, scope: _Resolved) -> Mapping[str, Part]:
+    def _parts(self, work: Work, scope: _Resolved) -> Mapping[str, Coverage]:
         named = self._resource.spec.replace.segments
         if named is not None:
-            return dict.fromkeys(sorted(self._named(work.snapshot)), Part.ALL)
+            return dict.fromkeys(sorted(self._named(work.snapshot)), Coverage.ALL)
         return self._files_in(work, scope)
 
-    def _files_in(self, work: Work, scope: _Resolved) -> Mapping[str, Part]:
+    def _files_in(self, work: Work, scope: _Resolved) -> Mapping[str, Coverage]:
         """`files_in_scope` of the latest version. A later round asks only for files that commits
         have changed since."""
         snapshot = work.snapshot
@@ -291,22 +291,24 @@ class ReplaceKind:
         return self._rows
 
     def _rows_in(
-        self, latest: SnapshotView, parts: Mapping[str, Part]
+        self, latest: SnapshotView, parts: Mapping[str, Coverage]
     ) -> Callable[[str], BitMap64 | None]:
         def rows(path: str) -> BitMap64 | None:
-            if parts[path] is Part.ALL:
+            if parts[path] is Coverage.ALL:
                 state = latest.get(path)
                 return BitMap64() if state is None else span(0, state.rows)
             return None if self._rows is None else self._rows.known(path)
 
         return rows
 
-    def _candidates(self, work: Work, scope: _Resolved, ages: RowAges | None) -> Mapping[str, Part]:
+    def _candidates(
+        self, work: Work, scope: _Resolved, ages: RowAges | None
+    ) -> Mapping[str, Coverage]:
         """The files that may hold rows in scope. Of named segments these are the files that had
         them at the cutoff, and all that were added since."""
         if ages is None or ages.named is None:
             return self._files_in(work, scope)
-        return dict.fromkeys((*ages.named, *ages.added), Part.ALL)
+        return dict.fromkeys((*ages.named, *ages.added), Coverage.ALL)
 
     def _ages_at(self, work: Work, history: CommitHistory) -> RowAges | Decision:
         spec, snapshot = self._resource.spec, work.snapshot
@@ -338,7 +340,7 @@ class ReplaceKind:
 
     # Committing
 
-    def change(self, work: Work) -> ChangeSet:
+    def change(self, work: Work) -> CommitContent:
         plan, _ = work.frozen
         spec, snapshot, result = self._resource.spec, work.snapshot, work.results[0]
         assert work.decision is not None
@@ -365,7 +367,7 @@ class ReplaceKind:
             outside=result.rows_outside if spec.outside is Outside.DROP else None,
             empty_chunks=self._left_empty(work, scope, removal, outputs),
         )
-        return ChangeSet(
+        return CommitContent(
             operation="DELETE" if spec.source is None else "WRITE",
             parameters=self._parameters(),
             outputs=outputs,

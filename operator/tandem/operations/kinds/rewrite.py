@@ -25,7 +25,7 @@ from tandem.operations.kinds.table.row_scope import with_mask
 from tandem.operations.kinds.table.snapshot_view import SnapshotView, VectorCache
 from tandem.operations.kinds.table.table_changes import verdict_of_table
 from tandem.operations.machine.events import Verdict
-from tandem.operations.model import ChangeSet, Decision, OutputFileChange, Planned, Work
+from tandem.operations.model import CommitContent, Decision, OutputFileChange, Planned, Work
 from tandem.reconcile.rewrite import Moved, RewriteDecision, RewriteInput, rewrite
 from tandem.rowmap import binary_format
 from tandem.rowmap.rowmap import RowMap, RowMapIdentity
@@ -168,7 +168,7 @@ class RewriteKind:
         tags_of: Callable[[OutputFile], Mapping[str, str]],
         *,
         numbers: SegmentNumbers | None = None,
-    ) -> ChangeSet:
+    ) -> CommitContent:
         """The commit of a decision. `tags_of` gives the tags of an output, which name its segment;
         `removed` are the live adds of `decision.removes`."""
         plan, job = work.frozen
@@ -186,7 +186,7 @@ class RewriteKind:
             add = output_add(output, tags, data_change=False)
             outputs.append(OutputFileChange(add, output.rows, mask))
         counts = decision.counts
-        return ChangeSet(
+        return CommitContent(
             operation="OPTIMIZE",
             parameters={"predicate": "[]", "zOrderBy": "[]", "auto": "false"},
             outputs=tuple(outputs),

@@ -35,7 +35,7 @@ from tandem.operations.kinds.table.prerequisite_merge import StatementLog
 from tandem.operations.kinds.table.snapshot_view import VectorCache
 from tandem.operations.kinds.table.table_changes import verdict_of_table
 from tandem.operations.machine.events import Verdict
-from tandem.operations.model import ChangeSet, Decision, Planned, Work
+from tandem.operations.model import CommitContent, Decision, Planned, Work
 from tandem.pruning.selection import Selection
 from tandem.reconcile import statement as rule
 from tandem.spec.status import Plan
@@ -247,7 +247,7 @@ class RowLevelKind(ABC, Generic[S]):
 
     # Committing
 
-    def change(self, work: Work) -> ChangeSet:
+    def change(self, work: Work) -> CommitContent:
         run = self._run
         assert run is not None
         assert run.commit is not None

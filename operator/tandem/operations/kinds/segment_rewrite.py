@@ -18,7 +18,7 @@ from tandem.operations.attempt import paths
 from tandem.operations.kinds.rewrite import RewriteKind, locks_described, past_segments
 from tandem.operations.kinds.table.job_files import require_inside
 from tandem.operations.kinds.table.lock_times import time_of_locks, times_of
-from tandem.operations.model import ChangeSet, Planned, Work
+from tandem.operations.model import CommitContent, Planned, Work
 from tandem.planning.layout import checked_columns
 from tandem.planning.segment_rewrite import (
     SegmentRewritePlan,
@@ -92,7 +92,7 @@ class SegmentRewriteKind(RewriteKind):
         )
         return JobLayout(strategy="Sort", columns=found)
 
-    def change(self, work: Work) -> ChangeSet:
+    def change(self, work: Work) -> CommitContent:
         decision, order = self.to_commit(work)
         plan, _ = work.frozen
         label = layout_label(order.strategy, order.columns) if order is not None else ""

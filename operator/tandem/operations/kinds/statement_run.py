@@ -15,7 +15,7 @@ from tandem.jobs.results import OutputFile
 from tandem.operations.kinds.table.commit_history import CommitHistory
 from tandem.operations.kinds.table.job_files import changes_of, output_add
 from tandem.operations.kinds.table.segment_numbers import new_segment, numbers_at
-from tandem.operations.model import ChangeSet, OutputFileChange, Work
+from tandem.operations.model import CommitContent, OutputFileChange, Work
 from tandem.reconcile import statement as rule
 from tandem.spec.status import Reconciled, RowsAffected
 from tandem.spec.update import Isolation
@@ -80,7 +80,7 @@ def change_set(
     written: Mapping[str, OutputFile],
     described: CommitDescription,
     isolation: Isolation,
-) -> ChangeSet:
+) -> CommitContent:
     """What the agreed commit changes: matched rows are deleted, output files added.
 
     Args:
@@ -104,7 +104,7 @@ def change_set(
         tags = output_tags(segment_.name, segment_.sequence)
         add = output_add(written[path], tags, data_change=True)
         outputs.append(OutputFileChange(add, written[path].rows, agreed.masks.get(path)))
-    return ChangeSet(
+    return CommitContent(
         operation=described.operation,
         parameters=described.parameters,
         outputs=tuple(outputs),

@@ -25,12 +25,12 @@ from tandem.mergelog.state.log_table import (
     require_mergeable,
     settings_of,
 )
-from tandem.mergelog.state.model import Block, LogState, tags_of
+from tandem.mergelog.state.model import Block, BlockLogState, tags_of
 from tandem.operations.kinds.table.job_files import output_add
 from tandem.operations.kinds.table.sources import check_source, version_of_source
 from tandem.operations.kinds.table.table_changes import verdict_of_table
 from tandem.operations.machine.events import Verdict
-from tandem.operations.model import ChangeSet, Decision, OutputFileChange, Planned, Table, Work
+from tandem.operations.model import CommitContent, Decision, OutputFileChange, Planned, Table, Work
 from tandem.spec.status import Plan, Reconciled, RowsAffected
 from tandem.spec.update import Source, TableIngest, TableUpdate
 
@@ -52,7 +52,7 @@ class _Place:
 
     base: Snapshot
     history: BaseHistory
-    state: LogState
+    state: BlockLogState
 
 
 class UpsertKind:
@@ -157,7 +157,7 @@ class UpsertKind:
             return Decision(Verdict.REPLAN, why)
         return Decision(Verdict.COMMIT, payload=place)
 
-    def change(self, work: Work) -> ChangeSet:
+    def change(self, work: Work) -> CommitContent:
         assert work.decision is not None
         place = work.decision.payload
         assert isinstance(place, _Place)
@@ -170,7 +170,7 @@ class UpsertKind:
             add = output_add(file, tags_of(block), data_change=True)
             outputs.append(OutputFileChange(replace(add, modified_ms=work.now_ms), file.rows))
         deleted = sum(file.deletes for file in result.outputs)
-        return ChangeSet(
+        return CommitContent(
             operation="WRITE",
             parameters={"mode": "Append"},
             outputs=tuple(outputs),

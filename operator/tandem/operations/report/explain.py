@@ -18,7 +18,7 @@ from tandem.errors import LogGap, VersionNotFound
 from tandem.jobs.formats import InputFile, RewriteJob
 from tandem.mergelog.runs import RunsLeft
 from tandem.operations.machine.events import Verdict
-from tandem.operations.model import ChangeSet, Decision, Work
+from tandem.operations.model import CommitContent, Decision, Work
 from tandem.operations.report.sentences import gone_to, sentences
 from tandem.operations.report.status import rfc3339
 from tandem.reconcile import statement as rule
@@ -44,7 +44,7 @@ class Explainer:
         self._log = log
         self._commits: dict[int, Commit] = {}
 
-    def change(self, work: Work, change: ChangeSet, milliseconds: int) -> ChangeSet:
+    def change(self, work: Work, change: CommitContent, milliseconds: int) -> CommitContent:
         """The change set with the commits it met; `milliseconds` is how long reconciling took."""
         plan, _ = work.frozen
         payload = work.decision.payload if work.decision is not None else None
@@ -182,7 +182,7 @@ def _met(author: Author, *, executed_again: bool = False, **counts: int) -> Reco
     )
 
 
-def _by_segment(change: ChangeSet, rows: Mapping[str, int]) -> dict[str, int]:
+def _by_segment(change: CommitContent, rows: Mapping[str, int]) -> dict[str, int]:
     """Rows by path as rows by segment, in the order of the change."""
     names: dict[str, int] = {}
     for add in _adds(change):
@@ -192,9 +192,9 @@ def _by_segment(change: ChangeSet, rows: Mapping[str, int]) -> dict[str, int]:
     return names
 
 
-def _files(change: ChangeSet, rows: Mapping[str, int]) -> int:
+def _files(change: CommitContent, rows: Mapping[str, int]) -> int:
     return sum(add.logged_path in rows for add in _adds(change))
 
 
-def _adds(change: ChangeSet) -> list[AddFile]:
+def _adds(change: CommitContent) -> list[AddFile]:
     return [*(file.add for file in (*change.outputs, *change.marked)), *change.removes]

@@ -18,12 +18,12 @@ from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.snapshot import Snapshot
 from tandem.delta.stats import mark_bounds_wide
 from tandem.operations.attempt import paths
-from tandem.operations.model import ChangeSet, OutputFileChange, Vectors, Work
+from tandem.operations.model import CommitContent, OutputFileChange, Vectors, Work
 from tandem.spec.status import OperationResult
 from tandem.storage.store import Store
 
 
-def write_vectors(store: Store, folder: str, change: ChangeSet, known: Vectors) -> Vectors:
+def write_vectors(store: Store, folder: str, change: CommitContent, known: Vectors) -> Vectors:
     """The deletion vectors of a change set by logged path, the fresh ones in one file below
     `folder`. Of `known`, written in an earlier round, those that are still valid are kept.
 
@@ -46,7 +46,7 @@ def write_vectors(store: Store, folder: str, change: ChangeSet, known: Vectors) 
     return vectors
 
 
-def adds_of(change: ChangeSet, vectors: Vectors) -> Mapping[str, AddFile]:
+def adds_of(change: CommitContent, vectors: Vectors) -> Mapping[str, AddFile]:
     """The adds of a change set, with their deletion vectors, by logged path."""
     found = {}
     for file in (*change.outputs, *change.marked):

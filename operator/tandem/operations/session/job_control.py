@@ -20,7 +20,7 @@ from tandem.jobs.runner import JobPhase, JobRequest, JobRunner
 from tandem.operations.attempt import paths, records
 from tandem.operations.attempt.records import PlanRecord, ProtocolRecord
 from tandem.operations.machine.events import Event, JobLost, JobRunning, RoundDone
-from tandem.operations.model import ChangeSet, ProgressBaseline, Work
+from tandem.operations.model import CommitContent, ProgressBaseline, Work
 from tandem.operations.report.status import duration_in_words
 from tandem.spec.status import Progress
 from tandem.storage.store import Store
@@ -182,7 +182,7 @@ def request_round(work: Work, attempt: int, round_: int, request_: RoundRequest)
     work.requests[round_] = request_
 
 
-def check_outputs(store: Store, operation_id: str, attempt: int, change: ChangeSet) -> None:
+def check_outputs(store: Store, operation_id: str, attempt: int, change: CommitContent) -> None:
     """Check that our files still exist: a vacuum without retention deletes files that no commit
     refers to.
 

@@ -15,9 +15,9 @@ import pyarrow as pa
 from tandem.delta.log import files as files_
 from tandem.intervals import ALWAYS, NEVER, IntervalSet, TimeInterval
 from tandem.timeline.chunks import TimeColumn
-from tandem.timeline.index import TimelineIndex
-from tandem.timeline.masks import TAG_MASKED, parse_masked
 from tandem.timeline.segments import Segments, segments
+from tandem.timeline.working_set.index import TimelineIndex
+from tandem.timeline.working_set.masks import TAG_MASKED, parse_masked
 
 
 class LiveIndex:

@@ -37,7 +37,7 @@ from tandem.planning.auto.child_history import (
 )
 from tandem.planning.auto.live_index import LiveIndex
 from tandem.planning.auto.model import AutoCompactionDecision, AutoCompactionWait, ChildState
-from tandem.pruning.scope import Part, TimeScope, all_null, parts_in_scope
+from tandem.pruning.scope import Coverage, TimeScope, all_null, parts_in_scope
 from tandem.spec.fields import format_duration
 from tandem.spec.replace import TableReplace
 from tandem.spec.table import Granularity, HistoryLimits
@@ -127,7 +127,7 @@ def _mixed(live: LiveIndex, paths: Iterable[str], due: IntervalSet) -> list[str]
     files = files_.with_paths(live.files, paths)
     time = live.time
     parts = parts_in_scope(files, TimeScope(due, time.path, time.type, time.partition))
-    some = parts == Part.SOME
+    some = parts == Coverage.SOME
     if not time.partition:
         some &= ~all_null(files, time.path)
     return list(files["path"].filter(np.asarray(some)).to_pylist())

@@ -20,7 +20,7 @@ from tandem.reconcile.model import CommitSummary, FileView
 from tandem.reconcile.outcomes import FileDeletes, StatementConflict
 from tandem.reconcile.replace.ages import Aged, RowAges
 from tandem.reconcile.row_tracing import prefetch
-from tandem.reconcile.rules import REPLACE, Age, RowFate
+from tandem.reconcile.rules import REPLACE, Age, ReplaceFate
 from tandem.rowmap.positions import span
 from tandem.spec.replace import Scope
 from tandem.text import counted, files_in_words
@@ -89,9 +89,9 @@ def decide(
         gone = BitMap64()
         for age, rows in _aged(scope, ages, path, chosen & live).items():
             fate = REPLACE[scope][age]
-            if fate is RowFate.CONFLICT:
+            if fate is ReplaceFate.CONFLICT:
                 doubtful.append(path)
-            elif fate is RowFate.REMOVED:
+            elif fate is ReplaceFate.REMOVED:
                 gone |= rows
             elif age is Age.LATE:
                 kept[path] = rows

@@ -29,7 +29,7 @@ from tandem.jobs.formats import InputFile, JobBin, JobSpec, RewriteJob
 from tandem.jobs.results import JobResult, OutputFile
 from tandem.rowmap.binary_format import to_bytes
 from tandem.rowmap.rowmap import RowMap, RowMapBuilder, RowMapIdentity, merge
-from tandem.spark.jobs.rewrite_divided import DividedRows, Part, divided_row_map
+from tandem.spark.jobs.rewrite_divided import ChunkRows, DividedRows, divided_row_map
 from tandem.spark.runtime.control import Control, job_table_format, output_file
 from tandem.spark.runtime.counters import Counter, prefix_of, reported
 from tandem.spark.runtime.frames import dead_rows
@@ -50,7 +50,7 @@ class BinResult:
     index: int
     files: tuple[WrittenFile, ...]
     rows_read: int
-    parts: tuple[Part, ...] | None = None
+    parts: tuple[ChunkRows, ...] | None = None
     """By the chunk of the rows, if the bin was divided by time."""
 
 
@@ -155,7 +155,7 @@ def rewrite_bin(store: Store, spec: JobSpec, index: int) -> BinResult:
         )
 
     read = left = 0
-    parts: tuple[Part, ...] | None = None
+    parts: tuple[ChunkRows, ...] | None = None
     counter = Counter(store, prefix_of(spec.control_prefix), index)
     if job.borders is None:
         batches = _live_batches(store, inputs, table, counter)

@@ -24,7 +24,7 @@ from tandem.timeline.row_chunks import chunk_starts, rows_within
 
 
 @dataclass(frozen=True)
-class Part:
+class ChunkRows:
     """The rows of a bin in one chunk: its files in order, and the positions by number of the
     input (a portable 64-bit roaring bitmap), in the order of the rows."""
 
@@ -73,10 +73,10 @@ class DividedRows:
         limit_held(chunk.writer for chunk in self._chunks.values())
 
     @property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[ChunkRows, ...]:
         """In order of time, once closed."""
         return tuple(
-            Part(
+            ChunkRows(
                 chunk.writer.files,
                 tuple((slot, chunk.rows[slot].serialize()) for slot in sorted(chunk.rows)),
             )
@@ -94,7 +94,9 @@ class DividedRows:
                 chunk.writer.abort()
 
 
-def divided_row_map(spec: JobSpec, job: RewriteJob, bin_: JobBin, parts: Sequence[Part]) -> RowMap:
+def divided_row_map(
+    spec: JobSpec, job: RewriteJob, bin_: JobBin, parts: Sequence[ChunkRows]
+) -> RowMap:
     """The map of one bin's rows. Raises: RowMapInvalid."""
     inputs = [job.inputs[i] for i in bin_.inputs]
     taken = [BitMap64() for _ in inputs]

@@ -15,7 +15,7 @@ from tandem.errors import TandemError
 from tandem.jobs.formats import JobSpec, StitchJob
 from tandem.jobs.results import JobResult, OutputFile
 from tandem.mergelog.rows.stitch import StitchRequest, stitch
-from tandem.mergelog.runs import Run
+from tandem.mergelog.runs import BlockRun
 from tandem.mergelog.state.log_table import LogSettings
 from tandem.mergelog.state.model import DELETES, Block
 from tandem.spark.runtime.control import Control, job_table_format
@@ -94,7 +94,7 @@ def stitch_run(store: Store, spec: JobSpec, index: int) -> StitchedRun:
     )
     found = stitch(
         store,
-        Run(blocks),
+        BlockRun(blocks),
         StitchRequest(job.mark, job.expired, job.max_block_bytes),
         job_table_format(spec.table),
         LogSettings(job.keys, job.ordering_column, ""),

@@ -18,7 +18,7 @@ once all of them are there. A group overshadows the groups within its range that
 """
 
 from tandem.timeline.serving.parts import Part, Partial, PartState, RootRange, StateChange
-from tandem.timeline.serving.stand_ins import LivePart, Rewrite, Shown, StandIns
+from tandem.timeline.serving.stand_ins import LivePart, RewrittenParts, Shown, StandIns
 from tandem.timeline.serving.timeline import ServingTimeline
 
 __all__ = [
@@ -26,7 +26,7 @@ __all__ = [
     "Part",
     "PartState",
     "Partial",
-    "Rewrite",
+    "RewrittenParts",
     "RootRange",
     "ServingTimeline",
     "Shown",

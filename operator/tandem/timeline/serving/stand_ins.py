@@ -42,7 +42,7 @@ class LivePart:
 
 
 @dataclass(frozen=True, slots=True)
-class Rewrite:
+class RewrittenParts:
     """A commit that wrote parts from others and changed no row, such as an `OPTIMIZE`: the live
     rows of its inputs just before it, and those of its outputs right after it."""
 
@@ -68,8 +68,8 @@ class StandIns:
     """
 
     row_maps: Mapping[str, Origins]
-    rewrites: Iterable[Rewrite] = ()
-    _by_output: dict[str, Rewrite] = field(default_factory=dict, init=False, repr=False)
+    rewrites: Iterable[RewrittenParts] = ()
+    _by_output: dict[str, RewrittenParts] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         for rewrite in self.rewrites:

@@ -25,14 +25,14 @@ from tandem.intervals import ALWAYS, IntervalSet, TimeInterval
 from tandem.jobs.formats import RowScope
 from tandem.operations.kinds.table.time_column import time_column
 from tandem.operations.model import OutputFileChange
-from tandem.pruning.scope import Part, TimeScope, Values, parts_in_scope
+from tandem.pruning.scope import Coverage, TimeScope, Values, parts_in_scope
 from tandem.rowmap.positions import to_bitmap
 from tandem.spec.fields import Granularity
 from tandem.spec.table import LakeTable
 from tandem.storage.store import Store
 from tandem.timeline.chunks import parse_any_interval
-from tandem.timeline.masks import TAG_MASKED, format_masked, parse_masked
 from tandem.timeline.row_chunks import row_chunk_numbers, rows_within
+from tandem.timeline.working_set.masks import TAG_MASKED, format_masked, parse_masked
 
 MOST_NUMBERS = 16 << 20
 """Rows whose chunks are kept in memory, with four bytes each."""
@@ -42,13 +42,13 @@ NULL = "__HIVE_DEFAULT_PARTITION__"
 
 def files_in_scope(
     files: pa.Table, time: TimeScope | None, partitions: Sequence[Values]
-) -> dict[str, Part]:
+) -> dict[str, Coverage]:
     """Those of the files (as `Snapshot.files`) that have rows in scope, or may have some: logged
     path → how much of it is."""
     found = parts_in_scope(files, time, partitions)
     chosen = np.flatnonzero(found)
     paths = files["path"].take(pa.array(chosen)).to_pylist()
-    return dict(zip(paths, map(Part, found[chosen].tolist()), strict=True))
+    return dict(zip(paths, map(Coverage, found[chosen].tolist()), strict=True))
 
 
 class ScopedRows:

@@ -20,8 +20,8 @@ from tandem.delta.actions import Commit
 from tandem.delta.log import files as files_
 from tandem.intervals import ALWAYS, IntervalSet
 from tandem.timeline.chunks import TimeColumn
-from tandem.timeline.masks import TAG_MASKED, parse_masked
 from tandem.timeline.segments import segments
+from tandem.timeline.working_set.masks import TAG_MASKED, parse_masked
 
 _NOTHING = IntervalSet()
 _ALWAYS = IntervalSet([ALWAYS])
