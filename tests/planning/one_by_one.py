@@ -240,7 +240,6 @@ def _run(
         hull = TimeInterval(min(i.start_ms for i in known), max(i.end_ms for i in known))
     return SegmentRun(
         segments=names,
-        partial=frozenset(p.segment.name for p in parts if len(p.files) < len(p.segment.files)),
         output=derived_name(first.name, level),
         level=level,
         sequence=first.sequence,

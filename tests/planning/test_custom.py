@@ -100,7 +100,7 @@ def test_filter_selects_whole_files_and_names_the_parts_apart() -> None:
         return replace(CUSTOM, selected=frozenset({f"{n}-{partition}.parquet" for n in range(3)}))
 
     (run,) = plan_compaction(table, choose("a")).runs
-    assert (run.output, run.segments, run.partial) == ("0.1", ("0", "1", "2"), frozenset("012"))
+    assert (run.output, run.segments) == ("0.1", ("0", "1", "2"))
     assert [file.path for file in run.files] == ["0-a.parquet", "1-a.parquet", "2-a.parquet"]
 
     # Later the rest: 0.1 is taken, so a fresh number is.

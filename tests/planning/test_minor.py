@@ -196,7 +196,6 @@ def test_C11b_segment_in_two_chunks_takes_part_in_each() -> None:
 
     january, february = plan.runs
     assert january.segments == february.segments == ("0", "1", "2", "3")
-    assert january.partial == frozenset("0123")
     assert {file.path[2:5] for file in january.files} == {"jan"}
     # One of them gets CarbonData's name; the other one a fresh number.
     assert [january.output, february.output] == ["0.1", None]

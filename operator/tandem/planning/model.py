@@ -131,7 +131,6 @@ class SegmentRun:
     Attributes:
         segments: names of the existing inputs, in order. The first determines output name, level
             and sequence.
-        partial: those of them of which only some files are taken (a time chunk, a filter).
         output: the proposed name, None if only the commit loop can determine it.
         sequence: order key of the output: that of its first input.
         steps: the steps of CarbonData that a minor run combines; else one.
@@ -140,7 +139,6 @@ class SegmentRun:
     """
 
     segments: tuple[str, ...]
-    partial: frozenset[str]
     output: str | None
     level: int
     sequence: int

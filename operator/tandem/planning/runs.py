@@ -27,16 +27,12 @@ def build_run(
     `level` is by default one more than that of the first segment, `steps` the run as a single step.
     """
     columns = segments.columns
-    of_files = np.sort(files.segments)
-    starts = np.append(0, np.flatnonzero(of_files[1:] != of_files[:-1]) + 1)
-    codes, counts = of_files[starts], np.diff(np.append(starts, len(of_files)))
+    codes = np.unique(files.segments)
     names = tuple(columns.names_of(codes))
     first = codes[0]
     level = int(columns.levels[first]) + 1 if level is None else level
-    in_part = np.flatnonzero(counts < columns.counts[codes]).tolist()
     return SegmentRun(
         segments=names,
-        partial=frozenset(names[at] for at in in_part),
         output=derived_name(names[0], level),
         level=level,
         sequence=int(columns.sequences[first]),
