@@ -87,8 +87,9 @@ class FileColumns:
     def live_bytes(self) -> IntArray:
         """Estimated bytes of the rows that are not deleted."""
         found = self.size.copy()
-        at = np.flatnonzero((self.deleted > 0) & (self.row_counts > 0))
-        size, rows = found[at], self.row_counts[at]
+        at, rows = self._marked
+        at, rows = at[rows > 0], rows[rows > 0]
+        size = found[at]
         live = np.maximum(rows - self.deleted[at], 0)
         if np.all(size <= _MOST // np.maximum(live, 1)):
             found[at] = size * live // rows
@@ -99,8 +100,19 @@ class FileColumns:
     @cached_property
     def deleted_shares(self) -> npt.NDArray[np.float64]:
         """The share of deleted rows, 0 to 1; 1 if some are deleted of an unknown number."""
-        shares = np.minimum(1.0, self.deleted / np.maximum(self.row_counts, 1))
-        return np.where(self.row_counts > 0, shares, self.deleted > 0)
+        found = np.zeros(len(self.deleted), np.float64)
+        at, rows = self._marked
+        shares = np.minimum(1.0, self.deleted[at] / np.maximum(rows, 1))
+        found[at] = np.where(rows > 0, shares, 1.0)
+        return found
+
+    @cached_property
+    def _marked(self) -> tuple[IntArray, IntArray]:
+        """The files with deleted rows, and their `row_counts`: statistics cost most of a plan, so
+        those of other files are not parsed for it."""
+        at = np.flatnonzero(self.deleted)
+        stats = self._table["stats"].take(pa.array(self._order[at]))
+        return at, pc.fill_null(stats_.num_records(stats), -1).to_numpy()
 
     @cached_property
     def sizes(self) -> list[int]:
