@@ -25,8 +25,10 @@ from support.cluster.operator_thread import (
     quick_settings,
 )
 from support.jobs import quick_lake
+from support.lake import timed
 from support.lake.log_blocks import LogBlocks
 from support.lake.rows import rows
+from support.lake.timed import TimedLake
 from tandem.spec.common import plural
 from tandem.spec.labels import FINALIZER
 from tandem.spec.resources import KINDS
@@ -86,6 +88,7 @@ class Run:
         self.lake = quick_lake.make(folder / "t")
         self.automatic = quick_lake.make(folder / "a")
         self.logged = quick_lake.make(folder / "l", loads=1)
+        self.old = TimedLake(quick_lake.make(folder / "o", 0, schema=timed.SCHEMA))
         self.hostile: dict[str, Any] = {}
         self.secrets = [f"keys-{number}" for number in range(2)]
 
@@ -95,7 +98,7 @@ class Run:
         self.cluster.request("POST", url, body)
 
     def do_all(self) -> None:
-        """Compaction, update, ingest, an automatic child and its history, deletion by TTL,
+        """Compaction, update, ingest, automatic children and their history, deletion by TTL,
         cancellation, a job that fails, credentials."""
         space, jobs = self.space, self.jobs
         for name in [*self.secrets, "decoy"]:
@@ -133,6 +136,7 @@ class Run:
         space.await_gone(KIND, "gone")
         await_that(lambda: len(self.automatic.names) == 1, lambda: self.automatic.names)
         self.do_log()
+        self.do_old_rows()
         host = {"spec": {"volumes": [{"name": "h", "hostPath": {"path": "/"}}]}}
         space.compaction("hostile", "t", type="Major", sparkTemplate=host)
         self.hostile = space.await_end(KIND, "hostile")
@@ -152,6 +156,13 @@ class Run:
         everything = {"strategy": "AllBlocks", "ttlSecondsAfterFinished": 0}
         self.space.create("LogCompaction", "s", {"tableRef": {"name": "l"}, **everything})
         self.space.await_gone("LogCompaction", "s")
+
+    def do_old_rows(self) -> None:
+        """An automatic drop."""
+        self.old.append(timed.hours(timed.day(1), first=0))
+        kept = {"time": timed.DAYS, "retention": {"rows": "24h"}}
+        self.space.table("o", self.old.lake.location, **kept)
+        await_that(lambda: not self.old.rows(), self.old.rows)
 
     def calls(self) -> list[dict[str, Any]]:
         """All that the operator asked the API server for, of this namespace or of the cluster."""
