@@ -10,7 +10,7 @@ import pytest
 # The benchmarks are no part of the product, so they are not on the path of other tests.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks import compaction, goodput, mergelog, replay
+from benchmarks import compaction, goodput, mergelog, replace, replay
 
 
 def test_compaction_keeps_every_row_in_every_engine(
@@ -52,3 +52,11 @@ def test_replay_agrees_with_rerun_in_two_engines(tmp_path: Path) -> None:
         (files, way) for files in replay.AIMS_MS for way in ways
     }
     assert found.raw[replay.CLEAN]["deleted"] > 0
+
+
+def test_replaces_end_with_the_rows_that_the_log_says(tmp_path: Path) -> None:
+    found = replace.run("toy", tmp_path)
+    contest = found.raw["contests"]["deltalake"]
+    assert 0 < contest["committed"] <= contest["replaces"]
+    assert contest["kept"] == contest["late"]
+    assert all(len(each["wall"]) == replace.ROUNDS["toy"] for each in found.raw["rounds"].values())

@@ -21,7 +21,6 @@ from benchmarks import (
     exclusive,
     harness,
     planning,
-    replace,
     report,
     run,
     snapshot,
@@ -58,14 +57,6 @@ def test_the_last_round_of_a_commit_replays_nothing_again(tmp_path: Path) -> Non
     # A rival that touched no input costs the put alone; another one the masks' file, too.
     written = {rival: parts["objects written"] for rival, parts in found.raw.items()}
     assert written == {"append": [1], "delete": [2]}
-
-
-def test_replaces_end_with_the_rows_that_the_log_says(tmp_path: Path) -> None:
-    found = replace.run("toy", tmp_path)
-    contest = found.raw["contests"]["deltalake"]
-    assert 0 < contest["committed"] <= contest["replaces"]
-    assert contest["kept"] == contest["late"]
-    assert all(len(each["wall"]) == replace.ROUNDS["toy"] for each in found.raw["rounds"].values())
 
 
 def test_compaction_notices_an_engine_that_loses_rows(
