@@ -57,8 +57,8 @@ async def run_kopf(
     watching.add_done_callback(lambda _: over.set())
     up = asyncio.Event()
     starting = asyncio.create_task(_when_up(up, stop, ready), name="await the start")
-    ending = asyncio.create_task(_end_in_time(over), name="end in time")
-    tasks = (holding, tidying, stopping, watching, starting, ending)
+    tasks = (holding, tidying, stopping, watching, starting)
+    deadline = _Deadline(over, watches)
     lost = blind = False
     try:
         with _tolerate_refusals_at_the_end(over):
@@ -85,6 +85,7 @@ async def run_kopf(
         blind = True
         await asyncio.sleep(_LOOK_S)
     finally:
+        deadline.cancel()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -103,16 +104,6 @@ def _tolerate_refusals_at_the_end(over: asyncio.Event) -> Iterator[None]:
         if not over.is_set():
             raise
         _log.warning("refused at the end", problem=str(error))
-
-
-async def _end_in_time(over: asyncio.Event) -> None:
-    """If kopf does not end in time, exit the process at once: the next one takes everything
-    over."""
-    await over.wait()
-    await asyncio.sleep(_END_S)
-    _log.error("kopf does not end; ending the process")
-    if threading.current_thread() is threading.main_thread():
-        os._exit(1)
 
 
 async def _when_up(up: asyncio.Event, stop: asyncio.Event, ready: asyncio.Event) -> None:
@@ -146,3 +137,29 @@ class _Watches:
         """Whether one has ended without being cancelled."""
         self._known |= watch_tasks()
         return any(task.done() and not task.cancelled() for task in self._known)
+
+
+class _Deadline:
+    """If kopf does not end in time, exit the process at once: the next one takes everything over.
+
+    No task: kopf cancels tasks of ours, too, where it dies by itself and waits for its watches.
+    """
+
+    def __init__(self, over: asyncio.Event, watches: _Watches) -> None:
+        self._over, self._watches = over, watches
+        self._loop = asyncio.get_running_loop()
+        self._handle = self._loop.call_soon(self._look)
+
+    def cancel(self) -> None:
+        self._handle.cancel()
+
+    def _look(self) -> None:
+        if self._over.is_set() or self._watches.has_one_died():
+            self._handle = self._loop.call_later(_END_S, self._exit)
+        else:
+            self._handle = self._loop.call_later(_LOOK_S, self._look)
+
+    def _exit(self) -> None:
+        _log.error("kopf does not end; ending the process")
+        if threading.current_thread() is threading.main_thread():
+            os._exit(1)
