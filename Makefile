@@ -50,7 +50,8 @@ test: setup ## Set up and run all tests (one folder: make test PYTEST_ARGS=tests
 	@# In the background: the test that needs it waits for it, and fails if there is none.
 	@tools/setup-browser.sh >/dev/null &
 	@$(BIN)/python tools/setup_tests.py
-	@$(BIN)/pytest -n 2 --dist worksteal $(PYTEST_ARGS)
+	@# Three on two cores: for a fifth of the time, tests wait for servers.
+	@$(BIN)/pytest -n 3 --dist worksteal $(PYTEST_ARGS)
 
 .PHONY: image
 image: setup ## Build the image, inspect it, run jobs in it (needs podman or docker; cold: 5 min)
