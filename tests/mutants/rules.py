@@ -76,7 +76,7 @@ RULES = (
         "reconcile/rewrite.py",
         "if now.dead == planned.dead_at_read:",
         "if len(now.dead) == len(planned.dead_at_read):",
-        _ROWS,
+        (Check.SEARCH, Check.RULES),
     ),
     Mutant(
         "rewrite-superset-by-count",
