@@ -50,7 +50,7 @@ test: setup ## Set up and run all tests (one folder: make test PYTEST_ARGS=tests
 	@# In the background: the test that needs it waits for it, and fails if there is none.
 	@tools/setup-browser.sh >/dev/null &
 	@$(BIN)/python tools/setup_tests.py
-	@# Three on two cores: for a fifth of the time, tests wait for servers.
+	@# Three on two cores: with two, the cores are idle while tests wait (decision 0157).
 	@$(BIN)/pytest -n 3 --dist worksteal $(PYTEST_ARGS)
 
 .PHONY: image

@@ -59,12 +59,7 @@ class Stage:
 
     def children(self, table: str, line: str | None = None) -> list[Json]:
         """The automatic compactions of a table, in the order of their names."""
-        selector = f"labelSelector=tandem.dev/table={table},tandem.dev/automatic" + (
-            f"={line}" if line else ""
-        )
-        url = f"{self.space.url(KIND)}?{selector}"
-        items: list[Json] = self.space.cluster.request("GET", url)["items"]
-        return items
+        return self.space.children(KIND, table, line or "")
 
     def await_children(self, table: str, number: int, phase: str = "Succeeded") -> list[Json]:
         """Until there are exactly so many, all in a phase."""
@@ -84,13 +79,7 @@ class Stage:
 
     def await_next(self, table: str, **wanted: str) -> Json:
         """Until the LakeTable's status says this of the next compaction (each a part of it)."""
-
-        def says(status: Json) -> bool:
-            found = status.get("nextCompaction") or {}
-            return all(text in str(found.get(key, "")) for key, text in wanted.items())
-
-        found: Json = self.space.await_status("LakeTable", table, says)["nextCompaction"]
-        return found
+        return self.space.await_next(table, "nextCompaction", **wanted)
 
     @property
     def next_hour(self) -> datetime:

@@ -60,10 +60,7 @@ class Stage:
         return name, lake
 
     def children(self, kind: str, table: str) -> list[Json]:
-        selector = f"labelSelector=tandem.dev/table={table},tandem.dev/automatic"
-        found: list[Json] = self.space.cluster.request("GET", f"{self.space.url(kind)}?{selector}")[
-            "items"
-        ]
+        found = self.space.children(kind, table)
         return sorted(found, key=lambda child: str(child["metadata"]["creationTimestamp"]))
 
     def await_children(self, kind: str, table: str, *phases: str) -> list[Json]:
@@ -81,13 +78,7 @@ class Stage:
 
     def await_next(self, table: str, about: str = "nextCompaction", **wanted: str) -> Json:
         """Until the LakeTable's status says this (each a part of it)."""
-
-        def says(status: Json) -> bool:
-            found = status.get(about) or {}
-            return all(text in str(found.get(key, "")) for key, text in wanted.items())
-
-        found: Json = self.space.await_status("LakeTable", table, says)[about]
-        return found
+        return self.space.await_next(table, about, **wanted)
 
     def age(self, days: int) -> str:
         """`retention.rows` by which all days of March up to this one are old enough now."""

@@ -66,10 +66,7 @@ class LoggedTable:
             self.log.upsert(((id_, 0, -id_),))
 
     def children(self, kind: str) -> list[Json]:
-        selector = f"labelSelector=tandem.dev/table={self.name},tandem.dev/automatic"
-        url = f"{self.space.url(kind)}?{selector}"
-        items: list[Json] = self.space.cluster.request("GET", url)["items"]
-        return items
+        return self.space.children(kind, self.name)
 
     def await_child(self, kind: str) -> Json:
         """Until exactly one of a kind exists, and has succeeded."""

@@ -35,7 +35,7 @@ def test_a_kopf_that_hangs_after_the_death_of_a_watch_ends_the_process(
     async def operator(**_: Any) -> None:
         watch = asyncio.create_task(dies(), name="watcher for things")
         assert watch in watch_tasks()
-        await asyncio.sleep(0)
+        await asyncio.wait([watch])
         for task in asyncio.all_tasks() - {asyncio.current_task()}:
             if not task.get_name().startswith("Task-"):
                 task.cancel()

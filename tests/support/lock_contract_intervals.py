@@ -23,11 +23,8 @@ from tandem.locks.port import LockStore
 
 
 class IntervalContract:
-    """Inherited by `LockContract`, which each store passes."""
-
-    @pytest.fixture
-    def locks(self) -> LockStore:
-        raise NotImplementedError
+    """Inherited by `LockContract`, which each store passes: its class of tests has the fixture
+    `locks`, an empty store."""
 
     def release(self, locks: LockStore, operation: str) -> None:
         locks.release(TABLE, operation, owner(operation))

@@ -164,6 +164,23 @@ class Resources:
         found = self.get(kind, name)
         return {} if found is None else dict(found.get("status") or {})
 
+    def children(self, kind: str, table: str, line: str = "") -> list[Json]:
+        """The automatic children of a table, of one kind and perhaps one line, by name."""
+        selector = f"labelSelector=tandem.dev/table={table},tandem.dev/automatic"
+        url = f"{self.url(kind)}?{selector}{line and '='}{line}"
+        items: list[Json] = self.cluster.request("GET", url)["items"]
+        return items
+
+    def await_next(self, table: str, about: str, **wanted: str) -> Json:
+        """Until a field of the LakeTable's status says this, each text in one of its own."""
+
+        def says(status: Json) -> bool:
+            found = status.get(about) or {}
+            return all(text in str(found.get(key, "")) for key, text in wanted.items())
+
+        found: Json = self.await_status("LakeTable", table, says)[about]
+        return found
+
     def await_status(
         self, kind: str, name: str, test: Callable[[Json], bool], limit_s: float = LIMIT_S
     ) -> Json:

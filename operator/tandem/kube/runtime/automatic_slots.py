@@ -1,4 +1,4 @@
-"""How many automatic jobs may be at work at once, over all tables. Fair: whoever waited longest
+"""Limits how many automatic jobs run at once, over all tables. The table that has waited longest
 goes first. For one event loop.
 
 A child takes its slot when it is created, not when its job starts: one that waited for a slot would
@@ -20,9 +20,9 @@ from tandem.spec.replace import TableReplace
 from tandem.spec.status import Phase
 
 RENEW_S: Final = 15.0
-"""How often one that waits asks again."""
+"""How often a waiting table requests its slot again."""
 _FORGOTTEN_S: Final = 4 * RENEW_S
-"""One that did not ask for so long waits no more: its table is gone."""
+"""A table without a request for so long has left the queue: it is gone."""
 _UNSEEN_S: Final = 10.0
 """How long a child that was created may take to appear in the cache."""
 
@@ -30,7 +30,7 @@ _UNSEEN_S: Final = 10.0
 @dataclass(slots=True)
 class _Waiter:
     wake: Callable[[], None]
-    asked_s: float
+    requested_s: float
 
 
 class AutomaticSlots:
@@ -46,8 +46,8 @@ class AutomaticSlots:
         """Take a slot for a child that is to be created.
 
         Args:
-            waiter: who asks; it keeps its place until it takes a slot, leaves, or asks no more.
-            wake: called when it should ask again.
+            waiter: keeps its place until it takes a slot, leaves, or sends no more requests.
+            wake: called when a slot may be free.
 
         Returns: 0 if the slot is taken; otherwise its place in the queue, from 1.
         """
@@ -55,9 +55,9 @@ class AutomaticSlots:
             return 0
         now_s = asyncio.get_running_loop().time()
         for each, other in list(self._waiting.items()):
-            if now_s - other.asked_s > _FORGOTTEN_S:
+            if now_s - other.requested_s > _FORGOTTEN_S:
                 del self._waiting[each]
-        self._waiting.setdefault(waiter, _Waiter(wake, now_s)).asked_s = now_s
+        self._waiting.setdefault(waiter, _Waiter(wake, now_s)).requested_s = now_s
         place = list(self._waiting).index(waiter) + 1
         if place > self.limit - self._taken(now_s):
             return place
@@ -66,7 +66,7 @@ class AutomaticSlots:
         return 0
 
     def leave(self, waiter: object) -> None:
-        """It no longer wants a slot."""
+        """Leave the queue."""
         self._waiting.pop(waiter, None)
 
     def wake_first(self) -> None:

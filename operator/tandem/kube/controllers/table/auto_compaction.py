@@ -85,12 +85,10 @@ class AutoCompactionController:
                 table.memory.forget()
             return {}, math.inf
         memory = self._memory(table)
-        if not await memory.children.are_known(resource, children):
+        current = memory.children.are_current
+        if not await current(resource, children, snapshot.version, table.refresh_soon):
             return memory.status, memory.children.look_again_s
         now_ms = self._context.clock.now_ms()
-        if memory.children.is_ahead(children, snapshot.version):
-            table.refresh_soon()
-            return memory.status, memory.children.look_again_s
         facts = memory.children.states(children, now_ms)
         key = (resource.spec, facts, snapshot.metadata.id, snapshot.version)
         due = memory.wake_ms is not None and now_ms >= memory.wake_ms

@@ -161,6 +161,22 @@ class Children:
         self._awaited = ahead
         return not ahead <= awaited
 
+    async def are_current(
+        self,
+        resource: LakeTable,
+        cached: Sequence[CachedResource],
+        version: int,
+        refresh: Callable[[], None],
+    ) -> bool:
+        """Whether to decide now: all children are known, and what they committed has been seen. If
+        not, `refresh` is called where the version is behind; call again in `look_again_s`."""
+        if not await self.are_known(resource, cached):
+            return False
+        if self.is_ahead(cached, version):
+            refresh()
+            return False
+        return True
+
     def is_mine(self, summary: CachedResource) -> bool:
         line = dict(summary.labels).get(AUTOMATIC_LABEL)
         return summary.owner == self._uid and line is not None and self._accepts(line)

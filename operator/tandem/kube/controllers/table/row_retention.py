@@ -59,10 +59,8 @@ class RowRetention:
             self._memories.pop(table, None)
             return {}, math.inf
         memory = self._memory(table)
-        if not await memory.children.are_known(resource, children):
-            return memory.status, memory.children.look_again_s
-        if memory.children.is_ahead(children, snapshot.version):
-            table.refresh_soon()
+        current = memory.children.are_current
+        if not await current(resource, children, snapshot.version, table.refresh_soon):
             return memory.status, memory.children.look_again_s
         now_ms = self._context.clock.now_ms()
         facts = memory.children.states(children, now_ms)
