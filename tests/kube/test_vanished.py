@@ -141,9 +141,9 @@ def test_an_operation_that_vanishes_is_cancelled_and_releases_its_locks(stage: S
         assert not finalizers(stage, COMPACTION, "doomed")
         stage.space.compaction("waiting", "busy", targetFileSize="64Mi")
         stage.space.await_reason(COMPACTION, "waiting", "WaitingForLock")
+        doomed = stage.jobs.started[-1]
         stage.space.delete(COMPACTION, "doomed")
         assert stage.space.get(COMPACTION, "doomed") is None
-        doomed = stage.jobs.started[-1]
         # Its locks are free: the other one's job starts.
         stage.space.await_phase(COMPACTION, "waiting", "Running")
         assert stage.jobs.stopped[-1] == doomed
