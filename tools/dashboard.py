@@ -187,6 +187,10 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (
                   [("min by (table_namespace, table) "
                     "(tandem_table_next_compaction_timestamp_seconds{$s}) - time()",
                     "{{table_namespace}}/{{table}}")], "s", width=12),
+            Panel("Time chunks that are due", "For tables with `compaction.chunks`.",
+                  [("max(tandem_tables_chunks_due{$s})", "all"),
+                   ("max by (table_namespace, table) (tandem_table_chunks_due{$s})",
+                    "{{table_namespace}}/{{table}}")], width=12),
         ),
     ),
     (

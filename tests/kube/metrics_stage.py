@@ -89,7 +89,7 @@ class Stage:
                 version=number, segments=3, files=files, bytes=files, small_files=1, deleted_rows=2
             )
         if hold is not None:
-            table.auto_compaction = AutoCompactionState(hold, 1_000 * number)
+            table.auto_compaction = AutoCompactionState(hold, 1_000 * number, number % 3)
         self.tables[f"n{number % 50}", f"t{number}"] = table
         return table
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kube.clocks import ShiftedClock
+from kube.scrapes import Scrape, free_port, scrape
 from support.cluster.operator_thread import (
     HeldJobs,
     Resources,
@@ -43,6 +44,7 @@ class Stage:
     folder: Path
     jobs: HeldJobs = field(default_factory=HeldJobs)
     clock: ShiftedClock = field(default_factory=ShiftedClock)
+    port: int = field(default_factory=free_port)
     _made: int = 0
 
     def lake(self, *loads: Hours, vectors: bool = True, **spec: Any) -> tuple[str, TimedLake]:
@@ -80,6 +82,9 @@ class Stage:
         """Until the LakeTable's status says this (each a part of it)."""
         return self.space.await_next(table, about, **wanted)
 
+    def metrics(self) -> Scrape:
+        return scrape(self.port)
+
     def age(self, days: int) -> str:
         """`retention.rows` by which all days of March up to this one are old enough now."""
         ended = timed.START + timedelta(days=days, hours=1)
@@ -91,7 +96,10 @@ def stage(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     """With one operator, which has one automatic slot."""
     space = Resources(cluster, cluster.namespace("chunks"))
     made = Stage(space, tmp_path_factory.mktemp("chunks"))
-    settings = quick_settings(cluster, space.namespace, progress_s=0.3, automatic_slots=1)
+    health = f"127.0.0.1:{made.port}"
+    settings = quick_settings(
+        cluster, space.namespace, progress_s=0.3, automatic_slots=1, health=health
+    )
     with operating(settings, made.jobs, clock=made.clock):
         yield made
 
@@ -111,12 +119,14 @@ def test_A2_chunks_that_are_due_are_compacted_and_late_rows_wait_for_others(stag
     assert child["metadata"]["labels"]["tandem.dev/automatic"].startswith("chunks-")
     following = stage.await_next(table, why="No chunk that ends 24h before the newest has 2")
     assert following["chunksDue"] == 0
+    assert stage.metrics().value("tandem_table_chunks_due", table=table) == 0
 
     with stage.jobs.held():
         lake.append(hours(50, 51, first=950))
         lake.append(hours(96, first=960))
         seen = stage.await_next(table, why="1 chunk is due, and 1 of parallel (1) is at work.")
         assert seen["chunks"] == ["2013-03-03"]
+        assert stage.metrics().value("tandem_table_chunks_due", table=table) == 1
     stage.await_children("TableCompaction", table, "Succeeded", "Succeeded")
     lake.assert_shows(join(FIRST, LATE, SECOND, THIRD, hours(50, 51, first=950),
                           hours(96, first=960)))  # fmt: skip

@@ -91,6 +91,7 @@ def test_a_thousand_operations_and_300_tables_stay_within_the_bound() -> None:
     assert not per_family.keys() - {family.name for family in FAMILIES}
     assert per_family["tandem_table_files"] == 100
     assert of(first, "tandem_tables_files") == sum(range(300))
+    assert of(first, "tandem_tables_chunks_due") == 300
     assert of(first, "tandem_operations") == 1_000
     # More of the same, with other names, adds nothing.
     for number in range(1_000, 3_000):

@@ -7,10 +7,7 @@ import base64
 import io
 import json
 import logging
-import re
-import socket
 import sys
-import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -19,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import structlog
 
+from kube.scrapes import Scrape, free_port, scrape
 from support.cluster.operator_thread import HeldJobs, Resources, operating, quick_settings
 from support.cluster.promtool import promtool
 from support.jobs import quick_lake
@@ -35,33 +33,6 @@ KIND = "TableCompaction"
 _KNOWN = frozenset({"job started", "adopted", "committed", "ended"})
 """Lines that are written when the operation's id is known."""
 CANARY = "canary-that-must-not-be-seen"
-
-
-@dataclass
-class Scrape:
-    content_type: str
-    text: str
-
-    @property
-    def types(self) -> dict[str, str]:
-        """The type of each family."""
-        return dict(re.findall(r"^# TYPE (\S+) (\S+)$", self.text, re.MULTILINE))
-
-    def value(self, name: str, **labels: str) -> float:
-        """The sum of all series of this name with these labels."""
-        total = 0.0
-        for line in self.text.splitlines():
-            found = re.fullmatch(r"(\w+)(?:\{(.*)\})? (\S+)", line)
-            if found is not None and found[1] == name:
-                has = dict(re.findall(r'(\w+)="([^"]*)"', found[2] or ""))
-                if labels.items() <= has.items():
-                    total += float(found[3])
-        return total
-
-
-def scrape(port: int) -> Scrape:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
-        return Scrape(answer.headers["Content-Type"], answer.read().decode())
 
 
 @dataclass
@@ -102,13 +73,6 @@ def logging_to(stream: io.StringIO) -> Iterator[None]:
         root.setLevel(level)
         for name, before in others.items():
             logging.getLogger(name).setLevel(before)
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -17,6 +16,7 @@ from urllib.error import HTTPError, URLError
 
 import pytest
 
+from kube.scrapes import free_port
 from support.cluster.operator_thread import Resources, await_that
 from support.jobs import quick_lake
 from tandem.cli.commands import operator
@@ -29,13 +29,6 @@ if TYPE_CHECKING:
 COMMAND = (sys.executable, "-m", "tandem.cli.main", "operator")
 REPOSITORY = Path(__file__).resolve().parents[2]
 Json = dict[str, Any]
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
 
 
 class Process:

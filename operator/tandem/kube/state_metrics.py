@@ -147,6 +147,8 @@ class StateCollector(Collector):
         yield _one(families.TABLES_BYTES, sum(f.bytes or 0 for f in facts))
         yield _one(families.TABLES_SMALL, sum(f.small_files or 0 for f in facts))
         yield _one(families.TABLES_DELETED, sum(f.deleted_rows or 0 for f in facts))
+        due = [auto.chunks_due for table in tables.values() if (auto := table.auto_compaction)]
+        yield _one(families.TABLES_CHUNKS_DUE, sum(each or 0 for each in due))
         yield from _logs(tables.values())
         self._choose(tables)
         yield _one(families.TABLES_SHOWN, len(self._shown))
@@ -233,6 +235,9 @@ _PER_TABLE: Mapping[Family, Callable[[TableContext], float | None]] = {
         if table.auto_compaction is not None and table.auto_compaction.next_ms is not None
         else None
     ),
+    families.TABLE_CHUNKS_DUE: lambda table: (
+        table.auto_compaction.chunks_due if table.auto_compaction is not None else None
+    ),
 }
 LOOKED_UP = frozenset(
     {
@@ -242,7 +247,13 @@ LOOKED_UP = frozenset(
         *(families.TABLES, families.TABLES_SEGMENTS, families.TABLES_FILES),
         *(families.TABLES_BYTES, families.TABLES_SMALL, families.TABLES_DELETED),
         *(families.TABLES_LOG_BLOCKS, families.TABLES_LOG_BYTES, families.TABLES_LOG_OLDEST),
-        *(families.TABLES_SHOWN, families.TABLE_COMPACTED, families.TABLE_HOLD, *_PER_TABLE),
+        *(
+            families.TABLES_CHUNKS_DUE,
+            families.TABLES_SHOWN,
+            families.TABLE_COMPACTED,
+            families.TABLE_HOLD,
+            *_PER_TABLE,
+        ),
     }
 )
 """Families that are computed at a scrape; all others are instruments."""

@@ -284,6 +284,9 @@ TABLES_LOG_OLDEST = _gauge(
     "tables_log_oldest_unmerged_timestamp_seconds",
     "When the oldest unmerged instant of all tables was appended; absent if all are merged.",
 )
+TABLES_CHUNKS_DUE = _gauge(
+    "tables_chunks_due", "Time chunks that are due for automatic compaction, of all tables."
+)
 TABLES_SHOWN = _gauge(
     "tables_shown", "Tables that have series of their own: those with the most files."
 )
@@ -303,6 +306,10 @@ TABLE_COMPACTED = _table(
 TABLE_NEXT = _table(
     "next_compaction_timestamp_seconds",
     "When automatic compaction starts next, if it waits for a time; otherwise absent.",
+)
+TABLE_CHUNKS_DUE = _table(
+    "chunks_due",
+    "Time chunks that are due for automatic compaction; absent without compaction.chunks.",
 )
 TABLE_LOG_BLOCKS = _table("log_blocks", "Live blocks of its log; absent without a log.")
 TABLE_LOG_BYTES = _table("log_bytes", "Their size.")

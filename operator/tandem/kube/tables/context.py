@@ -79,10 +79,16 @@ class TableDependencies:
 
 @dataclass(frozen=True, slots=True)
 class AutoCompactionState:
-    """What automatic compaction waits for; `next_ms` is when it starts next, if that is known."""
+    """What automatic compaction waits for.
 
-    hold: AutoCompactionWait
+    Attributes:
+        next_ms: when it starts next; None if that is not known.
+        chunks_due: how many time chunks are due; None if it does not go by chunks.
+    """
+
+    hold: AutoCompactionWait = AutoCompactionWait.NOTHING
     next_ms: int | None = None
+    chunks_due: int | None = None
 
 
 class TableContext:

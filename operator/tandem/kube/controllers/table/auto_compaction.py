@@ -41,7 +41,7 @@ class _CompactionMemory:
     Attributes:
         since: up to when each schedule has been dealt with.
         children: the table's automatic compactions.
-        key, wake_ms, status, hold, next_ms: of the last decision: its input, until when it holds
+        key, wake_ms, status, state: of the last decision: its input, until when it holds
             (Unix milliseconds), and its result.
         wake: wakes the task that works on the table.
         calm_until_s: until then, by the loop's clock, a new version alone starts no planning.
@@ -53,8 +53,7 @@ class _CompactionMemory:
     calm_until_s: float = 0.0
     wake_ms: int | None = None
     status: dict[str, Any] = field(default_factory=dict)
-    hold: AutoCompactionWait = AutoCompactionWait.NOTHING
-    next_ms: int | None = None
+    state: AutoCompactionState = field(default_factory=AutoCompactionState)
     wake: Callable[[], None] = lambda: None
 
     def decide_again(self) -> None:
@@ -98,7 +97,7 @@ class AutoCompactionController:
         if due or key != memory.key:
             await self._decide(table, resource, policy, snapshot, memory, facts, now_ms)
             memory.key = key
-            table.auto_compaction = AutoCompactionState(memory.hold, memory.next_ms)
+            table.auto_compaction = memory.state
         return memory.status, seconds_until(memory.wake_ms, now_ms)
 
     def _memory(self, table: TableContext) -> _CompactionMemory:
@@ -134,19 +133,19 @@ class AutoCompactionController:
             decision = await self._context.threads(plan)
         except TandemError as error:
             memory.status = _status(NextCompaction(why=str(error)))
-            memory.wake_ms = memory.next_ms = None
-            memory.hold = AutoCompactionWait.REFUSED
+            memory.wake_ms = None
+            memory.state = AutoCompactionState(AutoCompactionWait.REFUSED)
             return
         finally:
             now_s = loop.time()
             memory.calm_until_s = now_s + min((now_s - begun_s) * _CALM_FACTOR, _CALM_MOST_S)
         memory.since = {state.line: state.since_ms for state in decision.schedules}
         outcome = await memory.children.carry_out(decision, resource, now_ms, memory.decide_again)
-        memory.hold, memory.wake_ms = outcome.hold, outcome.wake_ms
+        memory.wake_ms = outcome.wake_ms
         decision = replace(decision, next_ms=outcome.next_ms)
-        memory.next_ms = decision.next_ms
-        of_chunks = policy.chunks is not None
-        memory.status = _status(next_compaction(decision, outcome.why, chunks=of_chunks))
+        found = next_compaction(decision, outcome.why, chunks=policy.chunks is not None)
+        memory.status = _status(found)
+        memory.state = AutoCompactionState(outcome.hold, decision.next_ms, found.chunks_due)
 
 
 def remembered(body: Body) -> dict[str, int]:
