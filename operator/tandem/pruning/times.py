@@ -78,14 +78,23 @@ def time_bounds(
         # Code -1, of files without the value, is the null at the end.
         times = pa.array([*values, None], pa.int64()).take(pa.array(codes % (len(values) + 1)))
         return times, times
+    return bounds_in(stats_.read(files["stats"], bounds_schema(path)), path, type_)
+
+
+def bounds_schema(path: Sequence[str]) -> pa.Schema:
+    """The statistics that `bounds_in` needs, for `delta.stats.read`."""
     field = pa.field(path[-1], pa.string())
     for part in reversed(path[:-1]):
         field = pa.field(part, pa.struct([field]))
     bounds = pa.struct([field])
-    found = stats_.read(files["stats"], pa.schema([("minValues", bounds), ("maxValues", bounds)]))
+    return pa.schema([("minValues", bounds), ("maxValues", bounds)])
+
+
+def bounds_in(statistics: pa.Table, path: Sequence[str], type_: str) -> tuple[pa.Array, pa.Array]:
+    """As `time_bounds`, from statistics that have been read."""
     # By index: Arrow parses a name that begins with a dot as a path.
     low, high = (
-        pc.struct_field(found[name].combine_chunks(), [0] * len(path))
+        pc.struct_field(statistics[name].combine_chunks(), [0] * len(path))
         for name in ("minValues", "maxValues")
     )
     return moments(low, type_), moments(high, type_)

@@ -15,6 +15,8 @@ from tandem.delta.actions import AddFile
 from tandem.delta.log import files as files_
 from tandem.distinct import BoolArray, IntArray, number_rows
 from tandem.intervals import TimeInterval
+from tandem.pruning.times import bounds_in, bounds_schema
+from tandem.spec.table import Granularity
 from tandem.timeline.chunks import TimeColumn
 from tandem.timeline.file_intervals import FileIntervals, file_intervals
 from tandem.timeline.name_columns import SegmentNames
@@ -47,6 +49,7 @@ class FileColumns:
         self.segments, self.names = segments, names
         self._adds: dict[int, AddFile] = {}
         self._among: tuple[frozenset[str], BoolArray] | None = None
+        self._have_layout: dict[str, BoolArray] = {}
 
     def ordered(self, name: str) -> IntArray:
         """A column of numbers, in the order of places."""
@@ -74,9 +77,23 @@ class FileColumns:
     @cached_property
     def row_counts(self) -> IntArray:
         """Physical rows, -1 if the log does not record them."""
-        known = pc.fill_null(stats_.num_records(self._table["stats"]), -1)
-        counts: IntArray = known.to_numpy()[self._order]
+        known = (
+            stats_.num_records(self._table["stats"])
+            if self._statistics is None
+            else stats_.valid_counts(self._statistics["numRecords"])
+        )
+        counts: IntArray = pc.fill_null(known, -1).to_numpy()[self._order]
         return counts
+
+    @cached_property
+    def _statistics(self) -> pa.Table | None:
+        """Row counts and bounds of the times, read at once: parsing costs most of a plan. None if
+        no time is to be read from statistics."""
+        time = self._time
+        if time is None or time.partition or time.granularity is Granularity.ALL:
+            return None
+        wanted = bounds_schema(time.path).insert(0, pa.field("numRecords", pa.int64()))
+        return stats_.read(self._table["stats"], wanted)
 
     @cached_property
     def rows(self) -> list[int | None]:
@@ -108,9 +125,11 @@ class FileColumns:
 
     @cached_property
     def _marked(self) -> tuple[IntArray, IntArray]:
-        """The files with deleted rows, and their `row_counts`: statistics cost most of a plan, so
-        those of other files are not parsed for it."""
+        """The files with deleted rows, and their `row_counts`: if they are few, the statistics of
+        others are not parsed for it."""
         at = np.flatnonzero(self.deleted)
+        if self._statistics is not None or 2 * len(at) > len(self.deleted):
+            return at, self.row_counts[at]
         stats = self._table["stats"].take(pa.array(self._order[at]))
         return at, pc.fill_null(stats_.num_records(stats), -1).to_numpy()
 
@@ -126,7 +145,10 @@ class FileColumns:
     def _intervals(self) -> FileIntervals | None:
         if self._time is None:
             return None
-        found = file_intervals(self._table, self._time, TAG_CHUNK)
+        bounds = None
+        if self._statistics is not None:
+            bounds = bounds_in(self._statistics, self._time.path, self._time.type)
+        found = file_intervals(self._table, self._time, TAG_CHUNK, bounds)
         return FileIntervals(found.codes[self._order], found.distinct, found.spans[self._order])
 
     @cached_property
@@ -154,10 +176,16 @@ class FileColumns:
         """For each file the tag that records the order of its rows, or null."""
         return self.tags(TAG_LAYOUT)
 
+    def have_layout(self, label: str) -> BoolArray:
+        """Which of the files have their rows in this order."""
+        if label not in self._have_layout:
+            same = pc.fill_null(pc.equal(self.layouts, label), False)
+            self._have_layout[label] = same.to_numpy(zero_copy_only=False)
+        return self._have_layout[label]
+
     def tags(self, key: str) -> pa.Array:
         """For each file the value of a tag, or null."""
-        found = pc.map_lookup(self._table["tags"], key, "first").combine_chunks()
-        return found.take(pa.array(self._order))
+        return files_.tag(self._table, key).take(pa.array(self._order))
 
     @cached_property
     def roots(self) -> Roots:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tandem.delta.log import files as files_
 from tandem.distinct import IntArray, number_rows
 from tandem.intervals import ALWAYS, TimeInterval
 from tandem.pruning.times import FIRST, LAST, time_bounds
@@ -38,13 +39,20 @@ class FileIntervals:
     spans: npt.NDArray[np.bool_]
 
 
-def file_intervals(files: pa.Table, time: TimeColumn, chunk_tag: str) -> FileIntervals:
-    """The chunks that each file covers, by its times; if these are unknown, by the interval in
-    its tag `chunk_tag`."""
+def file_intervals(
+    files: pa.Table,
+    time: TimeColumn,
+    chunk_tag: str,
+    bounds: tuple[pa.Array, pa.Array] | None = None,
+) -> FileIntervals:
+    """The chunks that each file covers, by its times (`bounds`, if these have been read); if they
+    are unknown, by the interval in its tag `chunk_tag`."""
     count = files.num_rows
     if time.granularity is Granularity.ALL:
         return FileIntervals(np.zeros(count, np.int64), (ALWAYS,), np.zeros(count, np.bool_))
-    low, high = time_bounds(files, time.path, time.type, partition=time.partition)
+    if bounds is None:
+        bounds = time_bounds(files, time.path, time.type, partition=time.partition)
+    low, high = bounds
     known = np.asarray(pc.fill_null(pc.less_equal(low, high), False))
     first, first_end = chunk_borders(np.asarray(pc.fill_null(low, 0)), time.granularity)
     _, end = chunk_borders(np.asarray(pc.fill_null(high, 0)), time.granularity)
@@ -68,7 +76,7 @@ def _by_tag(
 ) -> None:
     """Fill in the intervals of files with unknown times that have the tag."""
     rows = np.flatnonzero(codes == _UNKNOWN)
-    tags = pc.map_lookup(files["tags"].take(pa.array(rows)), chunk_tag, "first").combine_chunks()
+    tags = files_.tag(files.take(pa.array(rows)), chunk_tag)
     texts = tags.dictionary_encode("encode")
     numbers = {interval: code for code, interval in enumerate(distinct)}
     for code, text in enumerate(texts.dictionary.to_pylist()):

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tandem.delta.log import files as files_
 from tandem.timeline.lineage import parse_lineage
 from tandem.timeline.names import parse_name
 from tandem.timeline.segments import SEQUENCE_PATTERN, TAG_PARENTS, TAG_SEGMENT, TAG_SEQUENCE
@@ -67,16 +68,12 @@ def _mentioned(files: pa.Table, names: frozenset[str]) -> frozenset[str]:
     return names.union(*parents)
 
 
-def _tag(files: pa.Table, key: str) -> pa.ChunkedArray:
-    return pc.map_lookup(files["tags"], pa.scalar(key), "first")
-
-
 def _values(files: pa.Table, key: str) -> list[str | None]:
-    return list(pc.unique(_tag(files, key)).to_pylist())
+    return list(pc.unique(files_.tag(files, key)).to_pylist())
 
 
 def _newest(files: pa.Table) -> int | None:
-    sequence = _tag(files, TAG_SEQUENCE)
+    sequence = files_.tag(files, TAG_SEQUENCE)
     valid = pc.fill_null(pc.match_substring_regex(sequence, f"^(?:{SEQUENCE_PATTERN})$"), False)
     found = [
         pc.max(pc.cast(pc.filter(sequence, valid), pa.int64())).as_py(),

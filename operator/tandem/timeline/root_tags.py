@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tandem.delta.log import files as files_
 from tandem.distinct import IntArray
 from tandem.timeline.names import MAX_NUMBER
 from tandem.timeline.serving.parts import MAX_MINOR
@@ -78,9 +79,9 @@ class Roots:
 
 def read_roots(files: pa.Table) -> Roots:
     """The roots of files (as `Snapshot.files`)."""
-    first, last = _range(_tag(files, TAG_ROOT))
-    minor = _number(_tag(files, TAG_MINOR), _NUMBER)
-    own = _number(_tag(files, _TAG_SEGMENT), _NUMBER)
+    first, last = _range(files_.tag(files, TAG_ROOT))
+    minor = _number(files_.tag(files, TAG_MINOR), _NUMBER)
+    own = _number(files_.tag(files, _TAG_SEGMENT), _NUMBER)
     valid = (first >= 0) & (first <= last) & (last <= MAX_NUMBER)
     valid &= (minor >= 0) & (minor <= MAX_MINOR)
     own[own > MAX_NUMBER] = -1
@@ -100,11 +101,6 @@ def group_size_of(tags: Mapping[str, str]) -> int | None:
     """How many files the group of a file has; None if its tags do not say."""
     text = tags.get(TAG_GROUP, "")
     return int(text) if text.isascii() and text.isdigit() and 0 < len(text) < 10 else None
-
-
-def _tag(files: pa.Table, key: str) -> pa.Array:
-    found = pc.map_lookup(files["tags"], key, "first")
-    return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
 
 
 def _number(text: pa.Array, pattern: str) -> IntArray:

@@ -11,8 +11,6 @@ from typing import overload
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from tandem.delta.actions import AddFile
 from tandem.distinct import BoolArray, IntArray
@@ -138,9 +136,7 @@ class SegmentFiles(Sequence[SegmentFile]):
 
     def have_layout(self, label: str) -> BoolArray:
         """Which of the files have their rows in this order."""
-        found = self.columns.layouts.take(pa.array(self.places))
-        same: BoolArray = pc.fill_null(pc.equal(found, label), False).to_numpy(zero_copy_only=False)
-        return same
+        return self.columns.have_layout(label)[self.places]
 
     def where(self, mask: BoolArray) -> SegmentFiles:
         """The files for which `mask` (one entry per file) is true."""

@@ -250,7 +250,9 @@ def segments(files: pa.Table, time: TimeColumn | None = None) -> Segments:
         files: the working set of the version (`Snapshot.files`), in any order.
         time: the table's time column, if its LakeTable names one.
     """
-    codes, names, levels = name_files(_tag(files, TAG_SEGMENT), files["path"].combine_chunks())
+    codes, names, levels = name_files(
+        files_.tag(files, TAG_SEGMENT), files["path"].combine_chunks()
+    )
     by_code = np.argsort(codes, kind="stable")
     starts = _starts(codes[by_code])
     sequences = sequences_of(files)[by_code]
@@ -290,15 +292,11 @@ def _ranks(files: pa.Table, by_code: IntArray, starts: IntArray, sequences: IntA
 
 def sequences_of(files: pa.Table) -> IntArray:
     """The order key of each file, in milliseconds."""
-    text = _tag(files, TAG_SEQUENCE)
+    text = files_.tag(files, TAG_SEQUENCE)
     valid = pc.fill_null(pc.match_substring_regex(text, f"^(?:{SEQUENCE_PATTERN})$"), False)
     number = pc.cast(pc.if_else(valid, text, None), pa.int64())
     found: IntArray = pc.coalesce(number, files["modified_ms"].combine_chunks()).to_numpy()
     return found
-
-
-def _tag(files: pa.Table, key: str) -> pa.Array:
-    return pc.map_lookup(files["tags"], key, "first").combine_chunks()
 
 
 def segment_name(add: AddFile) -> str:
