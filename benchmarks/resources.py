@@ -65,7 +65,7 @@ def _as_installed() -> None:
 def with_tandem(kubeconfig: str, namespace: str, endpoint: str, prefix: str, flag: str) -> float:
     """Serve until `flag` exists; returns the CPU time used after the start."""
     _as_installed()
-    from support.jobs.nothing_jobs import NothingJobs
+    from benchmarks.nothing_jobs import NothingJobs
     from tandem.kube.operator import run_operator
     from tandem.kube.runtime.settings import OperatorSettings
     from tandem.locks.etcd.store import EtcdSettings

@@ -111,7 +111,7 @@ def test_scenario_is_tested_in_a_cluster(scenario: str) -> None:
 
 @pytest.mark.parametrize("scenario", OF_LOCKS)
 def test_scenario_is_tested_in_every_store_of_locks(scenario: str) -> None:
-    named = _named("support", "lock_contract*.py").get(scenario)
+    named = _named("locks", "lock_contract*.py").get(scenario)
     assert named, f"no test of the contract of locks begins with test_{scenario}_"
 
 

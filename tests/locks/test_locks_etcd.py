@@ -15,8 +15,8 @@ import pytest
 
 from locks import lock_holder
 from locks.etcd_gateway import Gateway
+from locks.lock_contract import LockContract
 from support.cluster.etcd import Etcd, start_etcd
-from support.lock_contract import LockContract
 from support.lock_requests import LONG_S, TABLE, get, in_threads, owner, request
 from tandem.errors import InvalidSpec, LocksUnavailable
 from tandem.locks.etcd import transaction

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from support.lock_contract import LockContract
+from locks.lock_contract import LockContract
 from support.lock_requests import TABLE, owner, request
 from tandem.locks.memory import InProcessLocks
 from tandem.locks.model import CommitLease, Granted, Mode

@@ -2,7 +2,7 @@
 
 Idempotent by operation: a restarted holder that requests again gets its own entry back (I-27).
 Implementations: `tandem.locks.memory` and `tandem.locks.etcd.store`. `LockContract` in
-`tests/support/lock_contract.py` is the suite that each of them must pass.
+`tests/locks/lock_contract.py` is the suite that each of them must pass.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import pytest
 
-from support.lock_contract_intervals import IntervalContract
+from locks.lock_contract_intervals import IntervalContract
 from support.lock_requests import LONG_S, TABLE, get, in_threads, owner, request
 from tandem.locks.model import (
     CommitLease,
