@@ -186,6 +186,11 @@ class SourceJob(Job):
     def sources(self) -> tuple[str, ...]:
         return (self.source_location,)
 
+    @property
+    def source_field(self) -> str:
+        """The field of the resource that describes the source."""
+        return "spec.source"
+
 
 class RewriteJob(FileJob):
     """Re-encode each bin, in order or in that of `layout`, without the rows deleted at the read
@@ -312,6 +317,10 @@ class MergeJob(SourceJob, FileJob):
     clauses: tuple[MergeClause, ...]
     target_file_size: int
 
+    @property
+    def source_field(self) -> str:
+        return "spec.merge.source"
+
 
 class StitchRun(Format):
     """Consecutive blocks of a log that are stitched together: `inputs` are indexes into
@@ -402,6 +411,10 @@ class UpsertJob(SourceJob):
     deletes: bool = False
     max_block_bytes: int
     partitions: tuple[str, ...] = ()
+
+    @property
+    def source_field(self) -> str:
+        return self.field
 
     @model_serializer(mode="wrap")
     def _as_before(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:

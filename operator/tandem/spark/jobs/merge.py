@@ -36,7 +36,6 @@ from tandem.spark.runtime.frames import (
 from tandem.spark.runtime.listing import ListedSource
 from tandem.spark.runtime.names import quoted_identifier
 from tandem.spark.sources import source_pin
-from tandem.spark.sources.options import place
 from tandem.spark.sources.row_hash import with_identity
 from tandem.spark.sources.schema_alignment import by_name, check_columns
 from tandem.statements.merge import SOURCE, TABLE, Clause, MergeStatement, parse_merge
@@ -236,7 +235,7 @@ def _check_every(source: StructType, schema: StructType, job: MergeJob) -> None:
         if not isinstance(field.dataType, AtomicType):
             same_name = [f for f in source.fields if f.name.lower() == field.name.lower()]
             pair = StructType(same_name), StructType([field])
-            check_columns(*pair, job.source_location, field=place(job))
+            check_columns(*pair, job.source_location, field=job.source_field)
 
 
 def _columns_read(statement: MergeStatement) -> tuple[str, ...]:

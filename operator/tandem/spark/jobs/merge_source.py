@@ -17,7 +17,7 @@ from tandem.spark.runtime.control import Control
 from tandem.spark.runtime.listing import ListedSource, check_unique_names
 from tandem.spark.runtime.names import quoted_identifier
 from tandem.spark.sources import readers
-from tandem.spark.sources.options import check_option_names, place, source_job
+from tandem.spark.sources.options import check_option_names, source_job
 from tandem.spark.sources.schema_alignment import by_name
 from tandem.spark.sources.source_pin import SourcePin
 
@@ -44,7 +44,7 @@ def read(
         raise InvalidSpec(
             "the source has no columns",
             resource=job.source_location,
-            field=f"{place(job)}.location",
+            field=f"{job.source_field}.location",
             found="files without a line",
             expected="a header, at least",
         )
@@ -71,7 +71,7 @@ def _together(frames: Sequence[DataFrame], schema: StructType, job: SourceJob) -
                 raise InvalidSpec(
                     "a column has different types in the files of the source",
                     resource=job.source_location,
-                    field=place(job),
+                    field=job.source_field,
                     found=f"{found.name}: {types[key].simpleString()} and "
                     f"{found.dataType.simpleString()}",
                     expected="one type, for a column that the table does not have",

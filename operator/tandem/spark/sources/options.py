@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from tandem.delta.protocol import HIDDEN_PREFIX, is_reserved_column
 from tandem.errors import InvalidSpec
-from tandem.jobs.formats import JobSpec, MergeJob, SourceJob, UpsertJob
+from tandem.jobs.formats import JobSpec, SourceJob
 from tandem.storage.paths import canonical_location, split_location
 
 ENCODINGS = ("utf-8", "us-ascii", "iso-8859-1")
@@ -75,13 +75,6 @@ def source_job(spec: JobSpec) -> SourceJob:
     return spec.job
 
 
-def place(job: SourceJob) -> str:
-    """The field of the resource that describes the source."""
-    if isinstance(job, UpsertJob):
-        return job.field
-    return "spec.merge.source" if isinstance(job, MergeJob) else "spec.source"
-
-
 def check_option_names(names: Sequence[str], job: SourceJob) -> None:
     """Check that no column of the source has a name reserved by jobs. Raises:
     InvalidSpec."""
@@ -90,7 +83,7 @@ def check_option_names(names: Sequence[str], job: SourceJob) -> None:
         raise InvalidSpec(
             "the source has a column with a name that is reserved for jobs",
             resource=job.source_location,
-            field=place(job),
+            field=job.source_field,
             found=", ".join(hidden),
             expected=f"names that do not begin with {HIDDEN_PREFIX}",
             remedy="Rename the column in the source",

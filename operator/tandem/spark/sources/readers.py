@@ -36,7 +36,6 @@ from tandem.spark.runtime.listing import (
 from tandem.spark.sources.options import (
     check_option_names,
     checked,
-    place,
     source_job,
     storage_options,
 )
@@ -56,7 +55,7 @@ def open_source(control: Control) -> ListedSource:
     return list_source(
         job.source_location,
         storage_options(job.source_location, table.location, table.storage_options),
-        field=f"{place(job)}.location",
+        field=f"{job.source_field}.location",
     )
 
 
@@ -89,7 +88,7 @@ def read(
     Raises: InvalidSpec, StatementFailed, SourceUnreadable, StorageError; and Spark's errors.
     """
     job = source_job(control.spec)
-    options = checked(job.source_format, job.source_options, place(job))
+    options = checked(job.source_format, job.source_options, job.source_field)
     if job.source_format == "Delta":
         wanted = job.source_version if version is None else version
         return [_delta(control, spark, job, wanted, places=places)]

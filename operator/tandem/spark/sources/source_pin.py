@@ -22,7 +22,7 @@ from tandem.errors import (
 from tandem.jobs.formats import Format
 from tandem.spark.runtime.control import Control, encode
 from tandem.spark.runtime.listing import ListedSource
-from tandem.spark.sources.options import place, source_job, storage_options
+from tandem.spark.sources.options import source_job, storage_options
 from tandem.spark.sources.readers import open_source
 from tandem.storage import ObjectInfo, open_store
 
@@ -140,7 +140,7 @@ def _changed(control: Control, found: str, expected: str) -> SourceChanged:
     return SourceChanged(
         "the source has changed since it was first read",
         resource=job.source_location,
-        field=f"{place(job)}.location",
+        field=f"{job.source_field}.location",
         found=found,
         expected=expected,
         remedy="Run it again with a source that does not change, or name a Delta version",

@@ -10,7 +10,6 @@ from tandem.jobs.formats import MergeJob
 from tandem.spark.runtime.control import Control
 from tandem.spark.runtime.listing import ListedSource, check_unique_names
 from tandem.spark.sources.options import check_option_names, source_job
-from tandem.spark.sources.options import place as field_of
 from tandem.spark.sources.text.csv import CsvParser, lines_in
 from tandem.spark.sources.text.csv_dialect import CsvProblem, Dialect
 from tandem.spark.sources.text.json import JsonOptions
@@ -56,7 +55,7 @@ def read_csv(
             raise InvalidSpec(
                 "a CSV source without a header has a different number of columns",
                 resource=f"{source.store.location}/{meta.path}",
-                field=f"{field_of(job)}.options.header",
+                field=f"{job.source_field}.options.header",
                 found=len(first),
                 expected=str(len(schema.names)),
                 remedy='If the first line names the columns, set header: "true"',
@@ -171,7 +170,7 @@ def _inferred(
         raise InvalidSpec(
             "a field inside an object is spelled in two ways",
             resource=source_job(control.spec).source_location,
-            field=field_of(source_job(control.spec)),
+            field=source_job(control.spec).source_field,
             found=", ".join(f.name for f in unknown if _repeats(f.dataType)),
             expected="one spelling",
             remedy="Spell the field in one way in the source",
@@ -184,7 +183,7 @@ def _inferred(
             raise InvalidSpec(
                 "a field that the table does not have is spelled in two ways",
                 resource=source_job(control.spec).source_location,
-                field=field_of(source_job(control.spec)),
+                field=source_job(control.spec).source_field,
                 found=f"{fields[key].name}, {found.name}",
                 expected="one spelling",
                 remedy="Spell the field in one way in the source",

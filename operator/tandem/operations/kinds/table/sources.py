@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tandem.delta.log.delta_log import DeltaLog
-from tandem.jobs.formats import IngestJob, JobSpec, ReplaceJob, UpsertJob
+from tandem.jobs.formats import JobSpec, SourceJob
 from tandem.operations.attempt import paths, records
 from tandem.operations.model import Work
 from tandem.spark.sources.options import checked, storage_options
@@ -31,7 +31,7 @@ def version_of_source(work: Work, source: Source) -> int | None:
         return source.version
     path = paths.job(work.identity.operation_id, 1)
     first = records.load(work.table.store, path, JobSpec)
-    if first is not None and isinstance(first.job, IngestJob | ReplaceJob | UpsertJob):
+    if first is not None and isinstance(first.job, SourceJob):
         return first.job.source_version
     options = storage_options(source.location, work.table.location, work.table.storage_options)
     return DeltaLog(open_store(source.location, options)).latest_version()
