@@ -100,9 +100,6 @@ class IntervalSet:
             and interval.end_ms <= found[0].end_ms
         )
 
-    def holds(self, moment_ms: int) -> bool:
-        return self.overlaps(TimeInterval(moment_ms, moment_ms + 1))
-
     def first_meeting(self, other: IntervalSet) -> TimeInterval | None:
         """The first piece that has a moment in common with another set; None if none has."""
         return next((each for each in self.pieces if other.overlaps(each)), None)

@@ -323,12 +323,12 @@ def test_announcements_and_withdrawals_follow_the_model(
             parts.discard(part)
         after = model(parts)
         assert states(timeline) == after
-        told = dict(zip(PartState, change, strict=True))
+        reported = dict(zip(PartState, change, strict=True))
         became = {
             state: {p for p, now in after.items() if now is state and before.get(p) is not state}
             for state in PartState
         }
-        assert {state: set(each) for state, each in told.items()} == became
+        assert {state: set(each) for state, each in reported.items()} == became
         assert all(len(each) == len(set(each)) for each in change)
     loaded = ServingTimeline()
     half = len(parts) // 2
@@ -465,13 +465,13 @@ def test_with_partial_groups_the_state_is_a_function_of_the_set_too(
     loaded = ServingTimeline(Partial.SHOW)
     loaded.load(there)
     singly = ServingTimeline(Partial.SHOW)
-    told: dict[Part, PartState] = {}
+    reported: dict[Part, PartState] = {}
     for part in data.draw(st.permutations(sorted(rows, key=by_name))):
-        told |= said(singly.announce(part))
+        reported |= said(singly.announce(part))
     for part in data.draw(st.permutations(sorted(set(rows) - there, key=by_name))):
-        told |= said(singly.withdraw(part))
-        told.pop(part)
-    assert states(singly) == states(loaded) == told
+        reported |= said(singly.withdraw(part))
+        reported.pop(part)
+    assert states(singly) == states(loaded) == reported
     for part in there:
         singly.withdraw(part)
     assert (len(singly), singly.visible(), singly.missing()) == (0, [], ())

@@ -35,13 +35,11 @@ class RewriteInput:
 @dataclass(frozen=True, slots=True)
 class RewriteCounts:
     """`deletes_remapped`: rows deleted since the read version, moved onto outputs.
-    `rows_masked`: rows masked because their input is no longer live or stays live.
-    `rows_published`: live rows of the outputs, equal to those that leave the inputs."""
+    `rows_masked`: rows masked because their input is no longer live or stays live."""
 
     deletes_remapped: int = 0
     rows_masked: int = 0
     bins_dropped: int = 0
-    rows_published: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,18 +47,15 @@ class RewriteDecision:
     """What a rewrite commits on top of the version of the view.
 
     `removes` are inputs to remove, with their deletion vector *in that version*; `outputs` the
-    files to add, each with its `masks` as its initial deletion vector; `dropped_outputs` have no
-    live row, or belong to a dropped bin. `still_live` are inputs that stay live although they were
-    rewritten. `superseded`: nothing is left to commit. `replayed` are the deletes since the read
-    version by the output that they were moved onto. `cuts` are inputs that lose the rows that were
-    taken from them, and live on with the others.
+    files to add, each with its `masks` as its initial deletion vector. `superseded`: nothing is
+    left to commit. `replayed` are the deletes since the read version by the output that they were
+    moved onto. `cuts` are inputs that lose the rows that were taken from them, and live on with the
+    others.
     """
 
     removes: tuple[str, ...]
     outputs: tuple[str, ...]
     masks: Mapping[str, BitMap64]
-    dropped_outputs: tuple[str, ...]
-    still_live: tuple[str, ...]
     fates: Mapping[str, InputFate]
     counts: RewriteCounts
     superseded: bool
@@ -170,14 +165,8 @@ def rewrite(
         removes=tuple(removes),
         outputs=published,
         masks={path: masks[path] for path in published if path in masks},
-        dropped_outputs=tuple(path for path in candidates if path not in published),
-        still_live=tuple(
-            path
-            for path, found in fates.items()
-            if found is not InputFate.GONE and path not in removes
-        ),
         fates=fates,
-        counts=RewriteCounts(remapped, masked, bins_dropped, live),
+        counts=RewriteCounts(remapped, masked, bins_dropped),
         superseded=not removes and not cuts and not published,
         replayed=replayed,
         cuts=cuts,

@@ -9,7 +9,6 @@ clean-up that is killed leaves a valid log that begins later.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from tandem.delta.log import checkpoint_read, names
 from tandem.delta.log.listing import Checkpoint, Listing, read_log
@@ -23,14 +22,6 @@ from tandem.storage.store import ObjectInfo, Store
 _DAY_MS = 86_400_000
 
 
-@dataclass(frozen=True, slots=True)
-class CleanupPlan:
-    """What a clean-up would remove, in order; `keep_from` is the oldest version that stays."""
-
-    keep_from: int
-    files: tuple[ObjectInfo, ...]
-
-
 def plan_cleanup(
     store: Store,
     snapshot: Snapshot,
@@ -38,8 +29,8 @@ def plan_cleanup(
     now_ms: int,
     in_use_from: int | None = None,
     retention_ms: int | None = None,
-) -> CleanupPlan | None:
-    """The objects that may be removed, None if there are none.
+) -> tuple[ObjectInfo, ...]:
+    """The objects that may be removed, in this order.
 
     Args:
         snapshot: the latest one.
@@ -51,34 +42,33 @@ def plan_cleanup(
     """
     if retention_ms is None:
         if not cleans_log(snapshot.configuration):
-            return None
+            return ()
         retention_ms = log_retention_ms(snapshot.configuration)
     if "checkpointProtection" in snapshot.protocol.writer_features:
-        return None  # the feature's rules for history are unknown to us
+        return ()  # the feature's rules for history are unknown to us
     cutoff = now_ms - retention_ms
     cutoff -= cutoff % _DAY_MS
     listing = read_log(store)
     base = _cutoff_checkpoint(listing, cutoff, in_use_from)
     if base is None:
-        return None
+        return ()
     files = tuple(_expired(store, base.version, cutoff))
-    if not files:
-        return None
-    checkpoint_read.read(store, base)
-    return CleanupPlan(base.version, files)
+    if files:
+        checkpoint_read.read(store, base)
+    return files
 
 
 def clean(store: Store, snapshot: Snapshot, *, now_ms: int, in_use_from: int | None = None) -> int:
     """Remove the objects of `plan_cleanup`, then sidecars that no checkpoint refers to any more.
     Returns how many objects were removed. Raises: as `plan_cleanup`."""
-    plan = plan_cleanup(store, snapshot, now_ms=now_ms, in_use_from=in_use_from)
-    if plan is None:
+    files = plan_cleanup(store, snapshot, now_ms=now_ms, in_use_from=in_use_from)
+    if not files:
         return 0
-    for file in plan.files:
+    for file in files:
         store.delete([file.path])
     sidecars = list(_orphaned_sidecars(store, now_ms))
     store.delete(sidecars)
-    return len(plan.files) + len(sidecars)
+    return len(files) + len(sidecars)
 
 
 def _cutoff_checkpoint(

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from urllib.parse import unquote
 
-from tandem.delta.log.cleanup import CleanupPlan, plan_cleanup
+from tandem.delta.log.cleanup import plan_cleanup
 from tandem.delta.log.maintenance import maintain
 from tandem.delta.log.snapshot import Snapshot
 from tandem.delta.properties import cleans_log, log_retention_ms
@@ -176,30 +176,28 @@ class _LogRound:
     def _archive(self, result: CleaningResult, rules: CleaningRules) -> CleaningResult:
         """Remove versions of the log that are past the retention."""
         now_ms = self.dependencies.clock.now_ms()
-        plan = self._expired(rules, now_ms)
-        if plan is not None and not self.options.dry_run:
+        expired = self._expired(rules, now_ms)
+        if expired and not self.options.dry_run:
             now_ms = min(now_ms, store_time(self.log.store))
-            plan = self._expired(rules, now_ms)
-        if plan is None:
-            return result
+            expired = self._expired(rules, now_ms)
         limit = self.options.limit
         left = None if limit is None else limit - len(result.garbage)
-        files = plan.files[:left]
+        files = expired[:left]
         removed = len(files) if self.options.dry_run else self._remove(files)
         archived = tuple(
             Garbage(ListedFile(file.path, file.size, file.modified_ms), RemovalReason.ARCHIVED)
             for file in files[:removed]
         )
-        more = removed < len(plan.files)
+        more = removed < len(expired)
         return replace(result, garbage=(*result.garbage, *archived), more=more)
 
-    def _expired(self, rules: CleaningRules, now_ms: int) -> CleanupPlan | None:
+    def _expired(self, rules: CleaningRules, now_ms: int) -> tuple[ObjectInfo, ...]:
         """What expires by the longest of the retentions of both tables. A day is the least: see
         `tandem.mergelog.writer.LATE_MS`."""
         snapshot, base = self.log.snapshot(), self.base.log.snapshot()
         try:
             if not cleans_log(base.configuration):
-                return None
+                return ()
             kept_ms = [log_retention_ms(each.configuration) for each in (snapshot, base)]
         except ValueError as error:
             raise InvalidSpec(
@@ -209,9 +207,8 @@ class _LogRound:
                 found=str(error),
             ) from error
         retention_ms = max(*kept_ms, rules.files_ms or 0, DAY_MS)
-        plan = self._plan(snapshot, retention_ms, now_ms, None)
-        if plan is None:
-            return None
+        if not self._plan(snapshot, retention_ms, now_ms, None):
+            return ()
         # Only now, since to find what restores need reads the base table's commits.
         needed = retained(self.log, snapshot, now_ms - retention_ms - DAY_MS).instant
         unfinished = pins.uncommitted(pins.unfinished(self.log.store), snapshot)
@@ -221,7 +218,7 @@ class _LogRound:
 
     def _plan(
         self, snapshot: Snapshot, retention_ms: int, now_ms: int, in_use_from: int | None
-    ) -> CleanupPlan | None:
+    ) -> tuple[ObjectInfo, ...]:
         return plan_cleanup(
             self.log.store,
             snapshot,
