@@ -24,14 +24,14 @@ from kube.gates import GatedSpark
 from kube.kube_scenarios import Applied, Refused, Table, World
 from support.cluster.operator_process import Blow, ProcessStarter, starter
 from support.jobs.inline_runner import InlineRunner
-from support.lake.lake import Lake, Lakes, batch, loads, reconciled, result
+from support.lake.lake import Lakes, batch, loads, reconciled, result
 from support.lake.log_blocks import LogBlocks
-from support.lake.rewritten import rewrite
+from support.lake.rewritten import ALL, replace_all, rewrite
 from support.lake.rows import Rows, join, k_is, plus, without
-from support.some import is_whole
+from support.some import is_whole, some
 from tandem.jobs.runner import JobRequest, JobStatus
 from tandem.operations.machine.effects import Point
-from tandem.spec.common import OPERATIONS, Operation
+from tandem.spec.common import OPERATIONS
 from tandem.spec.status import OperationStatus, Phase
 
 if TYPE_CHECKING:
@@ -307,20 +307,13 @@ def test_D17_compaction_first_compaction_fails(stage: Stage) -> None:
 
 # Replacement -------------------------------------------------------------------------------------
 
-ALL = {"intervals": ["all"]}
-
-
-def replace_all(lake: Lake, **spec: Any) -> Operation:
-    source = {"format": "Parquet", "location": lake.source(NEW).as_uri()}
-    return lake.resource("TableReplace", {"replace": ALL, "source": source, **spec})
-
 
 @pytest.mark.parametrize("scope", ["AtStart", "AtCommit"])
 def test_D29_D32_an_append_beside_a_replacement(stage: Stage, scope: str) -> None:
     table = stage.loaded()
     late = batch(8)
     gate = stage.jobs.hold("ingest")
-    replacement = table.apply(replace_all(table.lake, scope=scope))
+    replacement = table.apply(replace_all(table.lake, NEW, scope=scope))
     gate.reached()
     table.lake.append(late)
     gate.go()
@@ -337,7 +330,7 @@ def test_D35_D38_a_compaction_beside_a_replacement(stage: Stage) -> None:
     rewriting = stage.jobs.hold("rewrite")
     compaction = table.apply(table.lake.compaction())
     rewriting.reached()
-    replacement = table.apply(replace_all(table.lake))
+    replacement = table.apply(replace_all(table.lake, NEW))
     replacement.succeeded()
     rewriting.go()
     compaction.reaches("Superseded")
@@ -347,7 +340,7 @@ def test_D35_D38_a_compaction_beside_a_replacement(stage: Stage) -> None:
 def test_D43_the_second_replacement_waits_and_replaces_the_first(stage: Stage) -> None:
     table = stage.loaded()
     gate = stage.jobs.hold("ingest")
-    first = table.apply(replace_all(table.lake))
+    first = table.apply(replace_all(table.lake, NEW))
     gate.reached()
     second = table.apply(table.lake.resource("TableReplace", {"replace": ALL}))
     second.wait(lambda status: "WaitingForLock" in str(status.get("conditions")))
@@ -399,8 +392,9 @@ MADE: dict[str, tuple[Make, Rows]] = {
     "TableIngest": (lambda t: t.apply(t.lake.ingest(NEW)), join(FOUR, NEW)),
     "SegmentRewrite": (lambda t: t.apply(rewrite(t.lake, "0", "2", sortBy=["v"])), FOUR),
     "LogCompaction": (lambda t: t.apply(t.lake.resource("LogCompaction", ALL_BLOCKS)), FOUR),
-    "TableReplace": (lambda t: t.apply(replace_all(t.lake)), NEW),
+    "TableReplace": (lambda t: t.apply(replace_all(t.lake, NEW)), NEW),
 }
+OF_THE_TABLE = [kind for kind in OPERATIONS if not OPERATIONS[kind].on_log]
 
 
 def _version(kind: str, table: Table) -> int:
@@ -409,7 +403,7 @@ def _version(kind: str, table: Table) -> int:
     return LogBlocks(lake.location, "w").version if OPERATIONS[kind].on_log else lake.version
 
 
-@pytest.mark.parametrize("kind", ["TableCompaction", "TableUpdate"])
+@pytest.mark.parametrize("kind", some(OF_THE_TABLE))
 def test_Z1_lease_expires_second_operator_commits_first_comes_back(
     bare: Stage, operators: ProcessStarter, kind: str
 ) -> None:
@@ -482,7 +476,7 @@ def test_Z6_two_operators_reconcile_the_same_resource(bare: Stage, kind: str) ->
         table.lake.assert_states_so_far(*dict.fromkeys([FOUR, after]))
 
 
-@pytest.mark.parametrize("kind", ["TableCompaction", "TableUpdate"])
+@pytest.mark.parametrize("kind", some(OF_THE_TABLE))
 def test_Z7_resource_is_deleted_while_its_job_runs(stage: Stage, kind: str) -> None:
     table = stage.loaded()
     gate = stage.jobs.hold()

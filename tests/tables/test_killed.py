@@ -18,18 +18,29 @@ from support.jobs.runners import (
     runs_twice,
 )
 from support.lake.lake import Lake, Lakes, Process, batch, loads, reason, reconciled, result
-from support.lake.rows import join, k_is, plus
+from support.lake.rewritten import replace_all, rewrite
+from support.lake.rows import Rows, join, k_is, plus
 from support.some import some
 from tandem.errors import AccessDenied, OutcomeUnknown
 from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import Event
 from tandem.operations.ports import Ports
+from tandem.spec.common import OPERATIONS
 from tandem.spec.resources import Operation
 from tandem.spec.status import Phase
 
 FOUR = loads(range(4))
-KINDS = ("compaction", "update", "ingest")
+NEW = batch(9)
 UPDATED = plus(FOUR, k_is(1), 15)
+MADE: dict[str, tuple[Callable[[Lake], Operation], Rows]] = {
+    "TableCompaction": (lambda lake: lake.compaction(), FOUR),
+    "TableUpdate": (lambda lake: lake.update("k = 1", v="v + 15"), UPDATED),
+    "TableIngest": (lambda lake: lake.ingest(NEW), join(FOUR, NEW)),
+    "SegmentRewrite": (lambda lake: rewrite(lake, "0", "2", sortBy=["v"]), FOUR),
+    "TableReplace": (lambda lake: replace_all(lake, NEW), NEW),
+}
+"""An operation of each kind, and the rows after it."""
+KINDS = [kind for kind in OPERATIONS if not OPERATIONS[kind].on_log]
 Kill = tuple[Point, bool]
 """Where it dies: a point, and whether the point's effect has been done."""
 
@@ -153,11 +164,11 @@ def test_C5_compaction_killed_after_its_commit(lakes: Lakes, kill: Kill) -> None
 
 def test_C5_ingest_killed_after_its_commit_is_not_done_again(lakes: Lakes) -> None:
     lake = _patient(lakes)
-    ingest = lake.ingest(batch(9))
+    ingest = lake.ingest(NEW)
     _kill(lake, ingest, (Point.PUT_COMMIT, True))
     done = lake.do(ingest)
     assert result(done).version == lake.version
-    lake.assert_states(FOUR, join(FOUR, batch(9)))
+    lake.assert_states(FOUR, join(FOUR, NEW))
     assert len([s for s in lake.live if s.name == "4"]) == 1
     lake.assert_clean()
 
@@ -307,43 +318,33 @@ def _vacuum(lake: Lake) -> None:
     )
 
 
-@pytest.mark.parametrize("kind", ["compaction", "update"])
+@pytest.mark.parametrize("kind", ["TableCompaction", "TableUpdate"])
 def test_Z5_vacuum_between_plan_and_job(lakes: Lakes, kind: str) -> None:
     """Its inputs are gone from the disk, since another writer compacted and vacuumed."""
     lake = _patient(lakes)
-    operation = _compaction_or_update(lake, kind)
-    held = lake.hold(operation, Point.START_JOB)
+    make, after = MADE[kind]
+    held = lake.hold(make(lake), Point.START_JOB)
     lake.foreign().optimize.compact()
     _vacuum(lake)
     done = held.finish()
     assert done.phase is Phase.SUCCEEDED, done
-    after = FOUR if kind == "compaction" else UPDATED
     lake.assert_rows(after)
     assert lake.unreachable() == set()
 
 
-@pytest.mark.parametrize("kind", ["compaction", "update", "ingest"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_Z5_vacuum_between_job_and_commit(lakes: Lakes, kind: str) -> None:
     """What the job wrote is gone, since no version named it yet."""
     lake = _patient(lakes)
-    operation = _compaction_or_update(lake, kind)
-    held = lake.hold(operation, Point.READ_RESULT)
+    make, after = MADE[kind]
+    held = lake.hold(make(lake), Point.READ_RESULT)
     assert lake.unreachable()
     _vacuum(lake)
     done = held.finish()
     assert done.phase is Phase.SUCCEEDED, done
     assert done.attempt == 2
-    expected = {"compaction": FOUR, "update": UPDATED, "ingest": join(FOUR, batch(9))}
-    lake.assert_rows(expected[kind])
+    lake.assert_rows(after)
     lake.assert_clean()
-
-
-def _compaction_or_update(lake: Lake, kind: str) -> Operation:
-    if kind == "compaction":
-        return lake.compaction()
-    if kind == "ingest":
-        return lake.ingest(batch(9))
-    return lake.update("k = 1", v="v + 15")
 
 
 def test_Z5_a_full_vacuum_keeps_files_that_versions_name(lakes: Lakes) -> None:
@@ -373,7 +374,7 @@ def _engines(lake: Lake, living: set[int]) -> tuple[Ports, Ports]:
         [
             *product(KINDS, [Point.START_JOB]),
             *product(KINDS[::-1], [Point.RECONCILE]),
-            *product(["update", "ingest", "compaction"], [Point.PUT_COMMIT]),
+            *product(KINDS, [Point.PUT_COMMIT]),
         ]
     ),
 )
@@ -381,7 +382,8 @@ def test_Z6_a_second_engine_takes_over_from_one_that_only_seemed_dead(
     lakes: Lakes, kind: str, at: Point
 ) -> None:
     lake = _patient(lakes)
-    operation = _compaction_or_update(lake, kind)
+    make, after = MADE[kind]
+    operation = make(lake)
     first, second = _engines(lake, living={2})
     zombie = lake.hold(operation, at, ports=first)
     done = lake.do(operation, ports=second)
@@ -392,14 +394,13 @@ def test_Z6_a_second_engine_takes_over_from_one_that_only_seemed_dead(
     # Found half-way, its attempt is given up and another made; else it is adopted.
     assert done.attempt == (2 if at is Point.START_JOB else 1)
     assert lake.version == committed
-    expected = {"compaction": FOUR, "update": UPDATED, "ingest": join(FOUR, batch(9))}[kind]
-    lake.assert_states(*dict.fromkeys([FOUR, expected]))
+    lake.assert_states(*dict.fromkeys([FOUR, after]))
     lake.assert_clean()
 
 
 def test_Z6_second_engine_leaves_a_living_one_alone(lakes: Lakes) -> None:
     lake = _patient(lakes)
-    operation = _compaction_or_update(lake, "update")
+    operation = lake.update("k = 1", v="v + 15")
     first, second = _engines(lake, living={1, 2})
     held = lake.hold(operation, Point.RECONCILE, ports=first)
     refused = lake.run(operation, ports=second)
@@ -416,12 +417,12 @@ def test_Z6_second_engine_leaves_a_living_one_alone(lakes: Lakes) -> None:
 def test_Z6_duplicate_driver(lakes: Lakes, kind: str, start: Callable[..., None]) -> None:
     """Two drivers of one job do the same work under other names; so do speculative tasks."""
     lake = _patient(lakes)
+    make, after = MADE[kind]
     lake.jobs.next_job = start
-    assert lake.run(_compaction_or_update(lake, kind)).phase is Phase.SUCCEEDED
+    assert lake.run(make(lake)).phase is Phase.SUCCEEDED
     for runner in lake.jobs.runners:
         runner.stop(lake.jobs.started[-1].name)
-    expected = {"compaction": FOUR, "update": UPDATED, "ingest": join(FOUR, batch(9))}[kind]
-    lake.assert_states(*dict.fromkeys([FOUR, expected]))
+    lake.assert_states(*dict.fromkeys([FOUR, after]))
     if start is follows_a_duplicate:
         lake.assert_clean()
 
@@ -483,10 +484,10 @@ def test_Z20_outcome_of_the_commit_is_unknown(lakes: Lakes, kind: str, arrived: 
             raise OutcomeUnknown("timed out")
         return call()
 
-    done = lake.do(_compaction_or_update(lake, kind), interceptor=silence)
+    make, after = MADE[kind]
+    done = lake.do(make(lake), interceptor=silence)
     assert result(done).version == lake.version == before + 1
-    expected = {"compaction": FOUR, "update": UPDATED, "ingest": join(FOUR, batch(9))}[kind]
-    lake.assert_states(*dict.fromkeys([FOUR, expected]))
+    lake.assert_states(*dict.fromkeys([FOUR, after]))
     lake.assert_clean()
 
 
@@ -494,7 +495,7 @@ def test_Z20_the_look_up_of_a_commit_fails_too(lakes: Lakes) -> None:
     """Perhaps committed, perhaps not: nothing is deleted, nothing claimed, and the next run
     finds out."""
     lake = _patient(lakes)
-    update = _compaction_or_update(lake, "update")
+    update = lake.update("k = 1", v="v + 15")
 
     def silence(effect: Effect, call: Callable[[], Event]) -> Event:
         if effect.point is Point.PUT_COMMIT:

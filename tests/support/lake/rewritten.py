@@ -1,4 +1,4 @@
-"""Tables whose segments are rewritten, and how to look at what became of them."""
+"""Tables that are rewritten or replaced, and how to look at what became of their segments."""
 
 from __future__ import annotations
 
@@ -10,16 +10,23 @@ import pyarrow.parquet as pq
 from support.jobs import quick_lake
 from support.jobs.quick_lake import QuickLake
 from support.lake.lake import Lake, batch, loads
-from support.lake.rows import k_is, without
+from support.lake.rows import Rows, k_is, without
 from tandem.spec.resources import Operation
 from tandem.timeline.segments import Segment
 
 PURGE = {"purgeDeleted": True}
+ALL = {"intervals": ["all"]}
 RECOMPRESS = {"recompress": {"codec": "gzip", "level": 1}}
 
 
 def rewrite(lake: Lake, *names: str, **wish: Any) -> Operation:
     return lake.resource("SegmentRewrite", {"segments": list(names), "rewrite": wish or PURGE})
+
+
+def replace_all(lake: Lake, rows: Rows, **spec: Any) -> Operation:
+    """All rows of the table, by these."""
+    source = {"format": "Parquet", "location": lake.source(rows).as_uri()}
+    return lake.resource("TableReplace", {"replace": ALL, "source": source, **spec})
 
 
 def segment(lake: Lake, name: str) -> Segment:
