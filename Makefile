@@ -6,6 +6,8 @@ SHELL := /bin/bash
 BIN := .venv/bin
 export TANDEM_CACHE ?= $(HOME)/.cache/tandem
 # pip, pytest and mypy keep their caches outside of the tree, too.
+# Test processes compile each module once, whatever the shell is set to.
+unexport PYTHONDONTWRITEBYTECODE
 PYTEST_ARGS ?=
 
 ##@ Use it
