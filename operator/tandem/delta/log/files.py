@@ -57,6 +57,9 @@ SCHEMA = pa.schema(
 
 EMPTY = SCHEMA.empty_table()
 
+_SMALL_ROWS = 4_096
+"""Chunks of so many rows stay as they are."""
+
 
 def from_adds(adds: Sequence[AddFile]) -> pa.Table:
     """One row per action, in the order given."""
@@ -162,11 +165,19 @@ def _dv_id(body: dict[str, Any] | None) -> str | None:
     return decode_deletion_vector(body).unique_id if body else None
 
 
-def combine(tables: Sequence[pa.Table], *, most_chunks: int = 64) -> pa.Table:
-    """The concatenated tables; many small chunks are merged, since each makes scans slower."""
+def combine(tables: Sequence[pa.Table]) -> pa.Table:
+    """The concatenated tables. Each chunk makes scans slower, and each commit adds one: small ones
+    at the end are merged, each into at least as many rows as its own, so that few are left and
+    no row is copied often."""
     table = pa.concat_tables(tables)
-    if table.column(0).num_chunks > most_chunks:
-        small = sum(1 for c in table.column(0).chunks if len(c) < 4096)
-        if small > most_chunks // 2:
-            return table.combine_chunks()
-    return table
+    batches = [batch for batch in table.to_batches() if batch.num_rows]
+    kept, rows = len(batches), _SMALL_ROWS
+    if batches and batches[-1].num_rows < _SMALL_ROWS:
+        kept, rows = kept - 1, batches[-1].num_rows
+    while 0 < kept < len(batches) and batches[kept - 1].num_rows <= min(rows, _SMALL_ROWS):
+        kept -= 1
+        rows += batches[kept].num_rows
+    if len(batches) - kept < 2:
+        return pa.Table.from_batches(batches, schema=table.schema)
+    merged = pa.Table.from_batches(batches[kept:]).combine_chunks()
+    return pa.Table.from_batches([*batches[:kept], *merged.to_batches()], schema=table.schema)
