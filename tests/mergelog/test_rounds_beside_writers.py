@@ -94,3 +94,42 @@ def test_a_lost_round_is_few_requests_and_needs_no_other_effect(
     view = {row[0] for row in orders.view()}
     assert 50 in view
     assert (30 in view) is (kind == "upsert")
+
+
+def test_a_full_round_leads_to_a_put_however_busy_the_writers_are(
+    orders: Orders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is repeated at once has lost for too long. Writers commit in each full round, too."""
+    clock = TestClock()
+    monkeypatch.setattr(orders, "ports", lambda _=None: Ports(QuickJobs(), clock=clock))
+    rounds: list[Point] = []
+    with mergelog.LogWriter(orders.log, "busy", pause=lambda _: None) as writer:
+
+        def race() -> None:
+            batch = (writer.last_batch or 0) + 1
+            writer.append(rows(range(50, 51), "busy", batch), batch=batch)
+
+        def late() -> None:
+            race()
+            clock.pass_days(1)
+
+        store = RacedStore(orders.folder, late)
+        orders.store = store
+
+        def beside(effect: Effect, call: Callable[[], Event]) -> Event:
+            if effect.point is Point.PUT_COMMIT:
+                store.left = 2 if Point.PUT_COMMIT not in rounds else 0
+                if not store.left:
+                    race()
+            rounds.append(effect.point)
+            assert len(rounds) < 100
+            event = call()
+            if effect.point is Point.RECONCILE:
+                race()
+            return event
+
+        status = orders.run(STITCH, beside)
+    assert status.phase is Phase.SUCCEEDED, status
+    first = rounds.index(Point.PUT_COMMIT)
+    assert rounds.count(Point.PUT_COMMIT) == 2
+    assert rounds[first + 1 :].count(Point.RECONCILE) == 1

@@ -371,9 +371,10 @@ class Performer:
     def _write_sidecars(self, effect: Effect, _state: OperationState) -> Event:
         work, change = self.work, self.work.change
         assert change is not None
-        if work.rounds > 1 and self._committer.version_is_taken(work):
+        if self._table.base is None and work.rounds > 1 and self._committer.version_is_taken(work):
             # The evaluation takes as long as a busy writer's commits are apart: begin the next
-            # round at once, instead of writing files that no commit can use.
+            # round at once, instead of writing files that no commit can use. (Beside the writers of
+            # a log the version is always taken by now: only puts that follow one another win.)
             return CommitLost()
         folder = paths.deletion_vectors(self._id, effect.attempt)
         work.vectors = commit_actions.write_vectors(self._store, folder, change, work.vectors)
