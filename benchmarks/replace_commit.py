@@ -119,6 +119,28 @@ def delete_with_deltalake(source: str, folder: str, dropped: int) -> dict[str, A
     return {"seconds": seconds, "files": len(DeltaTable(table.as_uri()).file_uris()), "jobs": 0}
 
 
+def delete_with_spark(source: str, folder: str, dropped: int, times: int) -> list[dict[str, Any]]:
+    """Deletes of a day on copies of the table, on a session that is warm from one before."""
+    from delta.tables import DeltaTable
+
+    from benchmarks.warm import start_delta
+
+    spark = start_delta()
+    low, high = interval(dropped)
+    found = []
+    for turn in range(times + 1):
+        table = data.copy_table(Path(source), Path(folder) / f"table-{turn}")
+        text = f"ts >= '{low}' AND ts < '{high}'"
+        seconds, _ = timed(lambda t=table, w=text: DeltaTable.forPath(spark, str(t)).delete(w))
+        did = DeltaTable.forPath(spark, str(table)).history(1).collect()[0]["operationMetrics"]
+        if did["numDeletedRows"] != str(FILES_A_DAY * ROWS_A_FILE):
+            raise WrongResult(str(did))
+        if turn:
+            found.append({"seconds": seconds})
+    spark.stop()
+    return found
+
+
 # The last round.
 
 SEGMENTS = 64

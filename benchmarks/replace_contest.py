@@ -156,6 +156,36 @@ def with_deltalake(folder: str) -> dict[str, Any]:
     return _contest(arena, replace, compact, lambda: None)
 
 
+def with_spark(folder: str) -> dict[str, Any]:
+    from delta.tables import DeltaTable
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    from benchmarks.warm import start_delta
+
+    arena = Arena(Path(folder), 0)
+    spark = start_delta()
+
+    def replace(table: Path, load: int) -> tuple[int, str]:
+        read = -1  # the commit says what it read
+        try:
+            frame = spark.read.parquet(str(_source(arena, load)))
+            writer = frame.write.format("delta").mode("overwrite").option("replaceWhere", WHERE)
+            writer.save(str(table))
+        except (PySparkException, Py4JError) as error:
+            return read, f"aborted: {error}"
+        return read, "ok"
+
+    def compact(table: Path) -> str:
+        try:
+            DeltaTable.forPath(spark, str(table)).optimize().executeCompaction()
+        except (PySparkException, Py4JError) as error:
+            return f"aborted: {error}"
+        return "ok"
+
+    return _contest(arena, replace, compact, spark.stop)
+
+
 def _source(arena: Arena, load: int) -> Path:
     import pyarrow.parquet as pq
 
@@ -168,6 +198,7 @@ def _source(arena: Arena, load: int) -> Path:
 ENGINES: dict[str, Callable[..., dict[str, Any]]] = {
     "tandem": with_tandem,
     "deltalake": with_deltalake,
+    "spark_delta": with_spark,
 }
 
 
@@ -204,6 +235,7 @@ def contest(engine: str, folder: Path, seconds: float) -> dict[str, Any]:
         "compactions_aborted": sum(each.startswith("aborted") for each in did["compactions"]),
         "appends": sum(each["appends"] for each in found.values()),
         "appends_aborted": sum(len(each["aborted"]) for each in found.values()),
+        "why_appends": sorted({why for each in found.values() for why in each["aborted"]})[:5],
         "why": sorted({why[:160] for why in outcomes if why != "ok"})[:5],
     }
 
