@@ -18,7 +18,7 @@ from tandem.operations.registry import table_of
 from tandem.operations.session.session import Session
 from tandem.spec.compaction import Spanning
 from tandem.spec.loading.loader import parse
-from tandem.spec.resources import LakeTable, Operation, TableCompaction
+from tandem.spec.resources import LakeTable, Operation, TableCompaction, TableReplace
 
 MOST_FAULTS = 3
 """An operation that is struck more often would not end within its backoff limit."""
@@ -155,6 +155,7 @@ class Actor:
 _QUIET = frozenset({"PollJob", "AwaitLocks"})
 
 
+ALL = (None, ("all",))
 TIMED = parse(
     {
         "apiVersion": "tandem.dev/v1alpha1",
@@ -166,21 +167,27 @@ TIMED = parse(
 
 
 def as_opened(table: Table, resource: Operation) -> Table:
-    """The table of an operation: one that cuts finds a LakeTable with a time column."""
+    """The table of an operation: one that cuts, or replaces a day, finds a LakeTable with a time
+    column."""
     cuts = (
         isinstance(resource, TableCompaction)
         and resource.spec.semi_major_options.spanning is Spanning.CUT
     )
-    if not cuts:
+    of_day = isinstance(resource, TableReplace) and resource.spec.replace.intervals not in ALL
+    if not cuts and not of_day:
         return table
     assert isinstance(TIMED, LakeTable)
     return replace(table, spec=TIMED)
 
 
+def day(key: int) -> str:
+    """The interval of the rows with this `k`."""
+    return (rows.FIRST_DAY + dt.timedelta(key)).isoformat()
+
+
 def cut(name: str, key: int) -> Operation:
     """A compaction that takes the rows of one day from every file."""
-    day = (rows.FIRST_DAY + dt.timedelta(key)).isoformat()
-    options = {"chunks": [day], "spanning": "Cut"}
+    options = {"chunks": [day(key)], "spanning": "Cut"}
     return operation("TableCompaction", name, {"type": "SemiMajor", "semiMajor": options})
 
 

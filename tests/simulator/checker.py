@@ -48,6 +48,7 @@ class Checker:
 
     `batches` are the rows of ingests by operation id, `upserts` the records of appends to the log,
     `merges` what merges mean, `began` which instant was acknowledged when a statement began,
+    `days` which `k` the rows have that a replace replaces, if it does not replace all,
     `serializable` the ids of statements with that isolation, `exclusive` how often operations that
     lock exclusively may yield. `touched` says which versions changed files, `serial` what each
     version did, for `check_every_order`.
@@ -63,6 +64,7 @@ class Checker:
     exclusive: dict[str, int] = field(default_factory=dict)
     touched: list[bool] = field(default_factory=list)
     named_segments: dict[str, frozenset[str]] = field(default_factory=dict)
+    days: dict[str, int] = field(default_factory=dict)
     by_segment: list[dict[str, set[int]]] = field(default_factory=list)
     invariants: Invariants = field(default_factory=Invariants)
     serial: list[Serial] = field(default_factory=list)
@@ -349,7 +351,8 @@ class Checker:
         old: Set[int] = self.ever if start is None else self.models[start].keys()
         if named is not None:
             old &= {rid for name in named for rid in self.by_segment[start].get(name, ())}
-        gone = frozenset(old & before.keys())
+        day = self.days.get(ours["operation"])
+        gone = frozenset(rid for rid in old & before.keys() if day is None or before[rid].k == day)
         batch = self.batches[ours["operation"]]
         new = {row.rid: row for row in batch}
         self.changes.add(version)

@@ -13,7 +13,7 @@ from pyroaring import BitMap64
 
 from simulator import rows
 from tandem.delta import dv
-from tandem.jobs.formats import InputFile, RewriteJob
+from tandem.jobs.formats import InputFile, ReplaceJob, RewriteJob
 from tandem.jobs.results import SidecarRef
 from tandem.rowmap.rowmap import MapOutput, RowMapBuilder
 
@@ -82,6 +82,12 @@ Found = tuple[int, int, rows.Row]
 def is_taken(job: RewriteJob, row: rows.Row) -> bool:
     """Whether a job that cuts its inputs takes a row; others take all."""
     return job.take is None or any(low <= rows.time_ms(row) < high for low, high in job.take)
+
+
+def is_in_scope(job: ReplaceJob, row: rows.Row) -> bool:
+    """Whether a row of the table lies in the intervals of a replace."""
+    bounds = [(low or 0, high or 0) for low, high in job.scope.intervals]
+    return any(low <= rows.time_ms(row) < high for low, high in bounds)
 
 
 def by_day(found: list[Found]) -> list[list[Found]]:

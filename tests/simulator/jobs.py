@@ -8,7 +8,7 @@ the process that started it has died. It reads and writes through the store alon
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -22,6 +22,7 @@ from simulator.job_rows import (
     Matched,
     by_day,
     dead_rows,
+    is_in_scope,
     is_taken,
     layout_key,
     map_bin,
@@ -165,8 +166,10 @@ class SimulatedJobs:
         try:
             if isinstance(job, RewriteJob):
                 yield from self._rewrite(spec, job)
-            elif isinstance(job, IngestJob | ReplaceJob):
+            elif isinstance(job, IngestJob):
                 yield from self._ingest(spec, job)
+            elif isinstance(job, ReplaceJob):
+                yield from self._replace(spec, job)
             elif isinstance(job, StitchJob | LogMergeJob | UpsertJob):
                 yield from log_job(Control(spec, store), self.upserts)
             else:
@@ -251,23 +254,67 @@ class SimulatedJobs:
             for path, part in parts
         ]
 
-    def _ingest(self, spec: JobSpec, job: IngestJob | ReplaceJob) -> Iterator[None]:
-        found = self.batches[job.source_location]
+    def _ingest(self, spec: JobSpec, job: IngestJob) -> Iterator[None]:
+        result = yield from self._written(spec, self.batches[job.source_location])
+        self._publish(spec, result)
+
+    def _written(self, spec: JobSpec, found: list[rows.Row]) -> Generator[None, None, JobResult]:
+        """Write the rows of a source, in two halves."""
         half = len(found) // 2
         outputs = []
         for part in (found[:half], found[half:]):
             yield
             outputs += self._outputs(spec, part)
-        self._publish(
-            spec,
-            JobResult(
-                operation_id=spec.operation_id,
-                attempt=spec.attempt,
-                outputs=tuple(outputs),
-                rows_read=len(found),
-                rows_written=len(found),
-            ),
+        return JobResult(
+            operation_id=spec.operation_id,
+            attempt=spec.attempt,
+            outputs=tuple(outputs),
+            rows_read=len(found),
+            rows_written=len(found),
         )
+
+    def _replace(self, spec: JobSpec, job: ReplaceJob) -> Iterator[None]:
+        source = self.batches[job.source_location] if job.has_source else []
+        result = yield from self._written(spec, source)
+        inputs: tuple[InputFile, ...] = job.inputs
+        while True:
+            if inputs:
+                result = yield from self._with_scope(spec, job, result, inputs)
+            self._publish(spec, result)
+            if not job.serves_rounds:
+                return
+            request = yield from self._requested(spec, result.round + 1)
+            if request is None:
+                return
+            inputs = request.inputs
+            result = JobResult(
+                operation_id=spec.operation_id, attempt=spec.attempt, round=request.round
+            )
+
+    def _with_scope(
+        self, spec: JobSpec, job: ReplaceJob, result: JobResult, inputs: Sequence[InputFile]
+    ) -> Generator[None, None, JobResult]:
+        """A result with the rows of files that are in the scope of a replace."""
+        found = Found()
+        yield from self._evaluate(
+            spec, lambda row: is_in_scope(job, row), lambda _: None, inputs, None, found
+        )
+        data = matches_file(found.columns)
+        path = f"{spec.control_prefix}/rounds/{result.round}/{self._name()}.arrow"
+        self.store.put(path, data)
+        yield
+        return result.model_copy(
+            update={"matches": sidecar(path, data), "rows_matched": found.rows}
+        )
+
+    def _requested(self, spec: JobSpec, round_: int) -> Generator[None, None, RoundRequest | None]:
+        """Wait for the request of a round; None if the engine ends the job instead."""
+        path = f"{spec.control_prefix}/rounds/{round_}/request.json"
+        while not self._exists(path):
+            if self._exists(f"{spec.control_prefix}/done.json"):
+                return None
+            yield
+        return RoundRequest.model_validate_json(self.store.get(path))
 
     def _rounds(self, spec: JobSpec, job: StatementJob | MergeJob) -> Iterator[None]:
         merge: Merge | None = None
@@ -285,12 +332,9 @@ class SimulatedJobs:
                 change = self._recorded(spec.operation_id, evaluator)
             yield from self._round(spec, matches, change, round_, inputs, merge, part=part)
             round_ += 1
-            request_path = f"{spec.control_prefix}/rounds/{round_}/request.json"
-            while not self._exists(request_path):
-                if self._exists(f"{spec.control_prefix}/done.json"):
-                    return
-                yield
-            request = RoundRequest.model_validate_json(self.store.get(request_path))
+            request = yield from self._requested(spec, round_)
+            if request is None:
+                return
             inputs, part = request.inputs, request.part
 
     def _recorded(

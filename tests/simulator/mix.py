@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from simulator.actor import cut, operation
+from simulator.actor import cut, day, operation
 from simulator.checker import Checker
 from simulator.jobs import INGEST_ROWS
 from simulator.merge_log import log_event, some_keys
@@ -154,7 +154,7 @@ class Mix:
         return found
 
     def _replace(self, number: int) -> Operation:
-        """Of segments that are there now, or of everything; with rows or without."""
+        """Of segments that are there now, of a day, or of everything; with rows or without."""
         names = sorted({segment_name(add) for add in self._world.log.snapshot().adds()})
         spec: dict[str, Any] = {"replace": {"intervals": ["all"]}}
         if names and self._rng.random() < 0.7:
@@ -163,6 +163,11 @@ class Mix:
         else:
             named = None
             spec["scope"] = self._rng.choice(("AtStart", "AtCommit"))
+        key = self._rng.choice((None, *range(4))) if named is None else None
+        if key is not None and self._world.deletion_vectors:
+            spec["replace"] = {"intervals": [day(key)]}
+        else:
+            key = None
         batch: list[Row] = []
         if self._rng.random() < 0.7:
             location = f"file:///replaces/{number}.csv"
@@ -170,6 +175,8 @@ class Mix:
             batch = self._world.jobs.batches[location] = self._world.new_rows(INGEST_ROWS)
         found = operation("TableReplace", f"replace-{number}", spec)
         self._checker.batches[operation_id(found)] = batch
+        if key is not None:
+            self._checker.days[operation_id(found)] = key
         if named is not None:
             self._checker.named_segments[operation_id(found)] = frozenset(named)
         return found

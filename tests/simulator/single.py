@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
-from simulator.actor import as_opened, cut, operation
+from simulator.actor import as_opened, cut, day, operation
 from simulator.checker import LOG, Checker
 from simulator.foreign_mix import BY_NAME
 from simulator.jobs import INGEST_ROWS
@@ -33,6 +33,9 @@ SERIALIZABLE = "serializable"
 """An update that is evaluated again, in another round, on rows that come in between."""
 CUT = "cut"
 """A compaction that takes the rows of one day out of each file: another commit of one kind."""
+REPLACE_DAY, DROP_DAY = STRADDLING = ("replace of a day", "drop of a day")
+"""Of a day of which every file may have rows: their jobs read the times of all files."""
+DAY = 2
 UPSERT, DELETE_KEYS, INGEST_BY_KEY = APPENDS
 EXCLUSIVE = "exclusive"
 """A compaction that yields to a commit beside it, and is done again."""
@@ -73,6 +76,8 @@ class Single:
             self.checker.merges[self.operation_id] = self.merge
         if kind == SERIALIZABLE:
             self.checker.serializable.add(self.operation_id)
+        if kind in STRADDLING:
+            self.checker.days[self.operation_id] = DAY
         if kind == EXCLUSIVE:
             self.checker.exclusive[self.operation_id] = MOST_YIELDS
         if kind in APPENDS:
@@ -235,6 +240,17 @@ def _drop(_single: Single) -> Operation:
     return operation("TableReplace", "drop", {"replace": ALL, "scope": "AtCommit"})
 
 
+def _replace_day(single: Single) -> Operation:
+    source = {"format": "Csv", "location": single.batch()}
+    spec = {"replace": {"intervals": [day(DAY)]}, "source": source}
+    return operation("TableReplace", "replace-day", spec)
+
+
+def _drop_day(_single: Single) -> Operation:
+    spec = {"replace": {"intervals": [day(DAY)]}, "scope": "AtCommit"}
+    return operation("TableReplace", "drop-day", spec)
+
+
 def _merge(single: Single) -> Operation:
     single.merge = MERGES[0].sourced(single.world.new_rows(2))
     location = "file:///sources/0.csv"
@@ -270,6 +286,8 @@ MAKERS: Final[dict[str, Callable[[Single], Operation]]] = {
     "merge": _merge,
     "replace": _replace,
     "drop": _drop,
+    REPLACE_DAY: _replace_day,
+    DROP_DAY: _drop_day,
     "update": lambda _: _update("update"),
     UPSERT: lambda single: _append(UPSERT, {"upsert": {"source": single.records()}}),
     DELETE_KEYS: lambda single: _append(

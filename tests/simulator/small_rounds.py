@@ -19,6 +19,8 @@ class SimulatedRounds:
 
     jobs: SimulatedJobs
     share: float = 0.3
+    time_bytes: int = 0
+    """The engine cannot read the data files of the simulation."""
 
     def can_evaluate(self, work: Work) -> bool:
         _, spec = work.frozen

@@ -10,7 +10,7 @@ from functools import cache
 import pytest
 
 from simulator.crashing import Beside, Passage, crash, sample
-from simulator.single import CUT, EXCLUSIVE, SERIALIZABLE, Single
+from simulator.single import CUT, EXCLUSIVE, REPLACE_DAY, SERIALIZABLE, STRADDLING, Single
 from support.cases import APPENDS, JOBLESS, OTHERS, PLAIN
 from support.lake.faults import Call, Fault, StrikeOnce
 from support.some import in_turn
@@ -81,7 +81,7 @@ def test_C4_C5_C6_crash(kind: str, point: Point, fault: Fault) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "beside", "passage", "fault"),
-    list(sample((*OTHERS, CUT, *APPENDS, SERIALIZABLE, EXCLUSIVE))),
+    list(sample((*OTHERS, CUT, *STRADDLING, *APPENDS, SERIALIZABLE, EXCLUSIVE))),
 )
 def test_C4_C5_C6_crash_of_the_other_kinds(
     kind: str, beside: Beside, passage: Passage, fault: Fault
@@ -112,7 +112,7 @@ def jobs_needed(kind: str, foreign: str) -> int:
 
 @pytest.mark.parametrize("fault", [Fault.DIE_BEFORE, Fault.DIE_AFTER])
 @pytest.mark.parametrize("point", LIVING_JOB)
-@pytest.mark.parametrize("kind", [*PLAIN, SERIALIZABLE])
+@pytest.mark.parametrize("kind", [*PLAIN, SERIALIZABLE, REPLACE_DAY])
 def test_jobs_live_on_and_their_work_is_not_done_twice(
     kind: str, point: Point, fault: Fault
 ) -> None:
@@ -134,9 +134,10 @@ def test_jobs_live_on_and_their_work_is_not_done_twice(
             assert single.world.locks.entries(single.table.location) == ()
 
 
-def test_a_round_that_was_asked_for_is_waited_for_after_a_restart() -> None:
+@pytest.mark.parametrize("kind", [SERIALIZABLE, *STRADDLING])
+def test_a_round_that_was_asked_for_is_waited_for_after_a_restart(kind: str) -> None:
     """The job is at work on its second round when the operator dies."""
-    single = Single(SERIALIZABLE)
+    single = Single(kind)
     strike = StrikeOnce(Point.REQUEST_ROUND, Fault.DIE_AFTER)
     assert single.run(interfering(single, "append", strike), jobs_live_on=True) is None
     assert strike.struck
@@ -157,7 +158,7 @@ def test_a_round_that_was_asked_for_is_waited_for_after_a_restart() -> None:
     assert single.commits == 1
 
 
-@pytest.mark.parametrize("kind", [*PLAIN, *OTHERS, CUT, *APPENDS])
+@pytest.mark.parametrize("kind", [*PLAIN, *OTHERS, CUT, *STRADDLING, *APPENDS])
 def test_a_second_run_reports_the_first_result_and_changes_nothing(kind: str) -> None:
     single = Single(kind)
     first = single.run()
@@ -183,7 +184,7 @@ def test_again_is_another_operation(kind: str) -> None:
     assert single.run() == ending
 
 
-@pytest.mark.parametrize("kind", [*PLAIN, *OTHERS, CUT, *APPENDS])
+@pytest.mark.parametrize("kind", [*PLAIN, *OTHERS, CUT, *STRADDLING, *APPENDS])
 def test_Z6_two_processes_of_one_operation_commit_once(kind: str) -> None:
     """Neither knows of the other: each takes the other to be on another host."""
     single = Single(kind)

@@ -11,13 +11,13 @@ from itertools import cycle
 
 import pytest
 
-from simulator.single import CUT, EXCLUSIVE, MOST_STEPS, SERIALIZABLE
+from simulator.single import CUT, EXCLUSIVE, MOST_STEPS, SERIALIZABLE, STRADDLING
 from simulator.two_drivers import Pair, steps_of
 from support.cases import APPENDS, ON_LOG, PLAIN
 from support.some import in_turn
 from tandem.errors import Reason
 
-ALL = (*PLAIN, CUT, *ON_LOG, *APPENDS, SERIALIZABLE, EXCLUSIVE)
+ALL = (*PLAIN, CUT, *ON_LOG, *APPENDS, SERIALIZABLE, EXCLUSIVE, *STRADDLING)
 
 
 @pytest.mark.parametrize("first_goes", [True, False])

@@ -12,7 +12,7 @@ from functools import cache
 
 from simulator.crashing import ALL_KINDS, Beside, Crowd, happens_no_more, nothing_is_left
 from simulator.jobs import Driver
-from simulator.single import CUT, EXCLUSIVE, MOST_STEPS, SERIALIZABLE, Single
+from simulator.single import CUT, EXCLUSIVE, MOST_STEPS, SERIALIZABLE, STRADDLING, Single
 from simulator.two_drivers import Pair
 from support.cases import APPENDS
 from tandem.errors import Reason
@@ -21,7 +21,7 @@ from tandem.operations.clean.facts import CleaningDependencies
 from tandem.operations.machine.events import Ending
 from tandem.planning.cleaning import CleaningRules
 
-KINDS = (*ALL_KINDS, CUT, *APPENDS)
+KINDS = (*ALL_KINDS, CUT, *STRADDLING, *APPENDS)
 MOST_JOB_STEPS = 60
 """No job here takes as many, except one that waits for another round."""
 SHORT_MS = 500
@@ -103,7 +103,8 @@ class _Doomed:
         self.done = 0
         self.driver: Driver | None = None
         # One that yields stops its job by itself.
-        special = {SERIALIZABLE: Beside.APPEND, EXCLUSIVE: Beside.NOTHING}
+        more_rounds = dict.fromkeys((SERIALIZABLE, *STRADDLING), Beside.APPEND)
+        special = {**more_rounds, EXCLUSIVE: Beside.NOTHING}
         beside = special.get(kind, Beside.DELETE)
         self.session = self.single.session(Crowd(self.single, beside))
 

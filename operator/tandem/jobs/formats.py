@@ -8,9 +8,9 @@ they can be large; everything else is JSON.
 
     job.json               JobSpec: written by the engine before the job starts
     progress.json          JobProgress: overwritten by the driver, for people to look at
-    rounds/<k>/request.json    RoundRequest k >= 1 of a statement job (round 0 is in job.json)
+    rounds/<k>/request.json    RoundRequest k >= 1 of a job with rounds (round 0 is in job.json)
     rounds/<k>/result.json     JobResult of round k: written last, by put-if-absent
-    done.json              written by the engine: the driver of a statement job may end
+    done.json              written by the engine: a driver that serves rounds may end
 
 A driver that is started twice, or restarted, writes its data files under other names and
 loses the race for `result.json`; the engine reads only what the winner lists.
@@ -262,8 +262,14 @@ class RowScope(Format):
 
 
 class ReplaceJob(SourceJob):
-    """Write the rows of a source as new files, for a replace; without a source there is nothing to
-    run. Rows outside of `scope` fail the job, or are left out with `drops_outside`."""
+    """Write the rows of a source as new files, for a replace, and find out which rows of `inputs`
+    are in the intervals of `scope`: of these only the time column is read. With neither there is
+    nothing to run. Rows of the source outside of `scope` fail the job, or are left out with
+    `drops_outside`.
+
+    With intervals, its driver then serves rounds on further files until done. `inputs` are not
+    written down if there are none: earlier drivers know no such field.
+    """
 
     app: ClassVar[str] = "ingest"
     kind: Literal[JobKind.REPLACE] = JobKind.REPLACE
@@ -273,18 +279,35 @@ class ReplaceJob(SourceJob):
     scope: RowScope
     drops_outside: bool = False
     borders: TimeBorders | None = None
+    inputs: tuple[InputFile, ...] = ()
 
     @model_serializer(mode="wrap")
     def _as_before(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return _without_unset(written(self), "borders")
+        content = _without_unset(written(self), "borders")
+        if not self.inputs:
+            del content["inputs"]
+        return content
+
+    @property
+    def reads(self) -> tuple[InputFile, ...]:
+        return self.inputs
 
     @property
     def sources(self) -> tuple[str, ...]:
-        return (self.source_location,) if self.needs_spark else ()
+        return (self.source_location,) if self.has_source else ()
+
+    @property
+    def has_source(self) -> bool:
+        return bool(self.source_format)
 
     @property
     def needs_spark(self) -> bool:
-        return bool(self.source_format)
+        return self.has_source or bool(self.inputs)
+
+    @property
+    def serves_rounds(self) -> bool:
+        """Whether its driver stays until the engine ends the job."""
+        return self.needs_spark and bool(self.scope.intervals)
 
 
 class MergeClause(Format):
@@ -454,7 +477,8 @@ class RoundRequest(Format):
     """Evaluate these rows, at this version's schema and no others.
 
     For each input, `dv` holds the rows that must *not* be evaluated (deleted, or already
-    answered): the complement of what the engine asks for. `part`: these are not all rows of the
+    answered): the complement of what the engine asks for. A replace asks for all rows of a file,
+    since the answer holds for ever then. `part`: these are not all rows of the
     table, so a merge cannot tell which source rows match none, and inserts nothing. It is not
     written down unless it is so: a driver that began before an upgrade knows no such field.
     """

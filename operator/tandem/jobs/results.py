@@ -51,7 +51,8 @@ class JobResult(Format):
     """`rounds/<k>/result.json`: the manifest.
 
     `row_map` (rewrites) is a serialized `tandem.rowmap.rowmap.RowMap` whose inputs and
-    outputs are `logged_path`s resp. `path`s. `matches` (statements) is an Arrow IPC file with
+    outputs are `logged_path`s resp. `path`s. `matches` (statements; of a replace, the rows in its
+    scope) is an Arrow IPC file with
     columns `input: int32` (index into the round's inputs), `position: int64`,
     `output: int32` (index into `outputs`, null for deletes), `output_position: int64`,
     sorted by (input, position). A merge lists its `fresh` outputs after all others, and may

@@ -60,7 +60,7 @@ class InlineRunner:
                 case "merge":
                     merge.run(opened, spark, stop=stop)
                 case "ingest":
-                    ingest.run(opened, spark)
+                    ingest.run(opened, spark, stop=stop)
                 case "upsert":
                     upsert.run(opened, spark)
                 case "stitch":

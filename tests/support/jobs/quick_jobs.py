@@ -27,6 +27,7 @@ from tandem.errors import InvalidSpec, TandemError
 from tandem.jobs.formats import (
     IngestJob,
     InputFile,
+    Job,
     JobLayout,
     LogMergeJob,
     MergeJob,
@@ -42,6 +43,7 @@ from tandem.mergelog.rows.columns import converted
 from tandem.rowmap.binary_format import to_bytes
 from tandem.rowmap.rowmap import merge
 from tandem.spark.jobs import log_merge, rewrite, stitch
+from tandem.spark.jobs.replace import file_rows
 from tandem.spark.jobs.statement import serve
 from tandem.spark.jobs.upsert import block_files
 from tandem.spark.runtime import control
@@ -91,13 +93,13 @@ class QuickJobs:
             return JobStatus(JobPhase.FAILED, f"exit code {self._codes[name]}")
         opened = self._open[name]
         job = opened.spec.job
-        if not isinstance(job, StatementJob | MergeJob) or opened.is_done():
+        if not _serves(job) or opened.is_done():
             return JobStatus(JobPhase.ENDED)
         round_ = self._rounds[name]
         request = opened.request(round_)
         if request is not None:
             try:
-                self.round(opened, job, request.inputs, round_, part=request.part)
+                self.round(opened, request.inputs, round_, part=request.part)
             except (TandemError, duckdb.Error) as error:
                 # As a driver does, which lives on: the engine decides what it means.
                 opened.fail(control.translate(error), round_)
@@ -133,7 +135,7 @@ class QuickJobs:
         elif isinstance(job, UpsertJob):
             self.upsert(opened, job)
         else:
-            self.round(opened, job, job.inputs, 0)
+            self.round(opened, job.inputs, 0)
 
     def upsert(self, opened: Control, job: UpsertJob) -> None:
         source = pq.read_table(unquote(urlsplit(job.source_location).path))
@@ -194,16 +196,26 @@ class QuickJobs:
     def round(
         self,
         opened: Control,
-        job: StatementJob | MergeJob,
         inputs: Sequence[InputFile],
         round_: int,
         *,
         part: bool = False,
     ) -> None:
+        job = opened.spec.job
         if isinstance(job, StatementJob):
             self.evaluate(opened, job, inputs, round_)
-        else:
+        elif isinstance(job, MergeJob):
             self.merge(opened, job, inputs, round_, part=part)
+        else:
+            self.publish(opened, _empty(opened, round_), inputs)
+
+    def publish(self, opened: Control, result: JobResult, inputs: Sequence[InputFile]) -> None:
+        """Publish a result of a replace, with the rows of files that are in its scope."""
+        if inputs:
+            found = [file_rows.rows_of(opened.store, opened.spec, file) for file in inputs]
+            result = file_rows.with_matches(opened, result, inputs, found)
+        opened.publish(result)
+        self.hook("published")
 
     def merge(
         self,
@@ -272,6 +284,9 @@ class QuickJobs:
 
     def ingest(self, opened: Control, job: IngestJob | ReplaceJob) -> None:
         spec = opened.spec
+        if isinstance(job, ReplaceJob) and not job.has_source:
+            self.publish(opened, _empty(opened, 0), job.inputs)
+            return
         source = pq.read_table(unquote(urlsplit(job.source_location).path))
         source = _aligned(source, arrow_schema(opened.table), job.source_location)
         together = 0
@@ -288,32 +303,41 @@ class QuickJobs:
             written = files.write_all(source.to_batches())
             outputs, together = written.files, len(written.together)
         self.hook("written")
-        opened.publish(
-            JobResult(
-                operation_id=spec.operation_id,
-                attempt=spec.attempt,
-                outputs=tuple(map(output_file, outputs)),
-                rows_read=source.num_rows,
-                rows_written=source.num_rows,
-                chunks_together=together,
-            )
+        result = JobResult(
+            operation_id=spec.operation_id,
+            attempt=spec.attempt,
+            outputs=tuple(map(output_file, outputs)),
+            rows_read=source.num_rows,
+            rows_written=source.num_rows,
+            chunks_together=together,
         )
-        self.hook("published")
+        self.publish(opened, result, job.inputs if isinstance(job, ReplaceJob) else ())
+
+
+def _serves(job: Job) -> bool:
+    """Whether the driver of a job stays for further rounds."""
+    if isinstance(job, ReplaceJob):
+        return job.serves_rounds
+    return isinstance(job, StatementJob | MergeJob)
+
+
+def _empty(opened: Control, round_: int) -> JobResult:
+    spec = opened.spec
+    return JobResult(operation_id=spec.operation_id, attempt=spec.attempt, round=round_)
 
 
 def drive(opened: Control, stop: threading.Event) -> None:
     """Do a job as a driver does: after its work it serves rounds, until the engine ends the job or
     `stop` is set."""
-    jobs, job = QuickJobs(copies=True), opened.spec.job
+    jobs = QuickJobs(copies=True)
     jobs.work(opened)
-    if not isinstance(job, StatementJob | MergeJob):
+    if not _serves(opened.spec.job):
         return
-    of_rounds = job
 
     def round_(inputs: Sequence[InputFile], number: int) -> None:
         request = opened.request(number)
         part = request is not None and request.part
-        jobs.round(opened, of_rounds, inputs, number, part=part)
+        jobs.round(opened, inputs, number, part=part)
 
     serve(opened, round_, stop)
 

@@ -2,8 +2,8 @@
 goes first. For one event loop.
 
 A child takes its slot when it is created, not when its job starts: one that waited for a slot would
-hold its locks meanwhile. It gives it back by ending, so that nothing is lost at a restart. Drops
-start no job, and take no slot.
+hold its locks meanwhile. It gives it back by ending, so that nothing is lost at a restart. Few
+drops start a job, and none takes a slot.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ Makes plans, jobs and change sets; never performs an effect and never commits.
     merge            `TableUpdate`: merge
     ingest           `TableIngest`
     replace          `TableReplace`
+    replace_rounds   where it reads the times of files, and what its job has read
     upsert           `TableUpdate`: upsert and deleteKeys; `TableIngest` on a merge-on-read table
     log_compaction   `LogCompaction`
     log_merge        `TableCompaction` of type `LogMerge`

@@ -29,6 +29,7 @@ from tandem.jobs.formats import ReplaceJob
 from tandem.locks.model import NOTHING, WHOLE_TABLE, LockResources, named_or_within, within
 from tandem.mergelog.state.log_table import MergeLog
 from tandem.operations.attempt import cutoffs
+from tandem.operations.kinds import replace_rounds
 from tandem.operations.kinds.table.commit_history import CommitHistory
 from tandem.operations.kinds.table.empty_chunks import EmptyChunks
 from tandem.operations.kinds.table.job_files import changes_of, output_add, require_inside
@@ -81,6 +82,7 @@ class ReplaceKind:
         self._history: CommitHistory | None = None
         self._ages: tuple[RowAges, int] | None = None  # as of a version
         self._cutoff = -1
+        self._in_scope: dict[str, BitMap64] = {}  # rows of files
         self._rows: ScopedRows | None = None
         self._empty_chunks: EmptyChunks | None = None
         self._found: tuple[int, _Resolved, Mapping[str, Coverage]] | None = None  # as of a version
@@ -96,8 +98,8 @@ class ReplaceKind:
     def plan(self, work: Work) -> Planned:
         spec, snapshot = self._resource.spec, work.snapshot
         _require_no_log(work, self._resource.id)
-        # The time column may have another name since an earlier attempt.
-        self._rows = self._empty_chunks = self._found = None
+        self._forget_rows()
+        self._found = None
         if spec.source is not None:
             check_source(work, spec.source, resource=self._resource.id, field="spec.source")
             self._require_another_version(work, spec.source)
@@ -108,6 +110,7 @@ class ReplaceKind:
         require_inside(work.table, adds.values())
         whole = sum(part is Coverage.ALL for part in parts.values())
         read = [adds[path] for path, part in parts.items() if part is Coverage.SOME]
+        by_job = replace_rounds.need_job(work, read)
         locks = self._locks(work, scope, adds)
         summary = Plan(
             read_version=snapshot.version,
@@ -116,7 +119,7 @@ class ReplaceKind:
             outputs=(new_segment(snapshot, work.now_ms).name,) if spec.source else None,
             steps=(
                 f"{counted(whole, 'file')} in which all rows are in scope",
-                f"{counted(len(read), 'file')} of which the times are read",
+                _reads(len(read), by_job=by_job),
             ),
             locks=tuple(f"Replace in {each}" for each in locks),
         )
@@ -140,6 +143,10 @@ class ReplaceKind:
                     "borders": borders_of_load(work, spec.granularity, resource=self._resource.id),
                 }
             )
+        if by_job:
+            view = self._begin(work).remember(snapshot)
+            inputs = replace_rounds.inputs_of(view, [add.logged_path for add in read])
+            job = job.model_copy(update={"inputs": inputs})
         fixes = spec.scope is Scope.AT_START and spec.start_version is None
         return Planned(summary, job, locks, fixes_cutoff=fixes)
 
@@ -239,7 +246,14 @@ class ReplaceKind:
     # Reconciling
 
     def load(self, work: Work, round_: int) -> None:
-        """Does nothing: the result consists of its files alone."""
+        if round_ == 0:
+            self._forget_rows()
+        self._in_scope.update(replace_rounds.rows_of_round(work, round_))
+
+    def _forget_rows(self) -> None:
+        """The time column may have another name since an earlier attempt."""
+        self._in_scope = {}
+        self._rows = self._empty_chunks = None
 
     def decide(self, work: Work) -> Decision:
         snapshot = work.snapshot
@@ -269,6 +283,8 @@ class ReplaceKind:
         if isinstance(outcome, rule.ReadFiles):
             latest.prefetch(outcome.paths)
             adds = [add for path in outcome.paths if (add := latest.add(path)) is not None]
+            if replace_rounds.need_job(work, adds):
+                return replace_rounds.by_job(work, latest, outcome.paths)
             self._scoped(work, scope).read(snapshot, adds)
             outcome = decided()
         if isinstance(outcome, StatementConflict):
@@ -287,7 +303,7 @@ class ReplaceKind:
             time = time_of_locks(work)
             granularity = None if time is None else time.granularity
             name = self._time_name(work)
-            self._rows = ScopedRows(work.table.store, name, scope.time, granularity)
+            self._rows = ScopedRows(work.table.store, name, scope.time, self._in_scope, granularity)
         return self._rows
 
     def _rows_in(
@@ -297,7 +313,7 @@ class ReplaceKind:
             if parts[path] is Coverage.ALL:
                 state = latest.get(path)
                 return BitMap64() if state is None else span(0, state.rows)
-            return None if self._rows is None else self._rows.known(path)
+            return self._in_scope.get(path)
 
         return rows
 
@@ -418,6 +434,14 @@ class ReplaceKind:
         if self._resource.spec.source is None:
             return {"predicate": json.dumps([text], ensure_ascii=False)}
         return {"mode": "Overwrite", "predicate": text, "partitionBy": "[]"}
+
+
+def _reads(files: int, *, by_job: bool) -> str:
+    """What the plan says of files of which statistics do not tell enough."""
+    if not files:
+        return "0 files of which the times are read"
+    who = "a job" if by_job else "the operator"
+    return f"{counted(files, 'file')} of which {who} reads the times"
 
 
 def _require_no_log(work: Work, resource: str) -> None:

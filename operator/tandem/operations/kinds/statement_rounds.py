@@ -10,18 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import pyarrow as pa
 from pyroaring import BitMap64
 
 from tandem.delta.log import files as files_
 from tandem.delta.log.snapshot import Snapshot
-from tandem.errors import ManifestInvalid
 from tandem.jobs.formats import InputFile, MergeJob, RoundRequest, StatementJob
 from tandem.jobs.results import OutputFile
-from tandem.operations.attempt import paths
-from tandem.operations.attempt.sidecars import read_sidecar
 from tandem.operations.kinds.statement_run import Evaluation, StatementRun
-from tandem.operations.kinds.table.job_files import input_file
+from tandem.operations.kinds.table.job_files import input_file, matches_of
 from tandem.operations.kinds.table.snapshot_view import SnapshotView
 from tandem.operations.model import Work
 from tandem.operations.rounds.port import SmallRoundResult
@@ -184,17 +180,8 @@ def result_of_round(work: Work, round_: int, *, merged: bool) -> RoundResult:
     assert isinstance(job.job, StatementJob | MergeJob)
     result = work.results[round_]
     inputs = job.job.inputs if round_ == 0 else work.requests[round_].inputs
-    if result.matches is None:
-        raise ManifestInvalid(
-            "a statement's result has no matches",
-            resource=paths.rounds(result.operation_id, result.attempt),
-            field="matches",
-        )
-    data = read_sidecar(work.table.store, result.matches)
-    with pa.ipc.open_file(pa.BufferReader(data)) as reader:
-        table = reader.read_all()
     return round_result(
-        table,
+        matches_of(work.table, result),
         [file.logged_path for file in inputs],
         _files(result.outputs, fresh=False),
         fresh=_files(result.outputs, fresh=True),

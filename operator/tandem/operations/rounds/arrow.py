@@ -63,6 +63,9 @@ READ_BYTES = 256 << 20
 """A part that takes more memory is left to the job. A file of few bytes may hold gigabytes of one
 text, so it is read in batches of this size, and abandoned in time."""
 
+TIME_BYTES = 64 << 20
+"""Times of files that a replace reads here: eight million rows, or 256 files."""
+
 _RECORD = [pa.field("source_1", pa.int64()), pa.field("source_2", pa.int64())]
 _NOT_HERE = (NeedsSpark, StatementFailed, pa.ArrowException)
 """After these errors the job evaluates the round; it can also process values that Arrow cannot
@@ -71,6 +74,8 @@ _NOT_HERE = (NeedsSpark, StatementFailed, pa.ArrowException)
 
 class ArrowRounds:
     """The implementation of `SmallRounds`."""
+
+    time_bytes = TIME_BYTES
 
     def __init__(self) -> None:
         self._of: tuple[str, int, str] | None = None

@@ -34,7 +34,14 @@ class SmallRoundResult:
 class SmallRounds(Protocol):
     """Evaluates rounds of the frozen job of `work`. Returns None if only the job can: the rows are
     too many, or the meaning of the statement on them is not proven. Files are written to the data
-    folder of the attempt."""
+    folder of the attempt.
+
+    Attributes:
+        time_bytes: the most bytes of times that a replace reads in the engine in one round, as
+            `tandem.operations.kinds.replace_rounds` estimates them.
+    """
+
+    time_bytes: int
 
     def can_evaluate(self, work: Work) -> bool:
         """Whether the statement can be evaluated here at all."""
@@ -52,6 +59,8 @@ class SmallRounds(Protocol):
 
 class NoSmallRounds:
     """Leaves every round to the job."""
+
+    time_bytes = 0
 
     def can_evaluate(self, work: Work) -> bool:  # noqa: ARG002
         return False

@@ -12,7 +12,8 @@ A job never commits, and never writes to `_delta_log`.
     merge_source    the source of a merge
     merge_writer    the sink of a merge
     source_copy     a copy of the source for the engine
-    ingest          ingest
+    ingest          ingest, and replace
+    replace         package: the rows that a replace concerns
     upsert          package: upserts and deletes by key
     stitch          log compaction
     log_merge       log merge

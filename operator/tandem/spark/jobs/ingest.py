@@ -1,5 +1,6 @@
 """The ingest job: reads a source, aligns it with the table's schema, writes it as few new files.
-Also the job of a replace, which checks that the rows are in its scope.
+Also the job of a replace, which checks that the rows are in its scope, and finds the rows of files
+that are (`replace/file_rows.py`).
 
 Columns are matched by name. A column that the source lacks becomes null if the table allows it;
 a column that the table lacks, and a value that does not fit its column, are errors: an ingest never
@@ -8,17 +9,21 @@ drops data silently.
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Sequence
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from tandem.jobs.formats import IngestJob, ReplaceJob
+from tandem.jobs.formats import IngestJob, InputFile, ReplaceJob
 from tandem.jobs.results import JobProgress, JobResult
+from tandem.spark.jobs.replace import file_rows
+from tandem.spark.jobs.replace.source_rows import observation, restricted
+from tandem.spark.jobs.statement import serve
 from tandem.spark.runtime.control import Control
 from tandem.spark.runtime.frames import isolated_session, table_schema, write_rows
 from tandem.spark.sources import readers, source_pin
 from tandem.spark.sources.char_types import declared_char_types
 from tandem.spark.sources.options import checked
-from tandem.spark.sources.row_scope import observation, restricted
 from tandem.spark.sources.schema_alignment import align_columns
 
 if TYPE_CHECKING:
@@ -28,8 +33,9 @@ MAX_FILES = 8
 """Concurrent writing tasks; each writes one file or more, cut at the target size."""
 
 
-def run(control: Control, spark: SparkSession) -> None:
-    """Execute the job and publish its result.
+def run(control: Control, spark: SparkSession, stop: threading.Event | None = None) -> None:
+    """Execute the job and publish its result; then serve the rounds of a replace. `stop` ends the
+    service early (tests).
 
     Raises:
         InvalidSpec: the source's columns or options do not fit.
@@ -38,11 +44,34 @@ def run(control: Control, spark: SparkSession) -> None:
     """
     job = control.spec.job
     assert isinstance(job, IngestJob | ReplaceJob)
-    with isolated_session(spark) as own:
-        _ingest(control, own, job)
+    empty = JobResult(operation_id=control.spec.operation_id, attempt=control.spec.attempt)
+    result = empty
+    if isinstance(job, IngestJob) or job.has_source:
+        with isolated_session(spark) as own:
+            result = _ingest(control, own, job)
+    if isinstance(job, ReplaceJob) and job.inputs:
+        result = _with_scope(control, spark, result, job.inputs)
+    control.publish(result)
+    _report(control, 1, "Publishing")
+
+    def round_(inputs: Sequence[InputFile], number: int) -> None:
+        of_round = empty.model_copy(update={"round": number})
+        control.publish(_with_scope(control, spark, of_round, inputs))
+
+    if isinstance(job, ReplaceJob) and job.serves_rounds:
+        serve(control, round_, stop or threading.Event())
 
 
-def _ingest(control: Control, spark: SparkSession, job: IngestJob | ReplaceJob) -> None:
+def _with_scope(
+    control: Control, spark: SparkSession, result: JobResult, inputs: Sequence[InputFile]
+) -> JobResult:
+    """The result with the rows of `inputs` that are in scope."""
+    found = file_rows.read(control, spark.sparkContext, inputs, result.round)
+    return file_rows.with_matches(control, result, inputs, found)
+
+
+def _ingest(control: Control, spark: SparkSession, job: IngestJob | ReplaceJob) -> JobResult:
+    """Write the rows of the source; the result to publish."""
     spec = control.spec
     _report(control, 0, "Reading")
     schema = table_schema(spec.table)
@@ -75,18 +104,15 @@ def _ingest(control: Control, spark: SparkSession, job: IngestJob | ReplaceJob) 
     )
     if source is not None:
         source_pin.unchanged(control, source)
-    control.publish(
-        JobResult(
-            operation_id=spec.operation_id,
-            attempt=spec.attempt,
-            outputs=answer.outputs,
-            rows_read=answer.rows,
-            rows_written=sum(o.rows for o in answer.outputs),
-            rows_outside=int(outside.get["rows"]) if outside is not None else 0,
-            chunks_together=answer.chunks_together,
-        )
+    return JobResult(
+        operation_id=spec.operation_id,
+        attempt=spec.attempt,
+        outputs=answer.outputs,
+        rows_read=answer.rows,
+        rows_written=sum(o.rows for o in answer.outputs),
+        rows_outside=int(outside.get["rows"]) if outside is not None else 0,
+        chunks_together=answer.chunks_together,
     )
-    _report(control, 1, "Publishing")
 
 
 def _report(control: Control, done: int, stage: str) -> None:

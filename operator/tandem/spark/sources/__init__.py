@@ -10,6 +10,5 @@ Never guesses: a value that does not fit is an error, and no row is dropped.
     char_types        CHAR(n) and VARCHAR(n)
     schema_alignment  columns by name, at every level
     source_pin        keeps a merge's source at one state
-    row_scope         rows that a replace takes
     row_hash          an identity for each source row
 """

@@ -144,7 +144,7 @@ class RowsReplaced(StatusModel):
     empty_chunks: int | None = None
     """Chunks of the table's time that had rows in its intervals, and have none afterwards. Absent
     with partitions or segments, without a time column, and where it would take reading the times of
-    more than 16 million rows."""
+    more than 16 million rows, or of files that a job has read."""
 
 
 class OperationResult(StatusModel):

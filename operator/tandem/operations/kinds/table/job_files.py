@@ -1,16 +1,21 @@
-"""The files of a job: makes its inputs from live files, and `add` actions from its outputs."""
+"""The files of a job: makes its inputs from live files, `add` actions from its outputs, and reads
+the rows that it matched."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+import pyarrow as pa
 from pyroaring import BitMap64
 
 from tandem.delta import dv
 from tandem.delta.actions import AddFile
+from tandem.errors import ManifestInvalid
 from tandem.jobs.formats import InputFile
-from tandem.jobs.results import OutputFile
+from tandem.jobs.results import JobResult, OutputFile
+from tandem.operations.attempt import paths as files
+from tandem.operations.attempt.sidecars import read_sidecar
 from tandem.operations.kinds.table.snapshot_view import SnapshotView
 from tandem.operations.model import OutputFileChange, Table
 from tandem.reconcile.outcomes import FileDeletes
@@ -44,6 +49,19 @@ def input_file(view: SnapshotView, path: str, wanted: BitMap64 | None) -> InputF
         dv=dv.to_base64(skipped) if skipped else "",
         partition_values=dict(add.partition_values),
     )
+
+
+def matches_of(table: Table, result: JobResult) -> pa.Table:
+    """The matches of a round, as `JobResult` describes them. Raises: ManifestInvalid."""
+    if result.matches is None:
+        raise ManifestInvalid(
+            "the result of a round has no matches",
+            resource=files.rounds(result.operation_id, result.attempt),
+            field="matches",
+        )
+    data = read_sidecar(table.store, result.matches)
+    with pa.ipc.open_file(pa.BufferReader(data)) as reader:
+        return reader.read_all()
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,6 +56,7 @@ class ScopedRows:
 
     Args:
         time: None if all rows are in scope.
+        rows: by path the rows in scope that are known already; those that are read are added.
         granularity: of the chunks; None if they do not matter.
     """
 
@@ -64,16 +65,14 @@ class ScopedRows:
         store: Store,
         time_name: str,
         time: TimeScope | None,
+        rows: dict[str, BitMap64],
         granularity: Granularity | None = None,
     ) -> None:
         self._store = store
         self._time_name, self._time, self._granularity = time_name, time, granularity
-        self._rows: dict[str, BitMap64] = {}
+        self._rows = rows
         self._numbers: dict[str, npt.NDArray[np.int32]] = {}
         self._numbered = 0
-
-    def known(self, path: str) -> BitMap64 | None:
-        return self._rows.get(path)
 
     def read(self, snapshot: Snapshot, adds: Iterable[AddFile]) -> None:
         """Read the times of these files. Raises: DataFileMissing, StorageError."""
@@ -87,7 +86,7 @@ class ScopedRows:
 
     def numbers(self, snapshot: Snapshot, add: AddFile) -> npt.NDArray[np.int32] | None:
         """The numbers of the chunks (`row_chunk_numbers`) of all rows of a file, live or not. Reads
-        the file if that has not been done; None if there are too many rows.
+        the file if that has not been done; None if there are too many rows, or a job has read it.
         Raises: DataFileMissing, StorageError."""
         if add.logged_path not in self._numbers and add.logged_path not in self._rows:
             self._read(table_format(snapshot), add, None)
