@@ -76,7 +76,7 @@ def steps(lake: Lake, operation: Operation, rounds: Callable[[], SmallRounds]) -
         pass
     assert session.ending is not None
     assert session.ending.plan is not None
-    return session.ending.plan.steps
+    return session.ending.plan.steps or ()
 
 
 @SCOPES
