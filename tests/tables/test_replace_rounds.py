@@ -252,8 +252,8 @@ def test_spark_reads_times_of_any_type(
 
 @pytest.mark.whole
 def test_a_drop_with_a_job_that_spark_does(lakes: Lakes) -> None:
-    """Of many files and of one with several row groups, all in the first round."""
-    loads = [hours(range(20, 30), first=100 * n) for n in range(5)]
+    """Of several files, all in the first round."""
+    loads = [hours(range(20, 30), first=1_000 * n) for n in range(1, 6)]
     table = TimedLake.of(lakes, S1, *loads)
     done = run(table.lake, table.replace(DAY_2))
     assert len(table.lake.jobs.started) == 1
