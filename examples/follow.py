@@ -24,6 +24,7 @@ import sys
 import time
 from base64 import b64decode, b64encode
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,7 @@ PIECE = 8 << 20
 """Bytes that are copied before the log is looked at again."""
 SHOWN, PARTS, UNFINISHED = "shown.json", "parts", ".unfinished"
 MOST_ROWS = 1 << 40
+GONE = (DataFileMissing, ObjectNotFound)
 
 
 class Copy:
@@ -162,9 +164,15 @@ class Follower:
         self._follow()
         if self._content is not None and self._goal.version == self._content["version"]:
             self._goal = self._latest
-        shown = StandIns(self._row_maps, self._rewrites).show(
-            self._version(self._goal), self._loaded
-        )
+        try:
+            shown = StandIns(self._row_maps, self._rewrites).show(
+                self._version(self._goal), self._loaded
+            )
+        except GONE:
+            if self._goal.version == self._latest.version:
+                raise
+            self._goal = self._latest  # the goal's deletion vectors were cleaned away
+            return True
         if not shown.missing:
             changed = self._publish(shown)
             if changed or self._goal.version != self._latest.version:
@@ -202,7 +210,8 @@ class Follower:
         changes = any(a.data_change for a in commit.actions if isinstance(a, AddFile | RemoveFile))
         before = {path: self._adds[path] for path in removes if path in self._adds}
         if adds and len(before) == len(removes) > 0 and not changes and not removes & adds.keys():
-            self._rewrites.append(RewrittenParts(self._live(before), self._live(adds)))
+            with suppress(*GONE):  # its deletion vectors were cleaned away: only a map says
+                self._rewrites.append(RewrittenParts(self._live(before), self._live(adds)))
         for path in removes:
             self._adds.pop(path, None)
         self._adds.update(adds)

@@ -18,6 +18,8 @@ from support.jobs import quick_lake
 from support.jobs.quick_lake import QuickLake
 from support.lake.lake import batch
 from support.lake.rows import Rows
+from tandem.operations.clean.clean import clean
+from tandem.planning.cleaning import CleaningRules
 from tandem.timeline.root_tags import TAG_GROUP, TAG_MINOR, TAG_ROOT
 
 ROOT = Path(follow.__file__).parents[1]
@@ -117,6 +119,27 @@ def test_I56_forged_root_tags_hide_no_row(
     assert [*steps(follower, lake, folder)][-1] == lake.version
     lake.do(lake.compaction("Major"))
     assert [*steps(follower, lake, folder)][-1] == lake.version
+
+
+@pytest.mark.parametrize("restarted", [True, False])
+def test_what_was_cleaned_between_two_looks_is_not_needed(
+    lake: QuickLake, folder: Path, restarted: bool
+) -> None:
+    """Deletion vectors of versions that the copy has not shown, with their files and row maps."""
+    follower = follow.Follower(lake.location, folder, piece=SMALL)
+    assert [*steps(follower, lake, folder)]
+    lake.do(lake.delete("k = 1"))
+    assert restarted or follower.step()  # what it wants to show is about to be cleaned
+    lake.do(lake.compaction("Major"))
+    lake.do(lake.delete("k = 2"))
+    lake.do(lake.compaction("Major"))
+    lake.append(batch(9))
+    clean(lake.table(), CleaningRules(0, row_maps_ms=0, staging_ms=0))
+    if restarted:
+        follower = follow.Follower(lake.location, folder, piece=SMALL)
+    while follower.step():
+        pass
+    assert check(lake, folder) == lake.version
 
 
 KILLED = """
