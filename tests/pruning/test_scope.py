@@ -123,3 +123,14 @@ def test_partitions_are_compared_by_value_and_each_of_them_counts() -> None:
     assert chosen(both) == [0]
     assert chosen(both, {"n": (integer, "8")}) == [0, 2]
     assert chosen(null) == [3, 4]
+
+
+def test_the_partition_of_nan_is_one_as_in_spark() -> None:
+    """Else its rows would stay beside those that replace them."""
+    table = files([None] * 4, [{"x": "NaN"}, {"x": "nan"}, {"x": "0.5"}, {"x": None}])
+    for type_ in ("float", "double"):
+        wanted: Mapping[str, tuple[PrimitiveType, str | None]] = {
+            "x": (PrimitiveType(type_), "NaN")
+        }
+        parts = parts_in_scope(table, None, [wanted])
+        assert [part == Coverage.ALL for part in parts.tolist()] == [True, True, False, False]

@@ -7,6 +7,7 @@ millisecond that follows its greatest one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -86,7 +87,12 @@ def _is(text: str | None, type_: PrimitiveType, wanted: pa.Scalar) -> bool:
         return False
     if value.is_valid != wanted.is_valid:
         return False
-    return not value.is_valid or bool(value.equals(wanted))
+    # As in Spark, where the job compares the source's rows: NaN equals itself.
+    return not value.is_valid or bool(value.equals(wanted)) or (_is_nan(value) and _is_nan(wanted))
+
+
+def _is_nan(value: pa.Scalar) -> bool:
+    return pa.types.is_floating(value.type) and math.isnan(value.as_py())
 
 
 def _of_times(files: pa.Table, time: TimeScope) -> npt.NDArray[np.int8]:
