@@ -367,3 +367,17 @@ def test_without_a_time_column_every_write_is_in_its_chunks(tmp_path: Path) -> N
     status = stage.run(operation, beside)
     stage.assert_committed(status, attempt=2)
     assert yields(status) == 1
+
+
+def test_a_process_that_takes_over_yields_if_the_log_no_longer_says_what_was_written(
+    stage: Stage,
+) -> None:
+    operation = stage.compaction()
+    stage.lake.hold(operation, Point.RECONCILE, ports=stage.ports_of_another()).kill()
+    stage.come_late(60)
+    stage.lake.foreign().create_checkpoint()
+    for version in range(stage.lake.version):
+        (stage.lake.path / f"_delta_log/{version:020d}.json").unlink()
+    status = stage.lake.run(operation, ports=stage.ports_of_another())
+    assert (status.phase, status.attempt, yields(status)) == (Phase.SUCCEEDED, 2, 1), status
+    stage.table.assert_shows(DAY_1, DAY_2, MORE, *stage.late)

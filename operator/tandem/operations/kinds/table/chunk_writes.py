@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from tandem.delta.actions import AddFile, Commit
 from tandem.delta.log import files as files_
 from tandem.delta.log.snapshot import Snapshot
-from tandem.errors import LogGap
+from tandem.errors import VersionNotFound
 from tandem.intervals import IntervalSet
 from tandem.operations.kinds.table.lock_times import time_of_locks, times_of_files
 from tandem.operations.model import Work
@@ -32,17 +32,18 @@ class ChunkWrites:
         """The first commit since the plan's read version that changed its chunks, by version,
         operation and author; "" for none. To be called once the plan is persisted.
 
-        Raises: VersionNotFound if the read version is gone, StorageError.
+        Raises: StorageError.
         """
         plan, _ = work.frozen
-        if self._seen is None or self._attempt != plan.attempt:
-            self._attempt, self._seen = plan.attempt, _read(work, plan.read_version)
-        seen, log = self._seen, work.table.log
-        newest = log.update(seen)
+        log, seen = work.table.log, self._seen if self._attempt == plan.attempt else None
         try:
+            seen = seen or _read(work, plan.read_version)
+            newest = log.update(seen)
             commits = log.commits(seen.version + 1, newest.version)
-        except LogGap:
-            return f"commits after version {seen.version}, which log clean-up has deleted"
+        except VersionNotFound:
+            after = plan.read_version if seen is None else seen.version
+            return f"commits after version {after}, which log clean-up has deleted"
+        self._attempt, self._seen = plan.attempt, seen
         assert plan.locks is not None  # all versions that know exclusive attempts record them
         chunks, time = plan.locks.resources.intervals, time_of_locks(work)
         for commit in commits:
