@@ -9,6 +9,7 @@ from tandem.delta.log.snapshot import Snapshot
 from tandem.errors import ManifestInvalid
 from tandem.jobs.formats import Format
 from tandem.operations.attempt import paths, records
+from tandem.operations.attempt.records import OperationRecord
 from tandem.storage.store import Store
 
 
@@ -41,3 +42,15 @@ def fixed(store: Store, operation_id: str) -> int:
             remedy="Find out what else writes to the table's _tandem folder",
         )
     return found.version
+
+
+def of(store: Store, operation_id: str) -> int | None:
+    """The version that counts as the start of a replace, fixed or named by its spec; None if there
+    is none (yet). Raises: ManifestInvalid."""
+    path = paths.cutoff(operation_id)
+    found = records.load(store, path, CutoffRecord, operation_id=operation_id)
+    if found is not None:
+        return found.version
+    operation = records.load(store, paths.identity(operation_id), OperationRecord)
+    named = None if operation is None else operation.spec.get("startVersion")
+    return named if isinstance(named, int) else None

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 from tandem.delta.log.snapshot import Snapshot
 from tandem.delta.properties import tombstone_retention_ms
 from tandem.mergelog.state.model import ROLLBACK
-from tandem.operations.attempt import paths, pins, records
+from tandem.operations.attempt import cutoffs, paths, pins, records
 from tandem.operations.attempt.pins import Pin
 from tandem.operations.attempt.records import AttemptRecord, PlanRecord, ResultRecord
 from tandem.operations.clean import log_history
@@ -39,6 +39,7 @@ from tandem.planning.cleaning import (
     OperationEnd,
     UnfinishedAttempt,
 )
+from tandem.spec.replace import TableReplace
 from tandem.spec.status import Phase
 
 
@@ -207,6 +208,10 @@ class FactsReader:
             if plan is None:
                 continue
             reads.add(plan.read_version)
+            if plan.kind == TableReplace.kind_name:
+                # It follows rows from its start on, which may be long before its last attempt.
+                start = cutoffs.of(self._store, operation_id)
+                reads.update(() if start is None else (start,))
             pin = Pin(operation_id, attempt, plan.kind, plan.read_version)
             for logged_path in pins.inputs(self._store, pin):
                 inputs.update(

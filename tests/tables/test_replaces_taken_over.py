@@ -1,0 +1,70 @@
+"""Replaces whose first attempt is not their last: what has changed or gone since their start."""
+
+from __future__ import annotations
+
+from support.lake.held import Held
+from support.lake.lake import Lakes
+from support.lake.timed import DAYS, TimedLake, day, hours
+from support.lake.timed import table as rows_of
+from tables.replaced import ALIGNED, DAY_2, MORE, REST, SR, made
+from tandem.locks.memory import InProcessLocks
+from tandem.operations.clean.clean import clean
+from tandem.operations.machine.effects import Point
+from tandem.planning.cleaning import DAY_MS, CleaningRules
+from tandem.spec.resources import Operation
+from tandem.spec.status import Phase
+
+
+def alone(table: TimedLake, operation: Operation, at: Point) -> Held:
+    """An operation that is held, and that no lock keeps from anything."""
+    return table.lake.hold(operation, at, ports=table.lake.ports(locks=InProcessLocks()))
+
+
+EVERYTHING_IS_OLD = CleaningRules(0, row_maps_ms=0, staging_ms=0, dead_ms=DAY_MS)
+
+
+def test_cleaning_keeps_the_row_maps_since_the_start_not_since_the_last_attempt(
+    lakes: Lakes,
+) -> None:
+    """Without its map, a compaction of old rows and late ones is a `Conflict`."""
+    table = TimedLake.of(lakes, *ALIGNED)
+    table.lake.backoff_limit = 1
+    operation = table.replace(DAY_2, rows=SR)
+    alone(table, operation, Point.START_JOB).kill()
+    table.append(MORE)
+    table.lake.do(table.lake.compaction("SemiMajor"))
+    table.lake.jobs = table.lake.new_jobs()
+    held = alone(table, operation, Point.RECONCILE)
+    clean(table.lake.table(), EVERYTHING_IS_OLD)
+    done = held.finish()
+    assert (done.phase, done.attempt) == (Phase.SUCCEEDED, 2)
+    table.assert_shows(REST, MORE, SR)
+
+
+def test_cleaning_keeps_the_row_maps_since_the_start_version(lakes: Lakes) -> None:
+    table = TimedLake.of(lakes, *ALIGNED)
+    start = table.lake.version
+    table.append(MORE)
+    table.lake.do(table.lake.compaction("SemiMajor"))
+    operation = table.replace(DAY_2, rows=SR, startVersion=start)
+    held = alone(table, operation, Point.RECONCILE)
+    clean(table.lake.table(), EVERYTHING_IS_OLD)
+    assert held.finish().phase is Phase.SUCCEEDED
+    table.assert_shows(REST, MORE, SR)
+
+
+def test_another_time_column_than_the_job_checked_the_source_by(lakes: Lakes) -> None:
+    """The rows that go are those that the new rows were checked to replace."""
+    table = made(lakes)
+    # Of the third day by `ts`, of the second one by `day`.
+    moved = rows_of(hours(day(2), first=700)).set_column(
+        1, "ts", rows_of(hours(day(3), first=700)).column("ts")
+    )
+    table.lake.append(moved)
+    operation = table.replace(DAY_2, rows=SR)
+    alone(table, operation, Point.RECONCILE).kill()
+    table.lake.time = {**DAYS, "column": "day"}
+    table.lake.jobs = table.lake.new_jobs()
+    done = table.lake.do(operation, ports=table.lake.ports(locks=InProcessLocks()))
+    assert done.attempt == 2
+    table.assert_shows(REST, SR)
