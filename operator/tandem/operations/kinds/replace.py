@@ -25,7 +25,7 @@ from tandem.errors import (
     VersionNotFound,
 )
 from tandem.intervals import IntervalSet
-from tandem.jobs.formats import ReplaceJob
+from tandem.jobs.formats import ReplaceJob, RowScope
 from tandem.locks.model import NOTHING, WHOLE_TABLE, LockResources, named_or_within, within
 from tandem.mergelog.state.log_table import MergeLog
 from tandem.operations.attempt import cutoffs
@@ -128,9 +128,7 @@ class ReplaceKind:
             return Planned(summary, None, NOTHING, nothing_to_do=nothing)
         job = ReplaceJob(
             target_file_size=spec.target_file_size,
-            scope=scope_of_job(
-                self._time_name(work), scope.intervals, spec.replace.partitions or ()
-            ),
+            scope=self._scope_of_job(work, scope),
             drops_outside=spec.outside is Outside.DROP,
         )
         if spec.source is not None:
@@ -206,6 +204,10 @@ class ReplaceKind:
         partitions = partitions_of(wanted.partitions or (), snapshot, resource=name)
         return _Resolved(intervals, time, partitions)
 
+    def _scope_of_job(self, work: Work, scope: _Resolved) -> RowScope:
+        partitions = self._resource.spec.replace.partitions or ()
+        return scope_of_job(self._time_name(work), scope.intervals, partitions)
+
     def _time_name(self, work: Work) -> str:
         lake = work.table.spec
         if lake is None or lake.spec.time is None:
@@ -264,6 +266,11 @@ class ReplaceKind:
         history = self._begin(work)
         latest = history.remember(snapshot)
         scope = self._resolve(work, snapshot)
+        _, frozen = work.frozen
+        assert isinstance(frozen.job, ReplaceJob)
+        if frozen.job.scope != self._scope_of_job(work, scope):
+            # An earlier process may have planned, and its job has checked the source's rows by it.
+            return Decision(Verdict.REPLAN, "the LakeTable has another time column")
         at_start = self._resource.spec.scope is Scope.AT_START
         ages = None
         if at_start:
