@@ -404,6 +404,15 @@ def test_the_partition_of_null(lakes: Lakes) -> None:
     table.assert_shows(S1)
 
 
+def test_a_partition_that_names_a_column_twice_drops_nothing(lakes: Lakes) -> None:
+    """No row has both values."""
+    table = TimedLake.of(lakes, S1, partitioned=True)
+    both = {"day": "2013-03-01", "DAY": "2013-03-02"}
+    status = table.lake.run(table.replace(replaced={"partitions": [both]}))
+    assert reason(status) == "InvalidSpec"
+    table.assert_shows(S1)
+
+
 def test_the_table_itself_is_a_source_only_at_a_version(lakes: Lakes) -> None:
     table = made(lakes)
     source = {"format": "Delta", "location": table.lake.location}

@@ -194,6 +194,15 @@ def partitions_of(
                     remedy="Name partition columns; replace intervals by the time column",
                 )
             of_table = snapshot.schema[name]
+            if of_table.physical_name in values:
+                raise InvalidSpec(
+                    "the partition names a column twice",
+                    resource=resource,
+                    field=field,
+                    found=", ".join(each for each in partition if each.lower() == name.lower()),
+                    expected=f"one value of {name}",
+                    remedy="Name each column once, or write a partition for each value",
+                )
             assert isinstance(of_table.type, PrimitiveType)
             try:
                 to_scalar(None if text == NULL else text, of_table.type)
