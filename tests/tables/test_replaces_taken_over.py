@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from support.lake.held import Held
-from support.lake.lake import Lakes
+from support.lake.lake import Lakes, reason
 from support.lake.timed import DAYS, TimedLake, day, hours
 from support.lake.timed import table as rows_of
 from tables.replaced import ALIGNED, DAY_2, MORE, REST, SR, made
@@ -68,3 +68,20 @@ def test_another_time_column_than_the_job_checked_the_source_by(lakes: Lakes) ->
     done = table.lake.do(operation, ports=table.lake.ports(locks=InProcessLocks()))
     assert done.attempt == 2
     table.assert_shows(REST, SR)
+
+
+def test_a_start_whose_deletion_vectors_were_cleaned_is_not_tried_again(lakes: Lakes) -> None:
+    """Each attempt would run a job, and end as the first."""
+    table = made(lakes)
+    table.lake.backoff_limit = 2
+    table.lake.do(table.lake.delete("id = 30"))
+    start = table.lake.version
+    table.lake.do(table.lake.delete("id = 31"))
+    clean(table.lake.table(), EVERYTHING_IS_OLD)
+    shown, jobs = table.rows(), len(table.lake.jobs.started)
+    status = table.lake.run(table.replace(DAY_2, rows=SR, startVersion=start))
+    assert reason(status) == "Conflict"
+    [message] = [c.message for c in status.conditions if c.type.value == "Succeeded"]
+    assert f"version {start}" in message
+    assert len(table.lake.jobs.started) == jobs + 1
+    assert table.rows() == shown

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 
 from pyroaring import BitMap64
 
-from tandem.delta import protocol
+from tandem.delta import dv, protocol
 from tandem.delta.actions import AddFile
 from tandem.delta.log import files as files_
 from tandem.delta.log.snapshot import Snapshot
 from tandem.errors import (
+    DataFileMissing,
     InvalidSpec,
     Reason,
     TandemError,
@@ -258,6 +259,16 @@ class ReplaceKind:
         self._rows = self._empty_chunks = None
 
     def decide(self, work: Work) -> Decision:
+        try:
+            return self._decide(work)
+        except DataFileMissing as error:
+            if self._cutoff < 0 or _is_named(work.snapshot, error.resource):
+                raise
+            # Another attempt would not find it, either.
+            why = f"{error.resource} is gone, which version {self._cutoff}, its start, or a later "
+            return Decision(Verdict.CONFLICT, f"{why}one refers to: the age of rows is unknown")
+
+    def _decide(self, work: Work) -> Decision:
         snapshot = work.snapshot
         refusal = verdict_of_table(work, self.protocol_kind, needs_vectors=False)
         if refusal is not None:
@@ -449,6 +460,13 @@ def _reads(files: int, *, by_job: bool) -> str:
         return "0 files of which the times are read"
     who = "a job" if by_job else "the operator"
     return f"{counted(files, 'file')} of which {who} reads the times"
+
+
+def _is_named(snapshot: Snapshot, path: str) -> bool:
+    """Whether a version refers to a data file, or to the file of a deletion vector."""
+    vectors = (add.deletion_vector for add in snapshot.adds())
+    named = (dv.file_path(each) for each in vectors if each and each.storage != "i")
+    return path in named or any(add.path == path for add in snapshot.adds())
 
 
 def _require_no_log(work: Work, resource: str) -> None:
