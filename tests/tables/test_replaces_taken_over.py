@@ -6,7 +6,7 @@ from support.lake.held import Held
 from support.lake.lake import Lakes, reason
 from support.lake.timed import DAYS, TimedLake, day, hours
 from support.lake.timed import table as rows_of
-from tables.replaced import ALIGNED, DAY_2, MORE, REST, SR, made
+from tables.replaced import ALIGNED, DAY_2, MORE, REST, S1, SJ, SR, made
 from tandem.locks.memory import InProcessLocks
 from tandem.operations.clean.clean import clean
 from tandem.operations.machine.effects import Point
@@ -85,3 +85,15 @@ def test_a_start_whose_deletion_vectors_were_cleaned_is_not_tried_again(lakes: L
     assert f"version {start}" in message
     assert len(table.lake.jobs.started) == jobs + 1
     assert table.rows() == shown
+
+
+def test_I54_a_record_of_the_start_that_is_gone_is_not_made_again(lakes: Lakes) -> None:
+    """By a later start, rows would go that came late."""
+    table = made(lakes)
+    table.lake.backoff_limit = 1
+    held = alone(table, table.replace(DAY_2, rows=SR), Point.READ_RESULT)
+    table.append(SJ)
+    [record] = [m.path for m in table.lake.store.list("_tandem") if m.path.endswith("/cutoff.json")]
+    table.lake.store.delete([record])
+    assert reason(held.finish()) == "ManifestInvalid"
+    table.assert_shows(S1, SJ)

@@ -6,7 +6,7 @@ With a cutoff that moves at a retry, luck decides whether late rows survive (Dru
 from __future__ import annotations
 
 from tandem.delta.log.snapshot import Snapshot
-from tandem.errors import ManifestInvalid
+from tandem.errors import ManifestInvalid, ObjectNotFound
 from tandem.jobs.formats import Format
 from tandem.operations.attempt import paths, records
 from tandem.operations.attempt.records import OperationRecord
@@ -21,12 +21,25 @@ class CutoffRecord(Format):
     version: int
 
 
-def fix(store: Store, operation_id: str, snapshot: Snapshot) -> None:
-    """Make this version the cutoff, unless there is one. Raises: StorageError."""
+def fix(store: Store, operation_id: str, attempt: int, snapshot: Snapshot) -> None:
+    """Make this version the cutoff, unless there is one. To be called before the attempt's plan is
+    persisted. Raises: ManifestInvalid if an earlier attempt had one that is gone, StorageError."""
+    path = paths.cutoff(operation_id)
+    if any(_has_plan(store, operation_id, earlier) for earlier in range(1, attempt)):
+        fixed(store, operation_id)
+        return
     record = CutoffRecord(
         operation_id=operation_id, table_id=snapshot.metadata.id, version=snapshot.version
     )
-    records.put_once(store, paths.cutoff(operation_id), record)
+    records.put_once(store, path, record)
+
+
+def _has_plan(store: Store, operation_id: str, attempt: int) -> bool:
+    try:
+        store.head(paths.plan(operation_id, attempt))
+    except ObjectNotFound:
+        return False
+    return True
 
 
 def fixed(store: Store, operation_id: str) -> int:

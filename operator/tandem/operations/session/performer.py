@@ -304,7 +304,7 @@ class Performer:
         if planned is not None and planned.fixes_cutoff:
             # After the locks were granted: not before the commit of their last holder.
             newest = self._table.log.update(self.work.snapshot)
-            cutoffs.fix(self._store, self._id, newest)
+            cutoffs.fix(self._store, self._id, effect.attempt, newest)
         job_control.persist(self.work, effect.attempt)
         return EffectDone(effect.point)
 
