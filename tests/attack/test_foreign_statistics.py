@@ -5,6 +5,7 @@ A statement that skips a file because of them leaves rows unchanged and reports 
 
 from __future__ import annotations
 
+import json
 from decimal import Decimal
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from deltalake import write_deltalake
 
 from support.jobs import quick_lake
 from support.jobs.quick_lake import QuickLake
+from support.lake.lake import reason
+from support.lake.timed import DAYS, SCHEMA, TimedLake, hours
 from tandem.pruning.selection import Selection
 from tandem.statements.statement import parse_statement
 from tandem.timeline.segments import segments
@@ -69,3 +72,20 @@ def test_a_row_count_beyond_64_bits_counts_as_unknown(tmp_path: Path, rows: str)
         snapshot = lake.log.snapshot()
         assert [file.rows for s in segments(snapshot.files) for file in s.files] == [None, None]
         assert snapshot.num_records.to_pylist() == [None, None]
+
+
+@pytest.mark.parametrize("rows", [24, 40, 100])
+@pytest.mark.parametrize("scope", ["AtStart", "AtCommit"])
+def test_a_replace_does_not_believe_a_wrong_row_count(
+    tmp_path: Path, rows: int, scope: str
+) -> None:
+    """With 24, all rows of the first day, the file went whole, and two other days with it."""
+    lake = quick_lake.make(tmp_path, 0, schema=SCHEMA)
+    lake.time = DAYS
+    table = TimedLake(lake)
+    table.append(hours(range(72), first=0))
+    stats = json.loads(lake.first_add.stats or "")
+    lake.log_again(stats=json.dumps({**stats, "numRecords": rows}))
+    status = lake.run(table.replace("2013-03-01", scope=scope))
+    assert reason(status) == "CountMismatch"
+    table.assert_shows(hours(range(72), first=0))

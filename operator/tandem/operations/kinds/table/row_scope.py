@@ -20,7 +20,8 @@ from tandem.delta.log.snapshot import Snapshot
 from tandem.delta.partition_text import to_scalar
 from tandem.delta.scan import table_format
 from tandem.delta.schema import PrimitiveType
-from tandem.errors import CorruptLog, InvalidSpec
+from tandem.delta.stats import num_records_of
+from tandem.errors import CorruptLog, CountMismatch, InvalidSpec
 from tandem.intervals import ALWAYS, IntervalSet, TimeInterval
 from tandem.jobs.formats import RowScope
 from tandem.operations.kinds.table.time_column import time_column
@@ -75,7 +76,7 @@ class ScopedRows:
         self._numbered = 0
 
     def read(self, snapshot: Snapshot, adds: Iterable[AddFile]) -> None:
-        """Read the times of these files. Raises: DataFileMissing, StorageError."""
+        """Read the times of these files. Raises: DataFileMissing, CountMismatch, StorageError."""
         assert self._time is not None
         table = table_format(snapshot)
         for add in adds:
@@ -87,7 +88,7 @@ class ScopedRows:
     def numbers(self, snapshot: Snapshot, add: AddFile) -> npt.NDArray[np.int32] | None:
         """The numbers of the chunks (`row_chunk_numbers`) of all rows of a file, live or not. Reads
         the file if that has not been done; None if there are too many rows, or a job has read it.
-        Raises: DataFileMissing, StorageError."""
+        Raises: DataFileMissing, CountMismatch, StorageError."""
         if add.logged_path not in self._numbers and add.logged_path not in self._rows:
             self._read(table_format(snapshot), add, None)
         return self._numbers.get(add.logged_path)
@@ -107,6 +108,7 @@ class ScopedRows:
             partition_values=add.partition_values,
             columns=[self._time_name],
         ) as reader:
+            _require_rows(add, reader.num_rows)
             granularity = self._granularity
             if granularity is not None and self._numbered + reader.num_rows > MOST_NUMBERS:
                 granularity = None
@@ -123,6 +125,22 @@ class ScopedRows:
             self._numbers[add.logged_path] = np.concatenate([*numbers, np.empty(0, np.int32)])
             self._numbered += start
         return to_bitmap(np.concatenate(chosen)) if chosen else BitMap64()
+
+
+def _require_rows(add: AddFile, found: int) -> None:
+    """Check the number of a file's rows: whether all of them go is decided by that in the log.
+
+    Raises: CountMismatch.
+    """
+    logged = num_records_of(add.stats)
+    if logged not in (None, found):
+        raise CountMismatch(
+            "a data file has another number of rows than the log says",
+            resource=add.path,
+            found=f"{found} rows",
+            expected=f"{logged} rows",
+            remedy="Nothing was published; find out which writer logged this file",
+        )
 
 
 def with_mask(file: OutputFileChange, intervals: IntervalSet) -> OutputFileChange:
