@@ -117,7 +117,8 @@ class Committer:
 
     def look_up(self, work: Work, effect: Effect) -> Event:
         """Find out whether a put of unknown outcome has succeeded. Raises: StorageError."""
-        if self._table.log.find_commit(effect.version, work.token):
+        # Nothing was put if the store failed before: then we have no token, as others have none.
+        if work.token and self._table.log.find_commit(effect.version, work.token):
             return self._visible(work, commit_actions.result_of(work, effect.version))
         # Not there (yet). If it arrives later, the next read shows our own success.
         return CommitLost()
