@@ -452,6 +452,7 @@ WRONG: Sequence[tuple[dict[str, object], str, str]] = [
     ({"intervals": ["2013-03-05/2013-03-02"]}, "InvalidSpec", "spec.replace.intervals[0]"),
     ({"intervals": ["2013-03-02/2013-03-02"]}, "InvalidSpec", "spec.replace.intervals[0]"),
     ({"intervals": ["12013-03/12014-03"]}, "InvalidSpec", "spec.replace.intervals[0]"),
+    ({"intervals": ["2013-03-02T00:00:00.0005/2013-03-03"]}, "InvalidSpec", "milliseconds"),
     ({"intervals": ["2013-03-02", "March"]}, "InvalidSpec", "spec.replace.intervals[1]"),
     ({"partitions": [{"id": "7"}]}, "InvalidSpec", "spec.replace.partitions[0].id"),
     ({"segments": ["no-such"]}, "UnknownSegment", "spec.replace.segments"),

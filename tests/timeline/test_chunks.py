@@ -20,6 +20,7 @@ from tandem.timeline.chunks import (
     components,
     is_one_chunk,
     label,
+    parse_any_interval,
     parse_chunk,
     parse_interval,
 )
@@ -93,6 +94,25 @@ def test_labels_that_mean_no_whole_chunks(text: str, granularity: Granularity) -
     with pytest.raises(InvalidSpec) as caught:
         parse_chunk(text, granularity)
     assert caught.value.found == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2013-03-02T00:00:00.0005Z/2013-03-03",
+        "2013-03-02/2013-03-02T00:00:00.000001",
+        "2013-03-02T00:00:00.0001Z/2013-03-02T00:00:00.0002Z",
+        "2013-03-02/2013-03-03T00:00:00,000000001",
+    ],
+)
+def test_an_interval_that_is_finer_than_milliseconds_is_none(text: str) -> None:
+    """To cut its borders would move them over rows, or leave nothing between them."""
+    assert parse_any_interval(text) is None
+
+
+def test_an_interval_may_be_one_millisecond_long() -> None:
+    found = parse_any_interval("2013-03-02T23:59:59.999000Z/2013-03-03")
+    assert found == TimeInterval(ms("2013-03-03") - 1, ms("2013-03-03"))
 
 
 @pytest.mark.parametrize(

@@ -68,9 +68,16 @@ def label(interval: TimeInterval, granularity: Granularity) -> str:
     }[granularity]
 
 
+_FINER = re.compile(r"[.,][0-9]{3}[0-9]*[1-9]")
+"""Digits of a time beyond its milliseconds."""
+
+
 def parse_interval(text: str) -> TimeInterval | None:
-    """The interval that a tag (`start/end`) holds, None if it holds none."""
+    """The interval that a text (`start/end`) holds, None if it holds none, or one that does not
+    begin and end at whole milliseconds: to cut a border would move it over rows."""
     start, slash, end = text.partition("/")
+    if _FINER.search(text):
+        return None
     low, high = _moment(start), _moment(end)
     if not slash or low is None or high is None or high <= low:
         return None

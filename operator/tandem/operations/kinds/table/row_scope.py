@@ -165,7 +165,8 @@ def intervals_of(texts: Sequence[str], *, resource: str) -> IntervalSet:
                 field=f"spec.replace.intervals[{at}]",
                 found=text,
                 expected="2013, 2013-Q1, 2013-04, 2013-W05, 2013-04-01, 2013-04-01T05, all, or "
-                "start/end with the end after the start, both in the years 1 to 9999",
+                "start/end with the end after the start, both at whole milliseconds in the years 1 "
+                "to 9999",
                 remedy="Write start/end as in 2013-03-02/2013-03-05T06:00:00Z",
             )
         found.append(interval)
