@@ -471,6 +471,14 @@ def test_bad_input_writes_nothing(
     table.assert_shows(S1)
 
 
+def test_a_partition_has_one_value_of_a_column(lakes: Lakes) -> None:
+    table = TimedLake.of(lakes, S1, partitioned=True)
+    both = {"day": "2013-03-01", "DAY": "2013-03-02"}
+    status = table.lake.run(table.replace(replaced={"partitions": [both]}))
+    assert reason(status) == "InvalidSpec"
+    table.assert_shows(S1)
+
+
 @pytest.mark.parametrize(("version", "found"), [(99, "the latest version is")])
 def test_a_start_version_that_is_not_there(lakes: Lakes, version: int, found: str) -> None:
     table = made(lakes)

@@ -223,6 +223,15 @@ def partitions_of(
                     remedy="Name each column once, or write a partition for each value",
                 )
             assert isinstance(of_table.type, PrimitiveType)
+            if of_table.physical_name in values:
+                raise InvalidSpec(
+                    "a partition has one value of a column",
+                    resource=resource,
+                    field=field,
+                    found=f"two values of {name}, in names that differ in case",
+                    expected="one value",
+                    remedy="Write another partition for the other value",
+                )
             try:
                 to_scalar(None if text == NULL else text, of_table.type)
             except CorruptLog:
