@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import pytest
 from deltalake import write_deltalake
 
+from support.jobs import quick_lake
 from support.jobs.runners import dies_after_its_work
 from support.lake.held import Held
 from support.lake.lake import Lakes, reason, result
@@ -476,6 +477,21 @@ def test_a_partition_has_one_value_of_a_column(lakes: Lakes) -> None:
     both = {"day": "2013-03-01", "DAY": "2013-03-02"}
     status = table.lake.run(table.replace(replaced={"partitions": [both]}))
     assert reason(status) == "InvalidSpec"
+    table.assert_shows(S1)
+
+
+@pytest.mark.parametrize("recorded", [50, 90])
+def test_a_file_of_which_the_log_counts_other_rows_is_not_replaced_in_part(
+    lakes: Lakes, recorded: int
+) -> None:
+    """Those beyond would stay, and the status say that all went."""
+    table = made(lakes)
+    lake = quick_lake.at(table.lake.location)
+    [add] = lake.log.snapshot().adds()
+    assert add.stats is not None
+    lake.log_again(stats=add.stats.replace('"numRecords":72', f'"numRecords":{recorded}'))
+    status = table.lake.run(table.replace("2013-03-03"))
+    assert reason(status) == "CountMismatch"
     table.assert_shows(S1)
 
 
