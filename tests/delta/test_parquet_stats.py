@@ -164,6 +164,17 @@ def test_instants_beyond_the_calendar_of_python_are_written() -> None:
     assert batch.column("d").equals(day)
 
 
+@pytest.mark.parametrize(("type_", "zone"), [("timestamp", "Z"), ("timestamp_ntz", "")])
+def test_the_greatest_time_of_a_day_is_not_rounded_to_the_next_one(type_: str, zone: str) -> None:
+    """Else its file would seem to span two days: an aligned one, and one that was just cut."""
+    last = dt.datetime(2013, 3, 2, 23, 59, 59, 999_001, UTC if zone else None)
+    stats = stats_of(type_, [last])
+    assert stats["minValues"] == {"x": f"2013-03-02T23:59:59.999{zone}"}
+    assert stats["maxValues"] == {"x": f"2013-03-02T23:59:59.999001{zone}"}
+    at_end = dt.datetime.max.replace(tzinfo=last.tzinfo)
+    assert stats_of(type_, [at_end])["maxValues"] == {"x": f"9999-12-31T23:59:59.999999{zone}"}
+
+
 def test_properties_choose_the_columns() -> None:
     def columns(configuration: dict[str, str]) -> set[str]:
         table = format_of(configuration, a="long", b="long", c="long")

@@ -5,13 +5,25 @@ A file of three days is cut at their borders while others write. deltalake is th
 
 from __future__ import annotations
 
+import datetime as dt
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from support.lake.held import Held
 from support.lake.lake import Lakes, reason, reconciled, result
-from support.lake.timed import DAYS, TimedLake, day, hours, interval, join, without
+from support.lake.timed import (
+    DAYS,
+    SCHEMA,
+    TimedLake,
+    day,
+    hours,
+    interval,
+    join,
+    moment,
+    without,
+)
 from tables.replaced import ALIGNED, DAY_2, S1, SR, made
 from tandem.intervals import TimeInterval
 from tandem.locks.memory import InProcessLocks
@@ -286,6 +298,24 @@ def test_an_aligned_table_drops_intervals_without_a_job(lakes: Lakes) -> None:
     table.lake.do(table.replace(DAY_2))
     assert len(table.lake.jobs.started) == jobs
     table.assert_shows(without(rows, day(2)))
+
+
+def test_the_last_microsecond_of_a_day_is_of_this_day(lakes: Lakes) -> None:
+    """A file that ends with it spans nothing: it is dropped unread, and not divided for ever."""
+    table = TimedLake.of(lakes)
+    table.lake.time = {**DAYS, "align": True}
+    ends = [moment(24 * number) - dt.timedelta(microseconds=1) for number in (1, 2, 3)]
+    rows = pa.table([pa.array([0, 1, 2]), pa.array(ends, SCHEMA.field("ts").type)], ["id", "ts"])
+    source = {"format": "Parquet", "location": table.lake.source(rows).as_uri()}
+    for _ in range(2):
+        table.lake.do(table.lake.resource("TableIngest", {"source": source}))
+    assert sorted(filter(None, intervals(table))) == sorted(days(1, 2, 3) * 2)
+    divided = table.lake.compaction("SemiMajor", semiMajor={"granularity": "Day"})
+    assert result(table.lake.do(divided)).files_added == 3
+    assert table.lake.do(divided, again=True).result is None
+    done = table.lake.do(table.replace(DAY_2))
+    assert done.plan is not None
+    assert done.plan.inputs == 0
 
 
 def test_a_replacement_ends_its_files_at_borders(lakes: Lakes) -> None:

@@ -70,10 +70,10 @@ def _moment_text(micros: int, *, zoned: bool) -> str:
     return f"{date_text(days)}T{clock}Z" if zoned else f"{date_text(days)} {clock}"
 
 
-def to_json_value(value: Any) -> Any:
-    """A value for `minValues`/`maxValues`: JSON's own types, text for dates and times, None for
-    values that JSON cannot represent exactly (the bound is then left out, which is always
-    allowed)."""
+def to_json_value(value: Any, digits: str = "milliseconds") -> Any:
+    """A value for `minValues`/`maxValues`: JSON's own types, text for dates and times (cut to
+    `digits`), None for values that JSON cannot represent exactly (the bound is then left out, which
+    is always allowed)."""
     match value:
         case bool() | int() | str() | None:
             return value
@@ -81,7 +81,7 @@ def to_json_value(value: Any) -> Any:
             return value if math.isfinite(value) else None
         case dt.datetime():
             text = value.replace(tzinfo=None) if value.tzinfo is None else _utc(value)
-            stamp = text.isoformat(timespec="milliseconds")
+            stamp = text.isoformat(timespec=digits)
             return stamp + ("Z" if value.tzinfo is not None else "")
         case dt.date():
             return value.isoformat()

@@ -208,8 +208,8 @@ def _lower(value: Any, type_: PrimitiveType) -> Any:
 
 
 def _upper(value: Any, type_: PrimitiveType) -> Any:
-    """The upper bound, rounded up if the text is coarser than the value: a bound may be wide,
-    never narrow."""
+    """The upper bound: a bound may be wide, never narrow. That of a time has all of its digits, as
+    delta-rs writes them: rounded up to a millisecond it may lie in the next time chunk."""
     if not _has_bounds(type_):
         return None
     if isinstance(value, str):
@@ -217,9 +217,5 @@ def _upper(value: Any, type_: PrimitiveType) -> Any:
             return value
         return None if value[PREFIX] == _HIGHEST else value[:PREFIX] + _HIGHEST
     if isinstance(value, dt.datetime) and value.microsecond % 1000:
-        value = value.replace(microsecond=value.microsecond // 1000 * 1000)
-        try:
-            value += dt.timedelta(milliseconds=1)
-        except OverflowError:
-            return None
+        return to_json_value(value, "microseconds")
     return to_json_value(value)
