@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -104,6 +105,25 @@ def test_a_chunk_is_due_once_all_of_it_is_old_enough_and_the_decision_says_when(
     assert waits.next_ms == waits.wake_ms == at("2026-01-11")
     assert decide(live, now_ms=at("2026-01-11") - 1).create == ()
     assert dropped(decide(live, now_ms=at("2026-01-11"))) == ["2026-01-07"]
+
+
+def test_many_chunks_cost_each_file_a_few_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not one look for each interval of the drop: 100,000 files took 11 s of CPU."""
+    files, looks = 1_000, 0
+    hours = TimeColumn(("t",), Granularity.HOUR)
+    times = (datetime(2013, 1, 1) + timedelta(hours=2 * n) for n in range(files))  # noqa: DTZ001
+    adds = [holding(f"f{n}", [f"{time.isoformat()}Z"]) for n, time in enumerate(times)]
+    live = LiveIndex(files_.from_adds(adds), hours)
+    meeting = IntervalSet.meeting
+
+    def counted(self: IntervalSet, interval: TimeInterval) -> tuple[TimeInterval, ...]:
+        nonlocal looks
+        looks += 1
+        return meeting(self, interval)
+
+    monkeypatch.setattr(IntervalSet, "meeting", counted)
+    assert len(dropped(decide(live))) == retention.MOST
+    assert looks < 10 * files
 
 
 def test_rows_without_a_time_make_nothing_due() -> None:

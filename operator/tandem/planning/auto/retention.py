@@ -112,7 +112,7 @@ def _first(
 ) -> OldRows:
     """As many intervals as one drop takes, the oldest first."""
     drop = IntervalSet(drop.pieces[:MOST])
-    files = frozenset(path for path, pieces in found.items() if drop & pieces)
+    files = frozenset(path for path, pieces in found.items() if any(map(drop.overlaps, pieces)))
     return OldRows(drop, waiting, why, files)
 
 
