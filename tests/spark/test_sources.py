@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import json
 from collections.abc import Callable
 
 import pyarrow as pa
@@ -104,3 +105,19 @@ def test_a_type_that_no_table_has_is_named() -> None:
         schema_string(pa.schema([("took", pa.duration("s"))]))
     with pytest.raises(InvalidSpec, match="twice"):
         schema_string(pa.schema([("a", pa.int8()), ("A", pa.int8())]))
+
+
+@pytest.mark.parametrize(
+    ("found", "type_"),
+    [
+        (pa.string_view(), "string"),
+        (pa.binary_view(), "binary"),
+        (pa.list_(pa.int64(), 3), "array"),
+        (pa.list_view(pa.string_view()), "array"),
+        (pa.large_list_view(pa.int64()), "array"),
+    ],
+)
+def test_layouts_of_arrow_are_no_types_of_their_own(found: pa.DataType, type_: str) -> None:
+    """deltalake writes views, as Polars does arrays of one length."""
+    [field] = json.loads(schema_string(pa.schema([("a", found)])))["fields"]
+    assert (field["type"] if isinstance(field["type"], str) else field["type"]["type"]) == type_

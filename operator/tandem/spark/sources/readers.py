@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tandem.delta import dv
+from tandem.delta.datafiles.conform import is_array
 from tandem.delta.datafiles.reader import DataFileReader, TableFormat
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.scan import check_rows
@@ -228,7 +229,7 @@ def _type(type_: Any, column: str) -> Any:
         return _type(type_.value_type, column)
     if is_.is_struct(type_):
         return {"type": "struct", "fields": [_field(child) for child in type_]}
-    if is_.is_list(type_) or is_.is_large_list(type_):
+    if is_array(type_):
         element = _type(type_.value_type, column)
         return {"type": "array", "elementType": element, "containsNull": True}
     if is_.is_map(type_):
@@ -251,8 +252,8 @@ def _type(type_: Any, column: str) -> Any:
         (is_.is_uint64, "decimal(20,0)"),
         (lambda t: is_.is_float32(t) or is_.is_float16(t), "float"),
         (is_.is_float64, "double"),
-        (lambda t: is_.is_string(t) or is_.is_large_string(t), "string"),
-        (lambda t: is_.is_binary(t) or is_.is_large_binary(t), "binary"),
+        (lambda t: is_.is_string(t) or is_.is_large_string(t) or is_.is_string_view(t), "string"),
+        (lambda t: is_.is_binary(t) or is_.is_large_binary(t) or is_.is_binary_view(t), "binary"),
         (is_.is_fixed_size_binary, "binary"),
         (is_.is_date, "date"),
         (is_.is_null, "string"),
