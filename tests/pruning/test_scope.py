@@ -125,12 +125,15 @@ def test_partitions_are_compared_by_value_and_each_of_them_counts() -> None:
     assert chosen(null) == [3, 4]
 
 
-def test_the_partition_of_nan_is_one_as_in_spark() -> None:
-    """Else its rows would stay beside those that replace them."""
-    table = files([None] * 4, [{"x": "NaN"}, {"x": "nan"}, {"x": "0.5"}, {"x": None}])
+def chosen(type_: str, wanted: str | None, *logged: str | None) -> list[int]:
+    """Which of these files, each of a partition with this text, are of a partition."""
+    table = files([None] * len(logged), [{"p": text} for text in logged])
+    parts = parts_in_scope(table, None, [{"p": (PrimitiveType(type_), wanted)}])
+    return [number for number, part in enumerate(parts) if part]
+
+
+def test_nan_is_a_partition_like_any_other() -> None:
+    """Spark compares the rows of a source so: they replace what is there, and double nothing."""
     for type_ in ("float", "double"):
-        wanted: Mapping[str, tuple[PrimitiveType, str | None]] = {
-            "x": (PrimitiveType(type_), "NaN")
-        }
-        parts = parts_in_scope(table, None, [wanted])
-        assert [part == Coverage.ALL for part in parts.tolist()] == [True, True, False, False]
+        assert chosen(type_, "NaN", "NaN", "nan", "1.0", None) == [0, 1]
+        assert chosen(type_, "1", "NaN", "1.0", None) == [1]
