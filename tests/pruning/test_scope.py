@@ -137,3 +137,8 @@ def test_nan_is_a_partition_like_any_other() -> None:
     for type_ in ("float", "double"):
         assert chosen(type_, "NaN", "NaN", "nan", "1.0", None) == [0, 1]
         assert chosen(type_, "1", "NaN", "1.0", None) == [1]
+
+
+def test_texts_that_only_python_takes_for_numbers_are_none() -> None:
+    for type_ in ("integer", "double", "decimal(4,0)"):
+        assert chosen(type_, "10", "1_0", "\u0661\u0660", "10") == [2]
