@@ -142,3 +142,10 @@ def test_nan_is_a_partition_like_any_other() -> None:
 def test_texts_that_only_python_takes_for_numbers_are_none() -> None:
     for type_ in ("integer", "double", "decimal(4,0)"):
         assert chosen(type_, "10", "1_0", "\u0661\u0660", "10") == [2]
+
+
+@pytest.mark.parametrize("text", ["1000000-01-01", "+262142-12-31", "-262143-01-01"])
+def test_a_day_far_from_now_is_read_from_its_file(text: str) -> None:
+    """In microseconds it is more than 64 bits hold, or near to it."""
+    scope = TimeScope(IntervalSet([TimeInterval(0, 5)]), ("d",), "date", partition=True)
+    assert parts_in_scope(files([None], [{"d": text}]), scope).tolist() == [Coverage.SOME]

@@ -39,3 +39,11 @@ def test_intervals_end_before_their_end() -> None:
     column = pa.array([-1, 0, 1_999, 2_000, 2_999, 3_000, None], pa.timestamp("us"))
     found = rows_within(column, IntervalSet([TimeInterval(0, 1), TimeInterval(2, 3)]))
     assert found.tolist() == [False, True, False, True, True, False, False]
+
+
+def test_days_that_64_bits_do_not_hold_as_microseconds_are_in_no_interval() -> None:
+    """2013-03-02, and the days that wrapped around to it."""
+    wraps = [15_766 + turn * (1 << 64) // 86_400_000_000 for turn in range(-10, 11)]
+    column = pa.array([*wraps, 2**31 - 1, -(2**31)], pa.int32()).cast(pa.date32())
+    found = rows_within(column, IntervalSet([TimeInterval(1_362_000_000_000, 1_363_000_000_000)]))
+    assert found.tolist() == [turn == 0 for turn in range(-10, 11)] + [False, False]

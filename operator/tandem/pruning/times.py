@@ -107,7 +107,8 @@ def _partition_moment(text: str | None, type_: PrimitiveType) -> int | None:
         return None
     if not value.is_valid:
         return None
-    return int(value.value) * (_DAY if type_.name == "date" else 1)
+    found = int(value.value) * (_DAY if type_.name == "date" else 1)
+    return found if FIRST <= found <= LAST else None
 
 
 def _moment(text: str | None, type_: str) -> int | None:

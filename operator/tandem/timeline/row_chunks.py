@@ -22,6 +22,8 @@ NO_NUMBER = int(np.iinfo(np.int32).min)
 """In place of the number of a chunk."""
 
 _DAY_US = 86_400_000_000
+_MOST_DAYS = int(np.iinfo(np.int64).max) // _DAY_US
+"""Of days that 64 bits hold as microseconds. Others are far outside of the years of intervals."""
 
 
 def chunk_starts(times: pa.Array, granularity: Granularity) -> IntArray:
@@ -44,6 +46,7 @@ def rows_within(times: pa.Array, intervals: IntervalSet) -> BoolArray:
 
 def _micros(times: pa.Array) -> IntArray:
     if pa.types.is_date(times.type):
-        return np.asarray(pc.fill_null(times.cast(pa.int32()), 0), np.int64) * _DAY_US
+        days = np.asarray(pc.fill_null(times.cast(pa.int32()), 0), np.int64)
+        return np.clip(days, -_MOST_DAYS, _MOST_DAYS) * _DAY_US
     micros = times.cast(pa.timestamp("us", tz=times.type.tz), safe=False)
     return np.asarray(pc.fill_null(micros.cast(pa.int64()), 0))
