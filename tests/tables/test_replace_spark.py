@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import data
 import demo_replace
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
@@ -13,6 +16,9 @@ from support.jobs.inline_runner import InlineRunner
 from support.lake.lake import Lakes, result
 from support.lake.timed import TimedLake, hours, interval, join, without
 from tables.replaced import DAY_2, REST, S1, SR, made
+from tandem.operations.kinds.table.row_scope import NULL
+from tandem.spark.jobs.replace.source_rows import any_of
+from tandem.spec.resources import Operation
 from tandem.spec.status import Phase
 
 
@@ -56,6 +62,45 @@ def test_rows_of_the_source_outside_of_the_scope(lakes: Lakes, outside: str) -> 
     did = result(status).replaced
     assert did is not None
     assert did.outside == 2
+
+
+@dataclass(frozen=True)
+class Condition:
+    """In place of Spark's column: how deep an expression is."""
+
+    depth: int = 1
+
+    def __or__(self, other: Condition) -> Condition:
+        return Condition(1 + max(self.depth, other.depth))
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 1_000])
+def test_as_many_intervals_as_a_spec_may_have_do_not_overflow_the_stack_of_spark(
+    count: int,
+) -> None:
+    conditions: Any = [Condition()] * count
+    found: Any = any_of(conditions)
+    assert found.depth <= 1 + (count - 1).bit_length()
+
+
+@pytest.mark.whole
+def test_an_empty_text_of_the_source_is_in_the_partition_of_null(lakes: Lakes) -> None:
+    """There the table has it: it is no row of a partition of empty texts."""
+    schema = pa.schema([("id", pa.int64()), ("p", pa.string())])
+    lake = lakes.empty(schema=schema, partition_by=["p"])
+    lake.append(pa.table([pa.array([1, 2]), pa.array(["a", None])], schema=schema))
+    source = {"format": "Parquet", "location": lake.source(
+        pa.table([pa.array([3, 4]), pa.array(["", None])], schema=schema)
+    ).as_uri()}  # fmt: skip
+
+    def replace(value: str) -> Operation:
+        partitions = {"partitions": [{"p": value}]}
+        return lake.resource("TableReplace", {"replace": partitions, "source": source})
+
+    assert lake.run(replace("")).phase is Phase.FAILED
+    for _ in range(2):
+        lake.do(replace(NULL))
+        assert sorted(pa.table(lake.foreign().scan())["id"].to_pylist()) == [1, 3, 4]
 
 
 def test_the_demo_keeps_the_late_rows(

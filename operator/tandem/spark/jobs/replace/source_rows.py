@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from functools import reduce
 from typing import TYPE_CHECKING
 
 from tandem.jobs.formats import RowScope
@@ -11,7 +11,7 @@ from tandem.spark.runtime.names import quoted_identifier
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation
-    from pyspark.sql.types import DataType, StructType
+    from pyspark.sql.types import DataType, StructField, StructType
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DAY_MS = 86_400_000
@@ -77,25 +77,43 @@ def _within(schema: StructType, scope: RowScope) -> Column:
     if scope.intervals:
         field = types[scope.time_column.lower()]
         time = F.col(quoted_identifier(field.name))
-        found &= reduce(
-            lambda a, b: a | b,
-            (_between(time, field.dataType, low, high) for low, high in scope.intervals),
-        )
+        found &= any_of([_between(time, field.dataType, *each) for each in scope.intervals])
     if scope.partitions:
-        any_of_them = F.lit(False)
-        for partition in scope.partitions:
-            all_of_it = F.lit(True)
-            for name, text in partition.items():
-                field = types[name.lower()]
-                value = F.lit(text).cast(field.dataType)
-                all_of_it &= F.col(quoted_identifier(field.name)).eqNullSafe(value)
-            any_of_them |= all_of_it
-        found &= any_of_them
+        found &= any_of([_of_partition(types, each) for each in scope.partitions])
     return found
 
 
-def _between(time: Column, type_: DataType, low: int | None, high: int | None) -> Column:
+def any_of(conditions: Sequence[Column]) -> Column:
+    """Balanced: Spark walks through an expression recursively, and a chain of a thousand overflows
+    its stack."""
+    if len(conditions) == 1:
+        return conditions[0]
+    half = len(conditions) // 2
+    return any_of(conditions[:half]) | any_of(conditions[half:])
 
+
+def _of_partition(types: Mapping[str, StructField], partition: Mapping[str, str | None]) -> Column:
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+
+    all_of_it = F.lit(True)
+    for name, text in partition.items():
+        field = types[name.lower()]
+        all_of_it &= _as_stored(field).eqNullSafe(F.lit(text).cast(field.dataType))
+    return all_of_it
+
+
+def _as_stored(field: StructField) -> Column:
+    """A partition column as the table gives it back: empty texts and bytes are stored as NULL."""
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+    from pyspark.sql import types as T  # noqa: N812 - Spark's own convention
+
+    column = F.col(quoted_identifier(field.name))
+    if isinstance(field.dataType, T.StringType | T.BinaryType):
+        return F.when(F.length(column) > 0, column)
+    return column
+
+
+def _between(time: Column, type_: DataType, low: int | None, high: int | None) -> Column:
     found = time.isNotNull()
     if low is not None:
         found &= time >= _moment(low, type_)
