@@ -146,8 +146,8 @@ REPLACES = (
         "replace-any-column-of-a-partition",
         "all columns of a partition must agree",
         _SCOPE,
-        "all_of_it &= np.array(",
-        "all_of_it |= np.array(",
+        "all_of_it &= columns[name]",
+        "all_of_it |= columns[name]",
         _REAL,
     ),
     Mutant(

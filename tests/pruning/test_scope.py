@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 
 from tandem.delta.schema import PrimitiveType
 from tandem.intervals import ALWAYS, IntervalSet, TimeInterval
+from tandem.pruning import scope
+from tandem.pruning.partitions import partition_codes
 from tandem.pruning.scope import Coverage, TimeScope, parts_in_scope
 
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -149,3 +151,19 @@ def test_a_day_far_from_now_is_read_from_its_file(text: str) -> None:
     """In microseconds it is more than 64 bits hold, or near to it."""
     scope = TimeScope(IntervalSet([TimeInterval(0, 5)]), ("d",), "date", partition=True)
     assert parts_in_scope(files([None], [{"d": text}]), scope).tolist() == [Coverage.SOME]
+
+
+def test_a_partition_column_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once for each partition, 1,000 of them took 23 s of CPU in a table of 100,000 files."""
+    read: list[str] = []
+
+    def counted(column: pa.ChunkedArray, physical: str) -> Any:
+        read.append(physical)
+        return partition_codes(column, physical)
+
+    monkeypatch.setattr(scope, "partition_codes", counted)
+    table = files([None] * 20, [{"n": str(number), "s": "a"} for number in range(20)])
+    integer, string = PrimitiveType("integer"), PrimitiveType("string")
+    wanted = [{"n": (integer, str(number)), "s": (string, "a")} for number in range(0, 20, 2)]
+    assert parts_in_scope(table, None, wanted).tolist() == [Coverage.ALL, Coverage.NONE] * 10
+    assert read == ["n", "s"]

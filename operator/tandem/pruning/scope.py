@@ -23,7 +23,7 @@ from tandem.delta.schema import PrimitiveType
 from tandem.distinct import BoolArray, IntArray
 from tandem.errors import CorruptLog
 from tandem.intervals import ALWAYS, IntervalSet
-from tandem.pruning.partitions import partition_codes
+from tandem.pruning.partitions import MISSING, partition_codes
 from tandem.pruning.times import time_bounds
 
 Values = Mapping[str, tuple[PrimitiveType, str | None]]
@@ -68,31 +68,44 @@ def parts_in_scope(
 
 def _of_partitions(files: pa.Table, partitions: Sequence[Values]) -> BoolArray:
     found = np.zeros(files.num_rows, bool)
+    columns: dict[str, _PartitionColumn] = {}
     for partition in partitions:
         all_of_it = np.ones(files.num_rows, bool)
-        for column, (type_, text) in partition.items():
-            wanted = to_scalar(text, type_)
-            codes, texts = partition_codes(files["partition_values"], column)
-            same = [_is(each, type_, wanted) for each in texts]
-            # Code -1, of files without the value, is the null at the end.
-            all_of_it &= np.array([*same, not wanted.is_valid])[codes]
+        for name, (type_, text) in partition.items():
+            if name not in columns:
+                columns[name] = _PartitionColumn(files, name, type_)
+            all_of_it &= columns[name].has(text)
         found |= all_of_it
     return found
 
 
-def _is(text: str | None, type_: PrimitiveType, wanted: pa.Scalar) -> bool:
-    try:
-        value = to_scalar(text, type_)
-    except (CorruptLog, ValueError, OverflowError):
-        return False
-    if value.is_valid != wanted.is_valid:
-        return False
-    # As in Spark, where the job compares the source's rows: NaN equals itself.
-    return not value.is_valid or bool(value.equals(wanted)) or (_is_nan(value) and _is_nan(wanted))
+class _PartitionColumn:
+    """A partition column, read once for all partitions that are looked for."""
+
+    def __init__(self, files: pa.Table, physical: str, type_: PrimitiveType) -> None:
+        self._type = type_
+        self._codes, texts = partition_codes(files["partition_values"], physical)
+        self._found: dict[object, list[int]] = {None: [MISSING]}
+        for code, text in enumerate(texts):
+            try:
+                self._found.setdefault(_value(text, type_), []).append(code)
+            except (CorruptLog, ValueError, OverflowError):
+                continue
+
+    def has(self, text: str | None) -> BoolArray:
+        """Which files have this value. Raises: CorruptLog if it is none of the type."""
+        found: BoolArray = np.isin(self._codes, self._found.get(_value(text, self._type), []))
+        return found
 
 
-def _is_nan(value: pa.Scalar) -> bool:
-    return pa.types.is_floating(value.type) and math.isnan(value.as_py())
+def _value(text: str | None, type_: PrimitiveType) -> object:
+    """Equal for the texts that are equal to Spark, which compares the rows of a source: NaN is one
+    value, and so are both zeros."""
+    value = to_scalar(text, type_)
+    if pa.types.is_temporal(value.type):
+        return value.value  # Python's calendar may end before it
+    found = value.as_py()
+    return "NaN" if isinstance(found, float) and math.isnan(found) else found
 
 
 def _of_times(files: pa.Table, time: TimeScope) -> npt.NDArray[np.int8]:
