@@ -94,5 +94,11 @@ def to_json_value(value: Any, digits: str = "milliseconds") -> Any:
             return None
 
 
+def exact_json_value(value: Any) -> Any:
+    """As `to_json_value`, with all digits of a time: for an upper bound, which must not be cut."""
+    finer = isinstance(value, dt.datetime) and value.microsecond % 1000
+    return to_json_value(value, "microseconds" if finer else "milliseconds")
+
+
 def _utc(value: dt.datetime) -> dt.datetime:
     return value.astimezone(UTC).replace(tzinfo=None)

@@ -22,7 +22,7 @@ from tandem.delta.schema import (
     PrimitiveType,
     StructType,
 )
-from tandem.delta.values import to_json_value
+from tandem.delta.values import exact_json_value, to_json_value
 
 PREFIX = 32
 """Characters of a string bound; the same that Spark writes."""
@@ -216,6 +216,4 @@ def _upper(value: Any, type_: PrimitiveType) -> Any:
         if len(value) <= PREFIX:
             return value
         return None if value[PREFIX] == _HIGHEST else value[:PREFIX] + _HIGHEST
-    if isinstance(value, dt.datetime) and value.microsecond % 1000:
-        return to_json_value(value, "microseconds")
-    return to_json_value(value)
+    return exact_json_value(value)

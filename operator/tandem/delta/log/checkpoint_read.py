@@ -22,7 +22,7 @@ from tandem.delta.datafiles.times import ExactParquetFile
 from tandem.delta.log import codec, files, names
 from tandem.delta.log.listing import Checkpoint
 from tandem.delta.log.replay import EMPTY, Replay, fold_actions
-from tandem.delta.values import partition_texts, to_json_value
+from tandem.delta.values import exact_json_value, partition_texts, to_json_value
 from tandem.errors import CorruptLog, ObjectNotFound
 from tandem.json_types import Json
 from tandem.storage.store import Store
@@ -255,7 +255,7 @@ def _stats_text(stats: pa.Array, parsed: pa.StructArray, moments: Set[str]) -> p
     for have, row in zip(stats.to_pylist(), python_values(parsed), strict=True):
         if have is None and row is not None:
             plain = _plain(row, "add.stats_parsed", moments)
-            have = json.dumps(plain, default=to_json_value, separators=(",", ":"))
+            have = json.dumps(plain, default=exact_json_value, separators=(",", ":"))
         text.append(have)
     return pa.array(text, pa.string())
 
