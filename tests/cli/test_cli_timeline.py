@@ -108,6 +108,14 @@ def test_D27_D28_loads_a_compaction_and_holes_as_the_seed_draws_them(
     )
 
 
+def test_a_window_in_a_hole_shows_the_hole(tandem: Tandem, visits: Visits) -> None:
+    visits.load(2)
+    visits.load(5)
+    found = tandem("timeline", visits.path, *BY_TIME, "--from", "2013-03-03", "--to", "2013-03-05")
+    assert found.stdout == "Holes: 2013-03-03/2013-03-05\n"
+    assert found.stderr.startswith("Version 1: 0 live segments.")
+
+
 def test_the_same_as_data(tandem: Tandem, visits: Visits) -> None:
     visits.load(2)
     visits.load(4, 5)

@@ -30,10 +30,10 @@ def draw(shown: Picture, width: int, label: Callable[[TimeInterval], str]) -> li
     """
     shown = newest(shown, MOST_LINES)
     lines = shown.lines
+    if not lines:
+        return []
     names = [_name(line) for line in lines]
     cells = shown.cells
-    if not cells:
-        return []
     room = max(8, width - max(map(len, names)) - 2)
     columns = _columns(cells, (room - 1) // 2)
     labels = [label(each) for each in columns]
