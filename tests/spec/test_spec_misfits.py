@@ -32,6 +32,10 @@ def _compaction(spec: str) -> str:
     return _operation("TableCompaction", spec)
 
 
+def _replace(spec: str, what: str = "intervals: ['2013']") -> str:
+    return _operation("TableReplace", f"replace: {{{what}}}, {spec}")
+
+
 def _rewrite(spec: str) -> str:
     return _operation("SegmentRewrite", f"segments: ['0'], rewrite: {{{spec}}}")
 
@@ -67,6 +71,9 @@ def _rewrite(spec: str) -> str:
         (_table(f"schema: {TWO_COLUMNS}, partitionBy: [a, b]"), "all 2 columns"),
         (_table("schema: [{name: a, type: long}, {name: A, type: long}]"),
          "a twice, ignoring case"),
+        (_operation("TableReplace", "replace: {}"), "none of them"),
+        (_replace("startVersion: 3, scope: AtCommit"), "startVersion with scope AtCommit"),
+        (_replace("outside: Drop"), "outside without a source"),
     ],
 )  # fmt: skip
 def test_a_misfit_has_all_that_an_error_has(text: str, found: str) -> None:
@@ -77,3 +84,19 @@ def test_a_misfit_has_all_that_an_error_has(text: str, found: str) -> None:
     assert problem.expected
     assert problem.remedy
     assert "docs/resources.md" not in problem.remedy
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (_replace("startVersion: 3, scope: AtCommit"), "scope AtStart, or no startVersion"),
+        (_replace("outside: Fail"), "a source, or no outside"),
+        (_replace("granularity: Day"), "a source, or no granularity"),
+        (_replace(f"granularity: All, source: {DELTA}"), "Hour, Day, Week, Month"),
+        (_replace(f"outside: Drop, source: {DELTA}", "segments: ['7']"), "no outside"),
+    ],
+)
+def test_what_a_replace_expects_fits_what_it_found(text: str, expected: str) -> None:
+    with pytest.raises(InvalidSpec) as caught:
+        load_text(text, "a.yaml")
+    assert expected in caught.value.expected

@@ -141,32 +141,53 @@ class TableReplaceSpec(OperationSpec):
     )
     def _fits(self) -> TableReplaceSpec:
         segments = self.replace.segments is not None
-        at_commit = self.scope is Scope.AT_COMMIT
-        misfit = (
-            ("startVersion only goes with scope AtStart", "startVersion with scope AtCommit")
-            if at_commit and self.start_version is not None
-            else ("segments only go with scope AtStart", "segments with scope AtCommit")
-            if at_commit and segments
-            else ("outside only goes with a source", "outside without a source")
-            if self.outside is not None and self.source is None
-            else ("granularity only goes with a source", "granularity without a source")
-            if self.granularity is not None and self.source is None
-            else ("granularity must be shorter than All", "granularity All")
-            if self.granularity is Granularity.ALL
-            else ("outside does not go with segments", "outside with segments")
-            if self.outside is not None and segments
-            else None
-        )
-        if misfit is not None:
-            message, found = misfit
-            raise IncompatibleFields(
-                message,
-                found=found,
-                expected="one of them",
-                remedy=f"Remove {found.split(' ', maxsplit=1)[0]}"
-                if not found.startswith("segments")
-                else "Set scope: AtStart",
-            )
+        at_commit, drops = self.scope is Scope.AT_COMMIT, self.source is None
+        for misfits, message, found, expected, remedy in (
+            (
+                at_commit and self.start_version is not None,
+                "startVersion only goes with scope AtStart",
+                "startVersion with scope AtCommit",
+                "scope AtStart, or no startVersion",
+                "Remove startVersion, or set scope: AtStart",
+            ),
+            (
+                at_commit and segments,
+                "segments only go with scope AtStart",
+                "segments with scope AtCommit",
+                "scope AtStart, or intervals or partitions",
+                "Set scope: AtStart",
+            ),
+            (
+                drops and self.outside is not None,
+                "outside only goes with a source",
+                "outside without a source",
+                "a source, or no outside",
+                "Add source, or remove outside to drop what is named",
+            ),
+            (
+                drops and self.granularity is not None,
+                "granularity only goes with a source",
+                "granularity without a source",
+                "a source, or no granularity",
+                "Add source, or remove granularity to drop what is named",
+            ),
+            (
+                self.granularity is Granularity.ALL,
+                "granularity must be shorter than All",
+                "granularity All",
+                "Hour, Day, Week, Month, Quarter or Year",
+                "Remove granularity, or set a shorter one",
+            ),
+            (
+                segments and self.outside is not None,
+                "outside does not go with segments",
+                "outside with segments",
+                "no outside: a source may have any rows in place of segments",
+                "Remove outside",
+            ),
+        ):
+            if misfits:
+                raise IncompatibleFields(message, found=found, expected=expected, remedy=remedy)
         return self
 
 
