@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 from typer.testing import CliRunner
 
 from support.jobs import quick_lake
@@ -44,6 +47,46 @@ def test_plan_shows_the_automatic_compactions_of_an_operator(
     status = resource["status"]
     assert status["nextCompaction"]["what"].startswith(what)
     assert lake.version == lake.first_version
+
+
+DIVIDED = """
+apiVersion: tandem.dev/v1alpha1
+kind: LakeTable
+metadata: {{name: visits}}
+spec:
+  location: {location}
+  enableDeletionVectors: {enabled}
+  time: {{column: at, granularity: Day}}
+  retention: {{rows: 24h}}
+---
+apiVersion: tandem.dev/v1alpha1
+kind: TableCompaction
+metadata: {{name: cut}}
+spec:
+  tableRef: {{name: visits}}
+  type: SemiMajor
+  semiMajor: {{chunks: ["2013-03-01"], spanning: Cut}}
+"""
+
+
+def test_plan_counts_on_the_deletion_vectors_that_a_run_would_enable(tmp_path: Path) -> None:
+    """A file with old rows and others, on a table without vectors."""
+    times = [dt.datetime(year, 3, 1, 12, tzinfo=dt.UTC) for year in (2013, 2999)]
+    rows_ = pa.table({"at": pa.array(times, pa.timestamp("us", "UTC"))})
+    for _ in range(2):
+        write_deltalake(tmp_path / "visits", rows_, mode="append")
+    file = tmp_path / "table.yaml"
+
+    def planned(enabled: str) -> tuple[str, str]:
+        location = (tmp_path / "visits").as_uri()
+        file.write_text(DIVIDED.format(location=location, enabled=enabled))
+        found = CliRunner().invoke(app, ["plan", "-f", str(file), "-o", "json"])
+        table, compaction = (each["status"] for each in json.loads(found.stdout))
+        assert "spec.retention.rows needs the operator" in found.stderr
+        return table["nextDrop"].get("what", ""), compaction["phase"]
+
+    assert planned("false") == ("", "Failed")
+    assert planned("true") == ("Drop of 2013-03-01", "Succeeded")
 
 
 LOGGED = """

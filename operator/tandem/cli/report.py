@@ -9,7 +9,7 @@ from tandem.cli.errors import Exit
 from tandem.cli.output import human_bytes, table_of
 from tandem.operations.report.sentences import left_by_replace
 from tandem.remedies import remedy_here
-from tandem.spec import ResourceOutcome, ResourceStatus, TableStatus
+from tandem.spec import LakeTable, ResourceOutcome, ResourceStatus, TableStatus
 from tandem.spec.status import Phase
 
 if TYPE_CHECKING:
@@ -19,6 +19,20 @@ AUTOMATIC_NOTE = (
     "spec.compaction needs the operator: without a cluster it has no effect. "
     "Run a TableCompaction instead."
 )
+RETENTION_NOTE = (
+    "spec.retention.rows needs the operator: without a cluster it has no effect. "
+    "Run a TableReplace without a source instead."
+)
+
+
+def notes_on(table: LakeTable) -> list[str]:
+    """What a table asks for that only the operator does."""
+    spec = table.spec
+    rows = spec.retention is not None and spec.retention.rows is not None
+    return [
+        *([AUTOMATIC_NOTE] if spec.compaction is not None else []),
+        *([RETENTION_NOTE] if rows else []),
+    ]
 
 
 def documents(outcomes: Sequence[ResourceOutcome]) -> list[dict[str, Any]]:
@@ -134,7 +148,7 @@ def _rows(status: ResourceStatus) -> str:
             if count
         ]
     if result.replaced is not None:
-        parts += left_by_replace(result.replaced.late, result.replaced.empty_chunks)
+        parts += left_by_replace(result.replaced)
     if result.reconciled is not None and result.reconciled.deletes_remapped:
         parts.append(f"{result.reconciled.deletes_remapped:,} deletes replayed")
     return ", ".join(parts)

@@ -15,7 +15,7 @@ from pyroaring import BitMap64
 from tandem.delta.actions import Action, AddFile, DeletionVector, Txn
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.snapshot import Snapshot
-from tandem.delta.protocol import OperationKind
+from tandem.delta.protocol import OperationKind, writes_deletion_vectors
 from tandem.errors import Reason
 from tandem.jobs.formats import AnyJob, JobSpec, RoundRequest
 from tandem.jobs.results import JobResult
@@ -47,6 +47,12 @@ class Table:
     @property
     def location(self) -> str:
         return self.store.location
+
+    def will_write_vectors(self, snapshot: Snapshot) -> bool:
+        """Whether the table has deletion vectors, or will have them: if the LakeTable enables them,
+        a plan may precede the commit that does."""
+        enables = self.spec is not None and self.spec.spec.enable_deletion_vectors
+        return enables or writes_deletion_vectors(snapshot.protocol, snapshot.metadata)
 
 
 @dataclass(frozen=True)

@@ -57,8 +57,9 @@ def plan(paths: Sequence[str], *, output: Output, only: Sequence[str]) -> Exit:
 def _checked(paths: Sequence[str], only: Sequence[str]) -> list[AnyResource]:
     resources = select(load(paths), only)
     for resource in resources:
-        if isinstance(resource, LakeTable) and resource.spec.compaction is not None:
-            say(f"Note: {resource.id}: {report.AUTOMATIC_NOTE}")
+        if isinstance(resource, LakeTable):
+            for note in report.notes_on(resource):
+                say(f"Note: {resource.id}: {note}")
         _check_template(resource)
     return resources
 

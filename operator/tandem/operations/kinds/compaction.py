@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Literal
 
-from tandem.delta import protocol
 from tandem.delta.actions import AddFile
 from tandem.errors import DeletionVectorsDisabled, InvalidSpec
 from tandem.intervals import IntervalSet
@@ -124,9 +123,7 @@ class CompactionKind(RewriteKind):
                 expected="a LakeTable whose spec.time names chunks",
                 remedy="Set spec.time of the LakeTable, or remove this field",
             )
-        snapshot = work.snapshot
-        vectors = protocol.writes_deletion_vectors(snapshot.protocol, snapshot.metadata)
-        if cuts and not vectors:
+        if cuts and not work.table.will_write_vectors(work.snapshot):
             raise DeletionVectorsDisabled(
                 "the rows that are cut out of a file need a deletion vector",
                 resource=self._resource.id,

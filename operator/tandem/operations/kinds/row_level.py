@@ -106,11 +106,7 @@ class RowLevelKind(ABC, Generic[S]):
     def plan(self, work: Work) -> Planned:
         self.check(work)
         snapshot = work.snapshot
-        lake = work.table.spec
-        # If the LakeTable enables them, the plan may precede the commit that does.
-        will_enable = lake is not None and lake.spec.enable_deletion_vectors
-        enabled = protocol.writes_deletion_vectors(snapshot.protocol, snapshot.metadata)
-        if not enabled and not will_enable:
+        if not work.table.will_write_vectors(snapshot):
             raise DeletionVectorsDisabled(
                 "deletes need deletion vectors, which are off on this table",
                 resource=self._resource.id,

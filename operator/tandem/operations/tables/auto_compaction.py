@@ -4,6 +4,7 @@ results as fields of the status."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tandem.delta import protocol
 from tandem.delta.log import files as files_
@@ -95,6 +96,9 @@ def preview_next_drop(resource: LakeTable, snapshot: Snapshot, now_ms: int) -> N
     """As `preview_next_compaction`, of `retention.rows`. Raises: InvalidSpec."""
     if rows_ms(resource) is None:
         return None
+    if resource.spec.enable_deletion_vectors:  # the plan may precede the commit that does
+        new, metadata = protocol.enable_deletion_vectors(snapshot.protocol, snapshot.metadata)
+        snapshot = replace(snapshot, protocol=new, metadata=metadata)
     table = TableMemory().by_chunk(resource, "", snapshot)
     decision = decide_drop(resource, table, snapshot, (), now_ms)
     return next_drop(decision, decision.why)
