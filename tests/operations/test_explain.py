@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tandem.operations.report.sentences import MOST_SENTENCES, sentences
-from tandem.spec.status import Reconciled, ReconciledCommit
+from tandem.operations.report.sentences import MOST_SENTENCES, of_replace, sentences
+from tandem.spec.replace import Replaced
+from tandem.spec.status import Reconciled, ReconciledCommit, RowsReplaced
 from tandem.text import clean, files_in_words, listed, quoted
 
 DELTA_RS = "delta-rs:py-1.6.6"
@@ -164,3 +165,13 @@ def test_lists_are_bounded() -> None:
     assert files_in_words({"a"}) == "file a"
     assert files_in_words(()) == ""
     assert [listed(["a"]), listed(["a", "b", "c"])] == ["a", "a, b and c"]
+
+
+def test_a_replace_says_what_stays_and_what_it_left_out() -> None:
+    did = RowsReplaced(start_version=41, rows=90, late=3, outside=7, empty_chunks=1)
+    assert of_replace(Replaced(intervals=("2013-03",)), did, drop=False) == (
+        "replaced 2013-03 as of version 41",
+        "3 late rows kept",
+        "7 rows of the source left out",
+        "1 chunk left empty",
+    )

@@ -50,7 +50,7 @@ def sentences(
 
 
 def of_replace(wanted: Replaced, did: RowsReplaced, *, drop: bool) -> tuple[str, ...]:
-    """`replaced 2013-03 as of version 41`, `312 late rows kept`, `1 chunk left empty`"""
+    """`replaced 2013-03 as of version 41`, and as `left_by_replace`."""
     partitions = ["/".join(f"{n}={v}" for n, v in each.items()) for each in wanted.partitions or ()]
     parts = [
         named
@@ -64,13 +64,17 @@ def of_replace(wanted: Replaced, did: RowsReplaced, *, drop: bool) -> tuple[str,
     since = "" if did.start_version is None else f" as of version {did.start_version}"
     return (
         f"{'dropped' if drop else 'replaced'} {' in '.join(parts)}{since}",
-        *left_by_replace(did.late, did.empty_chunks),
+        *left_by_replace(did),
     )
 
 
-def left_by_replace(late: int | None, empty_chunks: int | None) -> list[str]:
-    """`312 late rows kept`, `1 chunk left empty`"""
-    found = (late, "late row", "kept"), (empty_chunks, "chunk", "left empty")
+def left_by_replace(did: RowsReplaced) -> list[str]:
+    """`312 late rows kept`, `7 rows of the source left out`, `1 chunk left empty`"""
+    found = (
+        (did.late, "late row", "kept"),
+        (did.outside, "row", "of the source left out"),
+        (did.empty_chunks, "chunk", "left empty"),
+    )
     return [f"{counted(count, what)} {how}" for count, what, how in found if count]
 
 
