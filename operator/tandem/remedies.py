@@ -192,8 +192,8 @@ HERE: Final[Mapping[Reason, str]] = {
     Reason.DATA_FILE_MISSING: _RESTORE,
     Reason.UNSUPPORTED_FEATURE: _FIXED,
     Reason.DELETION_VECTORS_DISABLED: "After that, `{again}`.",
-    Reason.CONFLICT: "`{again}` starts again with the latest version; a higher "
-    "`conflict.maxAttempts` allows more rounds.",
+    Reason.CONFLICT: "`{again}` starts again with the latest version; for a TableUpdate, a "
+    "higher `conflict.maxAttempts` allows more rounds.",
     Reason.JOB_FAILED: "Read the log that the message names, then `{again}`.",
     Reason.OUT_OF_MEMORY: "Give it more memory in `sparkTemplate`.",
     Reason.STORAGE_FULL: "Free space, then `{again}`.",

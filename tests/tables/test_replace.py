@@ -44,6 +44,11 @@ def masked_in(add: AddFile) -> str:
     return str(parse_masked(add.tags[TAG_MASKED], add.deletion_vector.cardinality))
 
 
+def message(status: OperationStatus) -> str:
+    [found] = [c.message for c in status.conditions if c.type.value == "Succeeded"]
+    return found
+
+
 def fails(table: TimedLake, operation: Operation) -> None:
     table.lake.jobs.next_job = dies_after_its_work
     assert table.lake.run(operation).phase is Phase.FAILED
@@ -219,9 +224,8 @@ def test_D43_without_locks_it_is_a_conflict_or_replaces(lakes: Lakes, scope: str
         table.assert_shows(REST, other)
         return
     assert reason(status) == "Conflict"
-    [message] = [c.message for c in status.conditions if c.type.value == "Succeeded"]
-    assert f"version {result(first).version}" in message
-    assert "AtCommit" in message
+    assert f"version {result(first).version}" in message(status)
+    assert "AtCommit" in message(status)
     table.assert_shows(REST, SR)
 
 
@@ -405,12 +409,21 @@ def test_the_partition_of_null(lakes: Lakes) -> None:
     table.assert_shows(S1)
 
 
-def test_a_partition_that_names_a_column_twice_drops_nothing(lakes: Lakes) -> None:
-    """No row has both values."""
+def test_a_partition_names_each_column_once(lakes: Lakes) -> None:
+    """Of two values, one would have decided what goes, and the other what may come."""
     table = TimedLake.of(lakes, S1, partitioned=True)
-    both = {"day": "2013-03-01", "DAY": "2013-03-02"}
-    status = table.lake.run(table.replace(replaced={"partitions": [both]}))
+    two = {"day": DAY_2, "Day": "2013-03-01"}
+    status = table.lake.run(table.replace(replaced={"partitions": [two]}))
     assert reason(status) == "InvalidSpec"
+    assert "spec.replace.partitions[0].Day" in message(status)
+    table.assert_shows(S1)
+
+
+def test_a_file_that_cannot_go_whole_is_refused_with_a_remedy(lakes: Lakes) -> None:
+    table = TimedLake.of(lakes, S1, vectors=False)
+    status = table.lake.run(table.replace(DAY_2))
+    assert reason(status) == "DeletionVectorsDisabled"
+    assert "Set enableDeletionVectors: true in the LakeTable" in message(status)
     table.assert_shows(S1)
 
 
@@ -419,8 +432,7 @@ def test_the_table_itself_is_a_source_only_at_a_version(lakes: Lakes) -> None:
     source = {"format": "Delta", "location": table.lake.location}
     status = table.lake.run(table.replace(DAY_2, source=source))
     assert reason(status) == "InvalidSpec"
-    [message] = [c.message for c in status.conditions if c.type.value == "Succeeded"]
-    assert "spec.source.version" in message
+    assert "spec.source.version" in message(status)
     table.assert_shows(S1)
 
 
@@ -441,8 +453,7 @@ def test_the_result_and_the_message_say_what_was_replaced(lakes: Lakes) -> None:
         f"dropped {DAY_2} and 2013-03-05 as of version {start}",
         "6 late rows kept",
     )
-    [message] = [c.message for c in done.conditions if c.type.value == "Succeeded"]
-    assert message.endswith("6 late rows kept")
+    assert message(done).endswith("6 late rows kept")
     many = table.lake.do(
         table.replace(*(f"2013-03-{day:02}" for day in range(1, 5)), scope="AtCommit")
     )
@@ -455,6 +466,11 @@ WRONG: Sequence[tuple[dict[str, object], str, str]] = [
     ({"intervals": ["12013-03/12014-03"]}, "InvalidSpec", "spec.replace.intervals[0]"),
     ({"intervals": ["2013-03-02T00:00:00.0005/2013-03-03"]}, "InvalidSpec", "milliseconds"),
     ({"intervals": ["2013-03-02", "March"]}, "InvalidSpec", "spec.replace.intervals[1]"),
+    (
+        {"intervals": ["2013-03-02T00:00:00.0001Z/2013-03-02T00:00:00.0009Z"]},
+        "InvalidSpec",
+        "spec.replace.intervals[0]",
+    ),
     ({"partitions": [{"id": "7"}]}, "InvalidSpec", "spec.replace.partitions[0].id"),
     ({"segments": ["no-such"]}, "UnknownSegment", "spec.replace.segments"),
 ]
@@ -467,8 +483,7 @@ def test_bad_input_writes_nothing(
     table = made(lakes)
     status = table.lake.run(table.replace(replaced=what))
     assert reason(status) == why
-    [message] = [c.message for c in status.conditions if c.type.value == "Succeeded"]
-    assert field in message
+    assert field in message(status)
     table.assert_shows(S1)
 
 
@@ -500,8 +515,7 @@ def test_a_start_version_that_is_not_there(lakes: Lakes, version: int, found: st
     table = made(lakes)
     status = table.lake.run(table.replace(DAY_2, rows=SR, startVersion=version))
     assert reason(status) == "InvalidSpec"
-    [message] = [c.message for c in status.conditions if c.type.value == "Succeeded"]
-    assert found in message
+    assert found in message(status)
 
 
 def test_intervals_need_a_time_column(lakes: Lakes) -> None:

@@ -129,8 +129,9 @@ def parse_chunk(text: str, granularity: Granularity) -> TimeInterval:
 
 def parse_any_interval(text: str) -> TimeInterval | None:
     """The interval that a text names, at any grain: as for `parse_chunk`. None if it names none,
-    or an empty one."""
-    return _parse_label(text.strip())
+    or one that holds no millisecond."""
+    found = _parse_label(text.strip())
+    return found if found is not None and found.start_ms < found.end_ms else None
 
 
 def components(intervals: Iterable[TimeInterval]) -> dict[TimeInterval, TimeInterval]:

@@ -108,7 +108,11 @@ def decide(
         assert ages is not None
         return _conflict(doubtful, ages)
     if partial:
-        why = f"some rows of {files_in_words(partial)} stay, and the table has no deletion vectors"
+        why = (
+            f"some rows of {files_in_words(partial)} stay, and the table has no deletion vectors. "
+            "Set enableDeletionVectors: true in the LakeTable, or name intervals and partitions "
+            "that hold whole files"
+        )
         return StatementConflict(why, Reason.DELETION_VECTORS_DISABLED, files=tuple(partial))
     rows_removed = sum(file.deleted for file in deletes.values())
     late = sum(map(len, kept.values()))

@@ -243,6 +243,15 @@ def partitions_of(
                     expected=f"a value of type {of_table.type.name}",
                     remedy="Write the value as the log of the table does",
                 ) from None
+            if of_table.physical_name in values:
+                raise InvalidSpec(
+                    "a partition names this column twice",
+                    resource=resource,
+                    field=field,
+                    found=", ".join(partition),
+                    expected="each column once: names are the same in any case",
+                    remedy="Remove one of them; each value is an entry of partitions",
+                )
             values[of_table.physical_name] = (of_table.type, None if text == NULL else text)
         found.append(values)
     return tuple(found)
