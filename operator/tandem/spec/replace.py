@@ -228,7 +228,17 @@ class TableReplace(Operation):
             )
         )
         verb = "replace" if spec.get("source") else "drop"
-        return [
+        start = spec.get("startVersion")
+        lines = [
             (verb, "; ".join(part for part in found if part)),
-            ("scope", str(spec.get("scope") or Scope.AT_START.value)),
+            (
+                "scope",
+                str(spec.get("scope") or Scope.AT_START.value)
+                + (f" of version {start}" if start is not None else ""),
+            ),
         ]
+        if spec.get("outside") == Outside.DROP.value:
+            lines.append(("outside", "Drop: other rows of the source are left out"))
+        if spec.get("granularity"):
+            lines.append(("borders", f"of each {spec['granularity']}"))
+        return lines
