@@ -458,6 +458,7 @@ def test_the_result_and_the_message_say_what_was_replaced(lakes: Lakes) -> None:
         table.replace(*(f"2013-03-{day:02}" for day in range(1, 5)), scope="AtCommit")
     )
     assert (result(many).summary or ())[1:] == ("dropped 4 intervals", "3 chunks left empty")
+    assert message(many).endswith(": dropped 4 intervals; 3 chunks left empty")
 
 
 WRONG: Sequence[tuple[dict[str, object], str, str]] = [

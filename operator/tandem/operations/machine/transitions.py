@@ -169,9 +169,10 @@ def fail(state: OperationState, reason: Reason, message: str, *, fresh: bool) ->
 def succeed(state: OperationState, result: OperationResult) -> Transition:
     """The commit is in the log: the remaining effects cannot change that."""
     version = "" if result.version is None else f" as version {result.version}"
-    # Only what is noteworthy: a summary without other commits is left out.
+    # Only what is noteworthy: the first sentence counts other commits, and is left out if none was
+    # met.
     met = result.reconciled is not None and result.reconciled.commits_seen > 0
-    story = "; ".join(result.summary or ()) if met else ""
+    story = "; ".join((result.summary or ())[0 if met else 1 :])
     ending = Ending(
         Phase.SUCCEEDED,
         Reason.COMMITTED,
