@@ -152,6 +152,8 @@ def test_D42_D58_masks_within_a_file_are_drawn_at_their_own_grain(
         f"v1: (-{name}[2013-03-03T12:00Z/2013-03-03T20:00Z)) [{name}]",
         f"v0: (+{name}) [{name}]",
     ]
+    # Without a time column there is one chunk, and the hint, about times, divides it in no way.
+    assert picture(tandem("timeline", visits.path).stdout) == ["|---|", "|...|", "all"]
     # The hint is for so many deleted rows; with fewer it says nothing.
     visits.change(set())
     assert "n" not in picture(tandem("timeline", visits.path, *BY_TIME).stdout)[0]

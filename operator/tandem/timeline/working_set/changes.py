@@ -168,7 +168,8 @@ def live_files(files: pa.Table, time: TimeColumn | None = None) -> dict[str, Liv
 
 
 def read_files(files: pa.Table, time: TimeColumn | None = None) -> dict[str, LiveFile]:
-    """As `live_files`, with files of which nothing is visible; in the order of segments."""
+    """As `live_files`, with files of which nothing is visible; in the order of segments. Hints
+    about times count only where the times of the file are known."""
     found = segments(files, time).files
     columns = found.columns
     sets = [_ALWAYS if each is None else IntervalSet([each]) for each in columns.intervals]
@@ -177,7 +178,9 @@ def read_files(files: pa.Table, time: TimeColumn | None = None) -> dict[str, Liv
     return {
         path: LiveFile(
             covers=sets[code],
-            masked=Mask(parse_masked(hint, deleted) if hint else _NOTHING, deleted),
+            masked=Mask(
+                parse_masked(hint, deleted) if hint and sets[code] != _ALWAYS else _NOTHING, deleted
+            ),
             rows=rows,
             segment=name,
         )
