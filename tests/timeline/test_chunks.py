@@ -92,8 +92,14 @@ def test_labels(text: str, granularity: Granularity, start: str, end: str) -> No
 )
 def test_labels_that_mean_no_whole_chunks(text: str, granularity: Granularity) -> None:
     with pytest.raises(InvalidSpec) as caught:
-        parse_chunk(text, granularity)
+        parse_chunk(text, granularity, resource="TableCompaction/march")
     assert caught.value.found == text
+    assert (caught.value.resource, caught.value.field) == (
+        "TableCompaction/march",
+        "spec.semiMajor.chunks",
+    )
+    assert caught.value.expected
+    assert caught.value.remedy
 
 
 @pytest.mark.parametrize(

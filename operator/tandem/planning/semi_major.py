@@ -20,7 +20,7 @@ from dataclasses import replace
 import numpy as np
 
 from tandem.errors import InvalidSpec
-from tandem.intervals import IntervalSet
+from tandem.intervals import IntervalSet, TimeInterval
 from tandem.planning.bins import by_chunk, by_partition, full_files, is_worth_rewriting, pack
 from tandem.planning.layout import useful_bins
 from tandem.planning.model import Bin, CompactionRequest, SegmentRun
@@ -72,7 +72,12 @@ def taken_intervals(request: CompactionRequest, granularity: Granularity) -> Int
     """The intervals of which rows are taken; None for all rows. Raises: InvalidSpec."""
     if not (request.cuts and request.chunks):
         return None
-    return IntervalSet(parse_chunk(text, granularity) for text in request.chunks)
+    return IntervalSet(_wanted(request, granularity))
+
+
+def _wanted(request: CompactionRequest, granularity: Granularity) -> list[TimeInterval]:
+    """Raises: InvalidSpec."""
+    return [parse_chunk(text, granularity, resource=request.resource) for text in request.chunks]
 
 
 def _divided_runs(
@@ -122,7 +127,7 @@ def chosen_files(
         return files
     if granularity is None:
         return _of_partitions(files, request)
-    wanted = [parse_chunk(text, granularity) for text in request.chunks]
+    wanted = _wanted(request, granularity)
     chosen = [
         time is not None and any(time.overlaps(interval) for interval in wanted)
         for time in files.columns.intervals

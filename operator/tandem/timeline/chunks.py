@@ -102,24 +102,27 @@ _LABELS = (
 )
 
 
-def parse_chunk(text: str, granularity: Granularity) -> TimeInterval:
+def parse_chunk(text: str, granularity: Granularity, *, resource: str = "") -> TimeInterval:
     """The interval that a request names: `2013`, `2013-Q1`, `2013-02`, `2013-W05`,
     `2013-02-01`, `2013-02-01T05`, `all` or `start/end`.
 
-    It must consist of whole chunks of `granularity`. Raises: InvalidSpec.
+    It must consist of whole chunks of `granularity`. Raises: InvalidSpec, which names `resource`.
     """
     interval = _parse_label(text)
     if interval is None:
         raise InvalidSpec(
             "This is not a time chunk",
-            field="semiMajor.chunks",
+            resource=resource,
+            field="spec.semiMajor.chunks",
             found=text,
             expected="2013, 2013-Q1, 2013-02, 2013-W05, 2013-02-01, 2013-02-01T05 or start/end",
+            remedy="Name chunks as `tandem table segments` shows them.",
         )
     if interval != ALWAYS and not _is_whole(interval, granularity):
         raise InvalidSpec(
             "This interval does not hold whole chunks of the table",
-            field="semiMajor.chunks",
+            resource=resource,
+            field="spec.semiMajor.chunks",
             found=text,
             expected=f"whole chunks of granularity {granularity}",
             remedy="Name chunks as `tandem table segments` shows them.",
