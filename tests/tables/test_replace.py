@@ -488,14 +488,6 @@ def test_bad_input_writes_nothing(
     table.assert_shows(S1)
 
 
-def test_a_partition_has_one_value_of_a_column(lakes: Lakes) -> None:
-    table = TimedLake.of(lakes, S1, partitioned=True)
-    both = {"day": "2013-03-01", "DAY": "2013-03-02"}
-    status = table.lake.run(table.replace(replaced={"partitions": [both]}))
-    assert reason(status) == "InvalidSpec"
-    table.assert_shows(S1)
-
-
 @pytest.mark.parametrize("recorded", [50, 90])
 def test_a_file_of_which_the_log_counts_other_rows_is_not_replaced_in_part(
     lakes: Lakes, recorded: int
@@ -511,12 +503,20 @@ def test_a_file_of_which_the_log_counts_other_rows_is_not_replaced_in_part(
     table.assert_shows(S1)
 
 
-@pytest.mark.parametrize(("version", "found"), [(99, "the latest version is")])
-def test_a_start_version_that_is_not_there(lakes: Lakes, version: int, found: str) -> None:
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [(99, "at most 1: the latest version is 1"), (0, "a version from 1 to 1, which the log still")],
+)
+def test_a_start_version_that_is_not_there(lakes: Lakes, version: int, expected: str) -> None:
     table = made(lakes)
+    table.lake.foreign().create_checkpoint()
+    (table.lake.path / f"_delta_log/{0:020d}.json").unlink()
     status = table.lake.run(table.replace(DAY_2, rows=SR, startVersion=version))
     assert reason(status) == "InvalidSpec"
-    assert found in message(status)
+    assert f"spec.startVersion: the table has no such version (found: {version}; " in message(
+        status
+    )
+    assert f"expected: {expected}" in message(status)
 
 
 def test_intervals_need_a_time_column(lakes: Lakes) -> None:

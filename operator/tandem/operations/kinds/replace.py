@@ -181,19 +181,19 @@ class ReplaceKind:
         wanted, latest = self._resource.spec.start_version, work.snapshot.version
         if wanted is None:
             return
-        problem = f"the latest version is {latest}" if wanted > latest else ""
-        if not problem:
+        expected = f"at most {latest}: the latest version is {latest}" if wanted > latest else ""
+        if not expected:
             try:
                 work.table.log.snapshot(wanted)
             except VersionNotFound as error:
-                problem = str(error)
-        if problem:
+                expected = f"{error.expected}, which the log still has"
+        if expected:
             raise InvalidSpec(
                 "the table has no such version",
                 resource=self._resource.id,
                 field="spec.startVersion",
-                found=f"{wanted}: {problem}",
-                expected="a version that the log still has",
+                found=str(wanted),
+                expected=expected,
                 remedy="Set the version that the source was computed from, or remove startVersion",
             )
 
