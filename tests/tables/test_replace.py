@@ -226,6 +226,7 @@ def test_D43_without_locks_it_is_a_conflict_or_replaces(lakes: Lakes, scope: str
     assert reason(status) == "Conflict"
     assert f"version {result(first).version}" in message(status)
     assert "AtCommit" in message(status)
+    assert "it takes a new start, and replaces all rows that came before that" in message(status)
     table.assert_shows(REST, SR)
 
 

@@ -136,6 +136,7 @@ def _conflict(paths: list[str], ages: RowAges) -> StatementConflict:
     why = (
         f"{who}: {counted(len(paths), 'file')} with rows in scope, and it is unknown whether "
         f"they came after the start ({files_in_words(paths)}). With scope AtCommit they are "
-        "replaced, too"
+        "replaced, too. Run again, it takes a new start, and replaces all rows that came before "
+        "that; with startVersion it meets the same commit"
     )
     return StatementConflict(why, cause=cause, files=tuple(paths))
