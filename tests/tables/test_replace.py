@@ -422,6 +422,9 @@ def test_a_partition_names_each_column_once(lakes: Lakes) -> None:
 
 def test_a_file_that_cannot_go_whole_is_refused_with_a_remedy(lakes: Lakes) -> None:
     table = TimedLake.of(lakes, S1, vectors=False)
+    plan = table.lake.run(table.replace(DAY_2, dryRun=True)).plan
+    assert plan is not None
+    assert "without deletion vectors, they must go whole" in str(plan.steps)
     status = table.lake.run(table.replace(DAY_2))
     assert reason(status) == "DeletionVectorsDisabled"
     assert "Set enableDeletionVectors: true in the LakeTable" in message(status)

@@ -113,6 +113,7 @@ class ReplaceKind:
         read = [adds[path] for path, part in parts.items() if part is Coverage.SOME]
         by_job = replace_rounds.need_job(work, read)
         locks = self._locks(work, scope, adds)
+        go_whole = bool(read) and not work.table.will_write_vectors(snapshot)
         summary = Plan(
             read_version=snapshot.version,
             inputs=len(read),
@@ -120,7 +121,8 @@ class ReplaceKind:
             outputs=(new_segment(snapshot, work.now_ms).name,) if spec.source else None,
             steps=(
                 f"{counted(whole, 'file')} in which all rows are in scope",
-                _reads(len(read), by_job=by_job),
+                _reads(len(read), by_job=by_job)
+                + (": without deletion vectors, they must go whole" if go_whole else ""),
             ),
             locks=tuple(f"Replace in {each}" for each in locks),
         )
