@@ -37,6 +37,7 @@ _RIGHT_TEXT = {
     "must be a DNS-1123": "a",
     "must be a duration": "1h",
     "must be a URL": "s3://lake/x",
+    "must be an interval": "2013",
     "must have five fields": "0 3 * * *",
     "must be a time of day": "01:00",
 }

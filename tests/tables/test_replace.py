@@ -470,7 +470,7 @@ WRONG: Sequence[tuple[dict[str, object], str, str]] = [
     ({"intervals": ["2013-03-02/2013-03-02"]}, "InvalidSpec", "spec.replace.intervals[0]"),
     ({"intervals": ["12013-03/12014-03"]}, "InvalidSpec", "spec.replace.intervals[0]"),
     ({"intervals": ["2013-03-02T00:00:00.0005/2013-03-03"]}, "InvalidSpec", "milliseconds"),
-    ({"intervals": ["2013-03-02", "March"]}, "InvalidSpec", "spec.replace.intervals[1]"),
+    ({"intervals": ["2013-03-02", "2013-13"]}, "InvalidSpec", "spec.replace.intervals[1]"),
     (
         {"intervals": ["2013-03-02T00:00:00.0001Z/2013-03-02T00:00:00.0009Z"]},
         "InvalidSpec",

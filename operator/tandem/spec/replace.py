@@ -3,11 +3,12 @@ them."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from tandem.spec.common import LogUse, Mode, Operation, OperationSpec
 from tandem.spec.fields import (
@@ -25,8 +26,29 @@ from tandem.spec.update import Source
 
 _MIB = 2**20
 
+_INTERVAL = re.compile(
+    r"\s*([aA][lL][lL]|[0-9]{4}(-Q[1-4]|-W[0-9]{2}|-[0-9]{2}(-[0-9]{2}(T[0-9]{2})?)?)?|[^/]+/[^/]+)\s*"
+)
+
+
+@cel(
+    r"self.matches(r'^\s*([aA][lL][lL]|[0-9]{4}(-Q[1-4]|-W[0-9]{2}|"
+    r"-[0-9]{2}(-[0-9]{2}(T[0-9]{2})?)?)?|[^/]+/[^/]+)\s*$')",
+    "must be an interval of time such as 2013-04, 2013-04-01T05, 2013-03-02/2013-03-05 or all",
+)
+def _interval(value: str) -> str:
+    """The form only: calendars are for the operator."""
+    if not _INTERVAL.fullmatch(value):
+        raise ValueError(
+            "must be an interval of time such as 2013-04, 2013-04-01T05, 2013-03-02/2013-03-05 or "
+            "all"
+        )
+    return value
+
+
 Intervals = Annotated[
-    tuple[Annotated[StrictStr, Field(max_length=64)], ...], Field(min_length=1, max_length=1_000)
+    tuple[Annotated[StrictStr, Field(max_length=64), AfterValidator(_interval)], ...],
+    Field(min_length=1, max_length=1_000),
 ]
 Partition = Annotated[
     dict[Text, Annotated[StrictStr, Field(max_length=1_024)]], Field(min_length=1, max_length=32)
