@@ -223,15 +223,6 @@ def partitions_of(
                     remedy="Name each column once, or write a partition for each value",
                 )
             assert isinstance(of_table.type, PrimitiveType)
-            if of_table.physical_name in values:
-                raise InvalidSpec(
-                    "a partition has one value of a column",
-                    resource=resource,
-                    field=field,
-                    found=f"two values of {name}, in names that differ in case",
-                    expected="one value",
-                    remedy="Write another partition for the other value",
-                )
             try:
                 to_scalar(None if text == NULL else text, of_table.type)
             except CorruptLog:
@@ -243,15 +234,6 @@ def partitions_of(
                     expected=f"a value of type {of_table.type.name}",
                     remedy="Write the value as the log of the table does",
                 ) from None
-            if of_table.physical_name in values:
-                raise InvalidSpec(
-                    "a partition names this column twice",
-                    resource=resource,
-                    field=field,
-                    found=", ".join(partition),
-                    expected="each column once: names are the same in any case",
-                    remedy="Remove one of them; each value is an entry of partitions",
-                )
             values[of_table.physical_name] = (of_table.type, None if text == NULL else text)
         found.append(values)
     return tuple(found)
