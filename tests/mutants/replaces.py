@@ -121,8 +121,10 @@ REPLACES = (
         "replace-cutoff-moves",
         "one run, one cutoff; I-54",
         "operations/attempt/cutoffs.py",
-        "records.put_once(store, paths.cutoff(operation_id), record)",
-        "store.put(paths.cutoff(operation_id), records.encode(record))",
+        "    if any(_has_plan(store, operation_id, earlier) for earlier in range(1, attempt)):\n"
+        "        fixed(store, operation_id)\n"
+        "        return\n",
+        "    store.delete([path])\n",
         _REAL,
         "Druid#15085: luck decides whether late rows survive",
     ),
