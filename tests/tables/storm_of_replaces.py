@@ -2,9 +2,9 @@
 process or left without answers, beside random commits of deltalake on a real table.
 
 After each step the table must show the rows of a dict, to which each commit was applied in the
-order of the log. A row is told by its id: of a replace `AtStart` those go that its start showed. So
-the age of a row is what it is, however the engine finds it out: from vectors, row maps on disk, and
-what the log still has. The pure rule is searched in `tests/reconcile`.
+order of the log. Rows are identified by `id`: a replace `AtStart` removes those that its start
+showed. The model knows the age of each row, which the engine derives from deletion vectors, row
+maps on disk, and what the log still has. The pure rule is searched in `tests/reconcile`.
 """
 
 from __future__ import annotations

@@ -21,8 +21,6 @@ _MOMENT = re.compile(
 )
 _INTEGERS = {"byte", "short", "integer", "long"}
 _FLOATS = {"float", "double"}
-_PLAIN = re.compile(r"[^_\x80-\U0010ffff]*").fullmatch
-"""Python also reads `1_000` and digits of other scripts, which are numbers to no other reader."""
 
 
 def to_scalar(text: str | None, type_: DataType, *, resource: str = "", column: str = "") -> Any:
@@ -55,7 +53,9 @@ def _value(text: str, type_: DataType) -> Any:
     if not isinstance(type_, PrimitiveType):
         raise ValueError("a table cannot be partitioned by a nested column")
     name = type_.name
-    if (name in _INTEGERS or name in _FLOATS or type_.decimal is not None) and not _PLAIN(text):
+    is_number = name in _INTEGERS or name in _FLOATS or type_.decimal is not None
+    if is_number and ("_" in text or not text.isascii()):
+        # `1_000` and digits of other scripts are numbers to no other reader.
         raise ValueError("digits as only Python reads them")
     if name in _INTEGERS:
         return int(text)

@@ -50,22 +50,22 @@ class SidecarRef(Format):
 class JobResult(Format):
     """`rounds/<k>/result.json`: the manifest.
 
-    `row_map` (rewrites) is a serialized `tandem.rowmap.rowmap.RowMap` whose inputs and
-    outputs are `logged_path`s resp. `path`s. `matches` (statements; of a replace, the rows in its
-    scope) is an Arrow IPC file with
-    columns `input: int32` (index into the round's inputs), `position: int64`,
-    `output: int32` (index into `outputs`, null for deletes), `output_position: int64`,
-    sorted by (input, position). A merge lists its `fresh` outputs after all others, and may
-    have both deletes and updates; with columns `source_1` and `source_2: int64`, two hashes of
-    the source row that matched (null for none), it lists rows that matched and stay, too:
-    their `output` is -2. `rows_read` counts live rows read, `rows_written` rows in
-    outputs. `source` is an Arrow IPC file with the columns of a merge's source that the merge
-    reads: all rows of a small one, with `SOURCE_IDS` where matches are recorded, else one row of
-    least and one of greatest values. Its schema's metadata has the source's schema as Spark's JSON
-    (`SOURCE_SCHEMA`) and whether it is whole (`SOURCE_IS_WHOLE`: `true`). It is written only if
-    there is one: an engine of an earlier version knows no such field. So is `rows_outside`, the
-    rows of a source that a replace left out, and `chunks_together`, the number of chunks whose rows
-    share files although the job has borders.
+    `row_map` (rewrites) is a serialized `tandem.rowmap.rowmap.RowMap` whose inputs and outputs
+    are `logged_path`s resp. `path`s. `matches` (statements; of a replace, the rows in its
+    scope) is an Arrow IPC file with columns `input: int32` (index into the round's inputs),
+    `position: int64`, `output: int32` (index into `outputs`, null for deletes),
+    `output_position: int64`, sorted by (input, position). A merge lists its `fresh` outputs
+    after all others, and may have both deletes and updates; with columns `source_1` and
+    `source_2: int64`, two hashes of the source row that matched (null for none), it lists rows
+    that matched and stay, too: their `output` is -2. `rows_read` counts live rows read,
+    `rows_written` rows in outputs. `source` is an Arrow IPC file with the columns of a merge's
+    source that the merge reads: all rows of a small one, with `SOURCE_IDS` where matches are
+    recorded, else one row of least and one of greatest values. Its schema's metadata has the
+    source's schema as Spark's JSON (`SOURCE_SCHEMA`) and whether it is whole
+    (`SOURCE_IS_WHOLE`: `true`). It is written only if there is one: an engine of an earlier
+    version knows no such field. So is `rows_outside`, the rows of a source that a replace left
+    out, and `chunks_together`, the number of chunks whose rows share files although the job has
+    borders.
     """
 
     operation_id: str

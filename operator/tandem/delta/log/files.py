@@ -171,13 +171,11 @@ def combine(tables: Sequence[pa.Table]) -> pa.Table:
     no row is copied often."""
     table = pa.concat_tables(tables)
     batches = [batch for batch in table.to_batches() if batch.num_rows]
-    kept, rows = len(batches), _SMALL_ROWS
-    if batches and batches[-1].num_rows < _SMALL_ROWS:
-        kept, rows = kept - 1, batches[-1].num_rows
-    while 0 < kept < len(batches) and batches[kept - 1].num_rows <= min(rows, _SMALL_ROWS):
+    kept, rows = len(batches), 0
+    while (
+        kept and (size := batches[kept - 1].num_rows) < _SMALL_ROWS and (not rows or size <= rows)
+    ):
         kept -= 1
-        rows += batches[kept].num_rows
-    if len(batches) - kept < 2:
-        return pa.Table.from_batches(batches, schema=table.schema)
-    merged = pa.Table.from_batches(batches[kept:]).combine_chunks()
-    return pa.Table.from_batches([*batches[:kept], *merged.to_batches()], schema=table.schema)
+        rows += size
+    merged = pa.Table.from_batches(batches[kept:], table.schema).combine_chunks()
+    return pa.Table.from_batches([*batches[:kept], *merged.to_batches()], table.schema)
