@@ -31,6 +31,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, write_deltalake
+from deltalake.exceptions import CommitFailedError
 from demo import Gate, Hook
 from showing import console, relocated, show_outcomes, verdict
 
@@ -75,12 +76,22 @@ class Stream:
             number = len(self.batches)
             start = number * BATCH_ROWS % (self._late.num_rows - BATCH_ROWS)
             batch = self._late.slice(start, BATCH_ROWS)
-            named = CommitProperties(custom_metadata={"batch": str(number)})
-            write_deltalake(str(self._folder), batch, mode="append", commit_properties=named)
+            if not self._append(batch, number):
+                continue
             with self._lock:
                 self.batches.append(batch)
                 self._lock.notify_all()
             self._over.wait(PAUSE_S)
+
+    def _append(self, batch: pa.Table, number: int) -> bool:
+        """Whether it was committed. deltalake refuses an append beside a commit that removes files
+        (`CommitFailedError`); nothing is written then, and the batch comes again."""
+        named = CommitProperties(custom_metadata={"batch": str(number)})
+        try:
+            write_deltalake(str(self._folder), batch, mode="append", commit_properties=named)
+        except CommitFailedError:
+            return False
+        return True
 
     def wait_for(self, more: int) -> None:
         """Until it has appended so many batches more, or has ended."""
