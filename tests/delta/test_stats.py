@@ -79,7 +79,7 @@ def test_written_bounds_hold_for_every_value(column: tuple[str, list[list[Any]]]
             continue
         if name == "timestamp":
             value = value.replace(tzinfo=dt.UTC)
-        assert found.place(value.encode() if name == "string" else value).touches.all()
+        assert found.place(value.encode() if name == "string" else value).touches().all()
     if values and not any(v is None for v in values):
         assert found.some_value.all()
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 from tandem.delta import dv, protocol
 from tandem.delta.datafiles.reader import DataFileReader, TableFormat, arrow_schema
 from tandem.delta.log.snapshot import Snapshot
+from tandem.delta.schema import StructType
 from tandem.errors import InvalidSpec, closest_name
 from tandem.storage.store import Store
 
@@ -56,18 +57,23 @@ def scan(
 
 def named_columns(snapshot: Snapshot, columns: Sequence[str]) -> tuple[str, ...]:
     """The names as the table spells them. Raises: InvalidSpec."""
+    return column_names(snapshot.schema, columns, resource=snapshot.location)
+
+
+def column_names(schema: StructType, columns: Sequence[str], *, resource: str) -> tuple[str, ...]:
+    """The names as a schema spells them. Raises: InvalidSpec."""
     for name in columns:
-        if snapshot.schema.get(name) is None:
-            meant = closest_name(name, snapshot.schema.names)
+        if schema.get(name) is None:
+            meant = closest_name(name, schema.names)
             raise InvalidSpec(
                 "the table has no such column",
-                resource=snapshot.location,
+                resource=resource,
                 field="columns",
                 found=name,
                 expected=f"perhaps {meant}" if meant else "a column of the table",
                 remedy="`tandem table show` lists the columns.",
             )
-    return tuple(snapshot.schema[name].name for name in columns)
+    return tuple(schema[name].name for name in columns)
 
 
 def check_rows(snapshot: Snapshot) -> None:

@@ -28,7 +28,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tandem.distinct import BoolArray
+from tandem.distinct import BoolArray, IntArray
 from tandem.pruning import times
 from tandem.pruning.constants import FLOATING, INTEGRAL, MOMENTS
 from tandem.statements.types import SqlType, as_decimal
@@ -63,18 +63,19 @@ class SortedKeys:
         key = (type_, bound)
         if key not in self._floors:
             whole = type_.name in INTEGRAL and all(type(value) is int for value in self.values)
-            floors = self.values if whole else [_neighbours(v, type_)[0] for v in self.values]
+            floors = self.values if whole else [neighbours(v, type_)[0] for v in self.values]
             self._floors[key] = pa.array(floors, bound)
         return self._floors[key]
 
 
 @dataclass(frozen=True, slots=True)
 class RangeComparison:
-    """How a file's values can compare with a constant; several may be true."""
+    """How a file's values can compare with a constant; several may be true. Each is computed when
+    it is called."""
 
-    below: BoolArray
-    touches: BoolArray
-    above: BoolArray
+    below: Callable[[], BoolArray]
+    touches: Callable[[], BoolArray]
+    above: Callable[[], BoolArray]
 
 
 class ColumnBounds(ABC):
@@ -116,19 +117,16 @@ class StatisticsBounds(ColumnBounds):
         self.low, self.high = low, high
 
     def place(self, value: Any) -> RangeComparison:
-        if self.type.name in INTEGRAL and not _INT64[0] <= value <= _INT64[1]:
-            every = np.ones(len(self.low), bool)
-            if value > 0:
-                unknown = np.asarray(self.high.is_null())
-                return RangeComparison(every, unknown, unknown)
-            unknown = np.asarray(self.low.is_null())
-            return RangeComparison(unknown, unknown, every)
-        floor, ceiling = _neighbours(value, self.type)
+        if self.type.name in INTEGRAL and not is_long(value):
+            return beyond_long(value, lambda: _is_null(self.low), lambda: _is_null(self.high))
+        floor, ceiling = neighbours(value, self.type)
         return RangeComparison(
-            below=_known(pc.less, self.low, ceiling),
-            touches=_known(pc.less_equal, self.low, floor)
-            & _known(pc.greater_equal, self.high, ceiling),
-            above=_known(pc.greater, self.high, floor),
+            below=lambda: _known(pc.less, self.low, ceiling),
+            touches=lambda: (
+                _known(pc.less_equal, self.low, floor)
+                & _known(pc.greater_equal, self.high, ceiling)
+            ),
+            above=lambda: _known(pc.greater, self.high, floor),
         )
 
     def may_begin(self, prefix: bytes) -> BoolArray:
@@ -154,19 +152,34 @@ class PartitionBounds(ColumnBounds):
     unknown), -1 if nothing is known."""
 
     def __init__(
-        self, type_: SqlType, codes: npt.NDArray[np.int64], values: Sequence[Any], null: int | None
+        self, type_: SqlType, codes: IntArray, values: Sequence[Any], null: int | None
     ) -> None:
         some_null = codes == -1 if null is None else (codes == -1) | (codes == null)
         some_value = np.ones(len(codes), bool) if null is None else codes != null
         super().__init__(some_null, some_value)
         self.type = type_
-        self._codes, self._values = codes, values
+        self.codes, self._values, self._null = codes, values, null
+
+    def of_files(self, rows: IntArray | slice) -> PartitionBounds:
+        """The bounds of some of the files."""
+        return PartitionBounds(self.type, self.codes[rows], self._values, self._null)
+
+    def of_each_value(self) -> PartitionBounds:
+        """The bounds of one file for each distinct value, and of one of which nothing is known: by
+        `codes`, what is found for them holds for all files."""
+        codes = np.append(np.arange(len(self._values)), -1)
+        return PartitionBounds(self.type, codes, self._values, self._null)
+
+    def each_value(self) -> list[Any]:
+        """The value of each file; None if it is NULL or unknown."""
+        values = [*self._values, None]  # the last entry is for code -1
+        return [values[code] for code in self.codes.tolist()]
 
     def place(self, value: Any) -> RangeComparison:
         return RangeComparison(
-            below=self._each(lambda low, _: low < value),
-            touches=self._each(lambda low, high: low <= value <= high),
-            above=self._each(lambda _, high: high > value),
+            below=lambda: self._each(lambda low, _: low < value),
+            touches=lambda: self._each(lambda low, high: low <= value <= high),
+            above=lambda: self._each(lambda _, high: high > value),
         )
 
     def may_begin(self, prefix: bytes) -> BoolArray:
@@ -179,7 +192,7 @@ class PartitionBounds(ColumnBounds):
             first = bisect_left(values, low)
             return first < len(values) and values[first if complete else 0] <= high
 
-        return self._each(equals) if values else np.zeros(len(self._codes), bool)
+        return self._each(equals) if values else np.zeros(len(self.codes), bool)
 
     def _each(self, test: Callable[[Any, Any], bool]) -> BoolArray:
         """`test` on the bounds of each distinct value, by file; true if unknown."""
@@ -187,7 +200,7 @@ class PartitionBounds(ColumnBounds):
         for number, value in enumerate(self._values):
             if value is not None:
                 found[number] = test(*_exact(value, self.type))
-        return found[self._codes]
+        return found[self.codes]
 
 
 def statistics_type(type_: SqlType) -> pa.DataType | None:
@@ -234,6 +247,27 @@ def _moved(bound: pa.Array, towards: int, share: float, least: float) -> pa.Arra
     return pc.add(bound, by) if towards > 0 else pc.subtract(bound, by)
 
 
+def beyond_long(
+    value: int, no_low: Callable[[], BoolArray], no_high: Callable[[], BoolArray]
+) -> RangeComparison:
+    """Compare with an integer that 64 bits do not hold.
+
+    Args:
+        no_low, no_high: where the least and the greatest value are unknown.
+    """
+    if value > 0:
+        return RangeComparison(lambda: np.ones_like(no_high()), no_high, no_high)
+    return RangeComparison(no_low, no_low, lambda: np.ones_like(no_low()))
+
+
+def _is_null(bound: pa.Array) -> BoolArray:
+    return np.asarray(bound.is_null())
+
+
+def is_long(value: int) -> bool:
+    return _INT64[0] <= value <= _INT64[1]
+
+
 def _exact(value: Any, type_: SqlType) -> tuple[Any, Any]:
     """The bounds of a partition value, in the form of `constants.usable`."""
     if type_.name == "float":
@@ -242,7 +276,7 @@ def _exact(value: Any, type_: SqlType) -> tuple[Any, Any]:
     return value, value
 
 
-def _neighbours(value: Any, type_: SqlType) -> tuple[Any, Any]:
+def neighbours(value: Any, type_: SqlType) -> tuple[Any, Any]:
     """The greatest value up to a constant and the least one from it on among those that bounds
     can be compared with; the constant itself twice if it is one."""
     if type_.name in INTEGRAL:

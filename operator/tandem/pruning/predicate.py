@@ -1,14 +1,16 @@
-"""The files in which a condition can be true, decided for all files at once.
+"""The files in which a condition can be true, and those in which it must be, decided for all files
+at once.
 
-Computes, bottom up, a superset of the values of each condition on the rows of each file (true,
-false, NULL), and keeps a file if they are unknown. An excluded file is not evaluated, so an error
-that only its rows raise does not occur, as with any engine that skips files.
+Computes a superset of the values of each condition on the rows of each file (true, false, NULL),
+and keeps a file if they are unknown. An excluded file is not evaluated, so an error that only its
+rows raise does not occur, as with any engine that skips files.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -38,16 +40,40 @@ def may_match(where: Expr, files: FileBounds, relation: str = "") -> BoolArray:
     return _Evaluation(files, relation).possible(where).true & ~files.empty
 
 
-@dataclass(frozen=True, slots=True)
-class _Possible:
-    """The possible values of a condition on the rows of each file; several may be true."""
+def must_match(where: Expr, files: FileBounds, relation: str = "") -> BoolArray:
+    """True only for files on whose rows the condition is always true. Its value is known for them
+    without the rows; a file without rows is one."""
+    possible = _Evaluation(files, relation).possible(where)
+    return ~(possible.false | possible.null) | files.empty
 
-    true: BoolArray
-    false: BoolArray
-    null: BoolArray
+
+Mask = Callable[[], BoolArray]
+
+
+@dataclass(frozen=True)
+class _Possible:
+    """The possible values of a condition on the rows of each file; several may be true.
+
+    Each is computed when it is needed, once: most questions need a few of them."""
+
+    may_be_true: Mask
+    may_be_false: Mask
+    may_be_null: Mask
+
+    @cached_property
+    def true(self) -> BoolArray:
+        return self.may_be_true()
+
+    @cached_property
+    def false(self) -> BoolArray:
+        return self.may_be_false()
+
+    @cached_property
+    def null(self) -> BoolArray:
+        return self.may_be_null()
 
     def negated(self) -> _Possible:
-        return _Possible(self.false, self.true, self.null)
+        return _Possible(lambda: self.false, lambda: self.true, lambda: self.null)
 
     def negated_if(self, negated: bool) -> _Possible:
         return self.negated() if negated else self
@@ -55,9 +81,9 @@ class _Possible:
     def and_(self, other: _Possible) -> _Possible:
         """All possible values of x AND y, in three-valued logic."""
         return _Possible(
-            self.true & other.true,
-            self.false | other.false,
-            (self.null & (other.true | other.null)) | (other.null & self.true),
+            lambda: self.true & other.true if self.true.any() else self.true,
+            lambda: self.false | other.false,
+            lambda: (self.null & (other.true | other.null)) | (other.null & self.true),
         )
 
     def or_(self, other: _Possible) -> _Possible:
@@ -70,9 +96,17 @@ _MIRRORED: Final = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "=", "!=": 
 class _Evaluation:
     def __init__(self, files: FileBounds, relation: str) -> None:
         self._files, self._relation = files, relation
-        self._all = np.ones(files.count, bool)
-        self._none = np.zeros(files.count, bool)
         self._any = _Possible(self._all, self._all, self._all)
+
+    @cached_property
+    def _every(self) -> BoolArray:
+        return np.ones(self._files.count, bool)
+
+    def _all(self) -> BoolArray:
+        return self._every
+
+    def _none(self) -> BoolArray:
+        return ~self._every
 
     def possible(self, node: Expr) -> _Possible:
         match node:
@@ -133,13 +167,13 @@ class _Evaluation:
             return self._constant(None)
         if op == "<=>":
             equal = self._compared("=", column, literal)
-            return _Possible(equal.true, equal.false | some_null, self._none)
+            return _Possible(lambda: equal.true, lambda: equal.false | some_null(), self._none)
         true, false = self._ordered(op, known, literal)
-        return _Possible(true & some_value, false & some_value, some_null)
+        return _Possible(lambda: true() & some_value(), lambda: false() & some_value(), some_null)
 
     def _ordered(
         self, op: str, known: ColumnBounds | None, literal: tree.Literal
-    ) -> tuple[BoolArray, BoolArray]:
+    ) -> tuple[Mask, Mask]:
         """Where a comparison can be true, and where false, for values that are not NULL."""
         if op == "!=":
             return self._ordered("=", known, literal)[::-1]
@@ -152,15 +186,15 @@ class _Evaluation:
         above = self._all if known.type.name in FLOATING else place.above
         match op:
             case "=":
-                return touches, below | above
+                return touches, lambda: below() | above()
             case "<":
-                return below, touches | above
+                return below, lambda: touches() | above()
             case "<=":
-                return below | touches, above
+                return lambda: below() | touches(), above
             case ">":
-                return above, touches | below
+                return above, lambda: touches() | below()
             case _:
-                return above | touches, below
+                return lambda: above() | touches(), below
 
     def _is(self, node: tree.IsTest) -> _Possible:
         if node.what == "NULL":
@@ -172,9 +206,13 @@ class _Evaluation:
                 case _:
                     return _Possible(self._all, self._all, self._none)
         possible = self.possible(node.value)
-        wanted = {"TRUE": possible.true, "FALSE": possible.false, "UNKNOWN": possible.null}
+        wanted: dict[str, Mask] = {
+            "TRUE": lambda: possible.true,
+            "FALSE": lambda: possible.false,
+            "UNKNOWN": lambda: possible.null,
+        }
         others = [mask for what, mask in wanted.items() if what != node.what]
-        return _Possible(wanted[node.what], others[0] | others[1], self._none)
+        return _Possible(wanted[node.what], lambda: others[0]() | others[1](), self._none)
 
     def _like(self, node: tree.Match) -> _Possible:
         """LIKE 'abc%': the value lies between 'abc' and the first text after all with that
@@ -183,20 +221,20 @@ class _Evaluation:
             return self._any
         known = self._known(node.value)
         some_null, some_value = self._nulls(known)
-        begins = self._all
-        if known is not None and known.type.name == "string":
-            begins = known.may_begin(_prefix(node.pattern, node.escape).encode())
-        return _Possible(begins & some_value, some_value, some_null)
+        if known is None or known.type.name != "string":
+            return _Possible(some_value, some_value, some_null)
+        prefix = _prefix(node.pattern, node.escape).encode()
+        return _Possible(lambda: known.may_begin(prefix) & some_value(), some_value, some_null)
 
     def _known(self, column: tree.ColumnRef) -> ColumnBounds | None:
         name = _column_name(column, self._relation)
         return self._files.columns.get(name) if name is not None else None
 
-    def _nulls(self, known: ColumnBounds | None) -> tuple[BoolArray, BoolArray]:
+    def _nulls(self, known: ColumnBounds | None) -> tuple[Mask, Mask]:
         """Where the column can be NULL, and where it can have a value."""
         if known is None:
             return self._all, self._all
-        return known.some_null, known.some_value
+        return lambda: known.some_null, lambda: known.some_value
 
 
 def _column_name(column: tree.ColumnRef, relation: str) -> str | None:

@@ -80,7 +80,7 @@ class DeltaLog:
         if timestamp_ms is not None:
             if version is not None:
                 raise ValueError("a version and a timestamp cannot be combined")
-            version = self._version_at(timestamp_ms)
+            version = self.version_at(timestamp_ms)
         try:
             loaded = self._load(version)
         except ObjectNotFound:
@@ -103,18 +103,9 @@ class DeltaLog:
         known: Mapping[int, bytes],
     ) -> Snapshot:
         """`update`, by a listing from the snapshot on. `known` are commits that were read."""
-        here = listing.commits.get(snapshot.version)
         last = max(listing.commits, default=-1) if version is None else version
-        if (
-            here is None
-            or snapshot.position != _position(here)
-            or listing.missing(snapshot.version + 1, last) is not None
-        ):
-            return self.snapshot(version)
-        later = range(snapshot.version + 1, last + 1)
-        try:
-            commits = self._read([listing.commits[v] for v in later], known)
-        except ObjectNotFound:
+        commits = self._after(listing, snapshot.version, snapshot.position, last, known)
+        if commits is None:
             return self.snapshot(version)
         if not commits:
             return snapshot
@@ -122,6 +113,44 @@ class DeltaLog:
         advanced = self._with_time(advanced)
         protocol.check_readable(advanced.protocol, advanced.metadata, resource=self._store.location)
         return advanced
+
+    def later(
+        self, version: int, position: LogPosition | None
+    ) -> tuple[list[Commit], LogPosition | None] | None:
+        """The commits after a version, oldest first, and the position of the last one.
+
+        Args:
+            position: that of `version` when it was read.
+        Returns: None if the log does not continue that version any more: it was cleaned beyond it
+            or replaced.
+        """
+        listing = self._list(version)
+        last = max(listing.commits, default=-1)
+        commits = self._after(listing, version, position, last, {})
+        if commits is None:
+            return None
+        return commits, _position(listing.commits[last])
+
+    def _after(
+        self,
+        listing: Listing,
+        version: int,
+        position: LogPosition | None,
+        last: int,
+        known: Mapping[int, bytes],
+    ) -> list[Commit] | None:
+        """The commits after a version up to `last`, or None; as in `later`."""
+        here = listing.commits.get(version)
+        if (
+            here is None
+            or position != _position(here)
+            or listing.missing(version + 1, last) is not None
+        ):
+            return None
+        try:
+            return self._read([listing.commits[v] for v in range(version + 1, last + 1)], known)
+        except ObjectNotFound:
+            return None
 
     def commits(self, first: int, last: int) -> list[Commit]:
         """Versions `first` to `last`, both included, oldest first.
@@ -157,6 +186,14 @@ class DeltaLog:
         except ObjectNotFound:
             return None
         return codec.decode_commit(version, data, path=path, modified_ms=meta.modified_ms)
+
+    def version_at(self, timestamp_ms: int) -> int:
+        """The newest version not after a time (Unix milliseconds). Raises: TableNotFound,
+        VersionNotFound if it lies before the oldest version that is left, CorruptLog."""
+        listing = self._latest_listing(None, start=0)
+        return timetravel.version_at(
+            listing, self._load(None), timestamp_ms, lambda metas: self._read(list(metas))
+        )
 
     def versions(self) -> tuple[int, int]:
         """The oldest version that can be rebuilt, and the newest. Raises: TableNotFound."""
@@ -419,12 +456,6 @@ class DeltaLog:
         if self._check is not None:
             self._check(found)
         return found
-
-    def _version_at(self, timestamp_ms: int) -> int:
-        listing = self._latest_listing(None, start=0)
-        return timetravel.version_at(
-            listing, self._load(None), timestamp_ms, lambda metas: self._read(list(metas))
-        )
 
     def _no_version(self, version: int, listing: Listing) -> VersionNotFound:
         return VersionNotFound(

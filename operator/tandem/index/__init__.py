@@ -1,0 +1,38 @@
+"""The index of a table: which files a condition needs, and numbers that the log already says.
+
+A cache of what is in the log and in footers: it decides nothing, holds no lock, and losing it costs
+time, never an answer. Every answer is of exactly one version. Data pages are read by `rows` only.
+
+    library    count, bounds, splits, reader, paths: in the caller's process
+    table      a table that is followed from commit to commit
+    window     its entries over a window of versions, and views of one
+    block      entries, and which of them a condition needs
+    columns    one column's bounds in many entries
+    answers    splits, certain numbers and bounds
+    sides      the least and greatest values of a column, exact or not
+    rows       reads splits, and finishes numbers
+"""
+
+from tandem.index.library import (
+    EVERYTHING,
+    Query,
+    TableIndex,
+    bounds,
+    count,
+    open_index,
+    paths,
+    reader,
+    splits,
+)
+
+__all__ = [
+    "EVERYTHING",
+    "Query",
+    "TableIndex",
+    "bounds",
+    "count",
+    "open_index",
+    "paths",
+    "reader",
+    "splits",
+]

@@ -1,0 +1,213 @@
+"""What a view answers: splits, certain numbers, and certain bounds. Each is of exactly one version.
+
+Pure. Certain is what the log says for sure: the rows of a file all of whose live rows match, and a
+least or greatest value where statistics are exact. What is left is named as splits, for the caller
+to read: `rest` of a count, and of a bound the files that could beat it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tandem.delta.log import files as files_
+from tandem.distinct import BoolArray, IntArray
+from tandem.errors import InvalidSpec
+from tandem.index.block import UNKNOWN_ROWS
+from tandem.index.columns import EntryColumn
+from tandem.index.sides import BoundArray, Side, side_of
+from tandem.index.window import Chosen, Head, View
+from tandem.statements.tree import Expr
+from tandem.statements.types import Schema, SqlType
+
+
+@dataclass(frozen=True)
+class Splits:
+    """Files of one version that have to be read, and nothing else of it.
+
+    Attributes:
+        files: one row per file, as `Snapshot.files`.
+        certain: for each file, whether the filter is true on all of its rows.
+        rows: for each file its live rows, -1 if unknown.
+    """
+
+    head: Head
+    files: pa.Table
+    certain: BoolArray
+    rows: IntArray
+
+    def __len__(self) -> int:
+        return int(self.files.num_rows)
+
+    @property
+    def version(self) -> int:
+        return self.head.version
+
+    def slice(self, start: int, count: int) -> Splits:
+        stop = start + count
+        files = self.files.slice(start, count)
+        return Splits(self.head, files, self.certain[start:stop], self.rows[start:stop])
+
+    def take(self, order: IntArray) -> Splits:
+        return Splits(
+            self.head, self.files.take(pa.array(order)), self.certain[order], self.rows[order]
+        )
+
+
+@dataclass(frozen=True)
+class CertainCount:
+    """`rows` that match for sure, and the splits whose matching rows have to be counted."""
+
+    version: int
+    rows: int
+    rest: Splits
+
+
+@dataclass(frozen=True)
+class CertainBounds:
+    """The least and the greatest value of a column as far as the log says them; None if it says
+    none.
+
+    Attributes:
+        below, above: splits that may have a lesser or a greater one, the most promising first.
+        lows, highs: for each of these what bounds its values, None if nothing does.
+    """
+
+    version: int
+    column: str
+    low: Any
+    high: Any
+    below: Splits
+    above: Splits
+    lows: Sequence[Any]
+    highs: Sequence[Any]
+
+
+def splits(view: View, where: Expr | None = None, segments: Collection[str] = ()) -> Splits:
+    """The files whose rows may match. Raises: UnknownSegment."""
+    return _splits(view.head, view.chosen(where, segments))
+
+
+def certain_count(
+    view: View, where: Expr | None = None, segments: Collection[str] = ()
+) -> CertainCount:
+    """The number of rows that match. Raises: UnknownSegment."""
+    rows, rest = 0, []
+    for part in view.chosen(where, segments):
+        live = _live_rows(part)
+        known = part.certain & (live != UNKNOWN_ROWS)
+        rows += int(live[known].sum())
+        rest.append(Chosen(part.block, part.rows[~known], part.certain[~known]))
+    return CertainCount(view.version, rows, _splits(view.head, rest))
+
+
+def certain_bounds(
+    view: View,
+    columns: Sequence[str],
+    where: Expr | None = None,
+    segments: Collection[str] = (),
+) -> list[CertainBounds]:
+    """The least and the greatest value of each column, of the rows that match.
+
+    Args:
+        columns: names as the schema spells them.
+    Raises: InvalidSpec: the values of a column have no order. UnknownSegment.
+    """
+    types = {name: _ordered_type(view.head, name) for name in columns}
+    chosen = view.chosen(where, segments)
+    return [_bounds_of(view, name, types[name], chosen) for name in columns]
+
+
+def _bounds_of(view: View, name: str, type_: SqlType, chosen: Sequence[Chosen]) -> CertainBounds:
+    head = view.head
+    found = []
+    for part in chosen:
+        column = part.block.column(name, type_, head.schema, head.metadata.partition_columns)
+        taken = None if column is None else column.take(part.rows)
+        found.append(_Part(taken, _live_rows(part), part.block.tight[part.rows], part.certain))
+    whole = _splits(head, chosen)
+    sides = []
+    for side in Side:
+        bound = side_of([part.column for part in found], [len(p.live) for p in found], type_, side)
+        empty = np.concatenate([part.empty for part in found])
+        exact = np.concatenate([part.certain & (part.tight | bound.constant) for part in found])
+        sides.append(_one_side(bound, exact, empty, side))
+    (low, below, lows), (high, above, highs) = sides
+    return CertainBounds(
+        view.version, name, low, high, whole.take(below), whole.take(above), lows, highs
+    )
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A column in the chosen entries of a block."""
+
+    column: EntryColumn | None
+    live: IntArray
+    tight: BoolArray
+    certain: BoolArray
+
+    @property
+    def empty(self) -> BoolArray:
+        """Whether no live row has a value."""
+        none: BoolArray = self.live == 0
+        return none if self.column is None else none | ~self.column.some_value
+
+
+def _one_side(
+    bound: BoundArray, certain: BoolArray, empty: BoolArray, side: Side
+) -> tuple[Any, IntArray, list[Any]]:
+    """The certain value; the files that could beat it, the most promising first; their bounds."""
+    # In the order of promise; `~` of integers, since the least one has no opposite.
+    rank = bound.numbers
+    if side is Side.HIGH:
+        rank = -rank if rank.dtype.kind == "f" else ~rank
+    exact = certain & bound.known & ~empty if bound.exact else np.zeros(len(rank), bool)
+    best = rank[exact].min() if exact.any() else None
+    could = ~bound.known | ~exact
+    if best is not None:
+        could &= ~bound.known | (rank < best)
+    rivals = np.flatnonzero(could & ~empty)
+    # Files of which nothing is known have to be read in any case.
+    rivals = rivals[np.lexsort((rank[rivals], bound.known[rivals]))]
+    shown = [bound.value(at) for at in rivals.tolist()]
+    value = None if best is None else bound.value(int(np.flatnonzero(exact & (rank == best))[0]))
+    return value, rivals, shown
+
+
+def _ordered_type(head: Head, name: str) -> SqlType:
+    """The type of a column whose values have an order. Raises: InvalidSpec."""
+    columns = Schema.from_json(head.metadata.schema_string).columns
+    type_ = next(column.type for column in columns if column.name == name)
+    if not type_.is_atomic:
+        raise InvalidSpec(
+            "values of this type have no order",
+            resource=head.location,
+            field="columns",
+            found=f"{name}: {type_}",
+            expected="a column of numbers, texts, times or booleans",
+        )
+    return type_
+
+
+def _live_rows(part: Chosen) -> IntArray:
+    """The live rows of each entry, `UNKNOWN_ROWS` if they are unknown."""
+    physical = part.block.rows[part.rows]
+    live = physical - part.block.dead[part.rows]
+    return np.where(physical == UNKNOWN_ROWS, UNKNOWN_ROWS, live)
+
+
+def _splits(head: Head, parts: Sequence[Chosen]) -> Splits:
+    if not parts:
+        return Splits(head, files_.EMPTY, np.zeros(0, bool), np.zeros(0, np.int64))
+    files = [part.block.files.take(pa.array(part.rows)) for part in parts]
+    return Splits(
+        head,
+        pa.concat_tables(files).combine_chunks(),
+        np.concatenate([part.certain for part in parts]),
+        np.concatenate([_live_rows(part) for part in parts]),
+    )

@@ -1,0 +1,341 @@
+"""One column's bounds in many entries, as numpy arrays: what a comparison over a million entries
+takes is then the time to read them.
+
+Pure. The same answers as `tandem.pruning.bounds` gives, from which they are made. A run of entries
+is a view of the arrays (`part`), and groups of neighbours have bounds of their own (`zones`): these
+are wider, so that a group is excluded only if each of its entries is.
+
+Texts compare by their first eight bytes as a number, which keeps their order. Where that is equal,
+the texts themselves decide.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tandem.distinct import BoolArray, IntArray
+from tandem.pruning.bounds import (
+    ColumnBounds,
+    PartitionBounds,
+    RangeComparison,
+    SortedKeys,
+    StatisticsBounds,
+    beyond_long,
+    is_long,
+    neighbours,
+)
+from tandem.pruning.constants import INTEGRAL
+
+_KEY_BYTES = 8
+_GREATEST = 2**64 - 1
+_KNOWN = 1_024
+"""Comparisons of partition values that are kept."""
+
+
+class EntryColumn(ColumnBounds):
+    """A column's bounds, of which parts can be taken."""
+
+    @abstractmethod
+    def part(self, start: int, stop: int) -> EntryColumn:
+        """Entries `start` to `stop` (excluded), without a copy."""
+
+    @abstractmethod
+    def take(self, rows: IntArray) -> EntryColumn: ...
+
+    @abstractmethod
+    def zones(self, starts: IntArray) -> EntryColumn | None:
+        """Bounds of the groups of entries that begin at `starts`; None if they are not known."""
+
+    @property
+    @abstractmethod
+    def nbytes(self) -> int: ...
+
+
+def entry_column(bounds: ColumnBounds) -> EntryColumn:
+    """The column of `tandem.pruning.files.bounds_of`, as entries keep it."""
+    match bounds:
+        case StatisticsBounds() if bounds.low.type == pa.binary():
+            return TextColumn.of(bounds)
+        case StatisticsBounds():
+            return NumberColumn.of(bounds)
+        case PartitionBounds():
+            return PartitionColumn(bounds)
+        case _:
+            raise TypeError(type(bounds).__name__)
+
+
+class NumberColumn(EntryColumn):
+    """Numbers and times: `low` and `high` are int64 or float64; `no_low` and `no_high` say where
+    they are unknown, None for nowhere."""
+
+    def __init__(
+        self,
+        like: ColumnBounds,
+        low: npt.NDArray[Any],
+        high: npt.NDArray[Any],
+        no_low: BoolArray | None,
+        no_high: BoolArray | None,
+        nulls: tuple[BoolArray, BoolArray],
+    ) -> None:
+        super().__init__(*nulls)
+        self.type = like.type
+        self.low, self.high, self.no_low, self.no_high = low, high, no_low, no_high
+
+    @classmethod
+    def of(cls, bounds: StatisticsBounds) -> Self:
+        least, most = _ends(bounds.low.type)
+        # What is unknown is wide, for zones.
+        low, high = pc.fill_null(bounds.low, least), pc.fill_null(bounds.high, most)
+        unknown = (_unknown(bounds.low), _unknown(bounds.high))
+        nulls = (bounds.some_null, bounds.some_value)
+        return cls(bounds, low.to_numpy(), high.to_numpy(), *unknown, nulls)
+
+    def place(self, value: Any) -> RangeComparison:
+        if self.type.name in INTEGRAL and not is_long(value):
+            return beyond_long(value, lambda: self._or(self.no_low), lambda: self._or(self.no_high))
+        floor, ceiling = neighbours(value, self.type)
+        return RangeComparison(
+            below=lambda: self._or(self.no_low, self.low < ceiling),
+            touches=lambda: (
+                self._or(self.no_low, self.low <= floor)
+                & self._or(self.no_high, self.high >= ceiling)
+            ),
+            above=lambda: self._or(self.no_high, self.high > floor),
+        )
+
+    def may_begin(self, prefix: bytes) -> BoolArray:
+        raise TypeError(f"no {self.type} begins with {prefix!r}")
+
+    def may_equal(self, keys: SortedKeys) -> BoolArray:
+        return self._arrow().may_equal(keys)
+
+    def part(self, start: int, stop: int) -> NumberColumn:
+        return self._each(lambda values: values[start:stop])
+
+    def take(self, rows: IntArray) -> NumberColumn:
+        return self._each(lambda values: values[rows])
+
+    def zones(self, starts: IntArray) -> NumberColumn:
+        def any_of(mask: BoolArray) -> BoolArray:
+            return np.logical_or.reduceat(mask, starts)
+
+        return NumberColumn(
+            self,
+            np.minimum.reduceat(self.low, starts),
+            np.maximum.reduceat(self.high, starts),
+            None if self.no_low is None else any_of(self.no_low),
+            None if self.no_high is None else any_of(self.no_high),
+            (any_of(self.some_null), any_of(self.some_value)),
+        )
+
+    @property
+    def nbytes(self) -> int:
+        arrays = (self.low, self.high, self.no_low, self.no_high, self.some_null, self.some_value)
+        return sum(each.nbytes for each in arrays if each is not None)
+
+    def _or(self, unknown: BoolArray | None, found: BoolArray | None = None) -> BoolArray:
+        if found is None:
+            return np.zeros(len(self.low), bool) if unknown is None else unknown
+        return found if unknown is None else found | unknown
+
+    def _each(self, change: Callable[[Any], Any]) -> NumberColumn:
+        low, high = change(self.low), change(self.high)
+        no_low = None if self.no_low is None else change(self.no_low)
+        no_high = None if self.no_high is None else change(self.no_high)
+        nulls = (change(self.some_null), change(self.some_value))
+        return NumberColumn(self, low, high, no_low, no_high, nulls)
+
+    def _arrow(self) -> StatisticsBounds:
+        low = pa.array(self.low, mask=self.no_low)
+        high = pa.array(self.high, mask=self.no_high)
+        return StatisticsBounds(self.type, low, high, self.some_null, self.some_value)
+
+
+class TextColumn(EntryColumn):
+    """Texts: binary arrays, null if unknown, and the numbers of their first bytes. Zones have no
+    texts: where the numbers are equal, every comparison is possible."""
+
+    def __init__(
+        self,
+        like: ColumnBounds,
+        keys: tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]],
+        texts: tuple[pa.Array, pa.Array] | None,
+        nulls: tuple[BoolArray, BoolArray],
+    ) -> None:
+        super().__init__(*nulls)
+        self.type = like.type
+        self._low, self._high = keys
+        self.texts = texts
+        """The bounds themselves; none for zones."""
+
+    @classmethod
+    def of(cls, bounds: StatisticsBounds) -> Self:
+        low, high = _first_bytes(bounds.low, 0), _first_bytes(bounds.high, _GREATEST)
+        nulls = (bounds.some_null, bounds.some_value)
+        return cls(bounds, (low, high), (bounds.low, bounds.high), nulls)
+
+    def place(self, value: bytes) -> RangeComparison:
+        return RangeComparison(
+            below=lambda: self._compare(np.less, pc.less, 0, value),
+            touches=lambda: (
+                self._compare(np.less, pc.less_equal, 0, value)
+                & self._compare(np.greater, pc.greater_equal, 1, value)
+            ),
+            above=lambda: self._compare(np.greater, pc.greater, 1, value),
+        )
+
+    def may_begin(self, prefix: bytes) -> BoolArray:
+        size = len(prefix)
+        return self._compare(np.less, pc.less_equal, 0, prefix, size) & self._compare(
+            np.greater, pc.greater_equal, 1, prefix, size
+        )
+
+    def may_equal(self, keys: SortedKeys) -> BoolArray:
+        if self.texts is None:
+            return np.ones(len(self._low), bool)
+        bounds = StatisticsBounds(self.type, *self.texts, self.some_null, self.some_value)
+        return bounds.may_equal(keys)
+
+    def part(self, start: int, stop: int) -> TextColumn:
+        return self._each(
+            lambda values: values[start:stop], lambda texts: texts.slice(start, stop - start)
+        )
+
+    def take(self, rows: IntArray) -> TextColumn:
+        return self._each(lambda values: values[rows], lambda texts: texts.take(pa.array(rows)))
+
+    def zones(self, starts: IntArray) -> TextColumn:
+        keys = (np.minimum.reduceat(self._low, starts), np.maximum.reduceat(self._high, starts))
+        some_null, some_value = (
+            np.logical_or.reduceat(mask, starts) for mask in (self.some_null, self.some_value)
+        )
+        return TextColumn(self, keys, None, (some_null, some_value))
+
+    @property
+    def nbytes(self) -> int:
+        own = (self._low, self._high, self.some_null, self.some_value)
+        return sum(each.nbytes for each in (*own, *(self.texts or ())))
+
+    def _compare(
+        self, numbers: Any, texts: Any, side: int, value: bytes, size: int | None = None
+    ) -> BoolArray:
+        """Compare the bounds of one side; of their first `size` bytes only, if given."""
+        keys = self._high if side else self._low
+        wanted = np.uint64(_number(value))
+        if size is not None and size < _KEY_BYTES:
+            shift = np.uint64(8 * (_KEY_BYTES - size))
+            keys, wanted = keys >> shift, wanted >> shift
+        found: BoolArray = numbers(keys, wanted)
+        ties = np.flatnonzero(keys == wanted)
+        if len(ties):
+            found[ties] = self._of_texts(texts, side, ties, value, size)
+        return found
+
+    def _of_texts(
+        self, test: Any, side: int, rows: IntArray, value: bytes, size: int | None
+    ) -> BoolArray | bool:
+        if self.texts is None:
+            return True
+        chosen = self.texts[side].take(pa.array(rows))
+        if size is not None:
+            chosen = pc.binary_slice(chosen, 0, size)
+        known: BoolArray = pc.fill_null(test(chosen, value), True).to_numpy(zero_copy_only=False)
+        return known
+
+    def _each(
+        self, change: Callable[[Any], Any], of_texts: Callable[[pa.Array], pa.Array]
+    ) -> TextColumn:
+        texts = self.texts and (of_texts(self.texts[0]), of_texts(self.texts[1]))
+        nulls = (change(self.some_null), change(self.some_value))
+        return TextColumn(self, (change(self._low), change(self._high)), texts, nulls)
+
+
+class PartitionColumn(EntryColumn):
+    """Partition values. What a comparison says of each distinct value is computed once, for all
+    parts."""
+
+    def __init__(self, bounds: PartitionBounds, known: dict[Any, BoolArray] | None = None) -> None:
+        super().__init__(bounds.some_null, bounds.some_value)
+        self.type = bounds.type
+        self._bounds = bounds
+        self._known = {} if known is None else known
+
+    def place(self, value: Any) -> RangeComparison:
+        place = self._bounds.of_each_value().place(value)
+        return RangeComparison(
+            below=lambda: self._spread(("<", value), place.below),
+            touches=lambda: self._spread(("=", value), place.touches),
+            above=lambda: self._spread((">", value), place.above),
+        )
+
+    def may_begin(self, prefix: bytes) -> BoolArray:
+        return self._spread(
+            ("begins", prefix), lambda: self._bounds.of_each_value().may_begin(prefix)
+        )
+
+    def may_equal(self, keys: SortedKeys) -> BoolArray:
+        return self._bounds.may_equal(keys)
+
+    def part(self, start: int, stop: int) -> PartitionColumn:
+        return self.take(slice(start, stop))
+
+    def take(self, rows: IntArray | slice) -> PartitionColumn:
+        return PartitionColumn(self._bounds.of_files(rows), self._known)
+
+    def zones(self, starts: IntArray) -> None:
+        """Neighbours may have any values."""
+
+    @property
+    def values(self) -> list[Any]:
+        """The value of each entry, in the form of `pruning.constants.usable`; None if it is NULL or
+        unknown."""
+        return self._bounds.each_value()
+
+    @property
+    def nbytes(self) -> int:
+        return self._bounds.codes.nbytes + self.some_null.nbytes + self.some_value.nbytes
+
+    def _spread(self, name: tuple[str, Any], test: Callable[[], BoolArray]) -> BoolArray:
+        if name not in self._known:
+            if len(self._known) >= _KNOWN:
+                self._known.clear()
+            self._known[name] = test()
+        found: BoolArray = self._known[name][self._bounds.codes]
+        return found
+
+
+def _ends(type_: pa.DataType) -> tuple[Any, Any]:
+    if pa.types.is_floating(type_):
+        return -np.inf, np.inf
+    return np.iinfo(np.int64).min, np.iinfo(np.int64).max
+
+
+def _unknown(bound: pa.Array) -> BoolArray | None:
+    return np.asarray(bound.is_null()) if bound.null_count else None
+
+
+def _number(text: bytes) -> int:
+    return int.from_bytes(text[:_KEY_BYTES].ljust(_KEY_BYTES, b"\0"), "big")
+
+
+def _first_bytes(texts: pa.Array, unknown: int) -> npt.NDArray[np.uint64]:
+    """The first bytes of each text as a number; `unknown` for null. In the order of the texts, but
+    for those that begin alike."""
+    padded = pc.binary_join_element_wise(
+        pc.binary_slice(texts, 0, _KEY_BYTES), pa.scalar(bytes(_KEY_BYTES)), pa.scalar(b"")
+    )
+    fixed = pc.fill_null(pc.binary_slice(padded, 0, _KEY_BYTES), bytes(_KEY_BYTES))
+    start, size = _KEY_BYTES * fixed.offset, _KEY_BYTES * len(texts)
+    data = fixed.buffers()[2]
+    numbers = np.frombuffer(data.slice(start, size) if size else b"", ">u8")
+    found = numbers.astype(np.uint64)
+    if texts.null_count:
+        found[np.asarray(texts.is_null())] = unknown
+    return found

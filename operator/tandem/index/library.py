@@ -1,0 +1,248 @@
+"""The index of a table in the caller's own process, without a server: `count`, `bounds`, `splits`,
+`reader`, `paths`.
+
+`TableIndex` holds the entries between calls, and follows the log: a call costs a listing, and the
+commits since the last one. The functions of the same names open a table for one call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypedDict, Unpack
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tandem.delta.log.delta_log import DeltaLog
+from tandem.delta.log.files import to_adds
+from tandem.delta.scan import column_names
+from tandem.delta.schema import column_mapping_mode
+from tandem.errors import UnsupportedFeature
+from tandem.index import answers, rows
+from tandem.index.answers import Splits
+from tandem.index.rows import RowTest
+from tandem.index.table import IndexedTable
+from tandem.index.window import Head, View
+from tandem.mergelog.state.log_table import MergeLog
+from tandem.statements import parse_where
+from tandem.statements.tree import Expr
+from tandem.storage import open_store
+from tandem.storage.store import Store
+
+
+@dataclass(frozen=True)
+class Query:
+    """What a question is about.
+
+    Attributes:
+        where: a condition in Spark SQL; empty for all rows.
+        version: the newest by default.
+        timestamp_ms: the newest version not after a time, Unix milliseconds.
+        segments: only rows in files of these; empty for all.
+    """
+
+    where: str = ""
+    version: int | None = None
+    timestamp_ms: int | None = None
+    segments: Collection[str] = ()
+
+
+EVERYTHING = Query()
+
+
+class TableIndex:
+    """The index of one table. Thread-safe.
+
+    Args:
+        base: also of a merge-on-read table: of its base alone, as of the last merge. Without it,
+            such a table is refused, since rows in its log would be missing.
+    """
+
+    def __init__(self, log: DeltaLog, *, base: bool = False) -> None:
+        if not base and MergeLog(log).exists():
+            raise UnsupportedFeature(
+                "the index does not see the log of a merge-on-read table",
+                resource=log.store.location,
+                found="rows by key that no merge has taken into the table yet",
+                expected="a table without a log",
+                remedy="`tandem scan` reads the merged view; the index of the base alone takes "
+                "`--base`, in Python `base=True`",
+            )
+        self._table = IndexedTable(log)
+
+    @property
+    def store(self) -> Store:
+        return self._table.log.store
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are held."""
+        return self._table.nbytes
+
+    def view(self, query: Query = EVERYTHING) -> View:
+        """The version that a question is about. Raises: as `IndexedTable.view`."""
+        return self._table.view(query.version, timestamp_ms=query.timestamp_ms)
+
+    def count(self, query: Query = EVERYTHING, *, test: RowTest | None = None) -> int:
+        """The number of rows that match.
+
+        Args:
+            test: evaluates the condition on rows whose files leave it open; by default it is
+                evaluated here, without Spark.
+        Raises: InvalidStatement, UnknownSegment; as `IndexedTable.view` and `rows.read`.
+        """
+        view = self.view(query)
+        where = condition(view.head, query.where)
+        found = answers.certain_count(view, where, query.segments)
+        return rows.count(found, self.store, where, test)
+
+    def bounds(
+        self, columns: Sequence[str], query: Query = EVERYTHING, *, test: RowTest | None = None
+    ) -> dict[str, tuple[Any, Any]]:
+        """The least and the greatest value of each column among the rows that match.
+
+        Raises: InvalidSpec; as `count`.
+        """
+        view = self.view(query)
+        where = condition(view.head, query.where)
+        names = _names(view.head, columns)
+        return {
+            found.column: rows.bounds(found, self.store, where, test)
+            for found in answers.certain_bounds(view, names, where, query.segments)
+        }
+
+    def splits(self, query: Query = EVERYTHING) -> Splits:
+        """The files that have to be read. Raises: as `count`."""
+        view = self.view(query)
+        return answers.splits(view, condition(view.head, query.where), query.segments)
+
+    def reader(
+        self,
+        query: Query = EVERYTHING,
+        columns: Sequence[str] | None = None,
+        *,
+        test: RowTest | None = None,
+    ) -> pa.RecordBatchReader:
+        """The rows that match, as a stream of Arrow batches: for DuckDB, Polars, pandas.
+
+        Args:
+            columns: in the order wanted; None for all.
+        Raises: as `count`; InvalidSpec for an unknown column.
+        """
+        view = self.view(query)
+        where = condition(view.head, query.where)
+        found = answers.splits(view, where, query.segments)
+        names = None if columns is None else _names(view.head, columns)
+        return rows.read(found, self.store, names, where, test)
+
+    def paths(self, query: Query = EVERYTHING) -> list[str]:
+        """The paths of the files that have to be read, relative to the table unless they are
+        absolute: for engines that read plain Parquet. The filter still has to be applied.
+
+        Raises: as `count`; UnsupportedFeature if a row of one of them is deleted, or if the files
+            alone do not have the table's columns.
+        """
+        found = self.splits(query)
+        _require_plain(found)
+        return [add.path for add in to_adds(found.files)]
+
+
+def open_index(
+    location: str, options: Mapping[str, str] | None = None, *, base: bool = False
+) -> TableIndex:
+    """The index of the table at a location.
+
+    Args:
+        location: a URL, or an absolute path.
+        options: settings of the object store that are not secret. Credentials come from the
+            environment.
+        base: as of `TableIndex`.
+    Raises: InvalidSpec, UnsupportedFeature.
+    """
+    return TableIndex(DeltaLog(open_store(location, options)), base=base)
+
+
+class Options(TypedDict, total=False):
+    """What the functions below take beside a condition: as of `Query` and `open_index`."""
+
+    version: int | None
+    timestamp_ms: int | None
+    segments: Collection[str]
+    options: Mapping[str, str] | None
+    base: bool
+
+
+def count(location: str, where: str = "", **given: Unpack[Options]) -> int:
+    """The number of rows of the table at a location for which a condition is true.
+    Raises: as `TableIndex.count`."""
+    index, query = _opened(location, where, given)
+    return index.count(query)
+
+
+def bounds(
+    location: str, columns: Sequence[str], where: str = "", **given: Unpack[Options]
+) -> dict[str, tuple[Any, Any]]:
+    """As `TableIndex.bounds`."""
+    index, query = _opened(location, where, given)
+    return index.bounds(columns, query)
+
+
+def splits(location: str, where: str = "", **given: Unpack[Options]) -> Splits:
+    """As `TableIndex.splits`."""
+    index, query = _opened(location, where, given)
+    return index.splits(query)
+
+
+def reader(
+    location: str, where: str = "", columns: Sequence[str] | None = None, **given: Unpack[Options]
+) -> pa.RecordBatchReader:
+    """As `TableIndex.reader`."""
+    index, query = _opened(location, where, given)
+    return index.reader(query, columns)
+
+
+def paths(location: str, where: str = "", **given: Unpack[Options]) -> list[str]:
+    """As `TableIndex.paths`."""
+    index, query = _opened(location, where, given)
+    return index.paths(query)
+
+
+def condition(head: Head, text: str) -> Expr | None:
+    """The condition of a question, for a version's columns. Raises: InvalidStatement."""
+    if not text:
+        return None
+    return parse_where(text, head.metadata.schema_string, resource=head.location)
+
+
+def _opened(location: str, where: str, given: Options) -> tuple[TableIndex, Query]:
+    query = Query(where, given.get("version"), given.get("timestamp_ms"), given.get("segments", ()))
+    index = open_index(location, given.get("options"), base=given.get("base", False))
+    return index, query
+
+
+def _names(head: Head, columns: Sequence[str]) -> tuple[str, ...]:
+    return column_names(head.schema, columns, resource=head.location)
+
+
+def _require_plain(found: Splits) -> None:
+    """Raises: UnsupportedFeature if the rows of the files are not those of the table."""
+    head = found.head
+    if column_mapping_mode(head.metadata.configuration) != "none":
+        raise UnsupportedFeature(
+            "the columns of the files have other names than those of the table",
+            resource=head.location,
+            found="column mapping",
+            expected="a table without it",
+            remedy="Read the table with `reader`",
+        )
+    vectors = found.files.filter(pc.is_valid(found.files["deletion_vector"]))
+    if vectors.num_rows:
+        raise UnsupportedFeature(
+            "paths alone do not say which rows are deleted",
+            resource=head.location,
+            found=f"{vectors.num_rows} files with a deletion vector, one of them "
+            f"{vectors['path'][0].as_py()}",
+            expected="files without deleted rows",
+            remedy="Read the table with `reader`, or compact these files",
+        )

@@ -1,0 +1,221 @@
+"""The entries of one table over a window of versions, and a view of one of them.
+
+Pure: fed with commits that were read elsewhere. A view stays what it is while later commits come:
+it names a version, and entries that come or go later are not of that version.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+
+from tandem.delta import schema as schema_
+from tandem.delta.actions import AddFile, Commit, Metadata, Protocol
+from tandem.delta.log import files as files_
+from tandem.delta.log.replay import EMPTY, fold
+from tandem.delta.log.snapshot import Snapshot
+from tandem.distinct import BoolArray, IntArray
+from tandem.errors import UnknownSegment, VersionNotFound, closest_name
+from tandem.index.block import Block
+from tandem.statements.tree import Expr
+
+_SMALL_BLOCKS = 8
+"""Blocks of few entries, as each commit adds one, before they are merged into one."""
+_SMALL = 16_384
+"""Entries of a block that is merged with others."""
+
+
+@dataclass(frozen=True)
+class Head:
+    """What a version says beside its files. `timestamp_ms` in Unix milliseconds."""
+
+    location: str
+    version: int
+    timestamp_ms: int
+    metadata: Metadata
+    protocol: Protocol
+
+    @cached_property
+    def schema(self) -> schema_.StructType:
+        """Raises: CorruptLog."""
+        return schema_.parse(self.metadata.schema_string, resource=self.location)
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Some entries of one block: their indexes, ascending, and whether a condition is true on all
+    rows of each."""
+
+    block: Block
+    rows: IntArray
+    certain: BoolArray
+
+
+@dataclass(frozen=True)
+class View:
+    """One version of a table."""
+
+    head: Head
+    blocks: tuple[Block, ...]
+
+    @property
+    def version(self) -> int:
+        return self.head.version
+
+    def chosen(self, where: Expr | None = None, segments: Collection[str] = ()) -> list[Chosen]:
+        """The entries on whose rows a condition may be true.
+
+        Args:
+            segments: only files of these; empty for all.
+        Raises: UnknownSegment.
+        """
+        schema, partitions = self.head.schema, self.head.metadata.partition_columns
+        found = []
+        for block, mine in zip(self.blocks, self._of_segments(segments), strict=True):
+            rows = block.survivors(where, self.version, schema, partitions)
+            if mine is not None:
+                rows = rows[mine[rows]]
+            if where is None:
+                certain = np.ones(len(rows), bool)
+            else:
+                certain = block.certain(where, rows, schema, partitions)
+            found.append(Chosen(block, rows, certain))
+        return found
+
+    def _of_segments(self, names: Collection[str]) -> Sequence[BoolArray | None]:
+        if not names:
+            return [None] * len(self.blocks)
+        masks = [block.of_segments(names) & block.visible(self.version) for block in self.blocks]
+        pairs = zip(self.blocks, masks, strict=True)
+        there = set[str]().union(*(block.segments_at(np.flatnonzero(m)) for block, m in pairs))
+        missing = sorted(set(names) - there)
+        if missing:
+            live = set[str]().union(
+                *(b.segments_at(np.flatnonzero(b.visible(self.version))) for b in self.blocks)
+            )
+            meant = closest_name(missing[0], sorted(live))
+            raise UnknownSegment(
+                f"version {self.version} has no such segment",
+                resource=self.head.location,
+                field="segments",
+                found=", ".join(missing[:5]),
+                expected=f"perhaps {meant}" if meant else "segments of this version",
+                remedy="A compaction gives its rows to a new segment: `tandem table segments` "
+                "lists those that are live, and with --all what has become of the others",
+            )
+        return masks
+
+
+class Window:
+    """The versions of a table that can be viewed. Thread-safe.
+
+    A version that was not seen, because it lies before `first`, has to be loaded by itself.
+    """
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        head = Head(
+            snapshot.location,
+            snapshot.version,
+            snapshot.timestamp_ms,
+            snapshot.metadata,
+            snapshot.protocol,
+        )
+        self._lock = threading.Lock()
+        self._heads = [head]
+        self._blocks: tuple[Block, ...] = (Block.live_since(snapshot.files, snapshot.version),)
+
+    @property
+    def first(self) -> int:
+        return self._heads[0].version
+
+    @property
+    def latest(self) -> int:
+        return self._heads[-1].version
+
+    @property
+    def nbytes(self) -> int:
+        return sum(block.nbytes for block in self._blocks)
+
+    def view(self, version: int | None = None) -> View:
+        """A version, the latest by default. Raises: VersionNotFound if it is not in the window."""
+        with self._lock:
+            heads, blocks = self._heads, self._blocks
+            if version is None:
+                return View(heads[-1], blocks)
+            if not heads[0].version <= version <= heads[-1].version:
+                raise VersionNotFound(
+                    f"there is no version {version} here",
+                    resource=heads[-1].location,
+                    field="version",
+                    found=version,
+                    expected=f"a version from {heads[0].version} to {heads[-1].version}",
+                )
+            return View(heads[version - heads[0].version], blocks)
+
+    def follow(self, commits: Iterable[Commit]) -> None:
+        """Add the versions after the latest one, oldest first."""
+        for commit in commits:
+            self._follow(commit)
+
+    def forget(self, before: int) -> None:
+        """View no version before this one any more, and drop entries that only they had, once these
+        are half of all."""
+        with self._lock:
+            keep = max(0, min(before - self._heads[0].version, len(self._heads) - 1))
+            self._heads = self._heads[keep:]
+            first = self._heads[0].version
+            blocks = []
+            for block in self._blocks:
+                gone = block.died <= first
+                blocks.append(_part(block, ~gone) if 2 * gone.sum() > len(block) else block)
+            self._blocks = tuple(blocks)
+
+    def _follow(self, commit: Commit) -> None:
+        with self._lock:
+            last = self._heads[-1]
+            if commit.version != last.version + 1:
+                raise ValueError(f"commit {commit.version} does not follow {last.version}")
+            state = fold(EMPTY, [commit])
+            # A file that is added again is another entry: its statistics may differ.
+            gone = set(state.files)
+            for block in reversed(self._blocks):
+                gone -= block.remove(gone, commit.version)
+                if not gone:
+                    break
+            adds = [action for action in state.files.values() if isinstance(action, AddFile)]
+            if adds:
+                new = Block.live_since(files_.from_adds(adds), commit.version)
+                self._blocks = _merged((*self._blocks, new))
+            head = Head(
+                last.location,
+                commit.version,
+                commit.timestamp_ms,
+                state.metadata or last.metadata,
+                state.protocol or last.protocol,
+            )
+            self._heads = [*self._heads, head]
+
+
+def _merged(blocks: tuple[Block, ...]) -> tuple[Block, ...]:
+    """With the small ones at the end as one, once there are too many."""
+    first = len(blocks)
+    while first > 1 and len(blocks[first - 1]) < _SMALL:
+        first -= 1
+    small = blocks[first:]
+    if len(small) <= _SMALL_BLOCKS:
+        return blocks
+    whole = Block(
+        pa.concat_tables([block.files for block in small]),
+        np.concatenate([block.born for block in small]),
+        np.concatenate([block.died for block in small]),
+    )
+    return (*blocks[:first], whole)
+
+
+def _part(block: Block, keep: BoolArray) -> Block:
+    return Block(block.files.filter(pa.array(keep)), block.born[keep], block.died[keep])
