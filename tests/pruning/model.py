@@ -93,6 +93,11 @@ def may_match(where: Expr | None, file: FileRange) -> bool:
     return where is None or bool(_possible(where, file) & _TRUE)
 
 
+def must_match(where: Expr, file: FileRange) -> bool:
+    """True only if the condition is true on every row of the file."""
+    return file.num_records == 0 or _possible(where, file) == _TRUE
+
+
 def _possible(node: Expr, file: FileRange) -> int:
     match node:
         case tree.Literal():
@@ -235,6 +240,8 @@ def _bounds(known: ColumnRange, data_type: SqlType) -> tuple[Any, Any]:
                 high = None
         case "timestamp" | "timestamp_ntz" if not known.exact:
             low, high = _shifted(low, -_MILLISECOND), _shifted(high, _MILLISECOND)
+    if low is not None and high is not None and low > high:
+        return None, None  # one of the two is wrong
     return low, high
 
 

@@ -19,7 +19,7 @@ from tandem.delta.log import files
 from tandem.delta.stats import num_records, num_records_of
 from tandem.pruning.files import bounds_of
 from tandem.pruning.keys import Keys
-from tandem.pruning.predicate import columns_of, may_match
+from tandem.pruning.predicate import columns_of, may_match, must_match
 from tandem.statements import parse_where
 from tandem.statements.types import Schema
 
@@ -135,7 +135,7 @@ _PARTITION: dict[str, list[str | None]] = {
 
 
 @st.composite
-def _file(draw: st.DrawFn) -> AddFile:
+def file_of_any_writer(draw: st.DrawFn) -> AddFile:
     values: Mapping[str, str | None] = {
         name: draw(st.sampled_from(texts))
         for name, texts in _PARTITION.items()
@@ -147,6 +147,9 @@ def _file(draw: st.DrawFn) -> AddFile:
     )  # fmt: skip
 
 
+ADDS = st.lists(file_of_any_writer(), min_size=1, max_size=12)
+
+
 def chunked(adds: list[AddFile], cut: int) -> pa.Table:
     """Rows of two commits, of which the first begins in the middle of its buffers."""
     table = files.from_adds([adds[0], *adds])
@@ -154,7 +157,11 @@ def chunked(adds: list[AddFile], cut: int) -> pa.Table:
 
 
 @settings(deadline=None, max_examples=few(100, 400))
-@given(st.lists(_file(), min_size=1, max_size=12), st.integers(0, 12), st.sampled_from(WHERE))
+@given(
+    st.lists(file_of_any_writer(), min_size=1, max_size=12),
+    st.integers(0, 12),
+    st.sampled_from(WHERE),
+)
 def test_all_files_at_once_are_decided_as_one_by_one(
     adds: list[AddFile], cut: int, text: str
 ) -> None:
@@ -162,10 +169,9 @@ def test_all_files_at_once_are_decided_as_one_by_one(
     schema = schema_.parse(SCHEMA)
     known = bounds_of(chunked(adds, cut), schema, PARTITIONS, dict(columns_of(where)))
 
-    found = may_match(where, known).tolist()
-
-    expected = [model.may_match(where, model.range_of(add, schema, PARTITIONS)) for add in adds]
-    assert found == expected
+    ranges = [model.range_of(add, schema, PARTITIONS) for add in adds]
+    assert may_match(where, known).tolist() == [model.may_match(where, each) for each in ranges]
+    assert must_match(where, known).tolist() == [model.must_match(where, each) for each in ranges]
 
 
 KEYS: dict[str, list[Any]] = {
@@ -175,7 +181,7 @@ KEYS: dict[str, list[Any]] = {
 
 
 @settings(deadline=None, max_examples=few(50, 200))
-@given(st.lists(_file(), min_size=1, max_size=12), st.data())
+@given(ADDS, st.data())
 def test_keys_of_a_source_rule_out_the_same_files(adds: list[AddFile], data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(sorted(KEYS)))
     values = tuple(sorted(data.draw(st.sets(st.sampled_from(KEYS[name])))))

@@ -16,6 +16,7 @@ from support.statements.rows import SCHEMA, SCHEMA_JSON, nasty, rows, runtime_er
 from support.statements.texts import texts
 from tandem.errors import InvalidStatement
 from tandem.pruning.keys import Keys
+from tandem.pruning.predicate import columns_of, may_match, must_match
 from tandem.statements import parse_where, to_spark_sql
 from tandem.statements.types import STRING
 
@@ -201,12 +202,16 @@ def skipped_wrongly(frame: DataFrame, texts_: list[str], seed: int) -> list[str]
     files = [[n] for n in range(height)]
     files += [chance.sample(range(height), chance.randint(2, height)) for _ in range(15)]
     ranges = [file_of(chosen) for chosen in files]
-    return [
-        f"{text}: rows {sorted(set(found) & set(chosen))} of {sorted(chosen)}"
-        for text, found in hits.items()
-        for chosen, kept in zip(files, matching(trees[text], ranges, SCHEMA_JSON), strict=True)
-        if set(found) & set(chosen) and not kept
-    ]
+    wrong = []
+    for text, found in hits.items():
+        where = trees[text]
+        bounds = known(ranges, SCHEMA_JSON, dict(columns_of(where)))
+        may, must = may_match(where, bounds), must_match(where, bounds)
+        for chosen, kept, certain in zip(files, may, must, strict=True):
+            here = set(found) & set(chosen)
+            if (here and not kept) or (certain and here != set(chosen)):
+                wrong.append(f"{text}: rows {sorted(here)} of {sorted(chosen)}, {certain}")
+    return wrong
 
 
 def test_no_matching_row_is_skipped(frame: DataFrame) -> None:

@@ -5,23 +5,26 @@ Every command is a few lines that call a module, which is imported when the comm
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 import tandem
+from tandem.cli.commands.arguments import (
+    OptionalFilenames,
+    StoreOptions,
+    TableArgument,
+    Version,
+    opened,
+)
 from tandem.cli.commands.etcd import etcd_user
+from tandem.cli.commands.index_app import index_app
 from tandem.cli.commands.operator_options import operator
 from tandem.cli.engine import DEFAULT_PARALLEL
-from tandem.cli.errors import add_table_to_errors, errors_to_exit
+from tandem.cli.errors import errors_to_exit
 from tandem.cli.output import Output, OutputOption
 from tandem.cli.scan_output import ScanOutput
-
-if TYPE_CHECKING:
-    from tandem.cli.commands.tables import Target
 
 app = typer.Typer(
     name="tandem",
@@ -42,6 +45,7 @@ log_app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(log_app, name="log")
+app.add_typer(index_app, name="index")
 
 Filenames = Annotated[
     list[str],
@@ -49,42 +53,10 @@ Filenames = Annotated[
         "-f", "--filename", help="File or folder of resources, or - for standard input; repeatable."
     ),
 ]
-OptionalFilenames = Annotated[
-    list[str] | None,
-    typer.Option(
-        "-f", "--filename", help="Files in which a LakeTable of that name is looked up; repeatable."
-    ),
-]
 OnlyResources = Annotated[
     list[str] | None,
     typer.Option("--only", metavar="KIND/NAME", help="Only this resource; repeatable."),
 ]
-TableArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="LOCATION_OR_NAME", help="URL or path of a table; with -f a LakeTable's name."
-    ),
-]
-StoreOptions = Annotated[
-    list[str] | None,
-    typer.Option("--option", metavar="KEY=VALUE", help="Option of the object store; repeatable."),
-]
-Version = Annotated[
-    int | None, typer.Option("--version", min=0, help="Delta version; the latest by default.")
-]
-
-
-@contextmanager
-def opened(
-    location: str, files: Sequence[str] | None, options: Sequence[str] | None
-) -> Iterator[Target]:
-    """The table of a command; errors end the command, and name the table."""
-    with errors_to_exit():
-        from tandem.cli.commands import tables
-
-        target = tables.target(location, files or [], options or [])
-        with add_table_to_errors(target.location):
-            yield target
 
 
 def _print_version(wanted: bool) -> None:

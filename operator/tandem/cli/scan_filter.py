@@ -1,7 +1,8 @@
-"""`tandem scan --where`: Spark alone evaluates the condition.
+"""The conditions of `tandem scan --where` and `tandem index`.
 
-Our reader reads the rows. Spark, in this process, gets the columns that the condition refers to,
-and returns row numbers; the values that are printed never pass through it.
+The index chooses the files, our reader reads them, and the condition is evaluated here where that
+is proven to mean what Spark means. Otherwise Spark, in this process, gets the columns that the
+condition names, and returns row numbers; the values that are printed never pass through it.
 """
 
 from __future__ import annotations
@@ -10,18 +11,24 @@ import logging
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from tandem.errors import StatementFailed
-from tandem.statements import parse_where, to_spark_sql
+from tandem.index import rows
+from tandem.index.answers import Splits
+from tandem.index.rows import RowTest
+from tandem.statements import to_spark_sql
+from tandem.statements.local import NeedsSpark, compile_expression
 from tandem.statements.statement import referenced
+from tandem.statements.tree import Expr
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from tandem.delta.log.snapshot import Snapshot
+    from tandem.storage.store import Store
 
 ROWS_AT_ONCE = 500_000
 """Rows that Spark gets at a time: few enough to bound memory, and enough to outweigh the cost of a
@@ -30,58 +37,92 @@ small job."""
 ReadBatches = Callable[[Sequence[str] | None], tuple[pa.Schema, Iterable[pa.RecordBatch]]]
 
 
+@contextmanager
+def row_test(where: Expr) -> Iterator[RowTest]:
+    """Evaluates a condition: here, or by a Spark session that is started when it is needed.
+
+    Its calls raise: StatementFailed, SparkMissing.
+    """
+    compiled = compile_expression(where)
+    with ExitStack() as stack:
+        session: list[SparkSession] = []
+
+        def by_spark(table: pa.Table) -> Any:
+            if not session:
+                session.append(_session())
+                stack.callback(session[0].stop)
+            return _matching(session[0], table, where)
+
+        def matches(table: pa.Table) -> Any:
+            # Spark is not started for rows that it then would evaluate again.
+            if compiled is None or session:
+                return by_spark(table)
+            try:
+                return compiled.where(table)
+            except NeedsSpark:
+                return by_spark(table)
+
+        yield RowTest(matches, rows_at_once=1 if compiled is not None else ROWS_AT_ONCE)
+
+
 def matching(
-    snapshot: Snapshot, read: ReadBatches, *, columns: Sequence[str] | None, where: str
+    splits: Splits, store: Store, where: Expr, columns: Sequence[str] | None
 ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-    """Schema and batches of the rows for which `where` is true.
+    """Schema and batches of the rows of splits for which a condition is true.
+
+    Raises: while batches are taken, as `rows.read` and `row_test`.
+    """
+    schema = rows.schema_of(splits.head, columns)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        with row_test(where) as test:
+            yield from rows.read(splits, store, columns, where, test)
+
+    return schema, batches()
+
+
+def matching_in(
+    read: ReadBatches, names: Sequence[str], where: Expr, columns: Sequence[str] | None
+) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    """As `matching`, of rows that are read in another way.
 
     Args:
-        read: reads the rows of these columns, of all columns for None.
-
-    Raises:
-        InvalidStatement: before anything is read. StatementFailed: while batches are taken.
-        SparkMissing.
+        read: reads the rows of these columns.
+        names: the columns of the table.
     """
-    condition = parse_where(where, snapshot.metadata.schema_string, resource="--where", field="")
-    # The tree spells columns as the schema does, whatever case was typed.
-    used = [name for name in snapshot.schema.names if name in referenced(condition)]
-    wanted = list(snapshot.schema.names if columns is None else columns)
+    used = [name for name in names if name in referenced(where)]
+    wanted = list(names if columns is None else columns)
     # The requested columns first, then those that only the condition needs.
-    both = [*wanted, *(name for name in used if name not in wanted)]
-    schema, batches = read(both)
-    shown = pa.schema([schema.field(index) for index in range(len(wanted))])
-    return shown, _filter(batches, used, to_spark_sql(condition), len(wanted))
+    schema, batches = read([*wanted, *(name for name in used if name not in wanted)])
+
+    def found() -> Iterator[pa.RecordBatch]:
+        with row_test(where) as test:
+            for table in _gathered(batches):
+                chosen = table.select(range(len(wanted))).take(test.matches(table))
+                yield from chosen.to_batches()
+
+    return pa.schema([schema.field(index) for index in range(len(wanted))]), found()
 
 
-def _filter(
-    batches: Iterable[pa.RecordBatch], used: Sequence[str], sql: str, wanted: int
-) -> Iterator[pa.RecordBatch]:
+def _matching(spark: SparkSession, table: pa.Table, where: Expr) -> pa.Array:
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     from tandem.spark.runtime.control import translate
 
-    spark: SparkSession | None = None
     try:
-        for rows in _gathered(batches):
-            spark = spark or _session()
-            try:
-                numbers = _numbers(spark, rows, used, sql)
-            except (PySparkException, Py4JError) as error:
-                described = translate(error)
-                if not isinstance(described, StatementFailed):
-                    raise described from error
-                raise StatementFailed(
-                    "the condition failed on a row",
-                    resource="--where",
-                    found=_first_sentence(error, described),
-                    expected="a condition that is defined for every row",
-                    remedy="Guard it with CASE WHEN",
-                ) from error
-            yield from rows.select(range(wanted)).take(numbers).to_batches()
-    finally:
-        if spark is not None:
-            spark.stop()
+        return _numbers(spark, table, where)
+    except (PySparkException, Py4JError) as error:
+        described = translate(error)
+        if not isinstance(described, StatementFailed):
+            raise described from error
+        raise StatementFailed(
+            "the condition failed on a row",
+            resource="--where",
+            found=_first_sentence(error, described),
+            expected="a condition that is defined for every row",
+            remedy="Guard it with CASE WHEN",
+        ) from error
 
 
 def _first_sentence(error: Exception, described: StatementFailed) -> str:
@@ -91,15 +132,18 @@ def _first_sentence(error: Exception, described: StatementFailed) -> str:
     return str(message or described).split(". ")[0].splitlines()[0]
 
 
-def _numbers(spark: SparkSession, rows: pa.Table, used: Sequence[str], sql: str) -> pa.Array:
+def _numbers(spark: SparkSession, table: pa.Table, where: Expr) -> pa.Array:
     """The numbers of the rows for which the condition is true, ascending."""
+    named = referenced(where)
+    # The tree spells columns as the schema does, whatever case was typed.
+    used = [name for name in table.column_names if name in named]
     number = "row"
     while number.lower() in (name.lower() for name in used):
         number += "_"
-    shown = rows.select(list(used)).append_column(
-        number, pa.array(range(rows.num_rows), pa.int64())
+    shown = table.select(used).append_column(number, pa.array(range(table.num_rows), pa.int64()))
+    found: Any = (
+        spark.createDataFrame(shown).filter(to_spark_sql(where)).select(f"`{number}`").toArrow()
     )
-    found: Any = spark.createDataFrame(shown).filter(sql).select(f"`{number}`").toArrow()
     return found.column(0).combine_chunks().sort()
 
 

@@ -7,7 +7,7 @@ to read: `rest` of a count, and of a bound the files that could beat it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,20 +89,59 @@ class CertainBounds:
 
 def splits(view: View, where: Expr | None = None, segments: Collection[str] = ()) -> Splits:
     """The files whose rows may match. Raises: UnknownSegment."""
-    return _splits(view.head, view.chosen(where, segments))
+    return splits_of(view.head, view.chosen(where, segments))
 
 
 def certain_count(
     view: View, where: Expr | None = None, segments: Collection[str] = ()
 ) -> CertainCount:
     """The number of rows that match. Raises: UnknownSegment."""
+    if where is None and not segments and view.total is not None:
+        return CertainCount(view.version, view.total, splits_of(view.head, []))
     rows, rest = 0, []
     for part in view.chosen(where, segments):
-        live = _live_rows(part)
+        live = part.block.live(part.rows)
         known = part.certain & (live != UNKNOWN_ROWS)
         rows += int(live[known].sum())
         rest.append(Chosen(part.block, part.rows[~known], part.certain[~known]))
-    return CertainCount(view.version, rows, _splits(view.head, rest))
+    return CertainCount(view.version, rows, splits_of(view.head, rest))
+
+
+@dataclass(frozen=True)
+class Knowledge:
+    """What the log says of the files of a version. `columns`: how many files have a bound."""
+
+    files: int
+    without_rows: int
+    with_deleted: int
+    columns: Mapping[str, int]
+
+
+def knowledge(view: View) -> Knowledge:
+    """How much the log says of the files of a version."""
+    head = view.head
+    schema = Schema.from_json(head.metadata.schema_string)
+    parts = view.chosen()
+    columns: dict[str, int] = {}
+    for item in schema.columns:
+        if not item.type.is_atomic:
+            continue
+        found = [
+            part.block.column(item.name, item.type, head.schema, head.metadata.partition_columns)
+            for part in parts
+        ]
+        taken = [
+            None if column is None else column.take(part.rows)
+            for column, part in zip(found, parts, strict=True)
+        ]
+        bound = side_of(taken, [len(part.rows) for part in parts], item.type, Side.LOW)
+        columns[item.name] = int(bound.known.sum())
+    return Knowledge(
+        sum(len(part.rows) for part in parts),
+        sum(int((part.block.live(part.rows) == UNKNOWN_ROWS).sum()) for part in parts),
+        sum(int((part.block.dead[part.rows] > 0).sum()) for part in parts),
+        columns,
+    )
 
 
 def certain_bounds(
@@ -128,8 +167,10 @@ def _bounds_of(view: View, name: str, type_: SqlType, chosen: Sequence[Chosen]) 
     for part in chosen:
         column = part.block.column(name, type_, head.schema, head.metadata.partition_columns)
         taken = None if column is None else column.take(part.rows)
-        found.append(_Part(taken, _live_rows(part), part.block.tight[part.rows], part.certain))
-    whole = _splits(head, chosen)
+        found.append(
+            _Part(taken, part.block.live(part.rows), part.block.tight[part.rows], part.certain)
+        )
+    whole = splits_of(head, chosen)
     sides = []
     for side in Side:
         bound = side_of([part.column for part in found], [len(p.live) for p in found], type_, side)
@@ -194,20 +235,14 @@ def _ordered_type(head: Head, name: str) -> SqlType:
     return type_
 
 
-def _live_rows(part: Chosen) -> IntArray:
-    """The live rows of each entry, `UNKNOWN_ROWS` if they are unknown."""
-    physical = part.block.rows[part.rows]
-    live = physical - part.block.dead[part.rows]
-    return np.where(physical == UNKNOWN_ROWS, UNKNOWN_ROWS, live)
-
-
-def _splits(head: Head, parts: Sequence[Chosen]) -> Splits:
+def splits_of(head: Head, parts: Sequence[Chosen]) -> Splits:
+    """The files of entries that were chosen."""
     if not parts:
         return Splits(head, files_.EMPTY, np.zeros(0, bool), np.zeros(0, np.int64))
-    files = [part.block.files.take(pa.array(part.rows)) for part in parts]
+    files = [part.block.take(part.rows) for part in parts]
     return Splits(
         head,
         pa.concat_tables(files).combine_chunks(),
         np.concatenate([part.certain for part in parts]),
-        np.concatenate([_live_rows(part) for part in parts]),
+        np.concatenate([part.block.live(part.rows) for part in parts]),
     )

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tandem.delta import stats as stats_
-from tandem.delta.actions import AddFile
 from tandem.delta.log import files as files_
+from tandem.delta.log.codec import decode_deletion_vector
 from tandem.delta.log.replay import FileKey
 from tandem.delta.schema import StructType
 from tandem.distinct import BoolArray, IntArray
@@ -40,6 +40,9 @@ FOREVER = np.iinfo(np.int64).max
 
 UNKNOWN_ROWS = -1
 
+_HELD = ("path", "partition_values", "size", "stats", "tags", "deletion_vector")
+"""What readers need of a file."""
+
 
 class Block:
     """Entries in the order of `files` (columns as `Snapshot.files`).
@@ -50,8 +53,12 @@ class Block:
     """
 
     def __init__(self, files: pa.Table, born: IntArray, died: IntArray) -> None:
-        self.files = files.combine_chunks()
+        # Of a column that has nothing, nothing is kept.
+        held = [name for name in _HELD if files[name].null_count < len(born)]
+        self._files = files.select(held).combine_chunks()
         self.born, self.died = born, died
+        self._last_born = int(born.max(initial=0))
+        self._first_died = int(died.min(initial=FOREVER))
         self._columns: dict[tuple[str, SqlType], _Known | None] = {}
         self._lock = threading.Lock()
 
@@ -64,11 +71,29 @@ class Block:
     def __len__(self) -> int:
         return len(self.born)
 
+    def _column(self, name: str) -> pa.ChunkedArray:
+        if name in self._files.column_names:
+            return self._files[name]
+        return pa.chunked_array([pa.nulls(len(self), files_.SCHEMA.field(name).type)])
+
+    @property
+    def files(self) -> pa.Table:
+        return _whole(self._files)
+
+    def take(self, rows: IntArray) -> pa.Table:
+        """Some of the files, as in `Snapshot.files`."""
+        return _whole(self._files.take(pa.array(rows)))
+
+    def live(self, rows: IntArray) -> IntArray:
+        """The live rows of some entries, `UNKNOWN_ROWS` if they are unknown."""
+        physical = self.rows[rows]
+        return np.where(physical == UNKNOWN_ROWS, UNKNOWN_ROWS, physical - self.dead[rows])
+
     @cached_property
     def rows(self) -> IntArray:
         """Physical rows of each file, `UNKNOWN_ROWS` if they are unknown, or fewer than are
         deleted."""
-        found = pc.fill_null(stats_.num_records(self.files["stats"]), UNKNOWN_ROWS)
+        found = pc.fill_null(stats_.num_records(self._column("stats")), UNKNOWN_ROWS)
         rows: IntArray = found.to_numpy().astype(np.int64)
         rows[rows < self.dead] = UNKNOWN_ROWS
         return rows
@@ -76,7 +101,9 @@ class Block:
     @cached_property
     def dead(self) -> IntArray:
         """Rows that each entry's deletion vector hides."""
-        cardinality = pc.struct_field(self.files["deletion_vector"], "cardinality")
+        if "deletion_vector" not in self._files.column_names:
+            return np.broadcast_to(np.int64(0), len(self))
+        cardinality = pc.struct_field(self._files["deletion_vector"], "cardinality")
         dead: IntArray = pc.fill_null(cardinality, 0).to_numpy().astype(np.int64)
         return dead
 
@@ -84,24 +111,36 @@ class Block:
     def tight(self) -> BoolArray:
         """Whether the statistics of each file are those of its rows, and not merely bound them."""
         wanted = pa.schema([("tightBounds", pa.bool_())])
-        found = stats_.read(self.files["stats"], wanted)["tightBounds"]
+        found = stats_.read(self._column("stats"), wanted)["tightBounds"]
         tight: BoolArray = pc.fill_null(found, True).to_numpy().astype(bool)
-        return tight & (self.dead == 0)
+        tight &= self.dead == 0
+        return tight
 
     def visible(self, version: int) -> BoolArray:
         """Which entries a version has."""
+        if self._has_all(version):
+            return np.ones(len(self), bool)
         found: BoolArray = (self.born <= version) & (version < self.died)
         return found
 
-    def remove(self, keys: Iterable[FileKey], version: int) -> set[FileKey]:
-        """Note that a version removes these entries; returns those that are here and live."""
-        found: set[FileKey] = set()
-        for key in keys:
-            for row in self._rows_of(key):
-                if self.died[row] == FOREVER:
+    def remove(self, keys: set[FileKey], version: int) -> IntArray:
+        """Note that a version removes entries; returns those that are here and were live, and takes
+        their keys out of `keys`."""
+        hashes, by_hash = self._by_path
+        names = list(keys)
+        wanted = np.array([hash(path) for path, _ in names], np.int64)
+        first = np.searchsorted(hashes, wanted, "left")
+        last = np.searchsorted(hashes, wanted, "right")
+        removed: list[int] = []
+        for at in np.flatnonzero(last > first).tolist():
+            for row in by_hash[first[at] : last[at]].tolist():
+                if self.died[row] == FOREVER and self._key(row) == names[at]:
                     self.died[row] = version
-                    found.add(key)
-        return found
+                    removed.append(row)
+                    keys.discard(names[at])
+        if removed:
+            self._first_died = min(self._first_died, version)
+        return np.array(removed, np.int64)
 
     def survivors(self, where: Expr | None, version: int, schema: StructType,
                   partition_columns: Iterable[str]) -> IntArray:  # fmt: skip
@@ -112,8 +151,9 @@ class Block:
         found = [np.zeros(0, np.int64)]
         for start, stop in self._runs(where, columns):
             mask = may_match(where, self._part(columns, start, stop))
-            mask &= self.born[start:stop] <= version
-            mask &= self.died[start:stop] > version
+            if not self._has_all(version):
+                mask &= self.born[start:stop] <= version
+                mask &= self.died[start:stop] > version
             found.append(np.flatnonzero(mask) + start)
         return np.concatenate(found)
 
@@ -143,42 +183,42 @@ class Block:
     def column(self, name: str, type_: SqlType, schema: StructType,
                partition_columns: Iterable[str]) -> EntryColumn | None:  # fmt: skip
         """A column's bounds; None if nothing is known of it."""
-        known = self._known(name, type_, schema, partition_columns)
+        known = self._known({name: type_}, schema, partition_columns).get(name)
         return None if known is None else known.column
 
     @property
     def nbytes(self) -> int:
         """Bytes of its buffers."""
         arrays = (self.__dict__.get(name) for name in ("rows", "dead", "tight"))
-        total = int(self.born.nbytes + self.died.nbytes + self.files.nbytes)
-        total += sum(array.nbytes for array in arrays if array is not None)
-        return total + sum(k.nbytes for k in list(self._columns.values()) if k is not None)
+        own = (self.born, self.died, self._files, *arrays, *list(self._columns.values()))
+        return sum(int(each.nbytes) for each in own if each is not None)
 
     # Internals
 
     def _wanted(
         self, where: Expr, schema: StructType, partition_columns: Iterable[str]
     ) -> Mapping[str, _Known]:
-        found = {}
-        for name, type_ in columns_of(where):
-            known = self._known(name, type_, schema, partition_columns)
-            if known is not None:
-                found[name] = known
-        return found
+        found = self._known(dict(columns_of(where)), schema, partition_columns)
+        return {name: known for name, known in found.items() if known is not None}
 
     def _known(
-        self, name: str, type_: SqlType, schema: StructType, partition_columns: Iterable[str]
-    ) -> _Known | None:
-        field = schema.get(name)
-        if field is None:
-            return None
+        self, wanted: Mapping[str, SqlType], schema: StructType, partition_columns: Iterable[str]
+    ) -> Mapping[str, _Known | None]:
+        """The columns, of which those that no condition has named yet are decoded together."""
         # By physical name: a renamed column is the same one.
-        key = (field.physical_name, type_)
+        keys = {
+            name: (field.physical_name, type_)
+            for name, type_ in wanted.items()
+            if (field := schema.get(name)) is not None
+        }
         with self._lock:
-            if key not in self._columns:
-                bounds = bounds_of(self.files, schema, partition_columns, {name: type_})
-                self._columns[key] = _known_of(bounds.columns.get(name), self._zone_starts)
-            return self._columns[key]
+            new = {name: wanted[name] for name, key in keys.items() if key not in self._columns}
+            if new:
+                bounds = bounds_of(self.files, schema, partition_columns, new)
+                for name in new:
+                    known = bounds.columns.get(name)
+                    self._columns[keys[name]] = _known_of(known, self._zone_starts)
+            return {name: self._columns[key] for name, key in keys.items()}
 
     def _runs(self, where: Expr, columns: Mapping[str, _Known]) -> Iterator[tuple[int, int]]:
         """Consecutive entries whose zones may match, a piece at a time."""
@@ -206,7 +246,7 @@ class Block:
     @cached_property
     def _segments(self) -> tuple[IntArray, SegmentNames]:
         tags = files_.tag(self.files, TAG_SEGMENT)
-        codes, names, _ = name_files(tags, self.files["path"].combine_chunks())
+        codes, names, _ = name_files(tags, self._files["path"].combine_chunks())
         return codes, names
 
     @cached_property
@@ -221,24 +261,19 @@ class Block:
     @cached_property
     def _by_path(self) -> tuple[IntArray, IntArray]:
         """Hashes of the logged paths, ascending, and the entry of each."""
-        hashes = _hashes(self.files["path"])
+        hashes = _hashes(self._column("path"))
         order = np.argsort(hashes, kind="stable")
         return hashes[order], order
 
-    def _rows_of(self, key: FileKey) -> Iterator[int]:
-        hashes, rows = self._by_path
-        wanted = hash(key[0])
-        first, last = (
-            np.searchsorted(hashes, wanted, "left"),
-            np.searchsorted(hashes, wanted, "right"),
-        )
-        for row in rows[first:last]:
-            add = self._add(int(row))
-            if add.key == key:
-                yield int(row)
+    def _key(self, row: int) -> FileKey:
+        vector = None
+        if "deletion_vector" in self._files.column_names:
+            vector = self._files["deletion_vector"][row].as_py()
+        unique = decode_deletion_vector(vector).unique_id if vector else None
+        return self._files["path"][row].as_py(), unique
 
-    def _add(self, row: int) -> AddFile:
-        return next(iter(files_.to_adds(self.files.slice(row, 1))))
+    def _has_all(self, version: int) -> bool:
+        return self._last_born <= version < self._first_died
 
 
 class _Known:
@@ -264,3 +299,12 @@ def _pieces(start: int, stop: int) -> Iterator[tuple[int, int]]:
 
 def _hashes(paths: pa.ChunkedArray) -> IntArray:
     return np.fromiter(map(hash, paths.to_pylist()), np.int64, len(paths))
+
+
+def _whole(files: pa.Table) -> pa.Table:
+    """With the columns that are not held."""
+    columns = [
+        files[field.name] if field.name in files.column_names else pa.nulls(len(files), field.type)
+        for field in files_.SCHEMA
+    ]
+    return pa.table(columns, schema=files_.SCHEMA)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -27,9 +28,19 @@ from tandem.statements.statement import referenced
 from tandem.statements.tree import Expr
 from tandem.storage.store import Store
 
-RowTest = Callable[[pa.Table], Any]
-"""The indexes of the rows for which a condition is true, ascending, as int64. The table has the
-columns that the condition names."""
+
+@dataclass(frozen=True)
+class RowTest:
+    """Evaluates a condition.
+
+    Attributes:
+        matches: the indexes of the rows of a table for which it is true, ascending, as int64. The
+            table has the columns that the condition names, and perhaps others.
+        rows_at_once: so many rows are gathered for one call; 1 for those of one batch.
+    """
+
+    matches: Callable[[pa.Table], Any]
+    rows_at_once: int = 1
 
 
 def local_test(where: Expr) -> RowTest:
@@ -41,13 +52,13 @@ def local_test(where: Expr) -> RowTest:
     if compiled is None:
         raise _needs_spark(where, "an expression that only Spark evaluates")
 
-    def test(rows: pa.Table) -> Any:
+    def matches(rows: pa.Table) -> Any:
         try:
             return compiled.where(rows)
         except NeedsSpark as error:
             raise _needs_spark(where, str(error)) from error
 
-    return test
+    return RowTest(matches)
 
 
 def read(
@@ -66,22 +77,41 @@ def read(
         test: evaluates it, by default `local_test`.
     Raises: DataFileMissing, CorruptDeletionVector, StorageError, StatementFailed: while reading.
     """
-    table = _format(splits.head)
+    table = table_format(splits.head)
     names = tuple(table.schema.names if columns is None else columns)
-    matches = None if where is None else test or local_test(where)
+    if where is not None and test is None and not splits.certain.all():
+        test = local_test(where)
     used = () if where is None else _used(splits.head, where)
     both = (*names, *(name for name in used if name not in names))
 
     def batches() -> Iterator[pa.RecordBatch]:
+        gathered: list[pa.RecordBatch] = []
         for add, certain in zip(to_adds(splits.files), splits.certain, strict=True):
-            if matches is None or certain:
+            if test is None or certain:
                 yield from _live(store, add, table, names)
                 continue
             for batch in _live(store, add, table, both):
-                rows = pa.Table.from_batches([batch])
-                yield from rows.select(range(len(names))).take(matches(rows)).to_batches()
+                gathered.append(batch)
+                if sum(each.num_rows for each in gathered) >= test.rows_at_once:
+                    yield from _matching(gathered, len(names), test)
+                    gathered.clear()
+        if gathered and test is not None:
+            yield from _matching(gathered, len(names), test)
 
     return pa.RecordBatchReader.from_batches(arrow_schema(table, names), batches())
+
+
+def schema_of(head: Head, columns: Sequence[str] | None = None) -> pa.Schema:
+    """The schema of `read`."""
+    return arrow_schema(table_format(head), columns)
+
+
+def _matching(
+    batches: Sequence[pa.RecordBatch], columns: int, test: RowTest
+) -> Iterator[pa.RecordBatch]:
+    rows = pa.Table.from_batches(batches)
+    found = test.matches(rows)
+    yield from rows.select(range(columns)).take(found).to_batches()
 
 
 def count(
@@ -125,7 +155,7 @@ def _extreme(
     test: RowTest | None,
 ) -> Any:
     """The certain value, or a better one among the rivals."""
-    type_ = arrow_schema(_format(rivals.head), (column,)).field(0).type
+    type_ = arrow_schema(table_format(rivals.head), (column,)).field(0).type
     best = pa.array([] if certain is None else [certain], type_)
     for at, limit in enumerate(limits):
         if limit is not None and len(best) and not _beats(limit, best, kernel):
@@ -179,7 +209,8 @@ def _live(
         yield from reader.batches(dead=dead)
 
 
-def _format(head: Head) -> TableFormat:
+def table_format(head: Head) -> TableFormat:
+    """What reading files of a version needs to know."""
     metadata = head.metadata
     return TableFormat(head.schema, metadata.partition_columns, metadata.configuration)
 

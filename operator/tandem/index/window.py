@@ -21,7 +21,7 @@ from tandem.delta.log.replay import EMPTY, fold
 from tandem.delta.log.snapshot import Snapshot
 from tandem.distinct import BoolArray, IntArray
 from tandem.errors import UnknownSegment, VersionNotFound, closest_name
-from tandem.index.block import Block
+from tandem.index.block import UNKNOWN_ROWS, Block
 from tandem.statements.tree import Expr
 
 _SMALL_BLOCKS = 8
@@ -58,10 +58,11 @@ class Chosen:
 
 @dataclass(frozen=True)
 class View:
-    """One version of a table."""
+    """One version of a table. `total` are its live rows, None if the log does not say them."""
 
     head: Head
     blocks: tuple[Block, ...]
+    total: int | None
 
     @property
     def version(self) -> int:
@@ -128,6 +129,7 @@ class Window:
         self._lock = threading.Lock()
         self._heads = [head]
         self._blocks: tuple[Block, ...] = (Block.live_since(snapshot.files, snapshot.version),)
+        self._totals: dict[int, int | None] = {}
 
     @property
     def first(self) -> int:
@@ -145,8 +147,7 @@ class Window:
         """A version, the latest by default. Raises: VersionNotFound if it is not in the window."""
         with self._lock:
             heads, blocks = self._heads, self._blocks
-            if version is None:
-                return View(heads[-1], blocks)
+            version = heads[-1].version if version is None else version
             if not heads[0].version <= version <= heads[-1].version:
                 raise VersionNotFound(
                     f"there is no version {version} here",
@@ -155,7 +156,9 @@ class Window:
                     found=version,
                     expected=f"a version from {heads[0].version} to {heads[-1].version}",
                 )
-            return View(heads[version - heads[0].version], blocks)
+            if version not in self._totals:
+                self._totals[version] = _total(blocks, version)
+            return View(heads[version - heads[0].version], blocks, self._totals[version])
 
     def follow(self, commits: Iterable[Commit]) -> None:
         """Add the versions after the latest one, oldest first."""
@@ -169,6 +172,7 @@ class Window:
             keep = max(0, min(before - self._heads[0].version, len(self._heads) - 1))
             self._heads = self._heads[keep:]
             first = self._heads[0].version
+            self._totals = {at: total for at, total in self._totals.items() if at >= first}
             blocks = []
             for block in self._blocks:
                 gone = block.died <= first
@@ -183,14 +187,18 @@ class Window:
             state = fold(EMPTY, [commit])
             # A file that is added again is another entry: its statistics may differ.
             gone = set(state.files)
+            total = self._totals.get(last.version)
             for block in reversed(self._blocks):
-                gone -= block.remove(gone, commit.version)
                 if not gone:
                     break
+                total = _plus(total, -1, block, block.remove(gone, commit.version))
             adds = [action for action in state.files.values() if isinstance(action, AddFile)]
             if adds:
                 new = Block.live_since(files_.from_adds(adds), commit.version)
+                total = _plus(total, 1, new, np.arange(len(new)))
                 self._blocks = _merged((*self._blocks, new))
+            if total is not None:
+                self._totals[commit.version] = total
             head = Head(
                 last.location,
                 commit.version,
@@ -199,6 +207,21 @@ class Window:
                 state.protocol or last.protocol,
             )
             self._heads = [*self._heads, head]
+
+
+def _total(blocks: Sequence[Block], version: int) -> int | None:
+    """The live rows of a version; None if a file's are unknown."""
+    total: int | None = 0
+    for block in blocks:
+        total = _plus(total, 1, block, np.flatnonzero(block.visible(version)))
+    return total
+
+
+def _plus(total: int | None, sign: int, block: Block, rows: IntArray) -> int | None:
+    live = block.live(rows)
+    if total is None or (live == UNKNOWN_ROWS).any():
+        return None
+    return total + sign * int(live.sum())
 
 
 def _merged(blocks: tuple[Block, ...]) -> tuple[Block, ...]:

@@ -215,7 +215,16 @@ def statistics_type(type_: SqlType) -> pa.DataType | None:
 
 
 def held(low: pa.Array, high: pa.Array, type_: SqlType) -> tuple[pa.Array, pa.Array]:
-    """Reliable bounds from those that were read, in the form of `StatisticsBounds`."""
+    """Reliable bounds from those that were read, in the form of `StatisticsBounds`. A least value
+    above the greatest one says that both are wrong."""
+    low, high = _held(low, high, type_)
+    crossed = pc.fill_null(pc.greater(low, high), False)
+    if pc.any(crossed).as_py():
+        low, high = (pc.if_else(crossed, None, bound) for bound in (low, high))
+    return low, high
+
+
+def _held(low: pa.Array, high: pa.Array, type_: SqlType) -> tuple[pa.Array, pa.Array]:
     if type_.name == "boolean":
         return low.cast(pa.int64()), high.cast(pa.int64())
     if type_.name in FLOATING or type_.name == "decimal":

@@ -41,10 +41,9 @@ def may_match(where: Expr, files: FileBounds, relation: str = "") -> BoolArray:
 
 
 def must_match(where: Expr, files: FileBounds, relation: str = "") -> BoolArray:
-    """True only for files on whose rows the condition is always true. Its value is known for them
-    without the rows; a file without rows is one."""
+    """True only for files on all of whose rows the condition is true, as in one without rows."""
     possible = _Evaluation(files, relation).possible(where)
-    return ~(possible.false | possible.null) | files.empty
+    return (possible.true & ~(possible.false | possible.null)) | files.empty
 
 
 Mask = Callable[[], BoolArray]

@@ -89,8 +89,7 @@ def _read(
     where: str | None,
     base: bool,
 ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-    """Schema and rows. Only Spark evaluates a condition, since conditions have Spark's semantics;
-    so this takes seconds to start."""
+    """Schema and rows. A condition that only Spark evaluates takes seconds to start."""
     from tandem.mergelog.access import open_view
     from tandem.mergelog.state.log_table import MergeLog
 
@@ -100,12 +99,25 @@ def _read(
         scanned = view.scan(names)
         return scanned.schema, scanned
 
-    if where is not None:
-        from tandem.cli.scan_filter import matching
+    if where is None:
+        schema, batches = read(columns)
+        return schema, iter(batches)
 
-        return matching(view.base, read, columns=columns, where=where)
-    schema, batches = read(columns)
-    return schema, iter(batches)
+    from tandem.cli.scan_filter import matching, matching_in
+    from tandem.delta.scan import check_rows, named_columns
+    from tandem.index.answers import splits
+    from tandem.index.window import Window
+    from tandem.statements import parse_where
+
+    snapshot = view.base
+    condition = parse_where(where, snapshot.metadata.schema_string, resource="--where", field="")
+    names = None if columns is None else named_columns(snapshot, columns)
+    if view.log_id:
+        return matching_in(read, snapshot.schema.names, condition, names)
+    check_rows(snapshot)
+    return matching(
+        splits(Window(snapshot).view(), condition), view.log.base.store, condition, names
+    )
 
 
 def _write_stream(schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:

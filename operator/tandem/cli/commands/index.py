@@ -1,0 +1,205 @@
+"""`tandem index`: what the log says of a table's rows, without a server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from tandem.cli.commands.scan import names_in
+from tandem.cli.commands.tables import Target
+from tandem.cli.errors import Exit, say
+from tandem.cli.output import ByteSize, Output, json_value, print_data, print_table, table_of, write
+from tandem.cli.scan_filter import row_test
+from tandem.errors import InvalidSpec
+from tandem.index import Query, TableIndex, answers, rows
+from tandem.index.library import condition
+from tandem.index.verification import Difference, verify_view
+from tandem.text import counted
+
+if TYPE_CHECKING:
+    from tandem.index.rows import RowTest
+    from tandem.statements.tree import Expr
+
+
+def query(
+    where: str | None, version: int | None, timestamp: str | None, segments: str | None
+) -> Query:
+    """The question of the options. Raises: InvalidSpec."""
+    if version is not None and timestamp is not None:
+        raise InvalidSpec(
+            "a version and a timestamp cannot be combined",
+            resource="--timestamp",
+            found=f"--version {version} --timestamp {timestamp}",
+            expected="one of them",
+        )
+    moment = None if timestamp is None else _moment_ms(timestamp)
+    chosen = () if segments is None else tuple(names_in(segments))
+    return Query(where or "", version, moment, chosen)
+
+
+def count(table: Target, asked: Query, *, base: bool, output: Output) -> Exit:
+    index, view, where = _opened(table, asked, base=base)
+    found = answers.certain_count(view, where, asked.segments)
+    with _test(where) as test:
+        number = rows.count(found, index.store, where, test)
+    if output is Output.TABLE:
+        write(f"{number}\n")
+        _say_read(len(found.rest), view.version)
+    else:
+        print_data({"version": view.version, "rows": number, "filesRead": len(found.rest)}, output)
+    return Exit.OK
+
+
+def bounds(table: Target, columns: str, asked: Query, *, base: bool, output: Output) -> Exit:
+    from tandem.delta.scan import column_names
+
+    index, view, where = _opened(table, asked, base=base)
+    head = view.head
+    names = column_names(head.schema, names_in(columns), resource=head.location)
+    found = {}
+    with _test(where) as test:
+        for part in answers.certain_bounds(view, names, where, asked.segments):
+            found[part.column] = rows.bounds(part, index.store, where, test)
+    if output is Output.TABLE:
+        cells = [
+            [name, *("null" if value is None else json_value(value) for value in both)]
+            for name, both in found.items()
+        ]
+        print_table(table_of(["column", "least", "greatest"], cells, keep_empty=True))
+    else:
+        shown = [
+            {"column": name, "least": json_value(low), "greatest": json_value(high)}
+            for name, (low, high) in found.items()
+        ]
+        print_data({"version": view.version, "columns": shown}, output)
+    return Exit.OK
+
+
+def splits(table: Target, asked: Query, *, base: bool, output: Output) -> Exit:
+    _, view, where = _opened(table, asked, base=base)
+    found = answers.splits(view, where, asked.segments)
+    listed = found.files.select(["path", "size", "partition_values", "deletion_vector"])
+    data = [
+        {
+            "path": row["path"],
+            "bytes": row["size"],
+            "rows": None if live < 0 else live,
+            "deletedRows": (row["deletion_vector"] or {}).get("cardinality", 0),
+            "filter": not certain,
+            "partitionValues": dict(row["partition_values"] or ()),
+        }
+        for row, live, certain in zip(
+            listed.to_pylist(), found.rows.tolist(), found.certain.tolist(), strict=True
+        )
+    ]
+    if output is not Output.TABLE:
+        print_data({"version": view.version, "splits": data}, output)
+        return Exit.OK
+    cells = [
+        [
+            row["path"],
+            ByteSize(row["bytes"]),
+            row["rows"],
+            row["deletedRows"] or None,
+            "filter" if row["filter"] else "all rows",
+        ]
+        for row in data
+    ]
+    if cells:
+        headers = ["path", "size", "live rows", "deleted", "needed"]
+        print_table(table_of(headers, cells))
+    live = sum(len(part.rows) for part in view.chosen())
+    say(f"{len(cells)} of {counted(live, 'file')}, as of version {view.version}")
+    return Exit.OK
+
+
+def show(table: Target, version: int | None, *, base: bool, output: Output) -> Exit:
+    index, view, _ = _opened(table, Query(version=version), base=base)
+    known = answers.knowledge(view)
+    facts = {
+        "version": view.version,
+        "files": known.files,
+        "rows": view.total,
+        "filesWithoutRowCount": known.without_rows,
+        "filesWithDeletedRows": known.with_deleted,
+        "columns": [
+            {"column": name, "filesWithBounds": count} for name, count in known.columns.items()
+        ],
+        "bytesHeld": index.nbytes,
+    }
+    if output is not Output.TABLE:
+        print_data(facts, output)
+        return Exit.OK
+    cells: list[list[object]] = [
+        ["version", facts["version"]],
+        ["files", known.files],
+        ["live rows", "not known by the log" if view.total is None else view.total],
+        ["files without a row count", known.without_rows],
+        ["files with deleted rows", known.with_deleted],
+        ["memory", str(ByteSize(index.nbytes))],
+    ]
+    print_table(table_of(["fact", "value"], [[name, str(value)] for name, value in cells]))
+    print_table(
+        table_of(
+            ["column", "files with bounds"],
+            [[name, f"{count} of {known.files}"] for name, count in known.columns.items()],
+        )
+    )
+    return Exit.OK
+
+
+def verify(table: Target, version: int | None, *, base: bool, output: Output) -> Exit:
+    index, view, _ = _opened(table, Query(version=version), base=base)
+    found: list[Difference] = []
+    files = 0
+    for differences in verify_view(view, index.store):
+        files += 1
+        found += differences
+    data = [
+        {"path": d.path, "field": d.field, "log": json_value(d.log), "rows": json_value(d.rows)}
+        for d in found
+    ]
+    if output is not Output.TABLE:
+        print_data({"version": view.version, "files": files, "differences": data}, output)
+    else:
+        if found:
+            cells = [[d["path"], d["field"], d["log"], d["rows"]] for d in data]
+            print_table(table_of(["path", "field", "the log says", "the rows say"], cells))
+        right = "all as the log says" if not found else counted(len(found), "difference")
+        say(f"{counted(files, 'file')} of version {view.version} read: {right}")
+    return Exit.FAILED if found else Exit.OK
+
+
+def _opened(table: Target, asked: Query, *, base: bool) -> tuple[TableIndex, Any, Expr | None]:
+    index = TableIndex(table.log(), base=base)
+    view = index.view(asked)
+    return index, view, condition(view.head, asked.where)
+
+
+@contextmanager
+def _test(where: Expr | None) -> Iterator[RowTest | None]:
+    if where is None:
+        yield None
+        return
+    with row_test(where) as test:
+        yield test
+
+
+def _say_read(files: int, version: int) -> None:
+    how = "by the log alone" if not files else f"after reading {counted(files, 'file')}"
+    say(f"Rows of version {version}, {how}")
+
+
+def _moment_ms(text: str) -> int:
+    from tandem.timeline.chunks import parse_moment
+
+    moment = parse_moment(text)
+    if moment is None:
+        raise InvalidSpec(
+            "not a date or a time",
+            resource="--timestamp",
+            found=text,
+            expected="2013, 2013-02, 2013-02-01, 2013-02-01T05 or 2013-02-01T05:30:00Z",
+        )
+    return moment

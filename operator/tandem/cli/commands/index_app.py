@@ -1,0 +1,149 @@
+"""The commands of `tandem index`, their options and their help."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tandem.cli.commands.arguments import (
+    OptionalFilenames,
+    StoreOptions,
+    TableArgument,
+    Version,
+    opened,
+)
+from tandem.cli.output import Output, OutputOption
+
+if TYPE_CHECKING:
+    from tandem.index import Query
+
+index_app = typer.Typer(
+    help="Count and prune by what the log says; rows are read only where it leaves them open.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+Where = Annotated[
+    str | None,
+    typer.Option(
+        "--where", metavar="EXPR", help="Only rows for which this Spark SQL condition is true."
+    ),
+]
+Timestamp = Annotated[
+    str | None,
+    typer.Option(
+        "--timestamp",
+        metavar="TIME",
+        help="The newest version not after this time; in UTC unless it names a zone.",
+    ),
+]
+Segments = Annotated[
+    str | None,
+    typer.Option("--segments", metavar="A,B", help="Only rows in files of these segments."),
+]
+Base = Annotated[bool, typer.Option("--base", help="Of a merge-on-read table: without its log.")]
+
+
+def _query(
+    where: str | None, version: int | None, timestamp: str | None, segments: str | None
+) -> Query:
+    from tandem.cli.commands import index
+
+    return index.query(where, version, timestamp, segments)
+
+
+@index_app.command()
+def count(
+    table: TableArgument,
+    where: Where = None,
+    version: Version = None,
+    timestamp: Timestamp = None,
+    segments: Segments = None,
+    base: Base = False,
+    output: OutputOption = Output.TABLE,
+    files: OptionalFilenames = None,
+    options: StoreOptions = None,
+) -> None:
+    """Print the number of rows."""
+    with opened(table, files, options) as target:
+        from tandem.cli.commands import index
+
+        query = _query(where, version, timestamp, segments)
+        raise typer.Exit(index.count(target, query, base=base, output=output))
+
+
+@index_app.command()
+def bounds(
+    table: TableArgument,
+    columns: Annotated[str, typer.Option("--columns", metavar="A,B", help="Of these columns.")],
+    where: Where = None,
+    version: Version = None,
+    timestamp: Timestamp = None,
+    segments: Segments = None,
+    base: Base = False,
+    output: OutputOption = Output.TABLE,
+    files: OptionalFilenames = None,
+    options: StoreOptions = None,
+) -> None:
+    """Print the least and the greatest value of columns."""
+    with opened(table, files, options) as target:
+        from tandem.cli.commands import index
+
+        query = _query(where, version, timestamp, segments)
+        raise typer.Exit(index.bounds(target, columns, query, base=base, output=output))
+
+
+@index_app.command()
+def splits(
+    table: TableArgument,
+    where: Where = None,
+    version: Version = None,
+    timestamp: Timestamp = None,
+    segments: Segments = None,
+    base: Base = False,
+    output: OutputOption = Output.TABLE,
+    files: OptionalFilenames = None,
+    options: StoreOptions = None,
+) -> None:
+    """List the files that a reader needs, and whether it still has to apply the condition."""
+    with opened(table, files, options) as target:
+        from tandem.cli.commands import index
+
+        query = _query(where, version, timestamp, segments)
+        raise typer.Exit(index.splits(target, query, base=base, output=output))
+
+
+@index_app.command()
+def show(
+    table: TableArgument,
+    version: Version = None,
+    base: Base = False,
+    output: OutputOption = Output.TABLE,
+    files: OptionalFilenames = None,
+    options: StoreOptions = None,
+) -> None:
+    """Show what is known of a table's files: rows, and bounds by column."""
+    with opened(table, files, options) as target:
+        from tandem.cli.commands import index
+
+        raise typer.Exit(index.show(target, version, base=base, output=output))
+
+
+@index_app.command()
+def verify(
+    table: TableArgument,
+    version: Version = None,
+    base: Base = False,
+    output: OutputOption = Output.TABLE,
+    files: OptionalFilenames = None,
+    options: StoreOptions = None,
+) -> None:
+    """Read all rows, and list the files of which the log says something else.
+
+    Exit code: 0 all is as the log says, 1 it is not.
+    """
+    with opened(table, files, options) as target:
+        from tandem.cli.commands import index
+
+        raise typer.Exit(index.verify(target, version, base=base, output=output))

@@ -1,0 +1,106 @@
+"""Compares what the log says of each file with the rows that it has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from tandem.delta.actions import AddFile
+from tandem.delta.calendar import python_values
+from tandem.delta.datafiles.reader import DataFileReader
+from tandem.delta.log.files import to_adds
+from tandem.index import answers
+from tandem.index.block import UNKNOWN_ROWS
+from tandem.index.rows import greatest, least, table_format
+from tandem.index.sides import BoundArray, Side, side_of
+from tandem.index.window import Chosen, View
+from tandem.statements.types import Schema, SqlType
+from tandem.storage.store import Store
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One thing that the log says of a file and its rows do not.
+
+    Attributes:
+        field: `numRecords`, or `minValues.NAME` or `maxValues.NAME` of a column.
+        log: what the log says. rows: what is right.
+    """
+
+    path: str
+    field: str
+    log: Any
+    rows: Any
+
+
+def verify_view(view: View, store: Store) -> Iterator[list[Difference]]:
+    """The differences in each file of a version; all columns of all files are read.
+
+    A bound is wrong if a row of the file lies beyond it. Rows in deletion vectors count: a bound
+    may be that of a deleted row.
+    Raises: DataFileMissing, StorageError, UnsupportedFeature.
+    """
+    head = view.head
+    schema = Schema.from_json(head.metadata.schema_string)
+    types = {column.name: column.type for column in schema.columns if column.type.is_atomic}
+    for part in view.chosen():
+        found = answers.splits_of(head, [part])
+        sides = {
+            (name, side): bound
+            for name, type_ in types.items()
+            for side in Side
+            if (bound := _bound_of(view, part, name, type_, side)) is not None
+        }
+        for at, add in enumerate(to_adds(found.files)):
+            yield list(_of_file(view, store, add, int(part.block.rows[part.rows[at]]), at, sides))
+
+
+def _bound_of(view: View, part: Chosen, name: str, type_: SqlType, side: Side) -> BoundArray | None:
+    head = view.head
+    column = part.block.column(name, type_, head.schema, head.metadata.partition_columns)
+    if column is None or name in head.metadata.partition_columns:
+        return None
+    return side_of([column.take(part.rows)], [len(part.rows)], type_, side)
+
+
+def _of_file(
+    view: View,
+    store: Store,
+    add: AddFile,
+    rows: int,
+    at: int,
+    sides: Mapping[tuple[str, Side], BoundArray],
+) -> Iterator[Difference]:
+    format_ = table_format(view.head)
+    names = sorted({name for name, _ in sides})
+    best: dict[tuple[str, Side], pa.Array] = {}
+    with DataFileReader(
+        store, add.path, format_, partition_values=add.partition_values, columns=names
+    ) as reader:
+        if rows not in (UNKNOWN_ROWS, reader.num_rows):
+            yield Difference(add.path, "numRecords", rows, reader.num_rows)
+        for batch in reader.batches() if names else ():
+            for name, side in sides:
+                kernel = least if side is Side.LOW else greatest
+                values = kernel(batch.column(names.index(name)))
+                known = best.get((name, side))
+                both = values if known is None else pa.concat_arrays([known, values])
+                best[name, side] = kernel(both)
+    for (name, side), values in best.items():
+        limit = sides[name, side].value(at)
+        if limit is None or not len(values):
+            continue
+        value = python_values(values)[0]
+        if _lies_beyond(value, limit, side):
+            field = "minValues" if side is Side.LOW else "maxValues"
+            yield Difference(add.path, f"{field}.{name}", limit, value)
+
+
+def _lies_beyond(value: Any, limit: Any, side: Side) -> bool:
+    if isinstance(value, str) and not isinstance(limit, str):
+        return False  # a time outside of Python's calendar, which bounds do not reach
+    # NaN lies beyond nothing: statistics do not count it.
+    return bool(value < limit if side is Side.LOW else value > limit)

@@ -1,0 +1,174 @@
+"""Entries say of each version's files what `tandem.pruning` says of that version's snapshot."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pruning.test_per_file import (
+    ADDS,
+    PARTITIONS,
+    SCHEMA,
+    WHERE,
+    chunked,
+)
+from support.some import few
+from tandem.delta import schema as schema_
+from tandem.delta.actions import (
+    AddFile,
+    Commit,
+    DeletionVector,
+    Metadata,
+    Protocol,
+    RemoveFile,
+)
+from tandem.delta.log import files as files_
+from tandem.delta.log.replay import FileKey
+from tandem.delta.log.snapshot import Snapshot
+from tandem.errors import VersionNotFound
+from tandem.index import block as block_
+from tandem.index import window as window_
+from tandem.index.answers import certain_count, splits
+from tandem.index.block import Block
+from tandem.index.window import View, Window
+from tandem.pruning.files import bounds_of
+from tandem.pruning.predicate import columns_of, may_match, must_match
+from tandem.statements import parse_where
+from tandem.statements.types import Schema
+
+METADATA = Metadata("t", SCHEMA, PARTITIONS, {})
+PROTOCOL = Protocol(3, 7, frozenset({"deletionVectors"}), frozenset({"deletionVectors"}))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_zones() -> Any:
+    """Zones, pieces and blocks of a few entries, so that a test has many."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(block_, "ZONE", 3)
+        patch.setattr(block_, "_PIECE", 6)
+        patch.setattr(window_, "_SMALL_BLOCKS", 2)
+        yield
+
+
+@settings(deadline=None, max_examples=few(150, 600))
+@given(ADDS, st.sampled_from(WHERE), st.data())
+def test_entries_are_decided_as_the_files_of_a_snapshot(
+    adds: list[AddFile], text: str, data: st.DataObject
+) -> None:
+    where = parse_where(text, Schema.from_json(SCHEMA))
+    schema = schema_.parse(SCHEMA)
+    table = chunked(adds, min(3, len(adds)))
+    known = bounds_of(table, schema, PARTITIONS, dict(columns_of(where)))
+    versions = st.lists(st.integers(0, 4), min_size=len(adds), max_size=len(adds))
+    born = np.array(data.draw(versions), np.int64)
+    died = born + 1 + np.array(data.draw(versions), np.int64)
+    block = Block(table, born, died)
+
+    for version in range(3):
+        found = block.survivors(where, version, schema, PARTITIONS)
+        live = (born <= version) & (version < died)
+        assert found.tolist() == np.flatnonzero(may_match(where, known) & live).tolist()
+        certain = block.certain(where, found, schema, PARTITIONS)
+        assert certain.tolist() == must_match(where, known)[found].tolist()
+
+
+PATHS = ["a", "b", "c", "d%20e"]
+VECTORS = [None, DeletionVector("u", "x", 1, 1), DeletionVector("u", "x", 1, 2, offset=7)]
+
+
+@st.composite
+def history(draw: st.DrawFn) -> list[Commit]:
+    """Commits that add and remove files, as writers do and as they should not."""
+    commits = []
+    for version in range(1, draw(st.integers(2, 12))):
+        actions: list[AddFile | RemoveFile] = []
+        for path in draw(st.lists(st.sampled_from(PATHS), max_size=4)):
+            vector = draw(st.sampled_from(VECTORS))
+            if draw(st.booleans()):
+                rows = draw(st.sampled_from(["", '{"numRecords":5}', '{"numRecords":9}']))
+                actions.append(AddFile(path, {}, 1, 0, True, rows, deletion_vector=vector))
+            else:
+                actions.append(RemoveFile(path, 0, True, deletion_vector=vector))
+        commits.append(Commit(version, version, tuple(actions)))
+    return commits
+
+
+def files_at(view: View) -> dict[FileKey, str | None]:
+    return {add.key: add.stats for add in files_.to_adds(splits(view).files)}
+
+
+@settings(deadline=None, max_examples=few(150, 600), suppress_health_check=[HealthCheck.too_slow])
+@given(history(), st.data())
+def test_every_version_of_a_window_has_its_own_files(
+    commits: list[Commit], data: st.DataObject
+) -> None:
+    window = Window(Snapshot("t", 0, 0, METADATA, PROTOCOL, {}, {}, files_.EMPTY))
+    expected: list[dict[FileKey, str | None]] = [{}]
+    views = [window.view()]
+    first = 0
+    for commit in commits:
+        now = dict(expected[-1])
+        for action in commit.actions:
+            if isinstance(action, AddFile | RemoveFile):
+                now.pop(action.key, None)
+            if isinstance(action, AddFile):
+                now[action.key] = action.stats
+        expected.append(now)
+        window.follow([commit])
+        if data.draw(st.booleans()):
+            views.append(window.view())
+        if data.draw(st.integers(0, 4)) == 0:
+            first = max(first, min(data.draw(st.integers(0, 12)), commit.version))
+            window.forget(first)
+
+    assert (window.first, window.latest) == (first, len(commits))
+    for version, files in enumerate(expected):
+        if version < first:
+            with pytest.raises(VersionNotFound, match=f"no version {version}"):
+                window.view(version)
+            continue
+        view = window.view(version)
+        assert files_at(view) == files
+        rows = [None if not stats else int(stats[14]) for stats in files.values()]
+        deleted = [0 if key[1] is None else 1 + key[1].endswith("@7") for key in files]
+        counted = certain_count(view)
+        if None in rows:
+            assert view.total is None
+        else:
+            assert view.total == sum(n or 0 for n in rows) - sum(deleted) == counted.rows
+        assert len(counted.rest) == rows.count(None)
+    # A view that was taken earlier still is what it was, whatever was forgotten since.
+    for view in views:
+        assert files_at(view) == expected[view.version]
+
+
+def test_a_file_with_more_deleted_rows_than_rows_is_not_counted() -> None:
+    vector = DeletionVector("u", "x", 1, 10)
+    add = AddFile("a", {}, 1, 0, True, '{"numRecords":5}', deletion_vector=vector)
+    window = Window(Snapshot("t", 0, 0, METADATA, PROTOCOL, {}, {}, files_.from_adds([add])))
+    counted = certain_count(window.view())
+    assert (counted.rows, len(counted.rest)) == (0, 1)
+
+
+def test_a_commit_out_of_order_is_refused() -> None:
+    window = Window(Snapshot("t", 0, 0, METADATA, PROTOCOL, {}, {}, files_.EMPTY))
+    with pytest.raises(ValueError, match="does not follow"):
+        window.follow([Commit(2, 2, ())])
+
+
+def test_a_renamed_column_keeps_its_bounds() -> None:
+    """By physical name: `m` of the test schema is `col-1` in statistics."""
+    stats = '{"numRecords":3,"minValues":{"col-1":1},"maxValues":{"col-1":4},"nullCount":{}}'
+    add = AddFile("a", {}, 1, 0, True, stats)
+    window = Window(Snapshot("t", 0, 0, METADATA, PROTOCOL, {}, {}, files_.from_adds([add])))
+    renamed = replace(METADATA, schema_string=SCHEMA.replace('"name": "m"', '"name": "other"'))
+    window.follow([Commit(1, 1, (renamed,))])
+    view = window.view()
+    where = parse_where("other > 4", renamed.schema_string)
+    assert len(splits(view, where)) == 0
+    assert len(splits(window.view(0), parse_where("m > 3", SCHEMA))) == 1
