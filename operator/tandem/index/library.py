@@ -7,6 +7,7 @@ commits since the last one. The functions of the same names open a table for one
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict, Unpack
@@ -20,7 +21,7 @@ from tandem.delta.scan import column_names
 from tandem.delta.schema import column_mapping_mode
 from tandem.errors import UnsupportedFeature
 from tandem.index import answers, rows
-from tandem.index.answers import Splits
+from tandem.index.answers import CertainBounds, CertainCount, Splits
 from tandem.index.rows import RowTest
 from tandem.index.table import IndexedTable
 from tandem.index.window import Head, View
@@ -40,19 +41,99 @@ class Query:
         version: the newest by default.
         timestamp_ms: the newest version not after a time, Unix milliseconds.
         segments: only rows in files of these; empty for all.
+        at_least, max_staleness_s: as of `IndexedTable.view`.
     """
 
     where: str = ""
     version: int | None = None
     timestamp_ms: int | None = None
     segments: Collection[str] = ()
+    at_least: int | None = None
+    max_staleness_s: float = 0.0
 
 
 EVERYTHING = Query()
 
 
-class TableIndex:
-    """The index of one table. Thread-safe.
+class IndexReader(ABC):
+    """Answers about one table, wherever its index is held: numbers are finished here, with the
+    caller's own access to the rows.
+
+    What it raises: InvalidStatement, UnknownSegment; as `IndexedTable.view`, and as `rows.read`
+    while rows are read.
+    """
+
+    @property
+    @abstractmethod
+    def store(self) -> Store: ...
+
+    @abstractmethod
+    def certain_count(self, query: Query) -> CertainCount:
+        """The rows that match for sure, and what is left to count."""
+
+    @abstractmethod
+    def certain_bounds(self, columns: Sequence[str], query: Query) -> Sequence[CertainBounds]:
+        """What the log says of the least and greatest values. Raises: InvalidSpec."""
+
+    @abstractmethod
+    def splits(self, query: Query = EVERYTHING) -> Splits:
+        """The files that have to be read."""
+
+    def count(self, query: Query = EVERYTHING, *, test: RowTest | None = None) -> int:
+        """The number of rows that match.
+
+        Args:
+            test: evaluates the condition on rows whose files leave it open; by default it is
+                evaluated here, without Spark.
+        """
+        found = self.certain_count(query)
+        where = condition(found.rest.head, query.where)
+        return rows.count(found, self.store, where, test)
+
+    def bounds(
+        self, columns: Sequence[str], query: Query = EVERYTHING, *, test: RowTest | None = None
+    ) -> dict[str, tuple[Any, Any]]:
+        """The least and the greatest value of each column among the rows that match. Raises:
+        InvalidSpec for an unknown column, or one without an order."""
+        return {
+            found.column: rows.bounds(
+                found, self.store, condition(found.below.head, query.where), test
+            )
+            for found in self.certain_bounds(columns, query)
+        }
+
+    def reader(
+        self,
+        query: Query = EVERYTHING,
+        columns: Sequence[str] | None = None,
+        *,
+        test: RowTest | None = None,
+    ) -> pa.RecordBatchReader:
+        """The rows that match, as a stream of Arrow batches: for DuckDB, Polars, pandas.
+
+        Args:
+            columns: in the order wanted; None for all.
+        Raises: InvalidSpec for an unknown column.
+        """
+        found = self.splits(query)
+        where = condition(found.head, query.where)
+        names = None if columns is None else _names(found.head, columns)
+        return rows.read(found, self.store, names, where, test)
+
+    def paths(self, query: Query = EVERYTHING) -> list[str]:
+        """The paths of the files that have to be read, relative to the table unless they are
+        absolute: for engines that read plain Parquet. The filter still has to be applied.
+
+        Raises: UnsupportedFeature if a row of one of them is deleted, or if their columns have
+            other names.
+        """
+        found = self.splits(query)
+        _require_plain(found)
+        return [add.path for add in to_adds(found.files)]
+
+
+class TableIndex(IndexReader):
+    """The index of one table, held in this process. Thread-safe.
 
     Args:
         base: also of a merge-on-read table: of its base alone, as of the last merge. Without it,
@@ -76,76 +157,42 @@ class TableIndex:
         return self._table.log.store
 
     @property
+    def log(self) -> DeltaLog:
+        return self._table.log
+
+    @property
     def nbytes(self) -> int:
         """Bytes that are held."""
         return self._table.nbytes
 
+    @property
+    def latest(self) -> int | None:
+        """The newest version that is held."""
+        return self._table.latest
+
     def view(self, query: Query = EVERYTHING) -> View:
         """The version that a question is about. Raises: as `IndexedTable.view`."""
-        return self._table.view(query.version, timestamp_ms=query.timestamp_ms)
+        return self._table.view(
+            query.version,
+            timestamp_ms=query.timestamp_ms,
+            at_least=query.at_least,
+            max_staleness_s=query.max_staleness_s,
+        )
 
-    def count(self, query: Query = EVERYTHING, *, test: RowTest | None = None) -> int:
-        """The number of rows that match.
+    def certain_count(self, query: Query = EVERYTHING) -> CertainCount:
+        view = self.view(query)
+        return answers.certain_count(view, condition(view.head, query.where), query.segments)
 
-        Args:
-            test: evaluates the condition on rows whose files leave it open; by default it is
-                evaluated here, without Spark.
-        Raises: InvalidStatement, UnknownSegment; as `IndexedTable.view` and `rows.read`.
-        """
+    def certain_bounds(
+        self, columns: Sequence[str], query: Query = EVERYTHING
+    ) -> Sequence[CertainBounds]:
         view = self.view(query)
         where = condition(view.head, query.where)
-        found = answers.certain_count(view, where, query.segments)
-        return rows.count(found, self.store, where, test)
-
-    def bounds(
-        self, columns: Sequence[str], query: Query = EVERYTHING, *, test: RowTest | None = None
-    ) -> dict[str, tuple[Any, Any]]:
-        """The least and the greatest value of each column among the rows that match.
-
-        Raises: InvalidSpec; as `count`.
-        """
-        view = self.view(query)
-        where = condition(view.head, query.where)
-        names = _names(view.head, columns)
-        return {
-            found.column: rows.bounds(found, self.store, where, test)
-            for found in answers.certain_bounds(view, names, where, query.segments)
-        }
+        return answers.certain_bounds(view, _names(view.head, columns), where, query.segments)
 
     def splits(self, query: Query = EVERYTHING) -> Splits:
-        """The files that have to be read. Raises: as `count`."""
         view = self.view(query)
         return answers.splits(view, condition(view.head, query.where), query.segments)
-
-    def reader(
-        self,
-        query: Query = EVERYTHING,
-        columns: Sequence[str] | None = None,
-        *,
-        test: RowTest | None = None,
-    ) -> pa.RecordBatchReader:
-        """The rows that match, as a stream of Arrow batches: for DuckDB, Polars, pandas.
-
-        Args:
-            columns: in the order wanted; None for all.
-        Raises: as `count`; InvalidSpec for an unknown column.
-        """
-        view = self.view(query)
-        where = condition(view.head, query.where)
-        found = answers.splits(view, where, query.segments)
-        names = None if columns is None else _names(view.head, columns)
-        return rows.read(found, self.store, names, where, test)
-
-    def paths(self, query: Query = EVERYTHING) -> list[str]:
-        """The paths of the files that have to be read, relative to the table unless they are
-        absolute: for engines that read plain Parquet. The filter still has to be applied.
-
-        Raises: as `count`; UnsupportedFeature if a row of one of them is deleted, or if the files
-            alone do not have the table's columns.
-        """
-        found = self.splits(query)
-        _require_plain(found)
-        return [add.path for add in to_adds(found.files)]
 
 
 def open_index(
@@ -175,7 +222,7 @@ class Options(TypedDict, total=False):
 
 def count(location: str, where: str = "", **given: Unpack[Options]) -> int:
     """The number of rows of the table at a location for which a condition is true.
-    Raises: as `TableIndex.count`."""
+    Raises: as `IndexReader`."""
     index, query = _opened(location, where, given)
     return index.count(query)
 
@@ -183,13 +230,13 @@ def count(location: str, where: str = "", **given: Unpack[Options]) -> int:
 def bounds(
     location: str, columns: Sequence[str], where: str = "", **given: Unpack[Options]
 ) -> dict[str, tuple[Any, Any]]:
-    """As `TableIndex.bounds`."""
+    """As `IndexReader.bounds`."""
     index, query = _opened(location, where, given)
     return index.bounds(columns, query)
 
 
 def splits(location: str, where: str = "", **given: Unpack[Options]) -> Splits:
-    """As `TableIndex.splits`."""
+    """As `IndexReader.splits`."""
     index, query = _opened(location, where, given)
     return index.splits(query)
 
@@ -197,13 +244,13 @@ def splits(location: str, where: str = "", **given: Unpack[Options]) -> Splits:
 def reader(
     location: str, where: str = "", columns: Sequence[str] | None = None, **given: Unpack[Options]
 ) -> pa.RecordBatchReader:
-    """As `TableIndex.reader`."""
+    """As `IndexReader.reader`."""
     index, query = _opened(location, where, given)
     return index.reader(query, columns)
 
 
 def paths(location: str, where: str = "", **given: Unpack[Options]) -> list[str]:
-    """As `TableIndex.paths`."""
+    """As `IndexReader.paths`."""
     index, query = _opened(location, where, given)
     return index.paths(query)
 

@@ -3,59 +3,109 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Callable
 
 from tandem.delta import protocol
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.snapshot import LogPosition
+from tandem.errors import VersionNotFound
 from tandem.index.window import View, Window
 
 
 class IndexedTable:
-    """The entries of the table of a log. Thread-safe: of several that ask at once, one reads.
+    """The entries of the table of a log. Thread-safe.
 
     Args:
         keep: so many versions before the latest one can be viewed without being loaded.
+        now: seconds of a clock that never goes back.
     """
 
-    def __init__(self, log: DeltaLog, *, keep: int = 100) -> None:
+    def __init__(
+        self, log: DeltaLog, *, keep: int = 100, now: Callable[[], float] = time.monotonic
+    ) -> None:
         self.log = log
-        self._keep = keep
+        self._keep, self._now = keep, now
         self._lock = threading.Lock()
         self._window: Window | None = None
         self._position: LogPosition | None = None
+        self._listed = -float("inf")
+        """When the last look at the log began that `_window` has the result of."""
 
-    def view(self, version: int | None = None, *, timestamp_ms: int | None = None) -> View:
-        """A version: the one given, the newest not after a time (Unix milliseconds), or the newest
-        of all that had been committed before the call.
+    def view(
+        self,
+        version: int | None = None,
+        *,
+        timestamp_ms: int | None = None,
+        at_least: int | None = None,
+        max_staleness_s: float = 0.0,
+    ) -> View:
+        """A version: the one given, the newest not after a time (Unix milliseconds), or the newest.
 
+        Args:
+            at_least: the newest version must not be before this one: one's own commit.
+            max_staleness_s: so many seconds ago the newest version may have been superseded; 0 for
+                the newest of all that had been committed before the call.
         Raises: TableNotFound, VersionNotFound, CorruptLog; UnsupportedFeature if rows of the table
             cannot be read.
         """
+        asked = self._now()
         if timestamp_ms is not None:
             if version is not None:
                 raise ValueError("a version and a timestamp cannot be combined")
             version = self.log.version_at(timestamp_ms)
-        window = self._window
-        if version is None or window is None or not window.first <= version <= window.latest:
-            window = self._follow(version)
-        return _readable(window.view(version))
+        if version is not None:
+            window = self._window
+            if window is None or not window.first <= version <= window.latest:
+                window = self._with(version, asked)
+            return _readable(window.view(version))
+        window = self._newest(asked - max_staleness_s, at_least)
+        if at_least is not None and window.latest < at_least:
+            raise VersionNotFound(
+                f"there is no version {at_least} yet",
+                resource=self.log.store.location,
+                field="atLeast",
+                found=f"version {window.latest}",
+                expected=f"version {at_least} or a later one",
+            )
+        return _readable(window.view())
 
     @property
     def nbytes(self) -> int:
         """Bytes that are held."""
         return 0 if self._window is None else self._window.nbytes
 
-    def _follow(self, version: int | None) -> Window:
-        """The window up to the newest version; or a window of its own for a version before it."""
+    @property
+    def latest(self) -> int | None:
+        """The newest version that is held."""
+        return None if self._window is None else self._window.latest
+
+    def drop(self) -> None:
+        """Hold nothing; the next question loads the table."""
+        with self._lock:
+            self._window = None
+
+    def _newest(self, since: float, at_least: int | None = None) -> Window:
+        """The window as of a look at the log that began at or after `since`: of several callers
+        that wait, one looks."""
+        window = self._window
+        if window is not None and self._listed >= since and window.latest >= (at_least or 0):
+            return window
         with self._lock:
             window = self._window
-            if window is not None and (version is None or version > window.latest):
-                self._window = window = self._continued(window)
-            if window is None and version is None:
-                return self._load()
-        if window is not None and version is None:
+            if window is not None and self._listed >= since and window.latest >= (at_least or 0):
+                return window
+            began = self._now()
+            window = self._load() if window is None else self._continued(window)
+            self._listed = began
             return window
-        if window is not None and version is not None and window.first <= version <= window.latest:
+
+    def _with(self, version: int, asked: float) -> Window:
+        """The window, or one of its own for a version before it."""
+        window = self._window
+        if window is not None and version > window.latest:
+            window = self._newest(asked)
+        if window is not None and window.first <= version <= window.latest:
             return window
         return Window(self.log.snapshot(version))
 

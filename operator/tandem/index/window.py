@@ -40,6 +40,16 @@ class Head:
     metadata: Metadata
     protocol: Protocol
 
+    @classmethod
+    def of(cls, snapshot: Snapshot) -> Head:
+        return cls(
+            snapshot.location,
+            snapshot.version,
+            snapshot.timestamp_ms,
+            snapshot.metadata,
+            snapshot.protocol,
+        )
+
     @cached_property
     def schema(self) -> schema_.StructType:
         """Raises: CorruptLog."""
@@ -119,15 +129,8 @@ class Window:
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
-        head = Head(
-            snapshot.location,
-            snapshot.version,
-            snapshot.timestamp_ms,
-            snapshot.metadata,
-            snapshot.protocol,
-        )
         self._lock = threading.Lock()
-        self._heads = [head]
+        self._heads = [Head.of(snapshot)]
         self._blocks: tuple[Block, ...] = (Block.live_since(snapshot.files, snapshot.version),)
         self._totals: dict[int, int | None] = {}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,6 +14,7 @@ from tandem.cli.commands.arguments import (
     Version,
     opened,
 )
+from tandem.cli.errors import errors_to_exit
 from tandem.cli.output import Output, OutputOption
 
 if TYPE_CHECKING:
@@ -147,3 +149,41 @@ def verify(
         from tandem.cli.commands import index
 
         raise typer.Exit(index.verify(target, version, base=base, output=output))
+
+
+@index_app.command()
+def serve(
+    tables: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="NAME[=LOCATION]...",
+            help="Tables by the name that callers use; with -f names of LakeTables.",
+        ),
+    ],
+    listen: Annotated[
+        str, typer.Option("--listen", metavar="HOST:PORT", help="Port 0 for any free one.")
+    ] = "127.0.0.1:8815",
+    token_file: Annotated[
+        Path | None,
+        typer.Option("--token-file", help="Holds the token that callers must present."),
+    ] = None,
+    certificate: Annotated[
+        Path | None, typer.Option("--tls-cert", help="Certificate, with its chain, as PEM.")
+    ] = None,
+    key: Annotated[Path | None, typer.Option("--tls-key", help="Its private key, as PEM.")] = None,
+    answers: Annotated[
+        Path | None,
+        typer.Option("--answers", help="Folder in which large answers wait; it is emptied."),
+    ] = None,
+    files: OptionalFilenames = None,
+    options: StoreOptions = None,
+) -> None:
+    """Serve counts, bounds and splits of tables over Arrow Flight, until it is stopped.
+
+    Beyond loopback it needs a token and a certificate.
+    """
+    with errors_to_exit():
+        from tandem.cli.commands import index_serve
+
+        settings = index_serve.ServeOptions(listen, token_file, certificate, key, answers)
+        raise typer.Exit(index_serve.serve(tables, files or [], options or [], settings))

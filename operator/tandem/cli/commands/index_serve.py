@@ -1,0 +1,128 @@
+"""`tandem index serve`: the index server in this process."""
+
+from __future__ import annotations
+
+import ipaddress
+import signal
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tandem.cli.commands import tables
+from tandem.cli.errors import Exit, say
+from tandem.errors import InvalidSpec
+from tandem.index import TableIndex
+from tandem.index.server.parts import Parts
+from tandem.index.server.service import IndexService
+from tandem.index.server.transport import IndexServer, Tls
+from tandem.text import counted
+
+MIN_TOKEN = 16
+
+
+@dataclass(frozen=True)
+class ServeOptions:
+    """The options of the command: `listen` is HOST:PORT, the others are files and a folder."""
+
+    listen: str
+    token_file: Path | None
+    certificate: Path | None
+    key: Path | None
+    answers: Path | None
+
+
+def serve(
+    names: Sequence[str], files: Sequence[str], options: Sequence[str], settings: ServeOptions
+) -> Exit:
+    """Serve until SIGTERM or SIGINT. Raises: InvalidSpec, ReferenceNotFound."""
+    host, port = _address(settings.listen)
+    token, tls = _token(settings.token_file), _tls(settings)
+    if not _is_loopback(host) and (tls is None or not token):
+        raise InvalidSpec(
+            "statistics are data: beyond loopback, callers are checked and encrypted",
+            resource="--listen",
+            found=settings.listen,
+            expected="--token-file, --tls-cert and --tls-key, or a loopback address",
+        )
+    openers: dict[str, Callable[[], TableIndex]] = {}
+    for text in names:
+        name, _, location = text.partition("=")
+        target = tables.target(location or name, files, options)
+        openers[name] = _opener(target)
+    parts = Parts(settings.answers)
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    with IndexServer(IndexService(openers, parts), host, port, token=token, tls=tls) as server:
+        say(f"Serves {counted(len(openers), 'table')} on {_scheme(tls)}://{host}:{server.port}")
+        stop.wait()
+    return Exit.OK
+
+
+def _opener(target: tables.Target) -> Callable[[], TableIndex]:
+    return lambda: TableIndex(target.log())
+
+
+def _scheme(tls: Tls | None) -> str:
+    return "grpc" if tls is None else "grpc+tls"
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65_535:
+        raise InvalidSpec(
+            "not an address to listen on",
+            resource="--listen",
+            found=text,
+            expected="HOST:PORT, as 127.0.0.1:8815",
+        )
+    return host, int(port)
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _token(path: Path | None) -> str:
+    if path is None:
+        return ""
+    token = _text(path, "--token-file").decode(errors="replace").strip()
+    if len(token) < MIN_TOKEN:
+        raise InvalidSpec(
+            "the token is too short",
+            resource="--token-file",
+            found=f"{len(token)} characters",
+            expected=f"at least {MIN_TOKEN}",
+            remedy="`openssl rand -hex 32` makes one",
+        )
+    return token
+
+
+def _tls(settings: ServeOptions) -> Tls | None:
+    if settings.certificate is None and settings.key is None:
+        return None
+    if settings.certificate is None or settings.key is None:
+        raise InvalidSpec(
+            "a certificate and its key belong together",
+            resource="--tls-cert" if settings.certificate is None else "--tls-key",
+            expected="both, or neither",
+        )
+    return Tls(_text(settings.certificate, "--tls-cert"), _text(settings.key, "--tls-key"))
+
+
+def _text(path: Path, option: str) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InvalidSpec(
+            "the file cannot be read",
+            resource=option,
+            found=f"{path}: {error.strerror}",
+            expected="a file that can be read",
+        ) from error

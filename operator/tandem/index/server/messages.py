@@ -1,0 +1,212 @@
+"""Questions and answers on the wire: closed JSON, and Arrow tables beside it. Pure.
+
+A field that is not known is refused: it might restrict the question. Every answer names its table's
+id and the one version that it is of.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any, Literal, Self
+
+import numpy as np
+import pyarrow as pa
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic.alias_generators import to_camel
+
+from tandem.delta.actions import Metadata, Protocol
+from tandem.delta.log import files as files_
+from tandem.index.answers import Splits
+from tandem.index.library import Query
+from tandem.index.window import Head
+
+MAX_REQUEST_BYTES = 1 << 20
+MAX_WHERE = 64 * 1024
+MAX_ITEMS = 10_000
+MAX_VERSION = 2**63 - 1
+
+CERTAIN, ROWS = "certain", "rows"
+"""Columns of splits beside those of `Snapshot.files`."""
+
+
+class Call(StrEnum):
+    """What can be asked."""
+
+    GET_COUNT = "GetCount"
+    GET_BOUNDS = "GetBounds"
+    GET_SPLITS = "GetSplits"
+    SHOW_CACHE = "ShowCache"
+    INVALIDATE_CACHE = "InvalidateCache"
+    LOAD = "Load"
+
+
+class Message(BaseModel):
+    """Base of all of them."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True
+    )
+
+
+Name = Annotated[str, Field(max_length=1_000)]
+Names = Annotated[tuple[Name, ...], Field(max_length=MAX_ITEMS)]
+Version = Annotated[int, Field(ge=0, le=MAX_VERSION)]
+
+
+class Question(Message):
+    """What every question about rows says.
+
+    Attributes:
+        where: a condition in Tandem's grammar; empty for all rows.
+        at_least, max_staleness_s: as of `IndexedTable.view`.
+    """
+
+    api: Literal["v1"] = "v1"
+    table: Name
+    where: Annotated[str, Field(max_length=MAX_WHERE)] = ""
+    segments: Names = ()
+    version: Version | None = None
+    timestamp_ms: Annotated[int, Field(ge=0, le=MAX_VERSION)] | None = None
+    at_least: Version | None = None
+    max_staleness_s: Annotated[float, Field(ge=0, le=86_400)] = 0.0
+
+    @model_validator(mode="after")
+    def _one_version(self) -> Self:
+        given = [self.version, self.timestamp_ms, self.at_least]
+        if sum(each is not None for each in given) > 1:
+            raise ValueError("version, timestampMs and atLeast exclude each other")
+        return self
+
+    @classmethod
+    def of(cls, table: str, query: Query, **more: Any) -> Self:
+        return cls(
+            table=table,
+            where=query.where,
+            segments=tuple(query.segments),
+            version=query.version,
+            timestamp_ms=query.timestamp_ms,
+            at_least=query.at_least,
+            max_staleness_s=query.max_staleness_s,
+            **more,
+        )
+
+    @property
+    def query(self) -> Query:
+        return Query(
+            self.where,
+            self.version,
+            self.timestamp_ms,
+            self.segments,
+            self.at_least,
+            self.max_staleness_s,
+        )
+
+
+class BoundsQuestion(Question):
+    columns: Annotated[tuple[Name, ...], Field(min_length=1, max_length=MAX_ITEMS)]
+
+
+class TableQuestion(Message):
+    """A question about what is held; of all tables without a name."""
+
+    api: Literal["v1"] = "v1"
+    table: Name | None = None
+
+
+class VersionOf(Message):
+    """The version that an answer is of, and what reading its files needs to know."""
+
+    location: str
+    version: Version
+    timestamp_ms: int
+    table_id: str
+    schema_string: str
+    partition_columns: tuple[str, ...]
+    configuration: dict[str, str]
+    min_reader: int
+    min_writer: int
+    reader_features: tuple[str, ...]
+    writer_features: tuple[str, ...]
+
+    @classmethod
+    def of(cls, head: Head) -> Self:
+        metadata, protocol = head.metadata, head.protocol
+        return cls(
+            location=head.location,
+            version=head.version,
+            timestamp_ms=head.timestamp_ms,
+            table_id=metadata.id,
+            schema_string=metadata.schema_string,
+            partition_columns=metadata.partition_columns,
+            configuration=dict(metadata.configuration),
+            min_reader=protocol.min_reader,
+            min_writer=protocol.min_writer,
+            reader_features=tuple(sorted(protocol.reader_features)),
+            writer_features=tuple(sorted(protocol.writer_features)),
+        )
+
+    @property
+    def head(self) -> Head:
+        metadata = Metadata(
+            self.table_id, self.schema_string, self.partition_columns, self.configuration
+        )
+        protocol = Protocol(
+            self.min_reader,
+            self.min_writer,
+            frozenset(self.reader_features),
+            frozenset(self.writer_features),
+        )
+        return Head(self.location, self.version, self.timestamp_ms, metadata, protocol)
+
+
+class CountAnswer(Message):
+    """`rows` are certain; the rest is the first Arrow table."""
+
+    of: VersionOf
+    rows: int
+
+
+class SplitsAnswer(Message):
+    """The splits are the first Arrow table, or wait under the ticket."""
+
+    of: VersionOf
+    splits: int
+    ticket: str | None = None
+
+
+class BoundsAnswer(Message):
+    """Of each column three Arrow tables: `low` and `high` in one row, and the splits that could
+    have a lesser and a greater value, with a column `limit`."""
+
+    of: VersionOf
+    columns: tuple[str, ...]
+
+
+class HeldTable(Message):
+    """What is held of a table; `version` None for nothing."""
+
+    table: str
+    version: int | None
+    bytes: int
+    questions: int
+
+
+class CacheAnswer(Message):
+    tables: tuple[HeldTable, ...]
+
+
+def splits_table(found: Splits) -> pa.Table:
+    """Splits as one Arrow table."""
+    return found.files.append_column(CERTAIN, pa.array(found.certain)).append_column(
+        ROWS, pa.array(found.rows, pa.int64())
+    )
+
+
+def splits_from(head: Head, table: pa.Table) -> Splits:
+    """The splits of `splits_table`."""
+    return Splits(
+        head,
+        table.select(files_.SCHEMA.names),
+        table[CERTAIN].to_numpy().astype(bool),
+        table[ROWS].to_numpy().astype(np.int64),
+    )

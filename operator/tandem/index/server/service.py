@@ -1,0 +1,199 @@
+"""Answers questions about the tables that it serves. No network here.
+
+Every table is followed by itself: one whose store does not answer keeps nobody waiting who asks for
+another one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import pyarrow as pa
+from pydantic import ValidationError
+
+from tandem.delta.scan import column_names
+from tandem.errors import InvalidSpec, ReferenceNotFound, closest_name
+from tandem.index import answers
+from tandem.index.library import TableIndex, condition
+from tandem.index.server.messages import (
+    MAX_REQUEST_BYTES,
+    BoundsAnswer,
+    BoundsQuestion,
+    CacheAnswer,
+    Call,
+    CountAnswer,
+    HeldTable,
+    Message,
+    Question,
+    SplitsAnswer,
+    TableQuestion,
+    VersionOf,
+    splits_table,
+)
+from tandem.index.server.parts import Parts
+from tandem.index.window import View
+
+M = TypeVar("M", bound=Message)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A message, and the Arrow tables that belong to it."""
+
+    message: Message
+    tables: tuple[pa.Table, ...] = ()
+
+
+@dataclass
+class _Served:
+    index: TableIndex
+    questions: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class IndexService:
+    """Serves tables by name.
+
+    Args:
+        tables: how the index of each is opened, by the name of its LakeTable.
+        parts: where large answers wait.
+    """
+
+    def __init__(self, tables: Mapping[str, Callable[[], TableIndex]], parts: Parts) -> None:
+        self.parts = parts
+        self._openers = dict(tables)
+        self._lock = threading.Lock()
+        self._served: dict[str, _Served] = {}
+
+    def ask(self, call: str, body: bytes, caller: str = "") -> Answer:
+        """Answer one call.
+
+        Raises: InvalidSpec if it is none, or too large; ReferenceNotFound for an unknown table; and
+            what its question raises.
+        """
+        if len(body) > MAX_REQUEST_BYTES:
+            raise InvalidSpec(
+                "the question is too large",
+                resource=call[:40],
+                found=f"{len(body):,} bytes",
+                expected=f"at most {MAX_REQUEST_BYTES:,}",
+            )
+        match call:
+            case Call.GET_COUNT:
+                return self._count(_parsed(Question, call, body))
+            case Call.GET_SPLITS:
+                return self._splits(_parsed(Question, call, body), caller)
+            case Call.GET_BOUNDS:
+                return self._bounds(_parsed(BoundsQuestion, call, body))
+            case Call.SHOW_CACHE:
+                return Answer(self._cache(_parsed(TableQuestion, call, body).table))
+            case Call.INVALIDATE_CACHE:
+                return self._invalidate(_parsed(TableQuestion, call, body).table)
+            case Call.LOAD:
+                return self._load(_parsed(Question, call, body))
+            case _:
+                raise InvalidSpec(
+                    "no such call",
+                    resource=call[:40],
+                    expected="one of " + ", ".join(Call),
+                )
+
+    def _count(self, asked: Question) -> Answer:
+        view = self._view(asked)
+        where = condition(view.head, asked.where)
+        found = answers.certain_count(view, where, asked.segments)
+        message = CountAnswer(of=VersionOf.of(view.head), rows=found.rows)
+        return Answer(message, (splits_table(found.rest),))
+
+    def _splits(self, asked: Question, caller: str) -> Answer:
+        view = self._view(asked)
+        found = answers.splits(view, condition(view.head, asked.where), asked.segments)
+        table = splits_table(found)
+        ticket = self.parts.keep(table, caller)
+        message = SplitsAnswer(of=VersionOf.of(view.head), splits=len(found), ticket=ticket)
+        return Answer(message, () if ticket else (table,))
+
+    def _bounds(self, asked: BoundsQuestion) -> Answer:
+        view = self._view(asked)
+        names = column_names(view.head.schema, asked.columns, resource=asked.table)
+        where = condition(view.head, asked.where)
+        tables: list[pa.Table] = []
+        for found in answers.certain_bounds(view, names, where, asked.segments):
+            tables.append(pa.table({"low": [found.low], "high": [found.high]}))
+            for part, limits in ((found.below, found.lows), (found.above, found.highs)):
+                limit = pa.array(list(limits))
+                tables.append(splits_table(part).append_column("limit", limit))
+        return Answer(BoundsAnswer(of=VersionOf.of(view.head), columns=names), tuple(tables))
+
+    def _load(self, asked: Question) -> Answer:
+        self._view(asked)
+        return Answer(self._cache(asked.table))
+
+    def _invalidate(self, name: str | None) -> Answer:
+        if name is not None:
+            self._known(name)
+        with self._lock:
+            gone = [name] if name is not None else list(self._served)
+            for each in gone:
+                self._served.pop(each, None)
+        return Answer(self._cache(name))
+
+    def _cache(self, name: str | None) -> CacheAnswer:
+        if name is not None:
+            self._known(name)
+        found = []
+        for each in sorted(self._openers if name is None else [name]):
+            served = self._served.get(each)
+            found.append(
+                HeldTable(
+                    table=each,
+                    version=None if served is None else served.index.latest,
+                    bytes=0 if served is None else served.index.nbytes,
+                    questions=0 if served is None else served.questions,
+                )
+            )
+        return CacheAnswer(tables=tuple(found))
+
+    def _view(self, asked: Question) -> View:
+        return self._table(asked.table).view(asked.query)
+
+    def _table(self, name: str) -> TableIndex:
+        opener = self._known(name)
+        with self._lock:
+            served = self._served.get(name)
+        if served is None:
+            opened = opener()
+            with self._lock:
+                served = self._served.setdefault(name, _Served(opened))
+        with served.lock:
+            served.questions += 1
+        return served.index
+
+    def _known(self, name: str) -> Callable[[], TableIndex]:
+        opener = self._openers.get(name)
+        if opener is None:
+            meant = closest_name(name, sorted(self._openers))
+            raise ReferenceNotFound(
+                "this server does not serve such a table",
+                resource=name[:100],
+                expected=f"perhaps {meant}" if meant else "the name of a LakeTable that it serves",
+            )
+        return opener
+
+
+def _parsed(model: type[M], call: str, body: bytes) -> M:
+    """Raises: InvalidSpec, which names the first field that is wrong."""
+    try:
+        return model.model_validate_json(body or b"{}")
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise InvalidSpec(
+            str(first["msg"]),
+            resource=call,
+            field=".".join(map(str, first["loc"])),
+            found=str(first.get("input"))[:100],
+            expected="a question of this call",
+        ) from error

@@ -1,0 +1,218 @@
+"""The service over Arrow Flight: its server, and one call of a client. The only module that knows
+Flight.
+
+An action is a call; its body is the question. The answer is a message as JSON, then the Arrow
+tables that belong to it, each as one IPC stream. An error comes back as JSON, too, in a result of
+its own, so that the client raises what a call in its own process would have raised.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.flight as flight
+import structlog
+
+from tandem import errors
+from tandem.errors import AccessDenied, InvalidSpec, TandemError, Unreachable
+from tandem.index.server.service import IndexService
+
+_log = structlog.get_logger("tandem.index.server")
+_AUTHORIZATION = "authorization"
+_ACCESS = "access"
+_MESSAGE, _TABLE, _ERROR = b"m", b"t", b"e"
+"""The first byte of a result."""
+
+_PLAIN = (str, int, tuple, type(None))
+"""Types of attributes of errors that are sent."""
+
+_OPTIONS: list[tuple[str, Any]] = [("grpc.max_receive_message_length", -1)]
+"""Of clients: an answer is not limited to gRPC's default of 4 MiB."""
+
+
+@dataclass(frozen=True)
+class Tls:
+    """PEM texts: of a server its certificate and key, of a client the certificates it trusts."""
+
+    certificate: bytes
+    key: bytes = b""
+
+
+class IndexServer(flight.FlightServerBase):  # type: ignore[misc]
+    """Serves an `IndexService` until `shutdown`.
+
+    Args:
+        host, port: to listen on; port 0 for any free one.
+        token: what callers must present; "" for no check, which is for loopback only.
+        tls: None for plain text.
+    """
+
+    def __init__(
+        self, service: IndexService, host: str, port: int, *, token: str = "",
+        tls: Tls | None = None,
+    ) -> None:  # fmt: skip
+        scheme = "grpc" if tls is None else "grpc+tls"
+        super().__init__(
+            f"{scheme}://{host}:{port}",
+            middleware={_ACCESS: _AccessFactory(token)},
+            tls_certificates=None if tls is None else [(tls.certificate, tls.key)],
+        )
+        self._service = service
+
+    def do_action(self, context: Any, action: flight.Action) -> Iterator[bytes]:
+        caller = context.get_middleware(_ACCESS).caller
+        body = b"" if action.body is None else action.body.to_pybytes()
+        try:
+            answer = self._service.ask(action.type, body, caller)
+        except TandemError as error:
+            yield _ERROR + json.dumps(_described(error)).encode()
+            return
+        except Exception:  # noqa: BLE001 - a process boundary: logged here, described there
+            # Neither a traceback nor a path of this machine reaches a caller.
+            _log.exception("a question failed", call=action.type[:40])
+            failed = Unreachable("the index server failed", resource=action.type[:40])
+            yield _ERROR + json.dumps(_described(failed)).encode()
+            return
+        yield _MESSAGE + answer.message.model_dump_json(by_alias=True).encode()
+        for table in answer.tables:
+            yield _TABLE + _stream(table)
+
+    def do_get(self, context: Any, ticket: flight.Ticket) -> flight.FlightDataStream:
+        caller = context.get_middleware(_ACCESS).caller
+        try:
+            name = ticket.ticket.decode("ascii")
+            schema, batches = self._service.parts.fetch(name, caller)
+        except (KeyError, UnicodeDecodeError):
+            raise flight.FlightUnauthorizedError("no answer waits under this ticket") from None
+        return flight.GeneratorStream(schema, batches)
+
+
+class Connection:
+    """A client's connection to an index server. Thread-safe.
+
+    Args:
+        endpoint: `grpc://HOST:PORT` or `grpc+tls://HOST:PORT`.
+        token: presented with each call.
+        timeout_s: of a call.
+    Raises: InvalidSpec if the token cannot be sent.
+    """
+
+    def __init__(
+        self, endpoint: str, *, token: str = "", tls: Tls | None = None, timeout_s: float = 2.0
+    ) -> None:
+        if token and not (token.isascii() and token.isprintable() and token == token.strip()):
+            raise InvalidSpec(
+                "the token cannot be sent",
+                resource=endpoint,
+                field="token",
+                expected="printable ASCII without blanks at its ends",
+            )
+        roots = {} if tls is None else {"tls_root_certs": tls.certificate}
+        self.endpoint = endpoint
+        self._client = flight.FlightClient(endpoint, generic_options=_OPTIONS, **roots)
+        header = (_AUTHORIZATION.encode(), f"Bearer {token}".encode())
+        self._options = flight.FlightCallOptions(
+            timeout=timeout_s, headers=[header] if token else []
+        )
+
+    def ask(self, call: str, body: bytes) -> tuple[dict[str, Any], list[pa.Table]]:
+        """The message and the tables of an answer.
+
+        Raises: Unreachable if there is none in time; AccessDenied; what the server raised.
+        """
+        message: dict[str, Any] | None = None
+        tables: list[pa.Table] = []
+        try:
+            for result in self._client.do_action(flight.Action(call, body), self._options):
+                data = result.body.to_pybytes()
+                kind, rest = data[:1], data[1:]
+                if kind == _ERROR:
+                    raise _raised(json.loads(rest))
+                if kind == _MESSAGE:
+                    message = json.loads(rest)
+                else:
+                    tables.append(pa.ipc.open_stream(rest).read_all())
+        except (flight.FlightError, pa.ArrowException, ValueError) as error:
+            raise self._translated(error) from error
+        if message is None:
+            raise self._translated(ValueError("the answer is empty"))
+        return message, tables
+
+    def fetch(self, ticket: str) -> pa.Table:
+        """The answer that waits under a ticket. Raises: as `ask`."""
+        try:
+            return self._client.do_get(flight.Ticket(ticket), self._options).read_all()
+        except (flight.FlightError, pa.ArrowException) as error:
+            raise self._translated(error) from error
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _translated(self, error: Exception) -> TandemError:
+        denied = flight.FlightUnauthenticatedError, flight.FlightUnauthorizedError
+        if isinstance(error, denied):
+            return AccessDenied(
+                "the index server refuses the caller",
+                resource=self.endpoint,
+                found=str(error).splitlines()[0][:200],
+                expected="a valid token, and a ticket that was given to this caller",
+            )
+        return Unreachable(
+            "the index server does not answer",
+            resource=self.endpoint,
+            found=str(error).splitlines()[0][:200],
+            expected="an answer in time",
+        )
+
+
+class _Access(flight.ServerMiddleware):  # type: ignore[misc]
+    def __init__(self, caller: str) -> None:
+        self.caller = caller
+
+
+class _AccessFactory(flight.ServerMiddlewareFactory):  # type: ignore[misc]
+    """Checks the token of every call."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+
+    def start_call(self, _info: Any, headers: Mapping[str, list[str]]) -> _Access:
+        given = next(iter(headers.get(_AUTHORIZATION, [])), "")
+        # Compared as digests, since texts that are not ASCII cannot be compared in constant time.
+        digest = sha256(given.encode(errors="replace")).hexdigest()
+        wanted = sha256(f"Bearer {self._token}".encode()).hexdigest()
+        if self._token and not secrets.compare_digest(digest, wanted):
+            raise flight.FlightUnauthenticatedError("no valid token")
+        return _Access(digest)
+
+
+def _stream(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as out:
+        out.write_table(table)
+    return bytes(sink.getvalue())
+
+
+def _described(error: TandemError) -> dict[str, Any]:
+    plain = {n: v for n, v in vars(error).items() if isinstance(v, _PLAIN)}
+    return {"type": type(error).__name__, "attributes": plain}
+
+
+def _raised(described: Mapping[str, Any]) -> TandemError:
+    """The error that the server raised, as its own type."""
+    kind = getattr(errors, str(described.get("type")), TandemError)
+    if not (isinstance(kind, type) and issubclass(kind, TandemError)):
+        kind = TandemError
+    attributes = described.get("attributes")
+    plain = attributes if isinstance(attributes, dict) else {}
+    error: TandemError = kind.__new__(kind)
+    TandemError.__init__(error, str(plain.get("message", "the index server failed")))
+    for name, value in plain.items():
+        vars(error)[name] = tuple(value) if isinstance(value, list) else value
+    return error
