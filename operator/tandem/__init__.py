@@ -8,6 +8,7 @@ shadow the standard library's module of that name.
     kube        package: the operator
     operations  package: the engine
     spark       package: the Spark jobs, and how they are started
+    index       package: counts, bounds and pruning by what the log says
     jobs        package: formats that engine and jobs exchange
     planning    package: what to compact, stitch and merge, and when
     reconcile   package: reconciliation with concurrent commits

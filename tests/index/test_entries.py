@@ -31,10 +31,10 @@ from tandem.delta.log import files as files_
 from tandem.delta.log.replay import FileKey
 from tandem.delta.log.snapshot import Snapshot
 from tandem.errors import VersionNotFound
-from tandem.index import block as block_
+from tandem.index import entries as entries_
 from tandem.index import window as window_
 from tandem.index.answers import certain_count, splits
-from tandem.index.block import Block
+from tandem.index.entries import Entries
 from tandem.index.window import View, Window
 from tandem.pruning.files import bounds_of
 from tandem.pruning.predicate import columns_of, may_match, must_match
@@ -47,11 +47,11 @@ PROTOCOL = Protocol(3, 7, frozenset({"deletionVectors"}), frozenset({"deletionVe
 
 @pytest.fixture(autouse=True, scope="module")
 def small_zones() -> Any:
-    """Zones, pieces and blocks of a few entries, so that a test has many."""
+    """Zones, pieces and parts of a few entries, so that a test has many."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(block_, "ZONE", 3)
-        patch.setattr(block_, "_PIECE", 6)
-        patch.setattr(window_, "_SMALL_BLOCKS", 2)
+        patch.setattr(entries_, "ZONE", 3)
+        patch.setattr(entries_, "_PIECE", 6)
+        patch.setattr(window_, "_SMALL_PARTS", 2)
         yield
 
 
@@ -67,13 +67,13 @@ def test_entries_are_decided_as_the_files_of_a_snapshot(
     versions = st.lists(st.integers(0, 4), min_size=len(adds), max_size=len(adds))
     born = np.array(data.draw(versions), np.int64)
     died = born + 1 + np.array(data.draw(versions), np.int64)
-    block = Block(table, born, died)
+    entries = Entries(table, born, died)
 
     for version in range(3):
-        found = block.survivors(where, version, schema, PARTITIONS)
+        found = entries.survivors(where, version, schema, PARTITIONS)
         live = (born <= version) & (version < died)
         assert found.tolist() == np.flatnonzero(may_match(where, known) & live).tolist()
-        certain = block.certain(where, found, schema, PARTITIONS)
+        certain = entries.certain(where, found, schema, PARTITIONS)
         assert certain.tolist() == must_match(where, known)[found].tolist()
 
 

@@ -200,8 +200,8 @@ def test_paths_are_refused_where_a_row_is_deleted(tables: dict[str, Path]) -> No
 def test_x22_only_the_named_segments(tables: dict[str, Path]) -> None:
     root = str(tables["deltalake"])
     held = index.open_index(root)
-    names = sorted(set().union(*(block.segments_at(part.rows) for part in held.view().chosen()
-                                 for block in [part.block])))  # fmt: skip
+    names = sorted(set().union(*(entries.segments_at(part.rows) for part in held.view().chosen()
+                                 for entries in [part.entries])))  # fmt: skip
     counts = [held.count(Query(segments=[name])) for name in names]
     assert len(names) > 3
     assert sum(counts) == held.count()

@@ -26,9 +26,9 @@ from tandem.errors import (
 )
 from tandem.index import EVERYTHING, Query, TableIndex, open_index
 from tandem.index.answers import CertainCount
+from tandem.index.server.answer_files import AnswerFiles
 from tandem.index.server.client import LEFT_OUT_S, ChainedIndex, Fallback, RemoteIndex
 from tandem.index.server.messages import MAX_REQUEST_BYTES, MAX_WHERE
-from tandem.index.server.parts import Parts
 from tandem.index.server.service import IndexService
 from tandem.index.server.transport import Connection, IndexServer
 from tandem.storage import open_store
@@ -47,7 +47,7 @@ class Clock:
 class Served:
     """A server of one table, `flights`, and a client's view of it."""
 
-    def __init__(self, root: Path, parts: Parts, token: str = TOKEN) -> None:
+    def __init__(self, root: Path, parts: AnswerFiles, token: str = TOKEN) -> None:
         self.root, self.parts = root, parts
         self.service = IndexService({"flights": lambda: open_index(str(root))}, parts)
         self.server = IndexServer(self.service, "127.0.0.1", 0, token=token)
@@ -75,7 +75,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def served(root: Path, tmp_path: Path) -> Iterator[Served]:
-    found = Served(root, Parts(tmp_path / "answers", inline_limit=1_000))
+    found = Served(root, AnswerFiles(tmp_path / "answers", inline_limit=1_000))
     with found.server:
         yield found
 
@@ -237,7 +237,7 @@ def test_x11_a_large_answer_waits_in_a_file(served: Served, tmp_path: Path) -> N
 
 
 def test_x11_a_small_answer_is_sent_at_once(root: Path, tmp_path: Path) -> None:
-    served = Served(root, Parts(tmp_path / "answers", inline_limit=1 << 20))
+    served = Served(root, AnswerFiles(tmp_path / "answers", inline_limit=1 << 20))
     with served.server:
         message, tables = served.connect().ask("GetSplits", b'{"table": "flights"}')
         assert message["ticket"] is None
@@ -251,14 +251,14 @@ def test_x11_without_a_folder_an_answer_is_sent_at_once(
 ) -> None:
     (tmp_path / "file").write_text("no folder can be made below this file")
     where = tmp_path / folder if folder else None
-    served = Served(root, Parts(where, inline_limit=10))
+    served = Served(root, AnswerFiles(where, inline_limit=10))
     with served.server:
         assert len(served.index().splits()) == 5
         assert len(served.parts) == 0
 
 
 def test_x11_with_a_full_disk_an_answer_is_sent_at_once(root: Path) -> None:
-    served = Served(root, Parts(Path("/dev/full/answers"), inline_limit=10))
+    served = Served(root, AnswerFiles(Path("/dev/full/answers"), inline_limit=10))
     with served.server:
         assert len(served.index().splits()) == 5
 
@@ -270,7 +270,7 @@ def test_x12_a_count_never_writes_a_file(served: Served, tmp_path: Path) -> None
 
 def test_x17_answers_are_removed_after_a_time_and_at_the_start(root: Path, tmp_path: Path) -> None:
     folder, clock = tmp_path / "answers", Clock()
-    parts = Parts(folder, inline_limit=10, ttl_s=100, now=clock)
+    parts = AnswerFiles(folder, inline_limit=10, ttl_s=100, now=clock)
     first = parts.keep(rows(0), "caller")
     clock.now = 50
     second = parts.keep(rows(0), "caller")
@@ -279,12 +279,12 @@ def test_x17_answers_are_removed_after_a_time_and_at_the_start(root: Path, tmp_p
     assert [path.stem for path in folder.iterdir()] == [second]
     with pytest.raises(KeyError):
         parts.fetch(first or "", "caller")
-    Parts(folder)
+    AnswerFiles(folder)
     assert not folder.exists()
 
 
 def test_a_ticket_is_for_its_caller_only(tmp_path: Path) -> None:
-    parts = Parts(tmp_path / "answers", inline_limit=10)
+    parts = AnswerFiles(tmp_path / "answers", inline_limit=10)
     ticket = parts.keep(rows(0), "one") or ""
     with pytest.raises(KeyError):
         parts.fetch(ticket, "other")
@@ -299,7 +299,7 @@ def chained(served: Served, clock: Clock, fallback: Fallback = Fallback.EMBEDDED
 
 
 def test_x13_a_server_that_is_down_costs_no_row(root: Path, tmp_path: Path) -> None:
-    served, clock = Served(root, Parts(None)), Clock()
+    served, clock = Served(root, AnswerFiles(None)), Clock()
     chain, strict = chained(served, clock), chained(served, clock, Fallback.NEVER)
     with served.server:
         assert chain.count(Query("id > 7")) == strict.count(Query("id > 7")) == 42
@@ -313,7 +313,7 @@ def test_x13_a_server_that_is_down_costs_no_row(root: Path, tmp_path: Path) -> N
 def test_x13_where_the_embedded_index_fails_every_file_is_read(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    served = Served(root, Parts(None))
+    served = Served(root, AnswerFiles(None))
     chain = chained(served, Clock())
     served.server.shutdown()
 
@@ -374,7 +374,7 @@ def test_half_an_answer_is_none(root: Path) -> None:
         def do_action(self, _context: object, _action: flight.Action) -> Iterator[bytes]:
             yield from self.results
 
-    served = Served(root, Parts(None), token="")
+    served = Served(root, AnswerFiles(None), token="")
     good = []
     with served.server:
         action = flight.Action("GetSplits", b'{"table": "flights"}')

@@ -3,14 +3,16 @@
 A cache of what is in the log and in footers: it decides nothing, holds no lock, and losing it costs
 time, never an answer. Every answer is of exactly one version. Data pages are read by `rows` only.
 
-    library    count, bounds, splits, reader, paths: in the caller's process
-    table      a table that is followed from commit to commit
-    window     its entries over a window of versions, and views of one
-    block      entries, and which of them a condition needs
-    columns    one column's bounds in many entries
-    answers    splits, certain numbers and bounds
-    sides      the least and greatest values of a column, exact or not
-    rows       reads splits, and finishes numbers
+    server        package: the index of many tables as a service
+    library       count, bounds, splits, reader, paths: in the caller's process
+    table         a table that is followed from commit to commit
+    window        its entries over a window of versions, and views of one
+    entries       entries, and which of them a condition needs
+    columns       one column's bounds in many entries
+    answers       splits, certain numbers and bounds
+    sides         the least and greatest values of a column, exact or not
+    rows          reads splits, and finishes numbers
+    verification  compares what the log says with the rows
 """
 
 from tandem.index.library import (

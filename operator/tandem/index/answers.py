@@ -17,8 +17,8 @@ import pyarrow as pa
 from tandem.delta.log import files as files_
 from tandem.distinct import BoolArray, IntArray
 from tandem.errors import InvalidSpec
-from tandem.index.block import UNKNOWN_ROWS
 from tandem.index.columns import EntryColumn
+from tandem.index.entries import UNKNOWN_ROWS
 from tandem.index.sides import BoundArray, Side, side_of
 from tandem.index.window import Chosen, Head, View
 from tandem.statements.tree import Expr
@@ -100,10 +100,10 @@ def certain_count(
         return CertainCount(view.version, view.total, splits_of(view.head, []))
     rows, rest = 0, []
     for part in view.chosen(where, segments):
-        live = part.block.live(part.rows)
+        live = part.entries.live(part.rows)
         known = part.certain & (live != UNKNOWN_ROWS)
         rows += int(live[known].sum())
-        rest.append(Chosen(part.block, part.rows[~known], part.certain[~known]))
+        rest.append(Chosen(part.entries, part.rows[~known], part.certain[~known]))
     return CertainCount(view.version, rows, splits_of(view.head, rest))
 
 
@@ -127,7 +127,7 @@ def knowledge(view: View) -> Knowledge:
         if not item.type.is_atomic:
             continue
         found = [
-            part.block.column(item.name, item.type, head.schema, head.metadata.partition_columns)
+            part.entries.column(item.name, item.type, head.schema, head.metadata.partition_columns)
             for part in parts
         ]
         taken = [
@@ -138,8 +138,8 @@ def knowledge(view: View) -> Knowledge:
         columns[item.name] = int(bound.known.sum())
     return Knowledge(
         sum(len(part.rows) for part in parts),
-        sum(int((part.block.live(part.rows) == UNKNOWN_ROWS).sum()) for part in parts),
-        sum(int((part.block.dead[part.rows] > 0).sum()) for part in parts),
+        sum(int((part.entries.live(part.rows) == UNKNOWN_ROWS).sum()) for part in parts),
+        sum(int((part.entries.dead[part.rows] > 0).sum()) for part in parts),
         columns,
     )
 
@@ -165,10 +165,10 @@ def _bounds_of(view: View, name: str, type_: SqlType, chosen: Sequence[Chosen]) 
     head = view.head
     found = []
     for part in chosen:
-        column = part.block.column(name, type_, head.schema, head.metadata.partition_columns)
+        column = part.entries.column(name, type_, head.schema, head.metadata.partition_columns)
         taken = None if column is None else column.take(part.rows)
         found.append(
-            _Part(taken, part.block.live(part.rows), part.block.tight[part.rows], part.certain)
+            _Part(taken, part.entries.live(part.rows), part.entries.tight[part.rows], part.certain)
         )
     whole = splits_of(head, chosen)
     sides = []
@@ -185,7 +185,7 @@ def _bounds_of(view: View, name: str, type_: SqlType, chosen: Sequence[Chosen]) 
 
 @dataclass(frozen=True)
 class _Part:
-    """A column in the chosen entries of a block."""
+    """A column in the chosen entries of a entries."""
 
     column: EntryColumn | None
     live: IntArray
@@ -239,10 +239,10 @@ def splits_of(head: Head, parts: Sequence[Chosen]) -> Splits:
     """The files of entries that were chosen."""
     if not parts:
         return Splits(head, files_.EMPTY, np.zeros(0, bool), np.zeros(0, np.int64))
-    files = [part.block.take(part.rows) for part in parts]
+    files = [part.entries.take(part.rows) for part in parts]
     return Splits(
         head,
         pa.concat_tables(files).combine_chunks(),
         np.concatenate([part.certain for part in parts]),
-        np.concatenate([part.block.live(part.rows) for part in parts]),
+        np.concatenate([part.entries.live(part.rows) for part in parts]),
     )

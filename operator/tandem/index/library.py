@@ -23,7 +23,7 @@ from tandem.errors import UnsupportedFeature
 from tandem.index import answers, rows
 from tandem.index.answers import CertainBounds, CertainCount, Splits
 from tandem.index.rows import RowTest
-from tandem.index.table import IndexedTable
+from tandem.index.table import FollowedTable
 from tandem.index.window import Head, View
 from tandem.mergelog.state.log_table import MergeLog
 from tandem.statements import parse_where
@@ -41,7 +41,7 @@ class Query:
         version: the newest by default.
         timestamp_ms: the newest version not after a time, Unix milliseconds.
         segments: only rows in files of these; empty for all.
-        at_least, max_staleness_s: as of `IndexedTable.view`.
+        at_least, max_staleness_s: as of `FollowedTable.view`.
     """
 
     where: str = ""
@@ -59,7 +59,7 @@ class IndexReader(ABC):
     """Answers about one table, wherever its index is held: numbers are finished here, with the
     caller's own access to the rows.
 
-    What it raises: InvalidStatement, UnknownSegment; as `IndexedTable.view`, and as `rows.read`
+    What it raises: InvalidStatement, UnknownSegment; as `FollowedTable.view`, and as `rows.read`
     while rows are read.
     """
 
@@ -150,7 +150,7 @@ class TableIndex(IndexReader):
                 remedy="`tandem scan` reads the merged view; the index of the base alone takes "
                 "`--base`, in Python `base=True`",
             )
-        self._table = IndexedTable(log)
+        self._table = FollowedTable(log)
 
     @property
     def store(self) -> Store:
@@ -171,7 +171,7 @@ class TableIndex(IndexReader):
         return self._table.latest
 
     def view(self, query: Query = EVERYTHING) -> View:
-        """The version that a question is about. Raises: as `IndexedTable.view`."""
+        """The version that a question is about. Raises: as `FollowedTable.view`."""
         return self._table.view(
             query.version,
             timestamp_ms=query.timestamp_ms,

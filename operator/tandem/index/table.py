@@ -13,7 +13,7 @@ from tandem.errors import VersionNotFound
 from tandem.index.window import View, Window
 
 
-class IndexedTable:
+class FollowedTable:
     """The entries of the table of a log. Thread-safe.
 
     Args:

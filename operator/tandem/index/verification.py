@@ -13,7 +13,7 @@ from tandem.delta.calendar import python_values
 from tandem.delta.datafiles.reader import DataFileReader
 from tandem.delta.log.files import to_adds
 from tandem.index import answers
-from tandem.index.block import UNKNOWN_ROWS
+from tandem.index.entries import UNKNOWN_ROWS
 from tandem.index.rows import greatest, least, table_format
 from tandem.index.sides import BoundArray, Side, side_of
 from tandem.index.window import Chosen, View
@@ -55,12 +55,12 @@ def verify_view(view: View, store: Store) -> Iterator[list[Difference]]:
             if (bound := _bound_of(view, part, name, type_, side)) is not None
         }
         for at, add in enumerate(to_adds(found.files)):
-            yield list(_of_file(view, store, add, int(part.block.rows[part.rows[at]]), at, sides))
+            yield list(_of_file(view, store, add, int(part.entries.rows[part.rows[at]]), at, sides))
 
 
 def _bound_of(view: View, part: Chosen, name: str, type_: SqlType, side: Side) -> BoundArray | None:
     head = view.head
-    column = part.block.column(name, type_, head.schema, head.metadata.partition_columns)
+    column = part.entries.column(name, type_, head.schema, head.metadata.partition_columns)
     if column is None or name in head.metadata.partition_columns:
         return None
     return side_of([column.take(part.rows)], [len(part.rows)], type_, side)

@@ -21,13 +21,13 @@ from tandem.delta.log.replay import EMPTY, fold
 from tandem.delta.log.snapshot import Snapshot
 from tandem.distinct import BoolArray, IntArray
 from tandem.errors import UnknownSegment, VersionNotFound, closest_name
-from tandem.index.block import UNKNOWN_ROWS, Block
+from tandem.index.entries import UNKNOWN_ROWS, Entries
 from tandem.statements.tree import Expr
 
-_SMALL_BLOCKS = 8
-"""Blocks of few entries, as each commit adds one, before they are merged into one."""
+_SMALL_PARTS = 8
+"""Parts of few entries, as each commit adds one, before they are merged into one."""
 _SMALL = 16_384
-"""Entries of a block that is merged with others."""
+"""Entries of a part that is merged with others."""
 
 
 @dataclass(frozen=True)
@@ -58,10 +58,10 @@ class Head:
 
 @dataclass(frozen=True)
 class Chosen:
-    """Some entries of one block: their indexes, ascending, and whether a condition is true on all
+    """Some entries of one part: their indexes, ascending, and whether a condition is true on all
     rows of each."""
 
-    block: Block
+    entries: Entries
     rows: IntArray
     certain: BoolArray
 
@@ -71,7 +71,7 @@ class View:
     """One version of a table. `total` are its live rows, None if the log does not say them."""
 
     head: Head
-    blocks: tuple[Block, ...]
+    parts: tuple[Entries, ...]
     total: int | None
 
     @property
@@ -87,27 +87,29 @@ class View:
         """
         schema, partitions = self.head.schema, self.head.metadata.partition_columns
         found = []
-        for block, mine in zip(self.blocks, self._of_segments(segments), strict=True):
-            rows = block.survivors(where, self.version, schema, partitions)
+        for entries, mine in zip(self.parts, self._of_segments(segments), strict=True):
+            rows = entries.survivors(where, self.version, schema, partitions)
             if mine is not None:
                 rows = rows[mine[rows]]
             if where is None:
                 certain = np.ones(len(rows), bool)
             else:
-                certain = block.certain(where, rows, schema, partitions)
-            found.append(Chosen(block, rows, certain))
+                certain = entries.certain(where, rows, schema, partitions)
+            found.append(Chosen(entries, rows, certain))
         return found
 
     def _of_segments(self, names: Collection[str]) -> Sequence[BoolArray | None]:
         if not names:
-            return [None] * len(self.blocks)
-        masks = [block.of_segments(names) & block.visible(self.version) for block in self.blocks]
-        pairs = zip(self.blocks, masks, strict=True)
-        there = set[str]().union(*(block.segments_at(np.flatnonzero(m)) for block, m in pairs))
+            return [None] * len(self.parts)
+        masks = [
+            entries.of_segments(names) & entries.visible(self.version) for entries in self.parts
+        ]
+        pairs = zip(self.parts, masks, strict=True)
+        there = set[str]().union(*(entries.segments_at(np.flatnonzero(m)) for entries, m in pairs))
         missing = sorted(set(names) - there)
         if missing:
             live = set[str]().union(
-                *(b.segments_at(np.flatnonzero(b.visible(self.version))) for b in self.blocks)
+                *(b.segments_at(np.flatnonzero(b.visible(self.version))) for b in self.parts)
             )
             meant = closest_name(missing[0], sorted(live))
             raise UnknownSegment(
@@ -131,7 +133,7 @@ class Window:
     def __init__(self, snapshot: Snapshot) -> None:
         self._lock = threading.Lock()
         self._heads = [Head.of(snapshot)]
-        self._blocks: tuple[Block, ...] = (Block.live_since(snapshot.files, snapshot.version),)
+        self._parts: tuple[Entries, ...] = (Entries.live_since(snapshot.files, snapshot.version),)
         self._totals: dict[int, int | None] = {}
 
     @property
@@ -144,12 +146,12 @@ class Window:
 
     @property
     def nbytes(self) -> int:
-        return sum(block.nbytes for block in self._blocks)
+        return sum(entries.nbytes for entries in self._parts)
 
     def view(self, version: int | None = None) -> View:
         """A version, the latest by default. Raises: VersionNotFound if it is not in the window."""
         with self._lock:
-            heads, blocks = self._heads, self._blocks
+            heads, parts = self._heads, self._parts
             version = heads[-1].version if version is None else version
             if not heads[0].version <= version <= heads[-1].version:
                 raise VersionNotFound(
@@ -160,8 +162,8 @@ class Window:
                     expected=f"a version from {heads[0].version} to {heads[-1].version}",
                 )
             if version not in self._totals:
-                self._totals[version] = _total(blocks, version)
-            return View(heads[version - heads[0].version], blocks, self._totals[version])
+                self._totals[version] = _total(parts, version)
+            return View(heads[version - heads[0].version], parts, self._totals[version])
 
     def follow(self, commits: Iterable[Commit]) -> None:
         """Add the versions after the latest one, oldest first."""
@@ -176,11 +178,11 @@ class Window:
             self._heads = self._heads[keep:]
             first = self._heads[0].version
             self._totals = {at: total for at, total in self._totals.items() if at >= first}
-            blocks = []
-            for block in self._blocks:
-                gone = block.died <= first
-                blocks.append(_part(block, ~gone) if 2 * gone.sum() > len(block) else block)
-            self._blocks = tuple(blocks)
+            parts = []
+            for entries in self._parts:
+                gone = entries.died <= first
+                parts.append(_part(entries, ~gone) if 2 * gone.sum() > len(entries) else entries)
+            self._parts = tuple(parts)
 
     def _follow(self, commit: Commit) -> None:
         with self._lock:
@@ -191,15 +193,15 @@ class Window:
             # A file that is added again is another entry: its statistics may differ.
             gone = set(state.files)
             total = self._totals.get(last.version)
-            for block in reversed(self._blocks):
+            for entries in reversed(self._parts):
                 if not gone:
                     break
-                total = _plus(total, -1, block, block.remove(gone, commit.version))
+                total = _plus(total, -1, entries, entries.remove(gone, commit.version))
             adds = [action for action in state.files.values() if isinstance(action, AddFile)]
             if adds:
-                new = Block.live_since(files_.from_adds(adds), commit.version)
+                new = Entries.live_since(files_.from_adds(adds), commit.version)
                 total = _plus(total, 1, new, np.arange(len(new)))
-                self._blocks = _merged((*self._blocks, new))
+                self._parts = _merged((*self._parts, new))
             if total is not None:
                 self._totals[commit.version] = total
             head = Head(
@@ -212,36 +214,36 @@ class Window:
             self._heads = [*self._heads, head]
 
 
-def _total(blocks: Sequence[Block], version: int) -> int | None:
+def _total(parts: Sequence[Entries], version: int) -> int | None:
     """The live rows of a version; None if a file's are unknown."""
     total: int | None = 0
-    for block in blocks:
-        total = _plus(total, 1, block, np.flatnonzero(block.visible(version)))
+    for entries in parts:
+        total = _plus(total, 1, entries, np.flatnonzero(entries.visible(version)))
     return total
 
 
-def _plus(total: int | None, sign: int, block: Block, rows: IntArray) -> int | None:
-    live = block.live(rows)
+def _plus(total: int | None, sign: int, entries: Entries, rows: IntArray) -> int | None:
+    live = entries.live(rows)
     if total is None or (live == UNKNOWN_ROWS).any():
         return None
     return total + sign * int(live.sum())
 
 
-def _merged(blocks: tuple[Block, ...]) -> tuple[Block, ...]:
+def _merged(parts: tuple[Entries, ...]) -> tuple[Entries, ...]:
     """With the small ones at the end as one, once there are too many."""
-    first = len(blocks)
-    while first > 1 and len(blocks[first - 1]) < _SMALL:
+    first = len(parts)
+    while first > 1 and len(parts[first - 1]) < _SMALL:
         first -= 1
-    small = blocks[first:]
-    if len(small) <= _SMALL_BLOCKS:
-        return blocks
-    whole = Block(
-        pa.concat_tables([block.files for block in small]),
-        np.concatenate([block.born for block in small]),
-        np.concatenate([block.died for block in small]),
+    small = parts[first:]
+    if len(small) <= _SMALL_PARTS:
+        return parts
+    whole = Entries(
+        pa.concat_tables([entries.files for entries in small]),
+        np.concatenate([entries.born for entries in small]),
+        np.concatenate([entries.died for entries in small]),
     )
-    return (*blocks[:first], whole)
+    return (*parts[:first], whole)
 
 
-def _part(block: Block, keep: BoolArray) -> Block:
-    return Block(block.files.filter(pa.array(keep)), block.born[keep], block.died[keep])
+def _part(entries: Entries, keep: BoolArray) -> Entries:
+    return Entries(entries.files.filter(pa.array(keep)), entries.born[keep], entries.died[keep])

@@ -13,7 +13,7 @@ from tandem.cli.commands import tables
 from tandem.cli.errors import Exit, say
 from tandem.errors import InvalidSpec
 from tandem.index import TableIndex
-from tandem.index.server.parts import Parts
+from tandem.index.server.answer_files import AnswerFiles
 from tandem.index.server.service import IndexService
 from tandem.index.server.transport import IndexServer, Tls
 from tandem.text import counted
@@ -50,7 +50,7 @@ def serve(
         name, _, location = text.partition("=")
         target = tables.target(location or name, files, options)
         openers[name] = _opener(target)
-    parts = Parts(settings.answers)
+    parts = AnswerFiles(settings.answers)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())

@@ -3,9 +3,9 @@
 A caller names a table, never a location. The service reads logs and footers, never a data page:
 what the log leaves open is the caller's to read, with its own credentials.
 
-    messages   questions and answers on the wire
-    service    answers questions, without a network
-    parts      large answers in files, until they are fetched
-    transport  Arrow Flight: the only module that knows it
-    client     server, then the caller's own process, then every file
+    messages      questions and answers on the wire
+    service       answers questions, without a network
+    answer_files  large answers in files, until they are fetched
+    transport     Arrow Flight: the only module that knows it
+    client        server, then the caller's own process, then every file
 """

@@ -19,13 +19,13 @@ from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.scan import check_rows, column_names
 from tandem.errors import TandemError, Unreachable
 from tandem.index.answers import CertainBounds, CertainCount, Splits
-from tandem.index.block import UNKNOWN_ROWS
+from tandem.index.entries import UNKNOWN_ROWS
 from tandem.index.library import EVERYTHING, IndexReader, Query, TableIndex
 from tandem.index.server.messages import (
     BoundsAnswer,
     BoundsQuestion,
-    Call,
     CountAnswer,
+    IndexCall,
     Message,
     Question,
     SplitsAnswer,
@@ -69,13 +69,13 @@ class RemoteIndex(IndexReader):
         return self._store
 
     def certain_count(self, query: Query = EVERYTHING) -> CertainCount:
-        message, tables = self._ask(Call.GET_COUNT, Question.of(self._name, query))
+        message, tables = self._ask(IndexCall.GET_COUNT, Question.of(self._name, query))
         answer = _whole(CountAnswer, message)
         rest = splits_from(answer.of.head, _one(tables))
         return CertainCount(answer.of.version, answer.rows, rest)
 
     def splits(self, query: Query = EVERYTHING) -> Splits:
-        message, tables = self._ask(Call.GET_SPLITS, Question.of(self._name, query))
+        message, tables = self._ask(IndexCall.GET_SPLITS, Question.of(self._name, query))
         answer = _whole(SplitsAnswer, message)
         table = self._connection.fetch(answer.ticket) if answer.ticket else _one(tables)
         if table.num_rows != answer.splits:
@@ -86,7 +86,7 @@ class RemoteIndex(IndexReader):
         self, columns: Sequence[str], query: Query = EVERYTHING
     ) -> Sequence[CertainBounds]:
         asked = BoundsQuestion.of(self._name, query, columns=tuple(columns))
-        message, tables = self._ask(Call.GET_BOUNDS, asked)
+        message, tables = self._ask(IndexCall.GET_BOUNDS, asked)
         answer = _whole(BoundsAnswer, message)
         head = answer.of.head
         if len(tables) != 3 * len(answer.columns):
@@ -108,7 +108,7 @@ class RemoteIndex(IndexReader):
             )
         return found
 
-    def _ask(self, call: Call, asked: Question) -> tuple[dict[str, object], list[pa.Table]]:
+    def _ask(self, call: IndexCall, asked: Question) -> tuple[dict[str, object], list[pa.Table]]:
         body = asked.model_dump_json(by_alias=True, exclude_none=True).encode()
         return self._connection.ask(call, body)
 

@@ -29,7 +29,7 @@ CERTAIN, ROWS = "certain", "rows"
 """Columns of splits beside those of `Snapshot.files`."""
 
 
-class Call(StrEnum):
+class IndexCall(StrEnum):
     """What can be asked."""
 
     GET_COUNT = "GetCount"
@@ -58,7 +58,7 @@ class Question(Message):
 
     Attributes:
         where: a condition in Tandem's grammar; empty for all rows.
-        at_least, max_staleness_s: as of `IndexedTable.view`.
+        at_least, max_staleness_s: as of `FollowedTable.view`.
     """
 
     api: Literal["v1"] = "v1"

@@ -18,14 +18,15 @@ from tandem.delta.scan import column_names
 from tandem.errors import InvalidSpec, ReferenceNotFound, closest_name
 from tandem.index import answers
 from tandem.index.library import TableIndex, condition
+from tandem.index.server.answer_files import AnswerFiles
 from tandem.index.server.messages import (
     MAX_REQUEST_BYTES,
     BoundsAnswer,
     BoundsQuestion,
     CacheAnswer,
-    Call,
     CountAnswer,
     HeldTable,
+    IndexCall,
     Message,
     Question,
     SplitsAnswer,
@@ -33,7 +34,6 @@ from tandem.index.server.messages import (
     VersionOf,
     splits_table,
 )
-from tandem.index.server.parts import Parts
 from tandem.index.window import View
 
 M = TypeVar("M", bound=Message)
@@ -62,7 +62,7 @@ class IndexService:
         parts: where large answers wait.
     """
 
-    def __init__(self, tables: Mapping[str, Callable[[], TableIndex]], parts: Parts) -> None:
+    def __init__(self, tables: Mapping[str, Callable[[], TableIndex]], parts: AnswerFiles) -> None:
         self.parts = parts
         self._openers = dict(tables)
         self._lock = threading.Lock()
@@ -82,23 +82,23 @@ class IndexService:
                 expected=f"at most {MAX_REQUEST_BYTES:,}",
             )
         match call:
-            case Call.GET_COUNT:
+            case IndexCall.GET_COUNT:
                 return self._count(_parsed(Question, call, body))
-            case Call.GET_SPLITS:
+            case IndexCall.GET_SPLITS:
                 return self._splits(_parsed(Question, call, body), caller)
-            case Call.GET_BOUNDS:
+            case IndexCall.GET_BOUNDS:
                 return self._bounds(_parsed(BoundsQuestion, call, body))
-            case Call.SHOW_CACHE:
+            case IndexCall.SHOW_CACHE:
                 return Answer(self._cache(_parsed(TableQuestion, call, body).table))
-            case Call.INVALIDATE_CACHE:
+            case IndexCall.INVALIDATE_CACHE:
                 return self._invalidate(_parsed(TableQuestion, call, body).table)
-            case Call.LOAD:
+            case IndexCall.LOAD:
                 return self._load(_parsed(Question, call, body))
             case _:
                 raise InvalidSpec(
                     "no such call",
                     resource=call[:40],
-                    expected="one of " + ", ".join(Call),
+                    expected="one of " + ", ".join(IndexCall),
                 )
 
     def _count(self, asked: Question) -> Answer:

@@ -29,7 +29,7 @@ class _Part:
     until: float
 
 
-class Parts:
+class AnswerFiles:
     """Answers in a folder of their own.
 
     Args:

@@ -1,6 +1,6 @@
-"""A block of entries: logical files with the versions at which they came and went.
+"""Entries: logical files with the versions at which they came and went.
 
-Pure. The entries of a block never change, but for `died`: a version that removes one writes its
+Pure. Entries never change, but for `died`: a version that removes one writes its
 number there, which no reader of an earlier version sees. Statistics are decoded by column, when a
 condition first names it.
 """
@@ -44,7 +44,7 @@ _HELD = ("path", "partition_values", "size", "stats", "tags", "deletion_vector")
 """What readers need of a file."""
 
 
-class Block:
+class Entries:
     """Entries in the order of `files` (columns as `Snapshot.files`).
 
     Args:
@@ -63,7 +63,7 @@ class Block:
         self._lock = threading.Lock()
 
     @classmethod
-    def live_since(cls, files: pa.Table, version: int) -> Block:
+    def live_since(cls, files: pa.Table, version: int) -> Entries:
         """Entries that are live at a version, and were not asked for before it."""
         count = files.num_rows
         return cls(files, np.full(count, version), np.full(count, FOREVER))
