@@ -96,10 +96,10 @@ def test_verify_lists_what_the_log_says_wrongly(tandem: Tandem, table: Path) -> 
     """Statistics that lie, as a broken writer makes them."""
     commit = table / "_delta_log" / f"{0:020d}.json"
     text = commit.read_text()
-    lied = text.replace('\\"numRecords\\":3', '\\"numRecords\\":4').replace(
-        '\\"maxValues\\":{\\"id\\":2', '\\"maxValues\\":{\\"id\\":1'
-    )
-    assert lied != text
+    lied = text.replace('\\"numRecords\\":3', '\\"numRecords\\":4')
+    # The order of columns differs from run to run.
+    lied = re.sub(r'(maxValues\\":\{[^}]*\\"id\\":)2', r"\g<1>1", lied)
+    assert '\\"id\\":1' in lied
     commit.write_text(lied)
     result = tandem("index", "verify", table, "-o", "json", "--version", "0")
     assert result.exit_code == 1
