@@ -59,6 +59,11 @@ IN_A_CLUSTER = (
 )
 """Asked for through API server, etcd and Spark."""
 
+OF_ASSIGNMENT = (
+    *(f"X{number}" for number in (*range(1, 8), 14, 15)),
+    *("I47", "I48", "I49", "E17", "E18"),
+)
+"""Asked for as pure functions of shards and executors."""
 
 OF_LOCKS = ("C10", "C14", "S19", "S20", *(f"S{number}" for number in range(24, 30)), "Z17")
 """Asked for in the contract of locks, which each store keeps."""
@@ -113,6 +118,13 @@ def test_scenario_is_tested_in_a_cluster(scenario: str) -> None:
 def test_scenario_is_tested_in_every_store_of_locks(scenario: str) -> None:
     named = _named("locks", "lock_contract*.py").get(scenario)
     assert named, f"no test of the contract of locks begins with test_{scenario}_"
+
+
+@pytest.mark.parametrize("scenario", OF_ASSIGNMENT)
+def test_scenario_of_assignment_is_tested_as_a_pure_function(scenario: str) -> None:
+    assert _named("index", "test_assignment*.py").get(scenario), (
+        f"no test_assignment*.py of tests/index has a test that begins with test_{scenario}_"
+    )
 
 
 @pytest.mark.parametrize("scenario", BOTH_WAYS)

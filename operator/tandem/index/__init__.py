@@ -13,6 +13,8 @@ time, never an answer. Every answer is of exactly one version. Data pages are re
     sides         the least and greatest values of a column, exact or not
     rows          reads splits, and finishes numbers
     verification  compares what the log says with the rows
+    assignment    which executor holds which shard
+    assignments   the current mapping, shared by threads
 """
 
 from tandem.index.library import (
