@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mutants.assignment import ASSIGNMENT
 from mutants.automatic import AUTOMATIC
 from mutants.blocks import BLOCKS
 from mutants.engine import ENGINE
@@ -9,4 +10,4 @@ from mutants.replaces import REPLACES
 from mutants.rules import RULES
 from mutants.serving import SERVING
 
-MUTANTS = (*RULES, *REPLACES, *SERVING, *ENGINE, *BLOCKS, *AUTOMATIC)
+MUTANTS = (*RULES, *REPLACES, *SERVING, *ENGINE, *BLOCKS, *AUTOMATIC, *ASSIGNMENT)

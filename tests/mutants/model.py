@@ -92,6 +92,11 @@ class Check(Enum):
         "tests/delta/test_put_commit.py tests/delta/test_replay.py",
     )
 
+    ASSIGNMENT = (
+        "the tests of assigning shards",
+        "-m pytest -q -x -p no:cacheprovider tests/index/test_assignment.py "
+        "tests/index/test_assignments.py tests/index/test_assignment_histories.py",
+    )
     REPLACES = (
         "the tests of replaces",
         "-m pytest -q -x -p no:cacheprovider tests/pruning/test_scope.py "
