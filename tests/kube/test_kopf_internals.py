@@ -12,6 +12,7 @@ import importlib.metadata
 import inspect
 import json
 import logging
+import re
 from collections.abc import AsyncIterator
 from dataclasses import fields
 from pathlib import Path
@@ -149,6 +150,21 @@ def test_its_watches_are_known_by_their_names() -> None:
         return found
 
     assert asyncio.run(look()) == {"watcher for things.v1.group@None"}
+
+
+def test_a_root_task_starts_its_watches_and_fails_with_the_first_that_dies() -> None:
+    assert "await aiotasks.reraise(ensemble_done)" in inspect.getsource(orchestration.orchestrator)
+    starts = r'name="multidimensional multitasker", .*\s+coro=orchestration\.orchestrator\('
+    assert re.search(starts, inspect.getsource(kopf.spawn_tasks))
+
+    async def look() -> str:
+        roots = await kopf.spawn_tasks(registry=kopf.OperatorRegistry(), clusterwide=True)
+        for root in roots:
+            root.cancel()
+        await asyncio.gather(*roots, return_exceptions=True)
+        return kopf_internals.starter_of_watches(roots).get_name()
+
+    assert asyncio.run(look()) == "multidimensional multitasker"
 
 
 @pytest.mark.parametrize(("status", "expired"), [(410, True), (403, False)])

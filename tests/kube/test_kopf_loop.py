@@ -1,67 +1,187 @@
-"""The process ends where kopf does not."""
+"""What becomes of an operator whose kopf does not end, or ends by itself."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from types import SimpleNamespace
-from typing import Any, cast
+import subprocess
+import sys
+import textwrap
+from collections.abc import Coroutine
+from typing import Any, TypeVar
 
-import kopf
 import pytest
 
+from kube.root_tasks import WATCH, Deaf, Run, endless, failing
 from tandem.kube import handlers, kopf_loop
-from tandem.kube.runtime.kopf_internals import watch_tasks
+from tandem.kube.client.api import Forbidden
+from tandem.kube.kopf_loop import KopfPhase
+from tandem.kube.runtime.settings import OperatorSettings
+
+LIMIT_S = 30.0
+T = TypeVar("T")
+
+HANGS = textwrap.dedent("""
+    import asyncio
+    import kopf
+    from kube.root_tasks import Deaf, Run
+    from tandem.kube import handlers, kopf_loop
+
+    async def main():
+        run = Run(Deaf())
+        kopf.spawn_tasks = run.spawn_tasks
+        task = asyncio.create_task(run.run_kopf())
+        await run.ready.wait()
+        print("ready", flush=True)
+        run.stop.set()
+        await task
+
+    kopf_loop._END_S = 0.1
+    asyncio.run(main())
+""")
 
 
-class Forever:
-    """In place of the leadership and of the TTL controller."""
+def test_a_process_ends_although_kopf_hangs_at_shutdown() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", HANGS],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1, done.stderr
+    assert done.stdout.startswith("ready\n")
+    assert "kopf does not end" in done.stdout
 
-    async def hold(self) -> None:
-        await asyncio.Event().wait()
 
-    run = hold
+class ClientError(Exception):
+    """A response of the API server, as far as it differs here (`test_kopf_internals.py`)."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__("refused")
+        self.status = status
 
 
-def test_a_kopf_that_hangs_after_the_death_of_a_watch_ends_the_process(
-    monkeypatch: pytest.MonkeyPatch,
+def limited(work: Coroutine[Any, Any, T]) -> T:
+    async def run() -> T:
+        return await asyncio.wait_for(work, LIMIT_S)
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("of_a_watch", [True, False])
+def test_a_kopf_that_hangs_after_it_ended_by_itself_ends_the_process(
+    monkeypatch: pytest.MonkeyPatch, *, of_a_watch: bool
 ) -> None:
-    """As it does where watches wait to be authenticated again: it has cancelled all tasks, among
-    them those of ours that would end it."""
+    """Also if it ended with a watch that was never seen among its tasks, since it died at once.
+    Meanwhile the process is neither alive nor ready for its probes."""
 
-    async def dies() -> None:
-        raise RuntimeError("410 Gone")
-
-    async def operator(**_: Any) -> None:
-        watch = asyncio.create_task(dies(), name="watcher for things")
-        assert watch in watch_tasks()
-        await asyncio.wait([watch])
-        for task in asyncio.all_tasks() - {asyncio.current_task()}:
-            if not task.get_name().startswith("Task-"):
-                task.cancel()
-        await asyncio.Event().wait()
-
-    async def run() -> int:
+    async def scene() -> None:
         exited: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         monkeypatch.setattr(os, "_exit", exited.set_result)
-        forever = cast(Any, Forever())
-        settings = cast(Any, SimpleNamespace(namespaces=("a",)))
-        running = asyncio.create_task(
-            kopf_loop.run_kopf(
-                settings,
-                kopf.OperatorRegistry(),
-                forever,
-                forever,
-                asyncio.Event(),
-                asyncio.Event(),
-            )
-        )
-        code = await asyncio.wait_for(exited, 30)
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-        return code
+        deaf, fails = Deaf(), failing(ClientError(410))
+        run = Run(fails, deaf) if of_a_watch else Run(deaf, fails)
+        running = asyncio.create_task(run.run(monkeypatch))
+        assert await exited == 1
+        assert not running.done()
+        assert (run.state.is_alive, run.state.is_ready) == (False, False)
+        deaf.end.set()
+        assert await running
 
-    monkeypatch.setattr(kopf, "operator", operator)
-    monkeypatch.setattr(handlers, "kopf_settings", lambda _: None)
     monkeypatch.setattr(kopf_loop, "_END_S", 0.1)
-    assert asyncio.run(run()) == 1
+    limited(scene())
+
+
+@pytest.mark.parametrize(
+    ("status", "of_a_watch", "goes_on"),
+    [(410, True, True), (404, True, True), (410, False, True), (404, False, False)],
+)
+def test_a_watch_that_dies_at_once_is_restarted(
+    monkeypatch: pytest.MonkeyPatch, status: int, *, of_a_watch: bool, goes_on: bool
+) -> None:
+    """Before it was seen among kopf's tasks. Another root task of kopf may watch, too: only 410
+    tells that it did. A failure that no restart repairs ends the process."""
+
+    async def scene() -> KopfPhase:
+        fails = failing(ClientError(status))
+        run = Run(fails) if of_a_watch else Run(other=fails)
+        assert await run.run(monkeypatch)
+        assert (run.state.is_alive, run.state.is_ready) == (True, False)
+        return run.state.phase
+
+    monkeypatch.setattr(kopf_loop, "_LOOK_S", 0.01)
+    if goes_on:
+        assert limited(scene()) is KopfPhase.RESTARTS
+    else:
+        with pytest.raises(ClientError):
+            limited(scene())
+
+
+@pytest.mark.parametrize("namespaces", [(), ("team-*",)])
+def test_a_watch_that_kopf_cancels_is_restarted_unless_its_namespace_may_be_gone(
+    monkeypatch: pytest.MonkeyPatch, namespaces: tuple[str, ...]
+) -> None:
+    """kopf goes on without it."""
+
+    async def scene() -> bool:
+        async def starter() -> None:
+            watch = asyncio.create_task(endless(), name=WATCH)
+            await asyncio.sleep(0.1)
+            watch.cancel()
+            await asyncio.wait([watch])
+            await asyncio.sleep(0.1)
+            if namespaces:
+                run.stop.set()
+            await endless()
+
+        run = Run(starter, namespaces=namespaces)
+        return await run.run(monkeypatch)
+
+    monkeypatch.setattr(kopf_loop, "_LOOK_S", 0.01)
+    assert limited(scene()) is not bool(namespaces)
+
+
+def test_it_is_alive_and_ready_while_kopf_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene() -> None:
+        run = Run()
+        assert (run.state.is_alive, run.state.is_ready) == (True, True), "a standby"
+        running = asyncio.create_task(run.run(monkeypatch))
+        await run.ready.wait()
+        phases = [run.state.phase]
+        assert (run.state.is_alive, run.state.is_ready) == (True, True)
+        run.stop.set()
+        assert not await running
+        phases.append(run.state.phase)
+        assert phases == [KopfPhase.WORKS, KopfPhase.ENDS]
+
+    limited(scene())
+
+
+@pytest.mark.parametrize("is_stopped", [True, False])
+def test_a_call_that_is_refused_during_shutdown_is_ignored(
+    monkeypatch: pytest.MonkeyPatch, *, is_stopped: bool
+) -> None:
+    """kopf raises what tasks end with that it meets on its way out, ours among them."""
+
+    async def scene() -> bool:
+        async def refused() -> None:
+            if is_stopped:
+                run.stop.set()
+                with pytest.raises(asyncio.CancelledError):
+                    await endless()
+            raise Forbidden(403, "Forbidden", "the role is gone")
+
+        run = Run(other=refused)
+        return await run.run(monkeypatch)
+
+    if is_stopped:
+        assert not limited(scene())
+    else:
+        with pytest.raises(Forbidden):
+            limited(scene())
+
+
+def test_kopf_kills_no_process_ten_minutes_after_a_restart() -> None:
+    """As it does by default, where it has ended by itself."""
+    assert handlers.kopf_settings(OperatorSettings()).process.ultimate_exiting_timeout is None

@@ -214,6 +214,22 @@ def test_operations_deleted_together_with_their_table_are_released(stage: Stage)
             stage.space.await_gone(KIND, "m")
 
 
+def test_a_watch_that_dies_at_its_first_request_is_restarted(
+    stage: Stage, cluster: Cluster, tmp_path: Path
+) -> None:
+    """Between two looks at kopf's tasks: the others must not wait for ever to be authenticated
+    again, which no one does in a kopf that ends."""
+    with ApiProxy(cluster.operator_kubeconfig) as proxy:
+        refused = proxy.strike(Refuse(410), verb="watch", resource="tablecompactions")
+        settings = replace(stage.settings("one"), kubeconfig=proxy.kubeconfig(tmp_path))
+        with operating(settings, stage.jobs) as operator:
+            refused.wait()
+            stage.space.compaction("after", "t")
+            assert stage.space.await_end(KIND, "after")["phase"] == "Succeeded"
+            assert operator.is_alive
+    stage.lake.assert_clean()
+
+
 def test_when_a_watch_dies_the_operator_restarts_it(
     stage: Stage, cluster: Cluster, tmp_path: Path
 ) -> None:

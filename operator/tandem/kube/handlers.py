@@ -168,6 +168,9 @@ class EndlessBackoffs:
 def kopf_settings(settings: OperatorSettings) -> kopf.OperatorSettings:
     """The settings of kopf."""
     found = kopf.OperatorSettings()
+    # Otherwise a SIGKILL follows ten minutes after each end of kopf that it began by itself, also
+    # of a kopf that runs again since. The end has a limit of its own (`kopf_loop`).
+    found.process.ultimate_exiting_timeout = None
     found.persistence.finalizer = FINALIZER
     found.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=GROUP)
     found.persistence.diffbase_storage = NoDiffBaseStorage()

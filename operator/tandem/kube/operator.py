@@ -25,7 +25,7 @@ from tandem.kube.controllers.operation.ttl import TtlController
 from tandem.kube.controllers.table.auto_compaction import AutoCompactionController
 from tandem.kube.controllers.table.log_automation import LogAutomation
 from tandem.kube.controllers.table.row_retention import RowRetention
-from tandem.kube.kopf_loop import LeadershipLost, run_kopf
+from tandem.kube.kopf_loop import KopfState, LeadershipLost, run_kopf
 from tandem.kube.metrics.collectors import Metrics
 from tandem.kube.metrics.locks import MeasuredLocks
 from tandem.kube.runtime import health, kopf_internals
@@ -125,17 +125,25 @@ async def run_operator(
                 StateCollector(context, lambda: leadership.leads, pool, settings.table_metrics)
             )
             ttl_controller = TtlController(api, resource_cache, clock, context.may_write)
+            kopf_state = KopfState()
 
             def facts() -> dict[str, object]:
                 return {
                     "instance": settings.instance,
                     "version": __version__,
                     "leads": leadership.leads,
+                    "kopf": kopf_state.phase,
                     "resources": len(resource_cache),
                     "jobs": context.slots.taken,
                 }
 
-            async with health.serve(settings.health, facts, lambda: True, metrics.exposition):
+            async with health.serve(
+                settings.health,
+                facts,
+                metrics.exposition,
+                is_alive=lambda: kopf_state.is_alive,
+                is_ready=lambda: kopf_state.is_ready,
+            ):
                 try:
                     if not await _unless(stop, leadership.win()):
                         return
@@ -150,7 +158,13 @@ async def run_operator(
                         if not await _unless(stop, kinds):
                             return
                         again = await run_kopf(
-                            settings, kopf_registry, leadership, ttl_controller, stop, ready
+                            settings,
+                            kopf_registry,
+                            leadership,
+                            ttl_controller,
+                            stop,
+                            ready,
+                            kopf_state,
                         )
                         resource_cache.clear()
                 finally:

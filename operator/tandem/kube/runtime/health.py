@@ -1,5 +1,5 @@
 """/healthz, /readyz and /metrics, served by the loop that does the work, so that they fail when the
-loop hangs."""
+loop hangs. The first two say the same facts, with 503 if the process is not alive or not ready."""
 
 from __future__ import annotations
 
@@ -16,7 +16,12 @@ Exposition = Callable[[], Awaitable[bytes]]
 
 @asynccontextmanager
 async def serve(
-    address: str, facts: Facts, is_ready: Callable[[], bool], exposition: Exposition
+    address: str,
+    facts: Facts,
+    exposition: Exposition,
+    *,
+    is_alive: Callable[[], bool],
+    is_ready: Callable[[], bool],
 ) -> AsyncIterator[str]:
     """Serve on `host:port` (port 0: any free one), and yield the address. "" serves nothing."""
     if not address:
@@ -24,7 +29,7 @@ async def serve(
         return
 
     async def healthz(_request: web.Request) -> web.Response:
-        return web.json_response(dict(facts()))
+        return web.json_response(dict(facts()), status=200 if is_alive() else 503)
 
     async def readyz(_request: web.Request) -> web.Response:
         return web.json_response(dict(facts()), status=200 if is_ready() else 503)

@@ -8,7 +8,7 @@ was checked, and checks that each part is as it is used here.
 | `ResourceMemories`: `recall`, `_items`, `_build_key` | which resources it remembers |
 | `OperatorRegistry._spawning._handlers`, `requires_finalizer` | where it puts a finalizer |
 | `_cogs.clients.api`: `request`, `json` | how it reads JSON |
-| names of its tasks | which of them are watches |
+| names of its tasks | which of them are watches, and which one starts them |
 | `status` of its API errors | that a watch has expired |
 """
 
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Container
+from collections.abc import Collection, Container
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -31,6 +31,7 @@ from tandem.spec.common import GROUP
 
 _GONE = 410
 _WATCH_TASK = "watcher for "
+_STARTER_TASK = "multidimensional multitasker"
 
 
 class MinimalMemories(ResourceMemories):
@@ -99,6 +100,11 @@ def read_deep_json() -> None:
 def watch_tasks() -> set[asyncio.Task[Any]]:
     """kopf's watches in this event loop."""
     return {task for task in asyncio.all_tasks() if task.get_name().startswith(_WATCH_TASK)}
+
+
+def starter_of_watches(roots: Collection[asyncio.Task[Any]]) -> asyncio.Task[Any]:
+    """Of kopf's root tasks, the one that starts the watches. It fails as soon as one has died."""
+    return next(task for task in roots if task.get_name() == _STARTER_TASK)
 
 
 def is_expired_watch(error: Exception) -> bool:
