@@ -98,6 +98,21 @@ def test_the_slot_of_a_cancelled_waiter_is_not_lost() -> None:
     asyncio.run(test())
 
 
+def test_a_waiter_that_was_passed_over_because_it_was_cancelled_ends_so() -> None:
+    async def test() -> None:
+        slots = JobSlots(1)
+        await slots.take()
+        waiting = asyncio.create_task(slots.take())
+        await asyncio.sleep(0)
+        waiting.cancel()
+        slots.give_back()  # before the waiter has learned of it
+        await asyncio.wait({waiting})
+        assert waiting.cancelled()
+        assert slots.taken == 0
+
+    asyncio.run(test())
+
+
 def test_without_a_limit_every_slot_is_granted() -> None:
     slots = JobSlots(0)
     assert all(slots.try_take() for _ in range(1000))

@@ -45,7 +45,7 @@ class JobSlots:
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
                 self.give_back()
-            else:
+            elif turn in self._waiting:  # not passed over by `give_back` meanwhile
                 self._waiting.remove(turn)
             raise
 
