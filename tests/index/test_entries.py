@@ -51,6 +51,7 @@ def small_zones() -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(entries_, "ZONE", 3)
         patch.setattr(entries_, "_PIECE", 6)
+        patch.setattr(entries_, "_GAP", 2)
         patch.setattr(window_, "_SMALL_PARTS", 2)
         yield
 

@@ -32,8 +32,11 @@ from tandem.timeline.segments import TAG_SEGMENT
 
 ZONE = 1_024
 """Entries of a zone: neighbours whose bounds are looked at together first."""
-_PIECE = 32 * ZONE
-"""Entries that are looked at in one go: their columns stay in the processor's cache."""
+_PIECE = 128 * ZONE
+"""Entries that are looked at in one go: enough to outweigh what a condition costs apart from them,
+and few enough to stop early where none is left."""
+_GAP = 16
+"""So many zones between two that may match are looked at, too, rather than in two goes."""
 
 FOREVER = np.iinfo(np.int64).max
 """`died` of an entry that is live."""
@@ -235,7 +238,7 @@ class Entries:
         chosen = np.flatnonzero(may_match(where, FileBounds(len(starts), coarse, empty)))
         if not len(chosen):
             return
-        breaks = np.flatnonzero(np.diff(chosen) > 1) + 1
+        breaks = np.flatnonzero(np.diff(chosen) > _GAP) + 1
         for run in np.split(chosen, breaks):
             yield from _pieces(int(run[0]) * ZONE, min((int(run[-1]) + 1) * ZONE, len(self)))
 

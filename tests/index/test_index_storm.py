@@ -1,0 +1,154 @@
+"""Foreign writers, statements and compactions of Tandem, and askers, all at once: each answer is of
+one version, and has exactly its rows."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import CommitFailedError
+
+from support.jobs import quick_lake
+from support.lake.lake import Lake
+from support.lake.rows import rows, table
+from support.some import few
+from tandem.delta.log.files import to_adds
+from tandem.delta.scan import scan
+from tandem.index import Query, open_index
+from tandem.index import rows as rows_
+from tandem.index.library import IndexReader, condition
+from tandem.index.server.answer_files import AnswerFiles
+from tandem.index.server.client import RemoteIndex
+from tandem.index.server.service import IndexService
+from tandem.index.server.transport import Connection, IndexServer
+from tandem.storage import open_store
+
+SECONDS = few(5, 60)
+CONDITIONS: dict[str, Callable[[pa.Table], pa.Table]] = {
+    "": lambda found: found,
+    "id < 1000": lambda found: found.filter(pc.field("id") < 1000),
+    "id >= 1500 AND k > 3": lambda found: found.filter(
+        (pc.field("id") >= 1500) & (pc.field("k") > 3)
+    ),
+}
+
+
+@dataclass
+class Storm:
+    lake: Lake
+    over: threading.Event = field(default_factory=threading.Event)
+    answers: list[tuple[int, str, int, frozenset[str]]] = field(default_factory=list)
+    committed: list[int] = field(default_factory=list)
+    stale: list[str] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+
+    def run(self, act: Callable[[int], None], number: int) -> None:
+        turn = 0
+        while not self.over.is_set():
+            try:
+                act(1000 * number + turn)
+            except CommitFailedError:
+                continue  # of two foreign commits one gives way
+            except Exception as error:  # noqa: BLE001 - of a thread; the test shows it
+                self.failures.append(repr(error)[:500])
+                return
+            turn += 1
+
+    # Writers
+
+    def append(self, turn: int) -> None:
+        new = rows(range(turn % 3000, turn % 3000 + 20))
+        write_deltalake(self.lake.location, table(new), mode="append")
+        self.committed.append(DeltaTable(self.lake.location).version())
+
+    def delete(self, turn: int) -> None:
+        DeltaTable(self.lake.location).delete(f"id % 97 = {turn % 97}")
+
+    def change(self, turn: int) -> None:
+        target = DeltaTable(self.lake.location)
+        target.update(updates={"v": "v + 1"}, predicate=f"id % 89 = {turn % 89}")
+
+    def compact(self, _turn: int) -> None:
+        self.lake.run(self.lake.compaction())
+
+    def remove(self, turn: int) -> None:
+        self.lake.run(self.lake.delete(f"id = {turn % 3000}"))
+
+    # Askers
+
+    def ask(self, index: IndexReader, turn: int) -> None:
+        text = list(CONDITIONS)[turn % len(CONDITIONS)]
+        before = max(self.committed, default=0)
+        found = index.certain_count(Query(text))
+        where = condition(found.rest.head, text)
+        count = rows_.count(found, index.store, where)
+        self.answers.append((found.version, text, count, frozenset()))
+        splits = index.splits(Query(text))
+        paths = frozenset(add.path for add in to_adds(splits.files))
+        self.answers.append((splits.version, text, -1, paths))
+        if min(found.version, splits.version) < before:
+            self.stale.append(f"{found.version} or {splits.version} after {before}")
+
+
+@pytest.mark.parametrize("readers", ["embedded", "server"])
+def test_each_answer_of_a_storm_has_exactly_the_rows_of_its_version(
+    tmp_path: Path, readers: str
+) -> None:
+    lake = quick_lake.make(tmp_path / "lake", 4)
+    storm = Storm(lake)
+    location = lake.location
+    service = IndexService({"lake": lambda: open_index(location)}, AnswerFiles(None))
+    with IndexServer(service, "127.0.0.1", 0) as server:
+        store = open_store(location)
+
+        def asker() -> IndexReader:
+            if readers == "embedded":
+                return held
+            connection = Connection(f"grpc://127.0.0.1:{server.port}", timeout_s=20)
+            return RemoteIndex(connection, "lake", store)
+
+        held = open_index(location)
+        acts: list[Callable[[int], None]] = [
+            storm.append, storm.append, storm.delete, storm.change, storm.compact, storm.remove,
+        ]  # fmt: skip
+        acts += [partial(storm.ask, asker()) for _ in range(4)]
+        threads = [threading.Thread(target=storm.run, args=(act, n)) for n, act in enumerate(acts)]
+        for thread in threads:
+            thread.start()
+        time.sleep(SECONDS)  # the length of the storm
+        storm.over.set()
+        for thread in threads:
+            thread.join()
+    assert storm.failures == []
+    assert storm.stale == []
+    assert len({version for version, *_ in storm.answers}) > 3
+    replayed(storm)
+
+
+def replayed(storm: Storm) -> None:
+    """Each answer against a scan of its version."""
+    by_version = defaultdict(list)
+    for version, text, count, paths in storm.answers:
+        by_version[version].append((text, count, paths))
+    log = storm.lake.log
+    for version, answers in by_version.items():
+        snapshot = log.snapshot(version)
+        live = {add.path for add in snapshot.adds()}
+        whole = scan(snapshot, storm.lake.store).read_all()
+        expected = {text: chosen(whole).num_rows for text, chosen in CONDITIONS.items()}
+        for text, count, paths in answers:
+            if count >= 0:
+                assert count == expected[text], (version, text)
+            else:
+                assert paths <= live, version
+                if text == "":
+                    assert paths == live, version
