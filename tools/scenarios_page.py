@@ -22,6 +22,8 @@ FAMILIES = {
     "A": "When compaction is started",
     "L": "Log blocks (from RFC-48)",
     "S": "Segments and locks (from Druid's segment locking)",
+    "X": "The index server (from CarbonData)",
+    "E": "Where the source documents leave something open",
     "I": "Invariants that a test names",
 }
 _ID = re.compile(r"([A-Z])(\d{1,2})([a-d]?)(?=_|$)")

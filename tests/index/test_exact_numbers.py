@@ -110,7 +110,7 @@ def by_spark(spark: SparkSession, root: Path, texts: Sequence[str], version: int
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_x20_counts_equal_a_scan(
+def test_X20_counts_equal_a_scan(
     delta_spark: SparkSession, tables: dict[str, Path], name: str
 ) -> None:
     root = tables[name]
@@ -132,7 +132,7 @@ def test_x20_counts_equal_a_scan(
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_x20_every_version_has_its_own_count(
+def test_X20_every_version_has_its_own_count(
     delta_spark: SparkSession, tables: dict[str, Path], name: str
 ) -> None:
     root = tables[name]
@@ -197,7 +197,7 @@ def test_paths_are_refused_where_a_row_is_deleted(tables: dict[str, Path]) -> No
     assert all(rows)
 
 
-def test_x22_only_the_named_segments(tables: dict[str, Path]) -> None:
+def test_X22_only_the_named_segments(tables: dict[str, Path]) -> None:
     root = str(tables["deltalake"])
     held = index.open_index(root)
     names = sorted(set().union(*(entries.segments_at(part.rows) for part in held.view().chosen()

@@ -106,7 +106,7 @@ def test_an_answer_is_of_the_newest_version(served: Served) -> None:
     assert there.count(Query(version=4)) == 50
 
 
-def test_x9_an_update_is_seen_at_once(served: Served) -> None:
+def test_X9_an_update_is_seen_at_once(served: Served) -> None:
     there = served.index()
     assert there.count(Query("half < 1")) == 2
     DeltaTable(served.root).update(updates={"half": "0.0"}, predicate="id = 40")
@@ -127,7 +127,7 @@ def test_a_version_that_is_not_there_yet_is_an_error(served: Served) -> None:
         served.index().count(Query(at_least=99))
 
 
-def test_x16_a_table_that_is_made_again_leaves_nothing(served: Served, tmp_path: Path) -> None:
+def test_X16_a_table_that_is_made_again_leaves_nothing(served: Served, tmp_path: Path) -> None:
     there = served.index()
     assert there.count() == 50
     served.root.rename(tmp_path / "away")
@@ -138,7 +138,7 @@ def test_x16_a_table_that_is_made_again_leaves_nothing(served: Served, tmp_path:
     assert there.bounds(["id"]) == {"id": (100, 109)}
 
 
-def test_x21_the_first_question_of_a_second_client_is_a_hit(served: Served) -> None:
+def test_X21_the_first_question_of_a_second_client_is_a_hit(served: Served) -> None:
     served.index().count()
     held = served.service._served["flights"].index
     window = held._table._window
@@ -224,7 +224,7 @@ def test_an_unknown_table_is_an_error(served: Served) -> None:
         served.connect().ask("GetCount", b'{"table": "Flights"}')
 
 
-def test_x11_a_large_answer_waits_in_a_file(served: Served, tmp_path: Path) -> None:
+def test_X11_a_large_answer_waits_in_a_file(served: Served, tmp_path: Path) -> None:
     folder = tmp_path / "answers"
     message, tables = served.connect().ask("GetSplits", b'{"table": "flights"}')
     assert tables == []
@@ -236,7 +236,7 @@ def test_x11_a_large_answer_waits_in_a_file(served: Served, tmp_path: Path) -> N
         served.connect().fetch(message["ticket"])
 
 
-def test_x11_a_small_answer_is_sent_at_once(root: Path, tmp_path: Path) -> None:
+def test_X11_a_small_answer_is_sent_at_once(root: Path, tmp_path: Path) -> None:
     served = Served(root, AnswerFiles(tmp_path / "answers", inline_limit=1 << 20))
     with served.server:
         message, tables = served.connect().ask("GetSplits", b'{"table": "flights"}')
@@ -246,7 +246,7 @@ def test_x11_a_small_answer_is_sent_at_once(root: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", ["", "file/below"])
-def test_x11_without_a_folder_an_answer_is_sent_at_once(
+def test_X11_without_a_folder_an_answer_is_sent_at_once(
     root: Path, tmp_path: Path, folder: str
 ) -> None:
     (tmp_path / "file").write_text("no folder can be made below this file")
@@ -257,18 +257,18 @@ def test_x11_without_a_folder_an_answer_is_sent_at_once(
         assert len(served.parts) == 0
 
 
-def test_x11_with_a_full_disk_an_answer_is_sent_at_once(root: Path) -> None:
+def test_X11_with_a_full_disk_an_answer_is_sent_at_once(root: Path) -> None:
     served = Served(root, AnswerFiles(Path("/dev/full/answers"), inline_limit=10))
     with served.server:
         assert len(served.index().splits()) == 5
 
 
-def test_x12_a_count_never_writes_a_file(served: Served, tmp_path: Path) -> None:
+def test_X12_a_count_never_writes_a_file(served: Served, tmp_path: Path) -> None:
     assert served.index().count(Query("name LIKE '%7'")) == 5
     assert not (tmp_path / "answers").exists()
 
 
-def test_x17_answers_are_removed_after_a_time_and_at_the_start(root: Path, tmp_path: Path) -> None:
+def test_X17_answers_are_removed_after_a_time_and_at_the_start(root: Path, tmp_path: Path) -> None:
     folder, clock = tmp_path / "answers", Clock()
     parts = AnswerFiles(folder, inline_limit=10, ttl_s=100, now=clock)
     first = parts.keep(rows(0), "caller")
@@ -298,7 +298,7 @@ def chained(served: Served, clock: Clock, fallback: Fallback = Fallback.EMBEDDED
     )
 
 
-def test_x13_a_server_that_is_down_costs_no_row(root: Path, tmp_path: Path) -> None:
+def test_X13_a_server_that_is_down_costs_no_row(root: Path, tmp_path: Path) -> None:
     served, clock = Served(root, AnswerFiles(None)), Clock()
     chain, strict = chained(served, clock), chained(served, clock, Fallback.NEVER)
     with served.server:
@@ -310,7 +310,7 @@ def test_x13_a_server_that_is_down_costs_no_row(root: Path, tmp_path: Path) -> N
         strict.count()
 
 
-def test_x13_where_the_embedded_index_fails_every_file_is_read(
+def test_X13_where_the_embedded_index_fails_every_file_is_read(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     served = Served(root, AnswerFiles(None))

@@ -6,8 +6,9 @@ from mutants.assignment import ASSIGNMENT
 from mutants.automatic import AUTOMATIC
 from mutants.blocks import BLOCKS
 from mutants.engine import ENGINE
+from mutants.index import INDEX
 from mutants.replaces import REPLACES
 from mutants.rules import RULES
 from mutants.serving import SERVING
 
-MUTANTS = (*RULES, *REPLACES, *SERVING, *ENGINE, *BLOCKS, *AUTOMATIC, *ASSIGNMENT)
+MUTANTS = (*RULES, *REPLACES, *SERVING, *ENGINE, *BLOCKS, *AUTOMATIC, *ASSIGNMENT, *INDEX)

@@ -97,6 +97,15 @@ class Check(Enum):
         "-m pytest -q -x -p no:cacheprovider tests/index/test_assignment.py "
         "tests/index/test_assignments.py tests/index/test_assignment_histories.py",
     )
+    INDEX = (
+        "the tests of entries and certain numbers",
+        "-m pytest -q -x -p no:cacheprovider tests/index/test_entries.py "
+        "tests/index/test_certain_numbers.py tests/pruning/test_per_file.py",
+    )
+    INDEX_SERVER = (
+        "the tests of the index server",
+        "-m pytest -q -x -p no:cacheprovider tests/index/test_server.py",
+    )
     REPLACES = (
         "the tests of replaces",
         "-m pytest -q -x -p no:cacheprovider tests/pruning/test_scope.py "
