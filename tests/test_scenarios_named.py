@@ -65,6 +65,9 @@ OF_ASSIGNMENT = (
 )
 """Asked for as pure functions of shards and executors."""
 
+OF_INDEX = tuple(f"X{number}" for number in (9, 11, 12, 13, 16, 17, 20, 21, 22))
+"""Asked for on real tables and over real Flight."""
+
 OF_LOCKS = ("C10", "C14", "S19", "S20", *(f"S{number}" for number in range(24, 30)), "Z17")
 """Asked for in the contract of locks, which each store keeps."""
 
@@ -125,6 +128,11 @@ def test_scenario_of_assignment_is_tested_as_a_pure_function(scenario: str) -> N
     assert _named("index", "test_assignment*.py").get(scenario), (
         f"no test_assignment*.py of tests/index has a test that begins with test_{scenario}_"
     )
+
+
+@pytest.mark.parametrize("scenario", OF_INDEX)
+def test_scenario_of_the_index_is_tested(scenario: str) -> None:
+    assert _named("index").get(scenario), f"no test of tests/index begins with test_{scenario}_"
 
 
 @pytest.mark.parametrize("scenario", BOTH_WAYS)

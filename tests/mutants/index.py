@@ -137,7 +137,9 @@ INDEX = (
         "index-own-write-not-read",
         "atLeast reads one's own commit",
         _TABLE,
-        " and window.latest >= (at_least or 0):\n            return window\n        with self._lock:",
+        " and window.latest >= (at_least or 0):\n"
+        "            return window\n"
+        "        with self._lock:",
         ":\n            return window\n        with self._lock:",
         _SERVICE,
     ),
