@@ -26,6 +26,7 @@ ORDER = (
     "snapshot",
     "planning",
     "timeline",
+    "index",
     "locks",
     "exclusive",
     "resources",

@@ -28,6 +28,7 @@ NAMES = (
     "snapshot",
     "planning",
     "timeline",
+    "index",
     "replace",
     "replay",
     "mergelog",

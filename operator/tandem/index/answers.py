@@ -237,6 +237,7 @@ def _ordered_type(head: Head, name: str) -> SqlType:
 
 def splits_of(head: Head, parts: Sequence[Chosen]) -> Splits:
     """The files of entries that were chosen."""
+    parts = [part for part in parts if len(part.rows)]
     if not parts:
         return Splits(head, files_.EMPTY, np.zeros(0, bool), np.zeros(0, np.int64))
     files = [part.entries.take(part.rows) for part in parts]

@@ -18,7 +18,7 @@ from tandem.delta.log import files as files_
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.scan import check_rows, column_names
 from tandem.errors import TandemError, Unreachable
-from tandem.index.answers import CertainBounds, CertainCount, Splits
+from tandem.index.answers import CertainBounds, CertainCount, Splits, splits_of
 from tandem.index.entries import UNKNOWN_ROWS
 from tandem.index.library import EVERYTHING, IndexReader, Query, TableIndex
 from tandem.index.server.messages import (
@@ -71,8 +71,13 @@ class RemoteIndex(IndexReader):
     def certain_count(self, query: Query = EVERYTHING) -> CertainCount:
         message, tables = self._ask(IndexCall.GET_COUNT, Question.of(self._name, query))
         answer = _whole(CountAnswer, message)
-        rest = splits_from(answer.of.head, _one(tables))
-        return CertainCount(answer.of.version, answer.rows, rest)
+        head = answer.of.head
+        if not answer.rest and not tables:
+            return CertainCount(head.version, answer.rows, splits_of(head, []))
+        table = _one(tables)
+        if table.num_rows != answer.rest:
+            raise _broken(f"{table.num_rows} splits", f"{answer.rest} splits")
+        return CertainCount(head.version, answer.rows, splits_from(head, table))
 
     def splits(self, query: Query = EVERYTHING) -> Splits:
         message, tables = self._ask(IndexCall.GET_SPLITS, Question.of(self._name, query))

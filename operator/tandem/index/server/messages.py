@@ -160,10 +160,11 @@ class VersionOf(Message):
 
 
 class CountAnswer(Message):
-    """`rows` are certain; the rest is the first Arrow table."""
+    """`rows` are certain; the rest is the first Arrow table, if there is a rest."""
 
     of: VersionOf
     rows: int
+    rest: int
 
 
 class SplitsAnswer(Message):

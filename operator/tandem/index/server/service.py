@@ -105,8 +105,9 @@ class IndexService:
         view = self._view(asked)
         where = condition(view.head, asked.where)
         found = answers.certain_count(view, where, asked.segments)
-        message = CountAnswer(of=VersionOf.of(view.head), rows=found.rows)
-        return Answer(message, (splits_table(found.rest),))
+        rest = len(found.rest)
+        message = CountAnswer(of=VersionOf.of(view.head), rows=found.rows, rest=rest)
+        return Answer(message, (splits_table(found.rest),) if rest else ())
 
     def _splits(self, asked: Question, caller: str) -> Answer:
         view = self._view(asked)
