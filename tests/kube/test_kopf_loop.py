@@ -83,10 +83,12 @@ def test_a_kopf_that_hangs_after_it_ended_by_itself_ends_the_process(
         deaf, fails = Deaf(), failing(ClientError(410))
         run = Run(fails, deaf) if of_a_watch else Run(deaf, fails)
         running = asyncio.create_task(run.run(monkeypatch))
-        assert await exited == 1
-        assert not running.done()
-        assert (run.state.is_alive, run.state.is_ready) == (False, False)
-        deaf.end.set()
+        try:
+            assert await exited == 1
+            assert not running.done()
+            assert (run.state.is_alive, run.state.is_ready) == (False, False)
+        finally:
+            deaf.end.set()
         assert await running
 
     monkeypatch.setattr(kopf_loop, "_END_S", 0.1)
