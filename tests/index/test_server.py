@@ -7,6 +7,7 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -28,7 +29,12 @@ from tandem.index import EVERYTHING, Query, TableIndex, open_index
 from tandem.index.answers import CertainCount
 from tandem.index.server.answer_files import AnswerFiles
 from tandem.index.server.client import LEFT_OUT_S, ChainedIndex, Fallback, RemoteIndex
-from tandem.index.server.messages import MAX_REQUEST_BYTES, MAX_WHERE
+from tandem.index.server.messages import (
+    MAX_REQUEST_BYTES,
+    MAX_WHERE,
+    CacheAnswer,
+    CountAnswer,
+)
 from tandem.index.server.service import IndexService
 from tandem.index.server.transport import Connection, IndexServer
 from tandem.storage import open_store
@@ -404,7 +410,11 @@ def _table(table: pa.Table) -> bytes:
 def test_the_cache_can_be_shown_and_dropped(served: Served) -> None:
     connection = served.connect()
     shown, _ = connection.ask("ShowCache", b"{}")
-    assert shown["tables"] == [{"table": "flights", "version": None, "bytes": 0, "questions": 0}]
+    assert shown == {
+        "tables": [{"table": "flights", "version": None, "bytes": 0, "questions": 0}],
+        "limitBytes": None,
+        "evictions": 0,
+    }
     loaded, _ = connection.ask("Load", b'{"table": "flights"}')
     held = loaded["tables"][0]
     assert held["version"] == 4
@@ -441,3 +451,52 @@ def test_of_many_callers_one_reads_the_log(served: Served) -> None:
         thread.join()
     assert found == [50] * 80
     assert len(listed) <= 80
+
+
+def test_X5_X19_what_was_asked_for_least_recently_is_dropped(tmp_path: Path) -> None:
+    """And loaded again when it is asked for."""
+    roots = {}
+    for name in ("one", "two", "three"):
+        roots[name] = tmp_path / name
+        for first in range(0, 40, 10):
+            write_deltalake(roots[name], rows(first), mode="append")
+    whole = sizes_of({name: open_index(str(root)) for name, root in roots.items()})
+    limit = int(2.5 * max(whole.values()))
+    openers = {name: partial(open_index, str(root)) for name, root in roots.items()}
+    service = IndexService(openers, AnswerFiles(None), limit_bytes=limit)
+
+    def ask(name: str) -> dict[str, int]:
+        """Bytes by table afterwards."""
+        service.ask("GetCount", json.dumps({"table": name, "where": "id < 5"}).encode())
+        shown = service.ask("ShowCache", b"{}").message
+        assert isinstance(shown, CacheAnswer)
+        assert sum(each.bytes for each in shown.tables) <= limit
+        return {each.table: each.bytes for each in shown.tables}
+
+    ask("one")
+    ask("two")
+    held = ask("three")
+    assert held["one"] == 0
+    for name in ("two", "three"):
+        assert abs(held[name] - whole[name]) <= whole[name] / 10
+    held = ask("one")
+    assert held["two"] == 0
+    assert held["one"] > 0
+
+
+def test_a_table_beyond_the_limit_is_held_for_a_question_only(root: Path) -> None:
+    service = IndexService({"t": lambda: open_index(str(root))}, AnswerFiles(None), limit_bytes=10)
+    for _ in range(2):
+        answer = service.ask("GetCount", b'{"table": "t"}').message
+        assert isinstance(answer, CountAnswer)
+        assert answer.rows == 50
+        shown = service.ask("ShowCache", b"{}").message
+        assert isinstance(shown, CacheAnswer)
+        assert [each.bytes for each in shown.tables] == [0]
+    assert shown.evictions == 2
+
+
+def sizes_of(indexes: dict[str, TableIndex]) -> dict[str, int]:
+    for index in indexes.values():
+        index.count(Query("id < 5"))
+    return {name: index.nbytes for name, index in indexes.items()}

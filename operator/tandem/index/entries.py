@@ -192,9 +192,12 @@ class Entries:
     @property
     def nbytes(self) -> int:
         """Bytes of its buffers."""
-        arrays = (self.__dict__.get(name) for name in ("rows", "dead", "tight"))
-        own = (self.born, self.died, self._files, *arrays, *list(self._columns.values()))
-        return sum(int(each.nbytes) for each in own if each is not None)
+        cached = [self.__dict__.get(name) for name in ("rows", "dead", "tight", "_empty")]
+        by_path, segments = self.__dict__.get("_by_path", ()), self.__dict__.get("_segments", ())
+        own = (self.born, self.died, self._files, *cached, *by_path, *segments)
+        return sum(
+            int(each.nbytes) for each in (*own, *list(self._columns.values())) if each is not None
+        )
 
     # Internals
 

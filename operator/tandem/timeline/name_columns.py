@@ -50,6 +50,11 @@ class SegmentNames:
     def __len__(self) -> int:
         return len(self._order)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its buffers."""
+        return int(self._known.nbytes + self._paths.nbytes + self._order.nbytes)
+
     def ordered(self, codes: IntArray) -> SegmentNames:
         """Those of the codes, numbered in this order."""
         return SegmentNames(self._known, self._paths, self._order[codes])

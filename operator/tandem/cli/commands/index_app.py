@@ -171,6 +171,14 @@ def serve(
         Path | None, typer.Option("--tls-cert", help="Certificate, with its chain, as PEM.")
     ] = None,
     key: Annotated[Path | None, typer.Option("--tls-key", help="Its private key, as PEM.")] = None,
+    memory: Annotated[
+        str | None,
+        typer.Option(
+            "--memory",
+            metavar="SIZE",
+            help="Limit of what is held between questions, as 512Mi or 4Gi; no limit by default.",
+        ),
+    ] = None,
     answers: Annotated[
         Path | None,
         typer.Option("--answers", help="Folder in which large answers wait; it is emptied."),
@@ -185,5 +193,5 @@ def serve(
     with errors_to_exit():
         from tandem.cli.commands import index_serve
 
-        settings = index_serve.ServeOptions(listen, token_file, certificate, key, answers)
+        settings = index_serve.ServeOptions(listen, token_file, certificate, key, answers, memory)
         raise typer.Exit(index_serve.serve(tables, files or [], options or [], settings))

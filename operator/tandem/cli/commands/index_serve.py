@@ -16,6 +16,7 @@ from tandem.index import TableIndex
 from tandem.index.server.answer_files import AnswerFiles
 from tandem.index.server.service import IndexService
 from tandem.index.server.transport import IndexServer, Tls
+from tandem.spec.units import parse_quantity
 from tandem.text import counted
 
 MIN_TOKEN = 16
@@ -23,13 +24,15 @@ MIN_TOKEN = 16
 
 @dataclass(frozen=True)
 class ServeOptions:
-    """The options of the command: `listen` is HOST:PORT, the others are files and a folder."""
+    """The options of the command: `listen` is HOST:PORT, `memory` a quantity, the others are files
+    and a folder."""
 
     listen: str
     token_file: Path | None
     certificate: Path | None
     key: Path | None
     answers: Path | None
+    memory: str | None = None
 
 
 def serve(
@@ -54,7 +57,8 @@ def serve(
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    with IndexServer(IndexService(openers, parts), host, port, token=token, tls=tls) as server:
+    service = IndexService(openers, parts, limit_bytes=_memory(settings.memory))
+    with IndexServer(service, host, port, token=token, tls=tls) as server:
         say(f"Serves {counted(len(openers), 'table')} on {_scheme(tls)}://{host}:{server.port}")
         stop.wait()
     return Exit.OK
@@ -66,6 +70,17 @@ def _opener(target: tables.Target) -> Callable[[], TableIndex]:
 
 def _scheme(tls: Tls | None) -> str:
     return "grpc" if tls is None else "grpc+tls"
+
+
+def _memory(text: str | None) -> int | None:
+    if text is None:
+        return None
+    try:
+        return parse_quantity(text)
+    except ValueError as error:
+        raise InvalidSpec(
+            str(error), resource="--memory", found=text, expected="a size, as 512Mi or 4Gi"
+        ) from error
 
 
 def _address(text: str) -> tuple[str, int]:

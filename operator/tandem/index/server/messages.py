@@ -193,7 +193,11 @@ class HeldTable(Message):
 
 
 class CacheAnswer(Message):
+    """`limit_bytes` None for no limit; `evictions` since the start."""
+
     tables: tuple[HeldTable, ...]
+    limit_bytes: int | None
+    evictions: int
 
 
 def splits_table(found: Splits) -> pa.Table:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeVar
 
 import pyarrow as pa
@@ -51,7 +51,16 @@ class Answer:
 class _Served:
     index: TableIndex
     questions: int = 0
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    used: int = 0
+    """The number of the last question about it, among all."""
+    bytes: int = 0
+    measured: int = 0
+    """The number of the question after which `bytes` was measured."""
+
+    def measure(self) -> int:
+        if self.measured != self.used:
+            self.bytes, self.measured = self.index.nbytes, self.used
+        return self.bytes
 
 
 class IndexService:
@@ -60,10 +69,21 @@ class IndexService:
     Args:
         tables: how the index of each is opened, by the name of its LakeTable.
         parts: where large answers wait.
+        limit_bytes: of what is held between questions; None for no limit. The tables that were
+            asked for least recently are dropped. One that is larger is held for a question only.
     """
 
-    def __init__(self, tables: Mapping[str, Callable[[], TableIndex]], parts: AnswerFiles) -> None:
+    def __init__(
+        self,
+        tables: Mapping[str, Callable[[], TableIndex]],
+        parts: AnswerFiles,
+        *,
+        limit_bytes: int | None = None,
+    ) -> None:
         self.parts = parts
+        self._limit = limit_bytes
+        self._evictions = 0
+        self._turn = 0
         self._openers = dict(tables)
         self._lock = threading.Lock()
         self._served: dict[str, _Served] = {}
@@ -81,6 +101,12 @@ class IndexService:
                 found=f"{len(body):,} bytes",
                 expected=f"at most {MAX_REQUEST_BYTES:,}",
             )
+        try:
+            return self._answer(call, body, caller)
+        finally:
+            self._evict()
+
+    def _answer(self, call: str, body: bytes, caller: str) -> Answer:
         match call:
             case IndexCall.GET_COUNT:
                 return self._count(_parsed(Question, call, body))
@@ -156,7 +182,19 @@ class IndexService:
                     questions=0 if served is None else served.questions,
                 )
             )
-        return CacheAnswer(tables=tuple(found))
+        return CacheAnswer(tables=tuple(found), limit_bytes=self._limit, evictions=self._evictions)
+
+    def _evict(self) -> None:
+        """Drop tables until what is held is below the limit."""
+        if self._limit is None:
+            return
+        with self._lock:
+            sizes = {name: served.measure() for name, served in self._served.items()}
+            for name in sorted(sizes, key=lambda each: self._served[each].used):
+                if sum(sizes.values()) <= self._limit:
+                    break
+                del sizes[name], self._served[name]
+                self._evictions += 1
 
     def _view(self, asked: Question) -> View:
         return self._table(asked.table).view(asked.query)
@@ -169,7 +207,9 @@ class IndexService:
             opened = opener()
             with self._lock:
                 served = self._served.setdefault(name, _Served(opened))
-        with served.lock:
+        with self._lock:
+            self._turn += 1
+            served.used = self._turn
             served.questions += 1
         return served.index
 
