@@ -493,7 +493,7 @@ def test_a_table_beyond_the_limit_is_held_for_a_question_only(root: Path) -> Non
         shown = service.ask("ShowCache", b"{}").message
         assert isinstance(shown, CacheAnswer)
         assert [each.bytes for each in shown.tables] == [0]
-    assert shown.evictions == 2
+        assert shown.evictions > 0
 
 
 def sizes_of(indexes: dict[str, TableIndex]) -> dict[str, int]:
