@@ -16,7 +16,7 @@ from support.some import few
 from tandem.delta import schema as schema_
 from tandem.delta.actions import AddFile
 from tandem.delta.log import files
-from tandem.delta.stats import num_records, num_records_of
+from tandem.delta.stats import num_records, num_records_of, read
 from tandem.pruning.files import bounds_of
 from tandem.pruning.keys import Keys
 from tandem.pruning.predicate import columns_of, may_match, must_match
@@ -201,6 +201,29 @@ def test_numbers_of_rows_are_those_of_each_file(texts: list[str | None]) -> None
     found = num_records(pa.chunked_array([texts], pa.string())).to_pylist()
     assert found == [num_records_of(text) for text in texts]
     assert all(rows is None or (0 <= rows < BIG and rows is not True) for rows in found)
+
+
+FIELDS = pa.schema(
+    [
+        ("numRecords", pa.int64()),
+        ("minValues", pa.struct([(PHYSICAL["s"], pa.string()), (PHYSICAL["l"], pa.int64())])),
+        ("tightBounds", pa.bool_()),
+    ]
+)
+
+
+@settings(deadline=None, max_examples=few(50, 200))
+@given(_statistics())
+def test_the_statistics_of_one_file_are_read_as_those_of_many(text: str | None) -> None:
+    alone = read(pa.chunked_array([[text]], pa.string()), FIELDS).to_pylist()
+    among = read(pa.chunked_array([[text, *['{"numRecords":4}'] * 99]], pa.string()), FIELDS)
+    assert alone == among.slice(0, 1).to_pylist()
+
+
+def test_a_text_that_is_no_utf8_in_an_unread_field_has_its_other_fields() -> None:
+    text = b'{"numRecords":4,"minValues":{"other":"\xff"}}'
+    texts = pa.array([text], pa.binary()).view(pa.string())
+    assert num_records(pa.chunked_array([texts])).to_pylist() == [4]
 
 
 @pytest.mark.parametrize("rows", ["true", "-1", "1e3", "3.0", '"3"', str(10**18), str(2**63), "{}"])

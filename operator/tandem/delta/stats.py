@@ -3,9 +3,10 @@ that get a deletion vector.
 
 `tandem.delta.datafiles.stats` makes those of files that we write. No I/O.
 
-Arrow parses the texts; no Python object is made for a file. Only texts near one that Arrow
-refuses (truncated, or with a value of another type) are parsed one by one, so that a broken text
-costs its neighbours time and nothing else.
+Arrow parses the texts; no Python object is made for a file. Only a handful of texts, for which
+Arrow takes longer to begin, and texts near one that Arrow refuses (truncated, or with a value of
+another type) are parsed one by one, so that a broken text costs its neighbours time and nothing
+else.
 
 For every reader, a value that is not of the expected type is unknown, as if it were absent. A
 number of rows or NULLs is an integer from 0 to `MOST_ROWS`; `true` is not a number.
@@ -14,6 +15,7 @@ number of rows or NULLs is an integer from 0 to `MOST_ROWS`; `true` is not a num
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from decimal import Decimal
 from functools import lru_cache
 from typing import Any
@@ -26,6 +28,8 @@ MOST_ROWS = 10**18 - 1
 """A larger number of rows is invalid: sums of such numbers would not fit 64 bits."""
 
 _CHUNK_ROWS = 65_536
+_HANDFUL = 4
+"""So many texts are parsed one by one: what a commit adds is often one file."""
 _FEW_ROWS = 256
 """So many texts around one that Arrow refuses are parsed one by one."""
 
@@ -75,14 +79,22 @@ def _piece(texts: pa.Array, wanted: pa.Schema) -> list[pa.Table]:
     """The parsed texts, in as few pieces as broken ones allow."""
     if texts.null_count == len(texts):
         return [pa.table([pa.nulls(len(texts), f.type) for f in wanted], schema=wanted)]
+    if len(texts) <= _HANDFUL:
+        with suppress(UnicodeDecodeError):  # Arrow looks only at the wanted fields
+            return [_one_by_one(texts, wanted)]
     try:
         return [_parsed(texts, wanted)]
     except pa.ArrowInvalid:
         if len(texts) <= _FEW_ROWS:
-            rows = [_fitting(text, wanted) for text in texts.to_pylist()]
-            return [pa.Table.from_pylist(rows, schema=wanted)]
+            return [_one_by_one(texts, wanted)]
     half = len(texts) // 2
     return _piece(texts.slice(0, half), wanted) + _piece(texts.slice(half), wanted)
+
+
+def _one_by_one(texts: pa.Array, wanted: pa.Schema) -> pa.Table:
+    """Raises: UnicodeDecodeError if one of the texts is no UTF-8."""
+    rows = [_fitting(text, wanted) for text in texts.to_pylist()]
+    return pa.Table.from_pylist(rows, schema=wanted)
 
 
 def _parsed(texts: pa.Array, wanted: pa.Schema) -> pa.Table:
