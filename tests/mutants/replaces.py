@@ -105,7 +105,7 @@ REPLACES = (
         "replace-null-times-removed",
         "a row without a time is in no interval but all",
         _SCOPE,
-        "found[inside[timed]] = Coverage.ALL",
+        "found[inside & timed] = Coverage.ALL",
         "found[inside] = Coverage.ALL",
         _REAL,
     ),

@@ -24,7 +24,7 @@ from tandem.distinct import BoolArray, IntArray
 from tandem.errors import CorruptLog
 from tandem.intervals import ALWAYS, IntervalSet
 from tandem.pruning.partitions import MISSING, partition_codes
-from tandem.pruning.times import time_bounds
+from tandem.pruning.times import bounds_in, bounds_schema, time_bounds
 
 Values = Mapping[str, tuple[PrimitiveType, str | None]]
 """A partition: physical name of a column → its type, and the value as text."""
@@ -109,15 +109,14 @@ def _value(text: str | None, type_: PrimitiveType) -> object:
 
 
 def _of_times(files: pa.Table, time: TimeScope) -> npt.NDArray[np.int8]:
-    low, high = time_bounds(files, time.path, time.type, partition=time.partition)
+    low, high, timed = timed_bounds(files, time.path, time.type, partition=time.partition)
     known = np.asarray(pc.and_(pc.is_valid(low), pc.is_valid(high)))
     first = np.asarray(pc.fill_null(low, 0)) // 1_000
     end = np.asarray(pc.fill_null(high, 0)) // 1_000 + 1
     found = np.full(files.num_rows, Coverage.SOME if time.intervals else Coverage.NONE, np.int8)
     found[known & ~_met(time.intervals, first, end)] = Coverage.NONE
-    inside = np.flatnonzero(known & covered(time.intervals, first, end))
-    timed = without_null(files.take(pa.array(inside)), time.path, partition=time.partition)
-    found[inside[timed]] = Coverage.ALL
+    inside = known & covered(time.intervals, first, end)
+    found[inside & timed] = Coverage.ALL
     if time.partition:
         # A row without a time is in no interval.
         codes, texts = partition_codes(files["partition_values"], time.path[0])
@@ -150,22 +149,31 @@ def _borders(intervals: IntervalSet) -> tuple[IntArray, IntArray]:
 def all_null(files: pa.Table, path: Sequence[str]) -> BoolArray:
     """Which files are known to have no value in any row of a column that is not a partition
     column."""
-    counts = _null_counts(files, path)
+    counts = _null_counts(stats_.read(files["stats"], _counts_schema(path)), path)
     rows = stats_.num_records(files["stats"]).combine_chunks()
     return np.asarray(pc.fill_null(pc.equal(counts, rows), False)).astype(bool)
 
 
-def without_null(files: pa.Table, path: Sequence[str], *, partition: bool) -> BoolArray:
-    """Which files have a time in each row; arguments as of `times.time_bounds`."""
+def timed_bounds(
+    files: pa.Table, path: Sequence[str], type_: str, *, partition: bool
+) -> tuple[pa.Array, pa.Array, BoolArray]:
+    """As `times.time_bounds`, and which files have a time in each row."""
     if partition:
-        return np.ones(files.num_rows, bool)
-    return np.asarray(pc.fill_null(pc.equal(_null_counts(files, path), 0), False)).astype(bool)
+        low, high = time_bounds(files, path, type_, partition=True)
+        return low, high, np.ones(files.num_rows, bool)
+    wanted = pa.schema([*bounds_schema(path), *_counts_schema(path)])
+    found = stats_.read(files["stats"], wanted)
+    timed = pc.fill_null(pc.equal(_null_counts(found, path), 0), False)
+    return *bounds_in(found, path, type_), np.asarray(timed).astype(bool)
 
 
-def _null_counts(files: pa.Table, path: Sequence[str]) -> pa.Array:
+def _counts_schema(path: Sequence[str]) -> pa.Schema:
     field = pa.field(path[-1], pa.int64())
     for part in reversed(path[:-1]):
         field = pa.field(part, pa.struct([field]))
-    found = stats_.read(files["stats"], pa.schema([("nullCount", pa.struct([field]))]))
+    return pa.schema([("nullCount", pa.struct([field]))])
+
+
+def _null_counts(statistics: pa.Table, path: Sequence[str]) -> pa.Array:
     # By index: Arrow parses a name that begins with a dot as a path.
-    return pc.struct_field(found["nullCount"].combine_chunks(), [0] * len(path))
+    return pc.struct_field(statistics["nullCount"].combine_chunks(), [0] * len(path))

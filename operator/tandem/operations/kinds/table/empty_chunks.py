@@ -18,8 +18,7 @@ from tandem.delta.actions import AddFile
 from tandem.delta.log import files as files_
 from tandem.delta.log.snapshot import Snapshot
 from tandem.operations.kinds.table.row_scope import ScopedRows
-from tandem.pruning.scope import without_null
-from tandem.pruning.times import time_bounds
+from tandem.pruning.scope import timed_bounds
 from tandem.rowmap.positions import to_array
 from tandem.timeline.chunks import TimeColumn
 from tandem.timeline.file_intervals import chunk_numbers
@@ -116,14 +115,13 @@ class EmptyChunks:
     def _hulls_of(self, files: pa.Table) -> Mapping[str, Hull | None]:
         """None: a row may have no time, or a time that is unknown."""
         time = self._time
-        low, high = time_bounds(files, time.path, time.type, partition=time.partition)
+        low, high, timed = timed_bounds(files, time.path, time.type, partition=time.partition)
         known = np.asarray(pc.fill_null(pc.less_equal(low, high), False))
-        timed = known & without_null(files, time.path, partition=time.partition)
         first, last = (
             chunk_numbers(np.asarray(pc.fill_null(each, 0)), time.granularity).tolist()
             for each in (low, high)
         )
-        found = zip(files["path"].to_pylist(), timed.tolist(), first, last, strict=True)
+        found = zip(files["path"].to_pylist(), (known & timed).tolist(), first, last, strict=True)
         return {path: (one, other) if is_timed else None for path, is_timed, one, other in found}
 
 
