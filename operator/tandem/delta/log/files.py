@@ -132,6 +132,9 @@ def tag(table: pa.Table, key: str) -> pa.Array:
         start, stop = int(offsets[0]), int(offsets[-1])
         same = pc.equal(maps.keys.slice(start, stop - start), key)
         entries = np.flatnonzero(same.to_numpy(zero_copy_only=False)) + start
+        if not len(entries):
+            found.append(pa.nulls(len(maps), pa.string()))
+            continue
         rows = np.searchsorted(offsets, entries, "right") - 1
         places = np.full(len(maps), -1, np.int64)
         places[rows[::-1]] = entries[::-1]  # of several, the first

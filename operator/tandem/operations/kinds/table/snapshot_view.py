@@ -90,6 +90,10 @@ class SnapshotView:
             for path, add in older._adds.items()
             if add is not None and path not in changed and path not in self._adds
         }
+        change = self.snapshot.change
+        if change is not None and change.follows(older.snapshot):
+            self._adds |= {path: add for path, add in known.items() if path not in change.paths}
+            return
         live = files_.with_paths(self.snapshot.files.select(["path", "deletion_vector"]), known)
         paths, vectors = live["path"].to_pylist(), vector_places(live)
         if len(set(paths)) != len(paths):
