@@ -59,6 +59,8 @@ class IntervalSet:
         self._starts = [each.start_ms for each in merged]
 
     def __or__(self, other: IntervalSet) -> IntervalSet:
+        if not self.pieces or not other.pieces:
+            return self if self.pieces else other
         return IntervalSet((*self.pieces, *other.pieces))
 
     def __and__(self, other: IntervalSet) -> IntervalSet:

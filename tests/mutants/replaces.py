@@ -82,7 +82,7 @@ REPLACES = (
         "a file with rows that stay gets a deletion vector",
         _RULE,
         "FileDeletes(path, state.rows, state.dead | gone, len(gone))",
-        "FileDeletes(path, state.rows, span(0, state.rows), len(gone))",
+        "FileDeletes(path, state.rows, BitMap64(range(state.rows)), len(gone))",
         _SEARCH,
     ),
     Mutant(

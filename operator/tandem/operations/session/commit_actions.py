@@ -56,11 +56,14 @@ def adds_of(change: CommitContent, vectors: Vectors) -> Mapping[str, AddFile]:
 
 
 def _with_vector(file: OutputFileChange, vector: DeletionVector | None) -> AddFile:
-    add = file.add if file.tags is None else replace(file.add, tags=file.tags)
-    if vector is None:
-        return replace(add, deletion_vector=None)
-    # Demanded by the protocol of every add with a vector; bounds are wide from now on.
-    return replace(add, deletion_vector=vector, stats=mark_bounds_wide(add.stats, file.rows))
+    add = file.add
+    return replace(
+        add,
+        tags=add.tags if file.tags is None else file.tags,
+        deletion_vector=vector,
+        # Demanded by the protocol of every add with a vector; bounds are wide from now on.
+        stats=add.stats if vector is None else mark_bounds_wide(add.stats, file.rows),
+    )
 
 
 def actions(work: Work, attempt: int, fencing: int) -> list[Action]:

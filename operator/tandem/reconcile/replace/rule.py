@@ -21,7 +21,6 @@ from tandem.reconcile.outcomes import FileDeletes, StatementConflict
 from tandem.reconcile.replace.ages import Aged, RowAges
 from tandem.reconcile.row_tracing import prefetch
 from tandem.reconcile.rules import REPLACE, Age, ReplaceFate
-from tandem.rowmap.positions import span
 from tandem.spec.replace import Scope
 from tandem.text import counted, files_in_words
 
@@ -85,9 +84,8 @@ def decide(
         if chosen is None:
             unread.append(path)
             continue
-        live = span(0, state.rows) - state.dead
         gone = BitMap64()
-        for age, rows in _aged(scope, ages, path, chosen & live).items():
+        for age, rows in _aged(scope, ages, path, chosen - state.dead).items():
             fate = REPLACE[scope][age]
             if fate is ReplaceFate.CONFLICT:
                 doubtful.append(path)

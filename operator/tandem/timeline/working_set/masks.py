@@ -11,8 +11,9 @@ A hint only: any writer can set tags, and none decides which rows are live.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
-from tandem.intervals import IntervalSet
+from tandem.intervals import NEVER, IntervalSet
 from tandem.timeline.chunks import parse_interval
 
 TAG_MASKED = "tandem.masked"
@@ -26,7 +27,12 @@ def format_masked(masked: IntervalSet, cardinality: int) -> str:
     Args:
         cardinality: rows that the file's deletion vector hides in all, at least 1.
     """
-    return f"{cardinality} {','.join(map(str, masked))}"
+    return f"{cardinality} {_text(masked)}"
+
+
+@lru_cache(maxsize=16)  # a replace masks the same intervals of all files
+def _text(masked: IntervalSet) -> str:
+    return ",".join(map(str, masked))
 
 
 def parse_masked(text: str, cardinality: int) -> IntervalSet:
@@ -37,6 +43,6 @@ def parse_masked(text: str, cardinality: int) -> IntervalSet:
     """
     match = _FORM.fullmatch(text)
     if match is None or int(match[1]) > cardinality:
-        return IntervalSet()
+        return NEVER
     found = [parse_interval(each) for each in match[2].split(",")]
     return IntervalSet(each for each in found if each is not None)

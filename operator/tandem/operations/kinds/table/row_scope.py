@@ -7,7 +7,6 @@ never changes. Must not know what becomes of these rows.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -150,7 +149,7 @@ def with_mask(file: OutputFileChange, intervals: IntervalSet) -> OutputFileChang
     add, vector = file.add, file.add.deletion_vector
     known = parse_masked(add.tags.get(TAG_MASKED, ""), vector.cardinality if vector else 0)
     text = format_masked(known | intervals, len(file.dead or ()))
-    return replace(file, tags={**add.tags, TAG_MASKED: text})
+    return OutputFileChange(add, file.rows, file.dead, {**add.tags, TAG_MASKED: text})
 
 
 def intervals_of(texts: Sequence[str], *, resource: str) -> IntervalSet:
