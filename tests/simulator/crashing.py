@@ -213,14 +213,14 @@ def happens_no_more(single: Single, ending: Ending) -> None:
     assert (single.version, len(single.world.jobs.drivers)) == (version, jobs)
 
 
-def sample(kinds: tuple[str, ...]) -> Iterator[tuple[str, Beside, Passage, Fault]]:
-    """Every kind and point once, with faults and others' actions in turn."""
+def sample(kind: str, turn: int) -> Iterator[tuple[Beside, Passage, Fault]]:
+    """Every point of a kind once, with faults and others' actions in turn: from the one of number
+    `turn` on. Runs the kind once beside each action: not while tests are collected."""
     faults, actions = tuple(Fault), tuple(Beside)
-    for first, kind in enumerate(kinds):
-        found = {action: passages(kind, action) for action in actions}
-        points = list(dict.fromkeys(point for passed in found.values() for point, _ in passed))
-        for number, point in enumerate(points):
-            able = [action for action in actions if (point, 1) in found[action]]
-            action = able[(number + first) % len(able)]
-            nth = max(n for passed, n in found[action] if passed is point)
-            yield kind, action, (point, nth), faults[(number + number // 4 + first) % len(faults)]
+    found = {action: passages(kind, action) for action in actions}
+    points = list(dict.fromkeys(point for passed in found.values() for point, _ in passed))
+    for number, point in enumerate(points):
+        able = [action for action in actions if (point, 1) in found[action]]
+        action = able[(number + turn) % len(able)]
+        nth = max(n for passed, n in found[action] if passed is point)
+        yield action, (point, nth), faults[(number + number // 4 + turn) % len(faults)]
