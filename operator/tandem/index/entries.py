@@ -43,7 +43,10 @@ FOREVER = np.iinfo(np.int64).max
 
 UNKNOWN_ROWS = -1
 
-_HELD = ("path", "partition_values", "size", "stats", "tags", "deletion_vector")
+_HELD = (
+    *("path", "partition_values", "size", "modified_ms", "stats", "tags", "deletion_vector"),
+    *("base_row_id", "default_row_commit_version"),
+)
 """What readers need of a file."""
 
 
