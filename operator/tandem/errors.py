@@ -350,6 +350,13 @@ class OutputMissing(TandemError):
     reason = Reason.OUTPUT_MISSING
 
 
+class FactsRefused(TandemError):
+    """A footer, a bloom filter, or a file of facts about data files is not what it must be. It is
+    not believed, and the caller goes on as if there were none."""
+
+    reason = Reason.STORAGE_ERROR
+
+
 class CommitConflict(TandemError):
     """Another commit made ours impossible; the message names its version and operation."""
 

@@ -139,6 +139,21 @@ def test_partition_values_are_exact() -> None:
     assert not match("s > 'zzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzz'", long)
 
 
+def test_a_list_of_any_length_is_decided() -> None:
+    file = one("i32", 1, 4, nulls=3)
+    numbers = range(5, 1_000)
+    listed = ", ".join(map(str, numbers))
+    assert not match(f"i32 IN ({listed})", file)
+    assert match(f"i32 IN ({listed}, 3)", file)
+    assert match(f"i32 NOT IN ({listed})", file)
+    assert not match(f"i32 NOT IN ({listed}, NULL)", file)
+    either = " OR ".join(f"i32 = {number}" for number in numbers[:600])
+    assert not match(either, file)
+    assert match(f"NOT ({either})", file)
+    assert match(f"{either} OR i32 = 3", file)
+    assert not match(" AND ".join(f"i32 != {n % 4}" for n in range(600)), one("i32", 3, 3))
+
+
 def file_of(chosen: list[int]) -> FileRange:
     """Statistics as a hostile but valid writer makes them, of some of the rows."""
     data = rows()

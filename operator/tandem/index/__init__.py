@@ -3,6 +3,7 @@
 A cache of what is in the log and in footers: it decides nothing, holds no lock, and losing it costs
 time, never an answer. Every answer is of exactly one version. Data pages are read by `rows` only.
 
+    facts         package: statistics of row groups, and bloom filters
     server        package: the index of many tables as a service
     library       count, bounds, splits, reader, paths: in the caller's process
     table         a table that is followed from commit to commit

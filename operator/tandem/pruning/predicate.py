@@ -8,7 +8,7 @@ rows raise does not occur, as with any engine that skips files.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -78,15 +78,44 @@ class _Possible:
         return self.negated() if negated else self
 
     def and_(self, other: _Possible) -> _Possible:
-        """All possible values of x AND y, in three-valued logic."""
-        return _Possible(
-            lambda: self.true & other.true if self.true.any() else self.true,
-            lambda: self.false | other.false,
-            lambda: (self.null & (other.true | other.null)) | (other.null & self.true),
-        )
+        return _all_of(lambda: (self, other))
 
-    def or_(self, other: _Possible) -> _Possible:
-        return self.negated().and_(other.negated()).negated()
+
+def _all_of(parts: Callable[[], Iterable[_Possible]]) -> _Possible:
+    """All possible values of x AND y AND …, in three-valued logic.
+
+    Without recursion, since there may be thousands.
+
+    Args:
+        parts: makes them each time, so that the masks of many are not held together.
+    """
+    return _Possible(
+        lambda: _reduced(parts(), lambda part: part.true, np.logical_and),
+        lambda: _reduced(parts(), lambda part: part.false, np.logical_or),
+        # One is NULL, and none is false.
+        lambda: (
+            _reduced(parts(), lambda part: part.null, np.logical_or)
+            & _reduced(parts(), lambda part: part.true | part.null, np.logical_and)
+        ),
+    )
+
+
+def _any_of(parts: Callable[[], Iterable[_Possible]]) -> _Possible:
+    """As `_all_of`, of x OR y OR …"""
+    return _all_of(lambda: (part.negated() for part in parts())).negated()
+
+
+def _reduced(
+    parts: Iterable[_Possible], mask: Callable[[_Possible], BoolArray], join: np.ufunc
+) -> BoolArray:
+    found: BoolArray | None = None
+    for part in parts:
+        found = mask(part) if found is None else join(found, mask(part))
+        # What is decided for all files stays so.
+        if join is np.logical_and and not found.any():
+            break
+    assert found is not None
+    return found
 
 
 _MIRRORED: Final = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "=", "!=": "!=", "<=>": "<=>"}
@@ -125,10 +154,12 @@ class _Evaluation:
                 low = self._binary(">=", node.value, node.low)
                 high = self._binary("<=", node.value, node.high)
                 return low.and_(high).negated_if(node.negated)
+            case tree.InList(items=()):
+                return self._constant(False)
             case tree.InList():
-                found = self._constant(False)
-                for item in node.items:
-                    found = found.or_(self._binary("=", node.value, item))
+                found = _any_of(
+                    lambda: (self._binary("=", node.value, item) for item in node.items)
+                )
                 return found.negated_if(node.negated)
             case tree.IsTest():
                 return self._is(node).negated_if(node.negated)
@@ -142,11 +173,8 @@ class _Evaluation:
         return _Possible(*(self._all if each else self._none for each in chosen))
 
     def _logical(self, node: tree.Logical) -> _Possible:
-        result = self.possible(node.operands[0])
-        for operand in node.operands[1:]:
-            other = self.possible(operand)
-            result = result.and_(other) if node.op == "AND" else result.or_(other)
-        return result
+        operands = [self.possible(operand) for operand in node.operands]
+        return (_all_of if node.op == "AND" else _any_of)(lambda: operands)
 
     def _binary(self, op: str, left: Expr, right: Expr) -> _Possible:
         if isinstance(left, tree.Literal) and isinstance(right, tree.ColumnRef) and op in _MIRRORED:

@@ -9,6 +9,7 @@ Depends on a file and a schema only: not on the log or on deletion vectors.
     times            dates and times as Spark reads them, or an error
     int96            INT96 timestamps, exactly
     footer           amends the Parquet footer while it is written
+    thrift           Thrift's compact protocol
     float_bounds     bounds of floats that are safe for data skipping in every reader
     stats            Delta statistics from a footer
     missing          the error for a file that is gone

@@ -1,0 +1,156 @@
+"""The row groups that a condition needs, and those on all of whose rows it is true.
+
+Statistics decide for all row groups at once, with the evaluator that decides for files. Of what is
+left open, bloom filters are asked, if they can exclude anything. A column of which nothing is known
+excludes nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tandem.delta.schema import Field, StructType
+from tandem.distinct import BoolArray, IntArray
+from tandem.index.columns import EntryColumn
+from tandem.index.facts.columns import group_column
+from tandem.index.facts.filtered import FilteredBounds, LoadFilters, Probe, equalities
+from tandem.index.facts.model import FileFacts
+from tandem.pruning.bounds import ColumnBounds
+from tandem.pruning.files import FileBounds
+from tandem.pruning.predicate import columns_of, may_match, must_match
+from tandem.statements.tree import Expr
+from tandem.statements.types import SqlType
+
+
+@dataclass(frozen=True, slots=True)
+class Narrowed:
+    """What a condition can be on some row groups.
+
+    Attributes:
+        groups: their indexes in the facts.
+        may: False only where it is true on no row.
+        must: True only where it is true on every row.
+    """
+
+    groups: IntArray
+    may: BoolArray
+    must: BoolArray
+
+
+class RowGroups:
+    """The row groups of the files of some facts. Thread-safe; columns are decoded when a condition
+    first names them."""
+
+    def __init__(self, facts: FileFacts) -> None:
+        self.facts = facts
+        self._columns: dict[tuple[str, int | None, SqlType], EntryColumn | None] = {}
+        self._lock = threading.Lock()
+
+    def narrow(
+        self,
+        where: Expr,
+        schema: StructType,
+        groups: IntArray | None = None,
+        *,
+        by_id: bool = False,
+        known: Mapping[str, EntryColumn] | None = None,
+    ) -> Narrowed:
+        """Decide by statistics.
+
+        Args:
+            schema: of the columns that files hold: readers take partition columns from the log.
+            groups: which row groups; None for all.
+            by_id: the table maps columns by field id.
+            known: bounds of partition columns in these row groups, by name.
+        """
+        bounds = self._bounds(where, schema, groups, by_id, known)
+        groups = np.arange(bounds.count) if groups is None else groups
+        return Narrowed(groups, may_match(where, bounds), must_match(where, bounds))
+
+    def narrow_by_filters(
+        self,
+        where: Expr,
+        schema: StructType,
+        found: Narrowed,
+        load: LoadFilters,
+        *,
+        by_id: bool = False,
+        known: Mapping[str, EntryColumn] | None = None,
+    ) -> Narrowed:
+        """Exclude more row groups by their bloom filters. Only filters that can exclude one are
+        loaded, column by column.
+
+        Args:
+            found: what `narrow` found, with the same arguments.
+        """
+        undecided = np.flatnonzero(found.may & ~found.must)
+        groups = found.groups[undecided]
+        chosen = {name: column.take(undecided) for name, column in (known or {}).items()}
+        bounds = self._bounds(where, schema, groups, by_id, chosen)
+        probes = [
+            probe
+            for name, constants in equalities(where).items()
+            if name in bounds.columns
+            and name not in chosen
+            and (
+                probe := Probe(
+                    self.facts, groups, schema[name], bounds.columns[name], constants, by_id=by_id
+                )
+            )
+        ]
+        columns = dict(bounds.columns) | {
+            probe.name: FilteredBounds(bounds.columns[probe.name], probe) for probe in probes
+        }
+        filtered = FileBounds(bounds.count, columns, bounds.empty)
+        for probe in probes:
+            # Where no answer of the filters that are left changes anything, none is asked.
+            possible = may_match(where, filtered)
+            _assume(probes, True)
+            certain = may_match(where, filtered)
+            _assume(probes, False)
+            probe.ask(np.flatnonzero(certain & ~possible), load)
+        _assume(probes, True)
+        may = found.may.copy()
+        may[undecided] = may_match(where, filtered) if probes else True
+        return Narrowed(found.groups, may, found.must)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its buffers."""
+        columns = [column for column in list(self._columns.values()) if column is not None]
+        return self.facts.nbytes + sum(column.nbytes for column in columns)
+
+    def _bounds(
+        self,
+        where: Expr,
+        schema: StructType,
+        groups: IntArray | None,
+        by_id: bool,
+        known: Mapping[str, EntryColumn] | None,
+    ) -> FileBounds:
+        columns: dict[str, ColumnBounds] = dict(known or {})
+        for name, type_ in columns_of(where):
+            field = schema.get(name)
+            if field is None or name in columns:
+                continue
+            column = self._column(field, type_, by_id)
+            if column is not None:
+                columns[name] = column if groups is None else column.take(groups)
+        rows = self.facts.group_rows if groups is None else self.facts.group_rows[groups]
+        return FileBounds(len(rows), columns, rows == 0)
+
+    def _column(self, field: Field, type_: SqlType, by_id: bool) -> EntryColumn | None:
+        key = (field.physical_name, field.field_id if by_id else None, type_)
+        with self._lock:
+            if key not in self._columns:
+                self._columns[key] = group_column(self.facts, field, type_, by_id=by_id)
+            return self._columns[key]
+
+
+def _assume(probes: Sequence[Probe], present: bool) -> None:
+    for probe in probes:
+        probe.assume(present)
