@@ -47,8 +47,8 @@ INDEX = (
         "index-wide-bounds-are-tight",
         "wide bounds are not values; Delta protocol, tightBounds",
         _ANSWERS,
-        "part.certain & (part.tight | bound.constant)",
-        "part.certain",
+        "return self.live > 0 if constant else self.tight",
+        "return self.live > 0 if constant else self.live != 0",
         _NUMBERS,
     ),
     Mutant(

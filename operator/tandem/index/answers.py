@@ -19,6 +19,7 @@ from tandem.distinct import BoolArray, IntArray
 from tandem.errors import InvalidSpec
 from tandem.index.columns import EntryColumn
 from tandem.index.entries import UNKNOWN_ROWS
+from tandem.index.row_groups import GROUPS, FactsCache, narrowed
 from tandem.index.sides import BoundArray, Side, side_of
 from tandem.index.window import Chosen, Head, View
 from tandem.statements.tree import Expr
@@ -31,14 +32,16 @@ class Splits:
 
     Attributes:
         files: one row per file, as `Snapshot.files`.
-        certain: for each file, whether the filter is true on all of its rows.
+        certain: for each file, whether the filter is true on all of its rows that are needed.
         rows: for each file its live rows, -1 if unknown.
+        groups: for each file the row groups that are needed (`row_groups.GROUPS`).
     """
 
     head: Head
     files: pa.Table
     certain: BoolArray
     rows: IntArray
+    groups: pa.Array
 
     def __len__(self) -> int:
         return int(self.files.num_rows)
@@ -50,11 +53,16 @@ class Splits:
     def slice(self, start: int, count: int) -> Splits:
         stop = start + count
         files = self.files.slice(start, count)
-        return Splits(self.head, files, self.certain[start:stop], self.rows[start:stop])
+        groups = self.groups.slice(start, count)
+        return Splits(self.head, files, self.certain[start:stop], self.rows[start:stop], groups)
 
     def take(self, order: IntArray) -> Splits:
         return Splits(
-            self.head, self.files.take(pa.array(order)), self.certain[order], self.rows[order]
+            self.head,
+            self.files.take(pa.array(order)),
+            self.certain[order],
+            self.rows[order],
+            self.groups.take(pa.array(order)),
         )
 
 
@@ -87,24 +95,52 @@ class CertainBounds:
     highs: Sequence[Any]
 
 
-def splits(view: View, where: Expr | None = None, segments: Collection[str] = ()) -> Splits:
-    """The files whose rows may match. Raises: UnknownSegment."""
-    return splits_of(view.head, view.chosen(where, segments))
+def splits(
+    view: View,
+    where: Expr | None = None,
+    segments: Collection[str] = (),
+    facts: FactsCache | None = None,
+) -> Splits:
+    """The files whose rows may match, and with `facts` which of their row groups. Raises:
+    UnknownSegment."""
+    chosen = view.chosen(where, segments)
+    if where is None or facts is None:
+        return splits_of(view.head, chosen)
+    parts, groups = [], []
+    for part in chosen:
+        found = narrowed(view.head, part, where, facts)
+        keep = found.needed
+        parts.append(Chosen(part.entries, part.rows[keep], found.certain[keep]))
+        groups.append(found.groups.filter(pa.array(keep)))
+    return splits_of(view.head, parts, groups)
 
 
 def certain_count(
-    view: View, where: Expr | None = None, segments: Collection[str] = ()
+    view: View,
+    where: Expr | None = None,
+    segments: Collection[str] = (),
+    facts: FactsCache | None = None,
 ) -> CertainCount:
-    """The number of rows that match. Raises: UnknownSegment."""
+    """The number of rows that match; with `facts` by row groups, too. Raises: UnknownSegment."""
     if where is None and not segments and view.total is not None:
         return CertainCount(view.version, view.total, splits_of(view.head, []))
-    rows, rest = 0, []
+    rows, rest, groups = 0, [], []
     for part in view.chosen(where, segments):
         live = part.entries.live(part.rows)
         known = part.certain & (live != UNKNOWN_ROWS)
         rows += int(live[known].sum())
-        rest.append(Chosen(part.entries, part.rows[~known], part.certain[~known]))
-    return CertainCount(view.version, rows, splits_of(view.head, rest))
+        left = Chosen(part.entries, part.rows[~known], part.certain[~known])
+        if where is None or facts is None:
+            rest.append(left)
+            groups.append(pa.nulls(len(left.rows), GROUPS))
+            continue
+        found = narrowed(view.head, left, where, facts)
+        rows += found.certain_rows
+        # What is certain and has no number of rows is counted by reading it.
+        keep = found.open | (left.certain & found.needed)
+        rest.append(Chosen(left.entries, left.rows[keep], found.certain[keep]))
+        groups.append(found.rest.filter(pa.array(keep)))
+    return CertainCount(view.version, rows, splits_of(view.head, rest, groups))
 
 
 @dataclass(frozen=True)
@@ -175,7 +211,7 @@ def _bounds_of(view: View, name: str, type_: SqlType, chosen: Sequence[Chosen]) 
     for side in Side:
         bound = side_of([part.column for part in found], [len(p.live) for p in found], type_, side)
         empty = np.concatenate([part.empty for part in found])
-        exact = np.concatenate([part.certain & (part.tight | bound.constant) for part in found])
+        exact = np.concatenate([part.certain & part.has_bound(bound.constant) for part in found])
         sides.append(_one_side(bound, exact, empty, side))
     (low, below, lows), (high, above, highs) = sides
     return CertainBounds(
@@ -191,6 +227,11 @@ class _Part:
     live: IntArray
     tight: BoolArray
     certain: BoolArray
+
+    def has_bound(self, constant: bool) -> BoolArray:
+        """Whether a live row has the bound: the value of a partition, if there is a row at all; one
+        of statistics, if no row is deleted."""
+        return self.live > 0 if constant else self.tight
 
     @property
     def empty(self) -> BoolArray:
@@ -235,15 +276,21 @@ def _ordered_type(head: Head, name: str) -> SqlType:
     return type_
 
 
-def splits_of(head: Head, parts: Sequence[Chosen]) -> Splits:
-    """The files of entries that were chosen."""
+def splits_of(
+    head: Head, parts: Sequence[Chosen], groups: Sequence[pa.Array] | None = None
+) -> Splits:
+    """The files of entries that were chosen, and their row groups; all of them by default."""
+    if groups is None:
+        groups = [pa.nulls(len(part.rows), GROUPS) for part in parts]
+    every = pa.chunked_array(groups, GROUPS).combine_chunks()
     parts = [part for part in parts if len(part.rows)]
     if not parts:
-        return Splits(head, files_.EMPTY, np.zeros(0, bool), np.zeros(0, np.int64))
+        return Splits(head, files_.EMPTY, np.zeros(0, bool), np.zeros(0, np.int64), every)
     files = [part.entries.take(part.rows) for part in parts]
     return Splits(
         head,
         pa.concat_tables(files).combine_chunks(),
         np.concatenate([part.certain for part in parts]),
         np.concatenate([part.entries.live(part.rows) for part in parts]),
+        every,
     )

@@ -22,6 +22,7 @@ from tandem.delta.schema import column_mapping_mode
 from tandem.errors import UnsupportedFeature
 from tandem.index import answers, rows
 from tandem.index.answers import CertainBounds, CertainCount, Splits
+from tandem.index.row_groups import FactsCache
 from tandem.index.rows import RowTest
 from tandem.index.table import FollowedTable
 from tandem.index.window import Head, View
@@ -138,9 +139,11 @@ class TableIndex(IndexReader):
     Args:
         base: also of a merge-on-read table: of its base alone, as of the last merge. Without it,
             such a table is refused, since rows in its log would be missing.
+        row_groups: narrow conditions to row groups, too: footers of large files are read when a
+            condition leaves them open, and what is needed of them is held.
     """
 
-    def __init__(self, log: DeltaLog, *, base: bool = False) -> None:
+    def __init__(self, log: DeltaLog, *, base: bool = False, row_groups: bool = True) -> None:
         if not base and MergeLog(log).exists():
             raise UnsupportedFeature(
                 "the index does not see the log of a merge-on-read table",
@@ -151,6 +154,7 @@ class TableIndex(IndexReader):
                 "`--base`, in Python `base=True`",
             )
         self._table = FollowedTable(log)
+        self._facts = FactsCache(log.store) if row_groups else None
 
     @property
     def store(self) -> Store:
@@ -163,7 +167,7 @@ class TableIndex(IndexReader):
     @property
     def nbytes(self) -> int:
         """Bytes that are held."""
-        return self._table.nbytes
+        return self._table.nbytes + (0 if self._facts is None else self._facts.nbytes)
 
     @property
     def latest(self) -> int | None:
@@ -181,7 +185,8 @@ class TableIndex(IndexReader):
 
     def certain_count(self, query: Query = EVERYTHING) -> CertainCount:
         view = self.view(query)
-        return answers.certain_count(view, condition(view.head, query.where), query.segments)
+        where = condition(view.head, query.where)
+        return answers.certain_count(view, where, query.segments, self._facts)
 
     def certain_bounds(
         self, columns: Sequence[str], query: Query = EVERYTHING
@@ -192,11 +197,16 @@ class TableIndex(IndexReader):
 
     def splits(self, query: Query = EVERYTHING) -> Splits:
         view = self.view(query)
-        return answers.splits(view, condition(view.head, query.where), query.segments)
+        where = condition(view.head, query.where)
+        return answers.splits(view, where, query.segments, self._facts)
 
 
 def open_index(
-    location: str, options: Mapping[str, str] | None = None, *, base: bool = False
+    location: str,
+    options: Mapping[str, str] | None = None,
+    *,
+    base: bool = False,
+    row_groups: bool = True,
 ) -> TableIndex:
     """The index of the table at a location.
 
@@ -204,10 +214,11 @@ def open_index(
         location: a URL, or an absolute path.
         options: settings of the object store that are not secret. Credentials come from the
             environment.
-        base: as of `TableIndex`.
+        base, row_groups: as of `TableIndex`.
     Raises: InvalidSpec, UnsupportedFeature.
     """
-    return TableIndex(DeltaLog(open_store(location, options)), base=base)
+    log = DeltaLog(open_store(location, options))
+    return TableIndex(log, base=base, row_groups=row_groups)
 
 
 class Options(TypedDict, total=False):

@@ -86,11 +86,12 @@ def read(
 
     def batches() -> Iterator[pa.RecordBatch]:
         gathered: list[pa.RecordBatch] = []
-        for add, certain in zip(to_adds(splits.files), splits.certain, strict=True):
+        needed = splits.groups.to_pylist()
+        for add, certain, groups in zip(to_adds(splits.files), splits.certain, needed, strict=True):
             if test is None or certain:
-                yield from _live(store, add, table, names)
+                yield from _live(store, add, table, names, groups)
                 continue
-            for batch in _live(store, add, table, both):
+            for batch in _live(store, add, table, both, groups):
                 gathered.append(batch)
                 if sum(each.num_rows for each in gathered) >= test.rows_at_once:
                     yield from _matching(gathered, len(names), test)
@@ -200,13 +201,28 @@ def _one(present: pa.Array, value: pa.Scalar) -> pa.Array:
 
 
 def _live(
-    store: Store, add: AddFile, table: TableFormat, columns: Sequence[str]
+    store: Store,
+    add: AddFile,
+    table: TableFormat,
+    columns: Sequence[str],
+    groups: Sequence[int] | None,
 ) -> Iterator[pa.RecordBatch]:
+    """The live rows of some row groups of a file; None for all."""
     dead = dv.load(store, add.deletion_vector) if add.deletion_vector else None
     with DataFileReader(
         store, add.path, table, partition_values=add.partition_values, columns=columns
     ) as reader:
-        yield from reader.batches(dead=dead)
+        for run in _runs(range(len(reader.row_groups)) if groups is None else groups):
+            yield from reader.batches(dead=dead, row_groups=run)
+
+
+def _runs(groups: Sequence[int]) -> Iterator[range]:
+    """Consecutive row groups, of which few calls read many."""
+    start = 0
+    for at in range(1, len(groups) + 1):
+        if at == len(groups) or groups[at] != groups[at - 1] + 1:
+            yield range(groups[start], groups[at - 1] + 1)
+            start = at
 
 
 def table_format(head: Head) -> TableFormat:

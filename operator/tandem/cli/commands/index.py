@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from tandem.cli.commands.scan import names_in
 from tandem.cli.commands.tables import Target
@@ -19,6 +20,7 @@ from tandem.text import counted
 
 if TYPE_CHECKING:
     from tandem.index.rows import RowTest
+    from tandem.index.window import View
     from tandem.statements.tree import Expr
 
 
@@ -77,8 +79,8 @@ def bounds(table: Target, columns: str, asked: Query, *, base: bool, output: Out
 
 
 def splits(table: Target, asked: Query, *, base: bool, output: Output) -> Exit:
-    _, view, where = _opened(table, asked, base=base)
-    found = answers.splits(view, where, asked.segments)
+    index, view, _ = _opened(table, asked, base=base)
+    found = index.splits(_at(view, asked))
     listed = found.files.select(["path", "size", "partition_values", "deletion_vector"])
     data = [
         {
@@ -86,11 +88,16 @@ def splits(table: Target, asked: Query, *, base: bool, output: Output) -> Exit:
             "bytes": row["size"],
             "rows": None if live < 0 else live,
             "deletedRows": (row["deletion_vector"] or {}).get("cardinality", 0),
+            "rowGroups": groups,
             "filter": not certain,
             "partitionValues": dict(row["partition_values"] or ()),
         }
-        for row, live, certain in zip(
-            listed.to_pylist(), found.rows.tolist(), found.certain.tolist(), strict=True
+        for row, live, certain, groups in zip(
+            listed.to_pylist(),
+            found.rows.tolist(),
+            found.certain.tolist(),
+            found.groups.to_pylist(),
+            strict=True,
         )
     ]
     if output is not Output.TABLE:
@@ -102,12 +109,13 @@ def splits(table: Target, asked: Query, *, base: bool, output: Output) -> Exit:
             ByteSize(row["bytes"]),
             row["rows"],
             row["deletedRows"] or None,
+            None if row["rowGroups"] is None else ", ".join(map(str, row["rowGroups"])),
             "filter" if row["filter"] else "all rows",
         ]
         for row in data
     ]
     if cells:
-        headers = ["path", "size", "live rows", "deleted", "needed"]
+        headers = ["path", "size", "live rows", "deleted", "row groups", "needed"]
         print_table(table_of(headers, cells))
     live = sum(len(part.rows) for part in view.chosen())
     say(f"{len(cells)} of {counted(live, 'file')}, as of version {view.version}")
@@ -171,10 +179,15 @@ def verify(table: Target, version: int | None, *, base: bool, output: Output) ->
     return Exit.FAILED if found else Exit.OK
 
 
-def _opened(table: Target, asked: Query, *, base: bool) -> tuple[TableIndex, Any, Expr | None]:
+def _opened(table: Target, asked: Query, *, base: bool) -> tuple[TableIndex, View, Expr | None]:
     index = TableIndex(table.log(), base=base)
     view = index.view(asked)
     return index, view, condition(view.head, asked.where)
+
+
+def _at(view: View, asked: Query) -> Query:
+    """The same question about the version of a view."""
+    return replace(asked, version=view.version, timestamp_ms=None)
 
 
 @contextmanager

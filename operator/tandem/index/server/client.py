@@ -21,6 +21,7 @@ from tandem.errors import TandemError, Unreachable
 from tandem.index.answers import CertainBounds, CertainCount, Splits, splits_of
 from tandem.index.entries import UNKNOWN_ROWS
 from tandem.index.library import EVERYTHING, IndexReader, Query, TableIndex
+from tandem.index.row_groups import GROUPS
 from tandem.index.server.messages import (
     BoundsAnswer,
     BoundsQuestion,
@@ -152,7 +153,8 @@ class EveryFile(IndexReader):
             named = live.where(live.named(query.segments))
             files = files_.with_paths(files, [file.path for file in named.files])
         count = files.num_rows
-        return Splits(Head.of(snapshot), files, np.zeros(count, bool), np.full(count, UNKNOWN_ROWS))
+        unknown, every = np.full(count, UNKNOWN_ROWS), pa.nulls(count, GROUPS)
+        return Splits(Head.of(snapshot), files, np.zeros(count, bool), unknown, every)
 
 
 class ChainedIndex(IndexReader):

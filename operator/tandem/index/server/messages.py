@@ -25,7 +25,7 @@ MAX_WHERE = 64 * 1024
 MAX_ITEMS = 10_000
 MAX_VERSION = 2**63 - 1
 
-CERTAIN, ROWS = "certain", "rows"
+CERTAIN, ROWS, NEEDED = "certain", "rows", "row_groups"
 """Columns of splits beside those of `Snapshot.files`."""
 
 
@@ -202,9 +202,9 @@ class CacheAnswer(Message):
 
 def splits_table(found: Splits) -> pa.Table:
     """Splits as one Arrow table."""
-    return found.files.append_column(CERTAIN, pa.array(found.certain)).append_column(
-        ROWS, pa.array(found.rows, pa.int64())
-    )
+    table = found.files.append_column(CERTAIN, pa.array(found.certain))
+    table = table.append_column(ROWS, pa.array(found.rows, pa.int64()))
+    return table.append_column(NEEDED, found.groups)
 
 
 def splits_from(head: Head, table: pa.Table) -> Splits:
@@ -214,4 +214,5 @@ def splits_from(head: Head, table: pa.Table) -> Splits:
         table.select(files_.SCHEMA.names),
         table[CERTAIN].to_numpy().astype(bool),
         table[ROWS].to_numpy().astype(np.int64),
+        table[NEEDED].combine_chunks(),
     )
