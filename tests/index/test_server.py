@@ -144,6 +144,19 @@ def test_X16_a_table_that_is_made_again_leaves_nothing(served: Served, tmp_path:
     assert there.bounds(["id"]) == {"id": (100, 109)}
 
 
+def test_X16_a_longer_table_at_the_same_place_leaves_nothing(
+    served: Served, tmp_path: Path
+) -> None:
+    """The version that is held exists again, and is of another table."""
+    there = served.index()
+    assert there.count() == 50
+    served.root.rename(tmp_path / "away")
+    for first in range(100, 107):
+        write_deltalake(served.root, rows(first, 1), mode="append")
+    assert there.count() == 7
+    assert there.bounds(["id"]) == {"id": (100, 106)}
+
+
 def test_X21_the_first_question_of_a_second_client_is_a_hit(served: Served) -> None:
     served.index().count()
     held = served.service._served["flights"].index

@@ -6,6 +6,7 @@ from mutants.model import Check, Mutant
 
 _NUMBERS = (Check.INDEX,)
 _SERVICE = (Check.INDEX_SERVER,)
+_GROUPS = (Check.ROW_GROUPS,)
 _ENTRIES, _ANSWERS = "index/entries.py", "index/answers.py"
 _COLUMNS, _SIDES = "index/columns.py", "index/sides.py"
 _TABLE, _WINDOW = "index/table.py", "index/window.py"
@@ -50,6 +51,47 @@ INDEX = (
         "return self.live > 0 if constant else self.tight",
         "return self.live > 0 if constant else self.live != 0",
         _NUMBERS,
+    ),
+    Mutant(
+        "index-partition-without-rows",
+        "a partition value is a bound only if the file has a row; X-d",
+        _ANSWERS,
+        "return self.live > 0 if constant else self.tight",
+        "return self.live != 0 if constant else self.tight",
+        _NUMBERS,
+    ),
+    Mutant(
+        "index-row-groups-of-vectors-counted",
+        "which rows of a row group a vector hides is in the vector; X-d",
+        "index/row_groups.py",
+        "counted = must & (entries.dead[part.rows[there]] == 0)[owner]",
+        "counted = must",
+        _GROUPS,
+    ),
+    Mutant(
+        "index-row-groups-may-for-must",
+        "a row group is counted only if all of its rows match; X-d",
+        "index/row_groups.py",
+        "may, must = found.may, found.must & found.may",
+        "may, must = found.may, found.may",
+        _GROUPS,
+    ),
+    Mutant(
+        "index-row-groups-of-the-first-file",
+        "row groups are numbered within their file",
+        "index/row_groups.py",
+        "local = groups - facts.first_group[at][owner]",
+        "local = groups",
+        _GROUPS,
+    ),
+    Mutant(
+        "index-facts-by-name",
+        "facts are believed for a file of that size only; X-c",
+        "index/facts/model.py",
+        "same = (own_sizes[at] == sizes) &",
+        "same = (own_sizes[at] >= 0) &",
+        _GROUPS,
+        "CarbonData #3374: cache by name",
     ),
     Mutant(
         "index-cut-time-as-bound",

@@ -102,6 +102,10 @@ class Check(Enum):
         "-m pytest -q -x -p no:cacheprovider tests/index/test_entries.py "
         "tests/index/test_certain_numbers.py tests/pruning/test_per_file.py",
     )
+    ROW_GROUPS = (
+        "the tests of row groups",
+        "-m pytest -q -x -p no:cacheprovider tests/index/test_row_groups.py",
+    )
     INDEX_SERVER = (
         "the tests of the index server",
         "-m pytest -q -x -p no:cacheprovider tests/index/test_server.py",
