@@ -214,3 +214,15 @@ def best(values: list[Any], least: bool) -> Any:
 
 def key(value: Any) -> Any:
     return "NaN" if value != value else value
+
+
+def test_the_bound_of_a_deleted_row_is_not_certain() -> None:
+    """Also if a writer calls it tight, as Delta's protocol does not allow."""
+    empty: Row = dict.fromkeys(TYPES)
+    rows = [{**empty, "i": number} for number in (1, 2, 3)]
+    vector = DeletionVector("i", "x", 1, 1)
+    stats = statistics(rows, ["i"], counted=True, tight=True)
+    add = AddFile("a", {"p": None}, 1, 0, True, stats, deletion_vector=vector)
+    (found,) = certain_bounds(view_of([DataFile(rows, frozenset({0}), add)]), ["i"])
+    assert (found.low, found.high) == (None, None)
+    assert (list(found.lows), list(found.highs)) == ([1], [3])
