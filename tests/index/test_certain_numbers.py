@@ -226,3 +226,10 @@ def test_the_bound_of_a_deleted_row_is_not_certain() -> None:
     (found,) = certain_bounds(view_of([DataFile(rows, frozenset({0}), add)]), ["i"])
     assert (found.low, found.high) == (None, None)
     assert (list(found.lows), list(found.highs)) == ([1], [3])
+
+
+def test_the_partition_value_of_a_file_that_may_be_empty_is_not_certain() -> None:
+    add = AddFile("a", {"p": "x"}, 1, 0, True, None)
+    (found,) = certain_bounds(view_of([DataFile([], frozenset(), add)]), ["p"])
+    assert (found.low, found.high) == (None, None)
+    assert list(found.lows) == ["x"]
