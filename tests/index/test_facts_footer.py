@@ -16,16 +16,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from index.facts_files import USED, by_pyarrow, facts_of
+from index.facts_files import SCHEMA_JSON, USED, by_pyarrow, facts_of
 from support.lake.memory_store import MemoryStore
 from support.some import few
 from support.values.kinds import tables as kind_tables
+from tandem.delta import schema as schema_
 from tandem.delta.datafiles import thrift
 from tandem.errors import FactsRefused, ObjectNotFound
 from tandem.index.facts.footer import read_facts
 from tandem.index.facts.footer_format import MOST_CHUNKS, MOST_GROUPS
 from tandem.index.facts.model import FileFacts
+from tandem.index.facts.narrow import RowGroups
 from tandem.index.facts.statistics import TEXT_BYTES
+from tandem.statements import parse_where
+from tandem.statements.types import Schema
 
 ROWS = pa.table(
     {
@@ -289,6 +293,20 @@ def test_a_bound_that_is_none_is_unknown(change: Change, expected: tuple[Any, An
         return sorted(change(fields), key=lambda f: f.id)
 
     assert of_id(facts_of(with_footer(changed(STATISTICS, in_order)))) == expected
+
+
+def test_an_unknown_number_of_nulls_makes_nothing_certain() -> None:
+    def masks(data: bytes, text: str) -> tuple[list[bool], list[bool]]:
+        schema_json = SCHEMA_JSON.replace('"i64"', '"id"')
+        where = parse_where(text, Schema.from_json(schema_json))
+        found = RowGroups(facts_of(data)).narrow(where, schema_.parse(schema_json))
+        return found.may.tolist(), found.must.tolist()
+
+    unknown = with_footer(changed(STATISTICS, without(3)))
+    assert masks(DATA, "id < 1000") == ([True] * 3, [True] * 3)
+    assert masks(unknown, "id < 1000") == ([True] * 3, [False, True, True])
+    assert masks(DATA, "id IS NULL") == ([False] * 3, [False] * 3)
+    assert masks(unknown, "id IS NULL") == ([True, False, False], [False] * 3)
 
 
 def test_without_an_order_of_values_there_are_no_bounds() -> None:

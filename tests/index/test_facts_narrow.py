@@ -253,6 +253,9 @@ def test_a_field_of_a_struct_is_not_taken_for_a_column_of_that_name() -> None:
     assert "b" not in {key.name for key in facts.columns}
     nested = facts_of(by_pyarrow(ROWS.select(["a"]), 2))
     assert not nested.columns
+    both = pa.table({"i32": [1], "st": [{"i32": 100}]})
+    [column] = facts_of(by_pyarrow(both, 1)).columns.values()
+    assert column.high.to_pylist() == [1]
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ def group_column(
         low,
         high,
         some_null=nulls != 0,
-        some_value=(nulls != facts.group_rows) | (nulls == UNKNOWN),
+        some_value=nulls != facts.group_rows,
     )
     return entry_column(bounds)
 
