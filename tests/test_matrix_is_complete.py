@@ -1,0 +1,27 @@
+"""`make matrix` runs every file of which `make test` takes a part of the cases (`support.some`)."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def with_a_part() -> set[Path]:
+    """The test files that import `support.some`."""
+    imported = re.compile(r"^from support\.some import", re.MULTILINE)
+    return {path for path in ROOT.glob("tests/**/test_*.py") if imported.search(path.read_text())}
+
+
+def run_in_full() -> set[Path]:
+    """The test files of the command that sets `TANDEM_EVERY_CASE`."""
+    makefile = (ROOT / "Makefile").read_text()
+    command = makefile.split("TANDEM_EVERY_CASE=1", 1)[1].split("\n\t@", 1)[0]
+    given = [path for name in re.findall(r"tests/\S+", command) for path in ROOT.glob(name)]
+    return {file for path in given for file in ([path] if path.is_file() else path.rglob("*.py"))}
+
+
+def test_files_with_a_part_of_their_cases_are_run_in_full_by_make_matrix() -> None:
+    assert with_a_part()
+    assert sorted(with_a_part() - run_in_full()) == []
