@@ -34,7 +34,7 @@ from tandem.storage.store import Store
 GROUPS = pa.list_(pa.int32())
 """The row groups of a file that are needed; null for all."""
 
-_FILTERS = 1_024
+_FILTERS = 128
 """Filters that are held; most have up to a mebibyte."""
 
 _log = structlog.get_logger("tandem.index.row_groups")
@@ -82,7 +82,9 @@ class FactsCache:
     @property
     def nbytes(self) -> int:
         """Bytes that are held."""
-        return 0 if self._known is None else self._known.nbytes
+        filters = list(self._filters.values())
+        held = sum(each.nbytes for each in filters if each is not None)
+        return held + (0 if self._known is None else self._known.nbytes)
 
     def of(self, files: pa.Table, rows: IntArray) -> tuple[RowGroups | None, IntArray]:
         """The facts of files, and for each file its index in them, `UNKNOWN` if there are none.
@@ -148,11 +150,13 @@ class FactsCache:
             path, size, rows = file
             try:
                 return read_facts(self._store, path, size, rows=None if rows < 0 else rows)
-            except (FactsRefused, StorageError) as error:
+            except FactsRefused as error:
                 # What is wrong with the file, its reader says.
                 _log.info("a footer is not used", path=path, problem=str(error))
                 self._refused.add((path, size))
-                return None
+            except StorageError as error:
+                _log.info("a footer cannot be read now", path=path, problem=str(error))
+            return None
 
         with ThreadPoolExecutor(min(8, len(missing))) as pool:
             return [facts for facts in pool.map(read, missing) if facts is not None]
