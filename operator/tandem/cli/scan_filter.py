@@ -90,18 +90,20 @@ def matching_in(
         read: reads the rows of these columns.
         names: the columns of the table.
     """
-    used = [name for name in names if name in referenced(where)]
+    named = referenced(where)
     wanted = list(names if columns is None else columns)
-    # The requested columns first, then those that only the condition needs.
-    schema, batches = read([*wanted, *(name for name in used if name not in wanted)])
+    # The requested columns and those that the condition needs, each once.
+    schema, batches = read(
+        list(dict.fromkeys([*wanted, *(name for name in names if name in named)]))
+    )
 
     def found() -> Iterator[pa.RecordBatch]:
         with row_test(where) as test:
             for table in _gathered(batches):
-                chosen = table.select(range(len(wanted))).take(test.matches(table))
+                chosen = table.select(wanted).take(test.matches(table))
                 yield from chosen.to_batches()
 
-    return pa.schema([schema.field(index) for index in range(len(wanted))]), found()
+    return pa.schema([schema.field(name) for name in wanted]), found()
 
 
 def _matching(spark: SparkSession, table: pa.Table, where: Expr) -> pa.Array:

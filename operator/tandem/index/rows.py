@@ -81,8 +81,7 @@ def read(
     names = tuple(table.schema.names if columns is None else columns)
     if where is not None and test is None and not splits.certain.all():
         test = local_test(where)
-    used = () if where is None else _used(splits.head, where)
-    both = (*names, *(name for name in used if name not in names))
+    tested = _tested(splits.head, where, names)
 
     def batches() -> Iterator[pa.RecordBatch]:
         gathered: list[pa.RecordBatch] = []
@@ -91,13 +90,13 @@ def read(
             if test is None or certain:
                 yield from _live(store, add, table, names, groups)
                 continue
-            for batch in _live(store, add, table, both, groups):
+            for batch in _live(store, add, table, tested, groups):
                 gathered.append(batch)
                 if sum(each.num_rows for each in gathered) >= test.rows_at_once:
-                    yield from _matching(gathered, len(names), test)
+                    yield from _matching(gathered, names, test)
                     gathered.clear()
         if gathered and test is not None:
-            yield from _matching(gathered, len(names), test)
+            yield from _matching(gathered, names, test)
 
     return pa.RecordBatchReader.from_batches(arrow_schema(table, names), batches())
 
@@ -108,11 +107,13 @@ def schema_of(head: Head, columns: Sequence[str] | None = None) -> pa.Schema:
 
 
 def _matching(
-    batches: Sequence[pa.RecordBatch], columns: int, test: RowTest
+    batches: Sequence[pa.RecordBatch], columns: Sequence[str], test: RowTest
 ) -> Iterator[pa.RecordBatch]:
     rows = pa.Table.from_batches(batches)
     found = test.matches(rows)
-    yield from rows.select(range(columns)).take(found).to_batches()
+    chosen = rows.select(list(columns))
+    # Arrow's `take` of no column has no rows.
+    yield from (chosen.take(found) if columns else chosen.slice(0, len(found))).to_batches()
 
 
 def count(
@@ -120,12 +121,7 @@ def count(
 ) -> int:
     """The number of matching rows: the certain ones and those of the rest. Raises: as `read`."""
     number = found.rows
-    if where is None:
-        rest = read(found.rest, store, ())
-    else:
-        # A row that matches needs no column of its own.
-        rest = read(found.rest, store, _used(found.rest.head, where)[:1], where, test)
-    for batch in rest:
+    for batch in read(found.rest, store, (), where, test):
         number += batch.num_rows
     return number
 
@@ -231,10 +227,12 @@ def table_format(head: Head) -> TableFormat:
     return TableFormat(head.schema, metadata.partition_columns, metadata.configuration)
 
 
-def _used(head: Head, where: Expr) -> tuple[str, ...]:
-    """The columns that a condition names, in the order of the schema."""
-    named = referenced(where)
-    return tuple(name for name in head.schema.names if name in named)
+def _tested(head: Head, where: Expr | None, columns: Sequence[str]) -> tuple[str, ...]:
+    """The columns, and those that a condition names: each once, and at least one, since a table
+    without a column has no rows."""
+    named = frozenset[str]() if where is None else referenced(where)
+    used = (name for name in head.schema.names if name in named)
+    return tuple(dict.fromkeys((*columns, *used))) or tuple(head.schema.names[:1])
 
 
 def _needs_spark(where: Expr, found: str) -> StatementFailed:

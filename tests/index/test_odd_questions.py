@@ -1,0 +1,40 @@
+"""Questions that few ask: conditions that name no column, columns that are named twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from tandem import index
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> str:
+    folder = str(tmp_path / "t")
+    for start in (0, 3):
+        ids = pa.array(range(start, start + 3), pa.int64())
+        write_deltalake(folder, pa.table({"id": ids, "s": ["a", None, "b"]}), mode="append")
+    return folder
+
+
+@pytest.mark.parametrize(("where", "rows"), [("1 = 1", 6), ("1 = 2", 0), ("1 + 1 = 2", 6)])
+def test_a_condition_that_names_no_column(root: str, where: str, rows: int) -> None:
+    assert index.count(root, where) == rows
+    assert index.reader(root, where).read_all().num_rows == rows
+    assert index.bounds(root, ["id"], where) == {"id": (0, 5) if rows else (None, None)}
+
+
+def test_rows_without_a_column(root: str) -> None:
+    for where, rows in (("", 6), ("id < 4", 4), ("s = 'a'", 2), ("1 = 1", 6)):
+        batches = list(index.reader(root, where, []))
+        assert sum(batch.num_rows for batch in batches) == rows
+        assert all(batch.num_columns == 0 for batch in batches)
+
+
+def test_a_column_that_is_named_twice(root: str) -> None:
+    found = index.reader(root, "id > 3", ["id", "s", "ID"]).read_all()
+    assert found.column_names == ["id", "s", "id"]
+    assert found.column(0).to_pylist() == found.column(2).to_pylist() == [4, 5]
