@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from tandem.delta import stats as stats_
 from tandem.delta.partition_text import to_scalar
-from tandem.delta.schema import PrimitiveType, StructType
+from tandem.delta.schema import Field, PrimitiveType, StructType
 from tandem.distinct import BoolArray
 from tandem.errors import CorruptLog
 from tandem.pruning.bounds import (
@@ -29,7 +29,7 @@ from tandem.pruning.bounds import (
 )
 from tandem.pruning.constants import usable
 from tandem.pruning.partitions import MISSING, partition_codes
-from tandem.statements.types import SqlType
+from tandem.statements.types import DOUBLE, FLOAT, SqlType
 
 _NO_ROWS = 0
 
@@ -84,11 +84,17 @@ def bounds_of(
         known = np.where(tight, _numbers(nulls), MISSING)
         columns[name] = StatisticsBounds(
             type_,
-            *held(low, high, type_),
+            *held(low, high, _written_as(schema[name], type_)),
             some_null=known != _NO_ROWS,
             some_value=(known != rows) | (known == MISSING),
         )
     return FileBounds(files.num_rows, columns, rows == _NO_ROWS)
+
+
+def _written_as(field: Field, type_: SqlType) -> SqlType:
+    """The type whose limits the statistics of a column have. A double may have been a float, whose
+    0.7 was written as 0.7 (type widening)."""
+    return FLOAT if type_ == DOUBLE and "delta.typeChanges" in field.metadata else type_
 
 
 def _partition(
