@@ -13,6 +13,7 @@ from tandem.delta.calendar import python_values
 from tandem.delta.datafiles.reader import DataFileReader
 from tandem.delta.log.files import to_adds
 from tandem.index import answers
+from tandem.index.columns import EntryColumn
 from tandem.index.entries import UNKNOWN_ROWS
 from tandem.index.rows import greatest, least, table_format
 from tandem.index.sides import BoundArray, Side, side_of
@@ -26,7 +27,7 @@ class Difference:
     """One thing that the log says of a file and its rows do not.
 
     Attributes:
-        field: `numRecords`, or `minValues.NAME` or `maxValues.NAME` of a column.
+        field: `numRecords`, or `minValues.NAME`, `maxValues.NAME` or `nullCount.NAME` of a column.
         log: what the log says. rows: what is right.
     """
 
@@ -40,7 +41,8 @@ def verify_view(view: View, store: Store) -> Iterator[list[Difference]]:
     """The differences in each file of a version; all columns of all files are read.
 
     A bound is wrong if a row of the file lies beyond it. Rows in deletion vectors count: a bound
-    may be that of a deleted row.
+    may be that of a deleted row. A number of NULLs is wrong if it says that there is none, or
+    nothing else, and there is; in files with deleted rows it is not looked at.
     Raises: DataFileMissing, StorageError, UnsupportedFeature.
     """
     head = view.head
@@ -48,22 +50,35 @@ def verify_view(view: View, store: Store) -> Iterator[list[Difference]]:
     types = {column.name: column.type for column in schema.columns if column.type.is_atomic}
     for part in view.chosen():
         found = answers.splits_of(head, [part])
-        sides = {
-            (name, side): bound
+        columns = {
+            name: column
             for name, type_ in types.items()
+            if (column := _column_of(view, part, name, type_)) is not None
+        }
+        sides = {
+            (name, side): side_of([column], [len(part.rows)], types[name], side)
+            for name, column in columns.items()
             for side in Side
-            if (bound := _bound_of(view, part, name, type_, side)) is not None
         }
         for at, add in enumerate(to_adds(found.files)):
-            yield list(_of_file(view, store, add, int(part.entries.rows[part.rows[at]]), at, sides))
+            rows = int(part.entries.rows[part.rows[at]])
+            stated = {} if add.deletion_vector else _stated_nulls(columns, at, rows)
+            yield list(_of_file(view, store, add, rows, at, sides, stated))
 
 
-def _bound_of(view: View, part: Chosen, name: str, type_: SqlType, side: Side) -> BoundArray | None:
+def _column_of(view: View, part: Chosen, name: str, type_: SqlType) -> EntryColumn | None:
     head = view.head
     column = part.entries.column(name, type_, head.schema, head.metadata.partition_columns)
     if column is None or name in head.metadata.partition_columns:
         return None
-    return side_of([column.take(part.rows)], [len(part.rows)], type_, side)
+    return column.take(part.rows)
+
+
+def _stated_nulls(columns: Mapping[str, EntryColumn], at: int, rows: int) -> dict[str, int]:
+    """The columns of a file that have no NULL by the log, or nothing else, and the number of NULLs
+    that says so."""
+    none = {name: 0 for name, column in columns.items() if not column.some_null[at]}
+    return none | {name: rows for name, column in columns.items() if not column.some_value[at]}
 
 
 def _of_file(
@@ -73,22 +88,29 @@ def _of_file(
     rows: int,
     at: int,
     sides: Mapping[tuple[str, Side], BoundArray],
+    stated_nulls: Mapping[str, int],
 ) -> Iterator[Difference]:
     format_ = table_format(view.head)
     names = sorted({name for name, _ in sides})
     best: dict[tuple[str, Side], pa.Array] = {}
+    nulls = dict.fromkeys(stated_nulls, 0)
     with DataFileReader(
         store, add.path, format_, partition_values=add.partition_values, columns=names
     ) as reader:
         if rows not in (UNKNOWN_ROWS, reader.num_rows):
             yield Difference(add.path, "numRecords", rows, reader.num_rows)
         for batch in reader.batches() if names else ():
+            for name in nulls:
+                nulls[name] += batch.column(names.index(name)).null_count
             for name, side in sides:
                 kernel = least if side is Side.LOW else greatest
                 values = kernel(batch.column(names.index(name)))
                 known = best.get((name, side))
                 both = values if known is None else pa.concat_arrays([known, values])
                 best[name, side] = kernel(both)
+    for name, stated in stated_nulls.items():
+        if nulls[name] != stated:
+            yield Difference(add.path, f"nullCount.{name}", stated, nulls[name])
     for (name, side), values in best.items():
         limit = sides[name, side].value(at)
         if limit is None or not len(values):
@@ -101,6 +123,7 @@ def _of_file(
 
 def _lies_beyond(value: Any, limit: Any, side: Side) -> bool:
     if isinstance(value, str) and not isinstance(limit, str):
-        return False  # a time outside of Python's calendar, which bounds do not reach
+        # A time outside of Python's calendar, which bounds do not reach.
+        return value.startswith("+") is (side is Side.HIGH)
     # NaN lies beyond nothing: statistics do not count it.
     return bool(value < limit if side is Side.LOW else value > limit)
