@@ -1,7 +1,9 @@
-"""Questions that few ask: conditions that name no column, columns that are named twice."""
+"""Questions that few ask: conditions that name no column, columns that are named twice, versions of
+a table that has been replaced."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pyarrow as pa
@@ -9,6 +11,7 @@ import pytest
 from deltalake import write_deltalake
 
 from tandem import index
+from tandem.index import Query
 
 
 @pytest.fixture
@@ -38,3 +41,15 @@ def test_a_column_that_is_named_twice(root: str) -> None:
     found = index.reader(root, "id > 3", ["id", "s", "ID"]).read_all()
     assert found.column_names == ["id", "s", "id"]
     assert found.column(0).to_pylist() == found.column(2).to_pylist() == [4, 5]
+
+
+def test_a_version_that_was_held_is_that_of_a_table_in_its_place(root: str) -> None:
+    held = index.open_index(root)
+    assert held.count() == 6
+    assert held.count(Query(version=1)) == 6
+    shutil.rmtree(root)
+    for _ in range(3):
+        write_deltalake(root, pa.table({"other": [1.5]}), mode="append")
+    assert held.count(Query("other > 1", version=1)) == 2
+    assert held.count(Query(version=1)) == 2
+    assert held.count() == 3

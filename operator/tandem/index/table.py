@@ -55,10 +55,7 @@ class FollowedTable:
                 raise ValueError("a version and a timestamp cannot be combined")
             version = self.log.version_at(timestamp_ms)
         if version is not None:
-            window = self._window
-            if window is None or not window.first <= version <= window.latest:
-                window = self._with(version, asked)
-            return _readable(window.view(version))
+            return _readable(self._with(version, asked, max_staleness_s).view(version))
         window = self._newest(asked - max_staleness_s, at_least)
         if at_least is not None and window.latest < at_least:
             raise VersionNotFound(
@@ -100,11 +97,13 @@ class FollowedTable:
             self._listed = began
             return window
 
-    def _with(self, version: int, asked: float) -> Window:
+    def _with(self, version: int, asked: float, max_staleness_s: float) -> Window:
         """The window, or one of its own for a version before it."""
         window = self._window
-        if window is not None and version > window.latest:
-            window = self._newest(asked)
+        if window is not None and window.first <= version:
+            # A version is immutable, but the log may have been replaced by that of another table.
+            held = version <= window.latest
+            window = self._newest(asked - max_staleness_s if held else asked)
         if window is not None and window.first <= version <= window.latest:
             return window
         return Window(self.log.snapshot(version))
