@@ -3,7 +3,9 @@ a table that has been replaced."""
 
 from __future__ import annotations
 
+import json
 import shutil
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,7 +13,9 @@ import pytest
 from deltalake import write_deltalake
 
 from tandem import index
+from tandem.cli.scan_filter import matching_in
 from tandem.index import Query
+from tandem.statements import parse_where
 
 
 @pytest.fixture
@@ -53,3 +57,18 @@ def test_a_version_that_was_held_is_that_of_a_table_in_its_place(root: str) -> N
     assert held.count(Query("other > 1", version=1)) == 2
     assert held.count(Query(version=1)) == 2
     assert held.count() == 3
+
+
+def test_a_column_of_a_merged_view_that_is_named_twice() -> None:
+    whole = pa.table({"id": [1, 2, 3], "s": ["a", "b", "c"]})
+
+    def read(names: Sequence[str] | None) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
+        chosen = whole.select(list(names or ()))
+        return chosen.schema, chosen.to_batches()
+
+    fields = [{"name": "id", "type": "long"}, {"name": "s", "type": "string"}]
+    where = parse_where("id > 1", json.dumps({"type": "struct", "fields": fields}))
+    schema, batches = matching_in(read, whole.column_names, where, ["id", "s", "id"])
+    found = pa.Table.from_batches(batches, schema)
+    assert found.column_names == ["id", "s", "id"]
+    assert found.column(0).to_pylist() == found.column(2).to_pylist() == [2, 3]
