@@ -233,3 +233,11 @@ def test_the_partition_value_of_a_file_that_may_be_empty_is_not_certain() -> Non
     (found,) = certain_bounds(view_of([DataFile([], frozenset(), add)]), ["p"])
     assert (found.low, found.high) == (None, None)
     assert list(found.lows) == ["x"]
+
+
+def test_numbers_of_rows_are_added_up_beyond_64_bits() -> None:
+    most = 10**18 - 1
+    adds = [AddFile(str(n), {}, 1, 0, True, json.dumps({"numRecords": most})) for n in range(12)]
+    view = view_of([DataFile([], frozenset(), add) for add in adds])
+    assert certain_count(view).rows == view.total == 12 * most
+    assert certain_count(view, parse_where("TRUE", SCHEMA)).rows == 12 * most

@@ -18,7 +18,7 @@ from tandem.delta.log import files as files_
 from tandem.distinct import BoolArray, IntArray
 from tandem.errors import InvalidSpec
 from tandem.index.columns import EntryColumn
-from tandem.index.entries import UNKNOWN_ROWS
+from tandem.index.entries import UNKNOWN_ROWS, exact_sum
 from tandem.index.row_groups import GROUPS, FactsCache, narrowed
 from tandem.index.sides import BoundArray, Side, side_of
 from tandem.index.window import Chosen, Head, View
@@ -128,7 +128,7 @@ def certain_count(
     for part in view.chosen(where, segments):
         live = part.entries.live(part.rows)
         known = part.certain & (live != UNKNOWN_ROWS)
-        rows += int(live[known].sum())
+        rows += exact_sum(live[known])
         left = Chosen(part.entries, part.rows[~known], part.certain[~known])
         if where is None or facts is None:
             rest.append(left)

@@ -285,6 +285,13 @@ class Entries:
         return self._last_born <= version < self._first_died
 
 
+def exact_sum(numbers: IntArray) -> int:
+    """The sum of numbers of rows, also if 64 bits do not hold it."""
+    if len(numbers) and int(numbers.max()) > FOREVER // len(numbers):
+        return sum(numbers.tolist())
+    return int(numbers.sum())
+
+
 class _Known:
     """A column with the bounds of its zones."""
 

@@ -21,7 +21,7 @@ from tandem.delta.log.replay import EMPTY, fold
 from tandem.delta.log.snapshot import Snapshot
 from tandem.distinct import BoolArray, IntArray
 from tandem.errors import UnknownSegment, VersionNotFound, closest_name
-from tandem.index.entries import UNKNOWN_ROWS, Entries
+from tandem.index.entries import UNKNOWN_ROWS, Entries, exact_sum
 from tandem.statements.tree import Expr
 
 _SMALL_PARTS = 8
@@ -226,7 +226,7 @@ def _plus(total: int | None, sign: int, entries: Entries, rows: IntArray) -> int
     live = entries.live(rows)
     if total is None or (live == UNKNOWN_ROWS).any():
         return None
-    return total + sign * int(live.sum())
+    return total + sign * exact_sum(live)
 
 
 def _merged(parts: tuple[Entries, ...]) -> tuple[Entries, ...]:
