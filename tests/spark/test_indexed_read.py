@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pytest
@@ -29,7 +29,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 TABLES = ("spark", "mapped", "deltalake")
-ASKED = ["", "FALSE", "i32 = 3", "i32 < 5 OR i32 IS NULL", "i32 IS NOT NULL", *some(CONDITIONS, 9)]
+ASKED = [
+    "",
+    "FALSE",
+    "i32 < -100",
+    "i32 < 5 OR i32 IS NULL",
+    "i32 IS NOT NULL",
+    *some(CONDITIONS, 20),
+]
 
 
 @pytest.fixture(scope="module")
@@ -94,15 +101,16 @@ def test_rows_and_schema_are_those_of_delta(
 
 @pytest.mark.usefixtures("no_warning")
 def test_every_version_can_be_read(delta_spark: SparkSession, tables: dict[str, Path]) -> None:
-    for root in (tables["spark"], tables["mapped"]):
-        held = index.open_index(str(root))
-        for version in range(held.view().version + 1):
-            at = held.view(Query(version=version)).head.timestamp_ms
-            expected = by_delta(delta_spark, root, version)
-            found = read(delta_spark, held, version=version)
-            assert found.schema == expected.schema
-            assert rows_of(found) == rows_of(expected)
-            assert rows_of(read(delta_spark, held, timestamp_ms=at)) == rows_of(expected)
+    root = tables["mapped"]
+    held = index.open_index(str(root))
+    for version in range(held.view().version + 1):
+        at = held.view(Query(version=version)).head.timestamp_ms
+        every = by_delta(delta_spark, root, version)
+        expected = rows_of(every)
+        found = read(delta_spark, held, version=version)
+        assert found.schema == every.schema
+        assert rows_of(found) == expected
+        assert rows_of(read(delta_spark, held, timestamp_ms=at)) == expected
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -110,16 +118,15 @@ def test_only_the_chosen_files_are_read(
     delta_spark: SparkSession, tables: dict[str, Path], name: str
 ) -> None:
     held = index.open_index(str(tables[name]))
-    chosen = held.splits(Query("i32 = 3"))
-    paths = {quote(str(tables[name]), safe="/+") + "/" + path
-             for path in chosen.files["path"].to_pylist()}  # fmt: skip
-    found = read(delta_spark, held, "i32 = 3")
+    chosen = held.splits(Query("i32 < -100"))
+    paths = {f"{tables[name]}/{unquote(path)}" for path in chosen.files["path"].to_pylist()}
+    found = read(delta_spark, held, "i32 < -100")
 
     assert 0 < len(paths) < len(held.splits())
-    assert {name.partition(":")[2] for name in found.inputFiles()} == paths
+    assert {file.partition(":")[2] for file in found.inputFiles()} == paths
     read_from = found.select("_metadata.file_path").distinct().collect()
-    assert {row[0].partition("://")[2] for row in read_from} <= paths
-    assert read_from
+    assert len(read_from) > 0
+    assert {unquote(row[0]).partition("://")[2] for row in read_from} <= paths
 
 
 def test_a_condition_that_is_certain_is_not_evaluated(
@@ -182,8 +189,8 @@ def test_without_the_scan_of_delta_the_rows_are_the_same(
     parts = held.view().chosen()
     segments = sorted(set[str]().union(*(p.entries.segments_at(p.rows) for p in parts)))[:4]
     asked: list[dict[str, Any]] = [
-        {"where": "i32 = 3"}, {"version": 3}, {"segments": segments},
-        {"where": "i32 < 9", "segments": segments[:2]},
+        {"where": "i32 < -100"}, {"version": 3}, {"segments": segments},
+        {"where": "i32 < 9 OR i32 IS NULL", "segments": segments[:2]},
     ]  # fmt: skip
     expected = [rows_of(read(delta_spark, held, **each)) for each in asked]
     monkeypatch.setattr(delta_scan, "_scan", planted)
@@ -248,7 +255,7 @@ def test_what_delta_knows_of_rows_and_files(delta_spark: SparkSession, tmp_path:
         f"CREATE TABLE delta.`{root}` (id INT, c CHAR(4)) USING delta "
         "TBLPROPERTIES ('delta.enableRowTracking' = 'true')"
     )
-    for n in range(3):
+    for n in range(2):
         delta_spark.sql(f"INSERT INTO delta.`{root}` VALUES ({n}, 'x'), ({n + 10}, 'y')")
     columns = ["id", "length(c)", "_metadata.row_id", "_metadata.row_commit_version",
                "_metadata.file_modification_time", "_metadata.file_name", "_metadata.file_size",
@@ -265,7 +272,7 @@ def test_a_setting_that_changes_the_condition_is_refused_by_its_name(
 ) -> None:
     root = str(tables["spark"])
     times = "ts >= TIMESTAMP '2020-01-01 00:00:00'"
-    expected = {text: read(delta_spark, root, text).count() for text in ("i32 = 3", times)}
+    expected = {text: read(delta_spark, root, text).count() for text in ("i32 < -100", times)}
     other = delta_spark.newSession()
     for key, value in {"spark.sql.session.timeZone": "Asia/Tokyo",
                        "spark.sql.variable.substitute": "true"}.items():  # fmt: skip
@@ -278,7 +285,7 @@ def test_a_setting_that_changes_the_condition_is_refused_by_its_name(
         assert (refused.value.found, refused.value.expected) == ("Asia/Tokyo", "UTC")
     other.conf.set("spark.sql.ansi.enabled", "false")
     with pytest.raises(InvalidSpec) as refused:
-        read(other, root, "i32 = 3")
+        read(other, root, "i32 < -100")
     assert refused.value.field == "spark.sql.ansi.enabled"
     assert read(other, root).count() == read(delta_spark, root).count()
 
