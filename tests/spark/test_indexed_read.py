@@ -126,7 +126,7 @@ def test_only_the_chosen_files_are_read(
     assert {file.partition(":")[2] for file in found.inputFiles()} == paths
     read_from = found.select("_metadata.file_path").distinct().collect()
     assert len(read_from) > 0
-    assert {unquote(row[0]).partition("://")[2] for row in read_from} <= paths
+    assert {unquote(row[0]).partition(":")[2] for row in read_from} <= paths
 
 
 def test_a_condition_that_is_certain_is_not_evaluated(
