@@ -62,7 +62,7 @@ def row_test(where: Expr) -> Iterator[RowTest]:
             except NeedsSpark:
                 return by_spark(table)
 
-        yield RowTest(matches, rows_at_once=1 if compiled is not None else ROWS_AT_ONCE)
+        yield RowTest(matches, rows_at_once=ROWS_AT_ONCE)
 
 
 def matching(
