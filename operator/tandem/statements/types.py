@@ -202,7 +202,7 @@ def _type(raw: Any) -> SqlType:
         fields = tuple(
             SchemaColumn(
                 item["name"],
-                _opaque_text(item) or _type(item["type"]),
+                _char_type(item) or _type(item["type"]),
                 bool(item.get("nullable", True)),
                 item.get("metadata") or {},
             )
@@ -212,15 +212,9 @@ def _type(raw: Any) -> SqlType:
     return SqlType("other", detail=str(raw["type"]).upper())
 
 
-def _opaque_text(item: Mapping[str, Any]) -> SqlType | None:
-    # Spark pads char(n) on comparison and checks lengths on write, and compares collated text by
-    # its collation, by the metadata of a plain string column. None of it happens when the files are
-    # read directly, so such a column would silently have another meaning: char and collated ones
-    # are opaque, varchar can be read.
-    metadata = item.get("metadata") or {}
-    note = str(metadata.get("__CHAR_VARCHAR_TYPE_STRING", ""))
-    if note.startswith("char"):
-        return SqlType("other", detail=note.upper())
-    if item["type"] == "string" and metadata.get("__COLLATIONS"):
-        return SqlType("other", detail="STRING COLLATE")
-    return None
+def _char_type(item: Mapping[str, Any]) -> SqlType | None:
+    # Spark pads char(n) on comparison and checks lengths on write, by the metadata of a plain
+    # string column. Neither happens when the files are read directly, so such a column would
+    # silently have another meaning: char is opaque, varchar can be read.
+    note = str((item.get("metadata") or {}).get("__CHAR_VARCHAR_TYPE_STRING", ""))
+    return SqlType("other", detail=note.upper()) if note.startswith("char") else None
