@@ -13,8 +13,11 @@ import pytest
 from deltalake import write_deltalake
 
 from tandem import index
-from tandem.errors import InvalidSpec, InvalidStatement
+from tandem.delta.actions import Metadata, Protocol
+from tandem.errors import InvalidStatement
+from tandem.index.library import condition
 from tandem.index.verification import verify_view
+from tandem.index.window import Head
 
 FAR = 400_000_000_000_000_000
 """Microseconds until a moment of the year 14645, which Python's calendar does not have."""
@@ -89,18 +92,10 @@ def test_verify_finds_times_beyond_pythons_calendar(tmp_path: Path) -> None:
     assert {field for field, _, _ in differences(root)} == {"maxValues.d", "minValues.t"}
 
 
-def test_a_collated_column_is_not_compared_by_its_bytes(tmp_path: Path) -> None:
-    """Spark finds both rows for s = 'a'; by their bytes it would be one."""
-
-    def collated(kind: str, body: Any) -> None:
-        if kind == "metaData":
-            described(body, metadata={"__COLLATIONS": {"s": "spark.UTF8_LCASE"}})
-        if kind == "protocol":
-            body.update(minReaderVersion=1, minWriterVersion=7, writerFeatures=["collations"])
-
-    root = written(tmp_path / "t", pa.table({"s": ["a", "A"], "i": [1, 2]}), collated)
-    with pytest.raises(InvalidStatement, match="STRING COLLATE"):
-        index.count(root, "s = 'a'")
-    with pytest.raises(InvalidSpec, match="no order"):
-        index.bounds(root, ["s"])
-    assert index.count(root, "i = 1 AND s IS NOT NULL") == 1
+def test_a_condition_on_a_column_with_a_collation_is_refused() -> None:
+    name = {"name": "s", "type": "string", "nullable": True,
+            "metadata": {"__COLLATIONS": {"s": "spark.UTF8_LCASE"}}}  # fmt: skip
+    schema = json.dumps({"type": "struct", "fields": [name]})
+    head = Head("t", 0, 0, Metadata("t", schema, (), {}), Protocol(1, 2))
+    with pytest.raises(InvalidStatement, match="collation"):
+        condition(head, "s = 'a'")

@@ -19,7 +19,7 @@ from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.files import to_adds
 from tandem.delta.scan import column_names
 from tandem.delta.schema import column_mapping_mode
-from tandem.errors import UnsupportedFeature
+from tandem.errors import InvalidStatement, UnsupportedFeature
 from tandem.index import answers, rows
 from tandem.index.answers import CertainBounds, CertainCount, Splits
 from tandem.index.row_groups import FactsCache
@@ -28,6 +28,7 @@ from tandem.index.table import FollowedTable
 from tandem.index.window import Head, View
 from tandem.mergelog.state.log_table import MergeLog
 from tandem.statements import parse_where
+from tandem.statements.statement import referenced
 from tandem.statements.tree import Expr
 from tandem.storage import open_store
 from tandem.storage.store import Store
@@ -270,7 +271,19 @@ def condition(head: Head, text: str) -> Expr | None:
     """The condition of a question, for a version's columns. Raises: InvalidStatement."""
     if not text:
         return None
-    return parse_where(text, head.metadata.schema_string, resource=head.location)
+    where = parse_where(text, head.metadata.schema_string, resource=head.location)
+    for name in sorted(referenced(where)):
+        field = head.schema.get(name)
+        if field is not None and "__COLLATIONS" in field.metadata:
+            raise InvalidStatement(
+                "a column with a collation does not compare by its bytes",
+                resource=head.location,
+                field="where",
+                found=name,
+                expected="columns without a collation",
+                remedy="Read the table with Spark",
+            )
+    return where
 
 
 def _opened(location: str, where: str, given: Options) -> tuple[TableIndex, Query]:
