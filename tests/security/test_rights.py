@@ -42,19 +42,21 @@ KIND = "TableCompaction"
 OURS = tuple(map(plural, KINDS))
 NOT_APPLIED = ("segmentrewrites",)
 
+SOMETIMES: Mapping[Right, str] = {
+    (
+        "tandem.dev",
+        kind,
+        "get",
+    ): "one object is read again where a write met another's, where a "
+    "finished one was changed, and where what a deleted one left is cleaned"
+    for kind in OURS
+}
+"""Used in this run only if two writes met, and why it is given all the same."""
+
 UNUSED: Mapping[Right, str] = {
     **{
         ("tandem.dev", f"{kind}/finalizers", "update"): "asked for where the admission plugin "
         "OwnerReferencesPermissionEnforcement is on (OpenShift), by blockOwnerDeletion"
-        for kind in OURS
-    },
-    **{
-        (
-            "tandem.dev",
-            kind,
-            "get",
-        ): "one object is read again where a write met another's, where a "
-        "finished one was changed, and where what a deleted one left is cleaned"
         for kind in OURS
     },
     **{
@@ -205,7 +207,7 @@ def used(calls: list[dict[str, Any]]) -> set[Right]:
 def test_every_right_is_used_or_documented(run: Run) -> None:
     rights, needed = granted("tandem-operator"), used(run.calls())
     assert needed - rights == set(), "asked for, and not granted"
-    assert rights - needed == set(UNUSED)
+    assert rights - needed - set(SOMETIMES) == set(UNUSED)
 
 
 def test_no_request_was_forbidden(run: Run) -> None:
