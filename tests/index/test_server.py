@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
@@ -345,6 +346,35 @@ def test_X13_where_the_embedded_index_fails_every_file_is_read(
     assert chain.count(Query("id > 7")) == 42
     assert chain.bounds(["id", "name"], Query("id > 7")) == {"id": (8, 49), "name": ("n10", "n9")}
     assert chain.reader(Query("id = 7")).read_all().num_rows == 1
+
+
+def test_a_hold_is_placed_by_whoever_answers(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def held() -> list[str]:
+        return sorted(path.name for path in (served.root / "_tandem/holds").glob("*"))
+
+    there, week_ms = served.index(), 7 * 86_400_000
+    now_ms = time.time() * 1000
+    assert there.splits().readable_until_ms >= now_ms + week_ms
+    assert held() == []
+    DeltaTable(served.root).delete("id = 0")
+    old = Query(version=4, hold_s=40_000)
+    first = there.splits(old)
+    assert first.readable_until_ms >= now_ms + 40_000_000
+    assert [name.rpartition("-")[0] for name in held()] == ["4-60000"]
+    there.splits(old)
+    assert len(held()) == 1
+    chain = chained(served, Clock())
+    served.server.shutdown()
+    assert chain.splits(Query(version=4, hold_s=60)).readable_until_ms >= now_ms + 60_000
+
+    def fail(*_: object) -> None:
+        raise MemoryError("planted")
+
+    monkeypatch.setattr(TableIndex, "splits", fail)
+    assert chain.splits(Query(version=4, hold_s=70)).readable_until_ms >= now_ms + 70_000
+    assert [name.rpartition("-")[0] for name in held()] == ["4-105", "4-60000", "4-90"]
 
 
 def test_a_server_that_failed_is_left_out_for_a_while(served: Served) -> None:

@@ -54,6 +54,16 @@ def tombstone_retention_ms(configuration: Mapping[str, str]) -> int:
     return interval_ms(name, configuration.get(name, "interval 1 week"))
 
 
+def files_kept_ms(configuration: Mapping[str, str], asked_ms: int | None) -> int:
+    """How long a removed file is kept: for the longer of the table's property and `asked_ms`. The
+    property's default applies only without `asked_ms`. Raises: ValueError."""
+    own_ms = tombstone_retention_ms(configuration)
+    if asked_ms is None:
+        return own_ms
+    is_set = "delta.deletedFileRetentionDuration" in configuration
+    return max(asked_ms, own_ms if is_set else 0)
+
+
 def cleans_log(configuration: Mapping[str, str]) -> bool:
     return flag(configuration, "delta.enableExpiredLogCleanup", default=True)
 

@@ -15,6 +15,7 @@ time, never an answer. Every answer is of exactly one version. Data pages are re
     row_groups    narrows files to row groups, by facts of their footers
     rows          reads splits, and finishes numbers
     verification  compares what the log says with the rows
+    holds         how long a version stays readable, and holds of readers
     assignment    which executor holds which shard
     assignments   the current mapping, shared by threads
 """

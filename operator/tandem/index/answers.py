@@ -8,7 +8,7 @@ to read: `rest` of a count, and of a bound the files that could beat it.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,8 @@ class Splits:
         certain: for each file, whether the filter is true on all of its rows that are needed.
         rows: for each file its live rows, -1 if unknown.
         groups: for each file the row groups that are needed (`row_groups.GROUPS`).
+        readable_until_ms: until when cleaning leaves these files (Unix milliseconds, at least); 0
+            if that is not known.
     """
 
     head: Head
@@ -42,6 +44,11 @@ class Splits:
     certain: BoolArray
     rows: IntArray
     groups: pa.Array
+    readable_until_ms: int = 0
+
+    def kept(self, until_ms: int) -> Splits:
+        """With `readable_until_ms`."""
+        return replace(self, readable_until_ms=until_ms)
 
     def __len__(self) -> int:
         return int(self.files.num_rows)
@@ -54,15 +61,21 @@ class Splits:
         stop = start + count
         files = self.files.slice(start, count)
         groups = self.groups.slice(start, count)
-        return Splits(self.head, files, self.certain[start:stop], self.rows[start:stop], groups)
+        return replace(
+            self,
+            files=files,
+            certain=self.certain[start:stop],
+            rows=self.rows[start:stop],
+            groups=groups,
+        )
 
     def take(self, order: IntArray) -> Splits:
-        return Splits(
-            self.head,
-            self.files.take(pa.array(order)),
-            self.certain[order],
-            self.rows[order],
-            self.groups.take(pa.array(order)),
+        return replace(
+            self,
+            files=self.files.take(pa.array(order)),
+            certain=self.certain[order],
+            rows=self.rows[order],
+            groups=self.groups.take(pa.array(order)),
         )
 
 

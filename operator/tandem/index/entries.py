@@ -122,6 +122,10 @@ class Entries:
         tight &= self.dead == 0
         return tight
 
+    def first_removal(self, version: int) -> int:
+        """The first version without one of the files of this one; `FOREVER` if there is none."""
+        return int(self.died[self.visible(version)].min(initial=FOREVER))
+
     def visible(self, version: int) -> BoolArray:
         """Which entries a version has."""
         if self._has_all(version):

@@ -22,6 +22,7 @@ from tandem.delta.schema import column_mapping_mode
 from tandem.errors import InvalidStatement, UnsupportedFeature
 from tandem.index import answers, rows
 from tandem.index.answers import CertainBounds, CertainCount, Splits
+from tandem.index.holds import Holds
 from tandem.index.row_groups import FactsCache
 from tandem.index.rows import RowTest
 from tandem.index.table import FollowedTable
@@ -44,6 +45,8 @@ class Query:
         timestamp_ms: the newest version not after a time, Unix milliseconds.
         segments: only rows in files of these; empty for all.
         at_least, max_staleness_s: as of `FollowedTable.view`.
+        hold_s: for so many seconds cleaning of Tandem leaves the files of the version; 0 for as
+            long as the table keeps removed files. Of splits and readers; needs write access.
     """
 
     where: str = ""
@@ -52,6 +55,7 @@ class Query:
     segments: Collection[str] = ()
     at_least: int | None = None
     max_staleness_s: float = 0.0
+    hold_s: int = 0
 
 
 EVERYTHING = Query()
@@ -142,9 +146,18 @@ class TableIndex(IndexReader):
             such a table is refused, since rows in its log would be missing.
         row_groups: narrow conditions to row groups, too: footers of large files are read when a
             condition leaves them open, and what is needed of them is held.
+        kept_ms: how long its LakeTable keeps removed files, in milliseconds; None for the table's
+            property.
     """
 
-    def __init__(self, log: DeltaLog, *, base: bool = False, row_groups: bool = True) -> None:
+    def __init__(
+        self,
+        log: DeltaLog,
+        *,
+        base: bool = False,
+        row_groups: bool = True,
+        kept_ms: int | None = None,
+    ) -> None:
         if not base and MergeLog(log).exists():
             raise UnsupportedFeature(
                 "the index does not see the log of a merge-on-read table",
@@ -155,6 +168,7 @@ class TableIndex(IndexReader):
                 "`--base`, in Python `base=True`",
             )
         self._table = FollowedTable(log)
+        self._holds = Holds(log, kept_ms=kept_ms)
         self._facts = FactsCache(log.store) if row_groups else None
 
     @property
@@ -199,7 +213,14 @@ class TableIndex(IndexReader):
     def splits(self, query: Query = EVERYTHING) -> Splits:
         view = self.view(query)
         where = condition(view.head, query.where)
-        return answers.splits(view, where, query.segments, self._facts)
+        until_ms = self.kept_until_ms(view, query.hold_s)
+        return answers.splits(view, where, query.segments, self._facts).kept(until_ms)
+
+    def kept_until_ms(self, view: View, hold_s: int = 0) -> int:
+        """Until when cleaning leaves the files of a version (Unix milliseconds), which is held for
+        so many seconds. Raises: as `Holds.place`."""
+        held_ms = self._holds.place(view.head, hold_s).end_ms if hold_s else 0
+        return max(held_ms, self._holds.readable_until_ms(view.head, self._table.window))
 
 
 def open_index(

@@ -73,6 +73,11 @@ class FollowedTable:
         return 0 if self._window is None else self._window.nbytes
 
     @property
+    def window(self) -> Window | None:
+        """What is held."""
+        return self._window
+
+    @property
     def latest(self) -> int | None:
         """The newest version that is held."""
         return None if self._window is None else self._window.latest

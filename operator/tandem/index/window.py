@@ -21,7 +21,7 @@ from tandem.delta.log.replay import EMPTY, fold
 from tandem.delta.log.snapshot import Snapshot
 from tandem.distinct import BoolArray, IntArray
 from tandem.errors import UnknownSegment, VersionNotFound, closest_name
-from tandem.index.entries import UNKNOWN_ROWS, Entries, exact_sum
+from tandem.index.entries import FOREVER, UNKNOWN_ROWS, Entries, exact_sum
 from tandem.statements.tree import Expr
 
 _SMALL_PARTS = 8
@@ -164,6 +164,16 @@ class Window:
             if version not in self._totals:
                 self._totals[version] = _total(parts, version)
             return View(heads[version - heads[0].version], parts, self._totals[version])
+
+    def first_removal_ms(self, version: int) -> int | None:
+        """When a file of a version was first removed, by the time of the commit (Unix
+        milliseconds); None if all are live."""
+        with self._lock:
+            heads, parts = self._heads, self._parts
+            if version == heads[-1].version:
+                return None
+            gone = min((entries.first_removal(version) for entries in parts), default=FOREVER)
+            return None if gone == FOREVER else heads[gone - heads[0].version].timestamp_ms
 
     def follow(self, commits: Iterable[Commit]) -> None:
         """Add the versions after the latest one, oldest first."""

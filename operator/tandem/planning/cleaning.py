@@ -12,10 +12,11 @@ no unfinished plan and no attempt that may still commit can need it:
 | of the protocol: claims, plans, jobs, answers | their attempt ended and they are old |
 | a row map | its compaction is `row_maps_ms` old and no plan began before it |
 | the record of an operation that committed | it is `results_ms` old: the log still has it |
+| a hold of a reader | it has ended |
 
 Files that an unfinished plan reads are kept in any case (I-43): everything that was live at its
-version or has become live since. Files of other writers that no commit in the log refers to are
-never touched: their writer may be about to commit them.
+version or has become live since. A hold keeps the same. Files of other writers that no commit in
+the log refers to are never touched: their writer may be about to commit them.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+
+from tandem.timeline.holds import hold_at
 
 DAY_MS = 86_400_000
 ALWAYS = -(1 << 62)
@@ -42,6 +45,7 @@ class FileCategory(StrEnum):
     ENDING = "ending"
     RECORD = "record"  # identity and result of an operation
     BLOCK = "block"  # of an append to the log of a merge-on-read table
+    HOLD = "hold"  # a reader's pin of a version
     PROBE = "probe"
     OTHER = "other"  # of another writer, or unknown
 
@@ -56,6 +60,7 @@ class RemovalReason(StrEnum):
     UNNAMED = "no version names it"
     ROW_MAP = "no plan can need this row map"
     STAGING = "its attempt has ended"
+    HOLD = "this hold of a reader has ended"
     RECORD = "its operation ended long ago"
     ARCHIVED = "a version of the log, past its retention"
 
@@ -129,7 +134,7 @@ class CleaningFacts:
         live: data files and files of deletion vectors that the latest version refers to.
         tombstones: all removals since `known_from_ms`, and since `known_from_version`.
         operations: by id; a missing operation is not known to be Tandem's.
-        reads: the version that each unfinished plan reads.
+        reads: the version that each unfinished plan reads, and each that a reader holds.
         inputs: the data files that these plans read, or that a version needs beyond those that it
             refers to.
         rolled_back: session → the last upload that can no longer be committed.
@@ -298,6 +303,8 @@ class _Judge:
                 if self._is_old(file.modified_ms, self._rules.staging_ms)
                 else None
             )
+        if file.part is FileCategory.HOLD:
+            return self._hold(file)
         if file.part is FileCategory.BLOCK:
             return self._block(file)
         if operation is None or file.part is FileCategory.OTHER:
@@ -333,6 +340,10 @@ class _Judge:
         if file.path in self._removed:
             return self._removed_file(file)
         return RemovalReason.UNNAMED if self._knows_all and self._is_past(file) else None
+
+    def _hold(self, file: ListedFile) -> RemovalReason | None:
+        hold = hold_at(file.path, file.modified_ms)
+        return RemovalReason.HOLD if hold is not None and self._is_old(hold.end_ms, 0) else None
 
     def _block(self, file: ListedFile) -> RemovalReason | None:
         if self._is_free(file) and file.path in self._removed:

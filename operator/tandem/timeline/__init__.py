@@ -17,4 +17,5 @@ No I/O and no clock: everything here works on Delta actions that were read elsew
     history         segments that are no longer live
     live_tags       tags of live files, in columns
     root_tags       which loads a file was made from
+    holds           pins of versions by readers, by their names
 """

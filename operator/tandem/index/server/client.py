@@ -20,6 +20,7 @@ from tandem.delta.scan import check_rows, column_names
 from tandem.errors import TandemError, Unreachable
 from tandem.index.answers import CertainBounds, CertainCount, Splits, splits_of
 from tandem.index.entries import UNKNOWN_ROWS
+from tandem.index.holds import Holds
 from tandem.index.library import EVERYTHING, IndexReader, Query, TableIndex
 from tandem.index.row_groups import GROUPS
 from tandem.index.server.messages import (
@@ -86,7 +87,7 @@ class RemoteIndex(IndexReader):
         table = self._connection.fetch(answer.ticket) if answer.ticket else _one(tables)
         if table.num_rows != answer.splits:
             raise _broken(f"{table.num_rows} splits", f"{answer.splits} splits")
-        return splits_from(answer.of.head, table)
+        return splits_from(answer.of.head, table).kept(answer.readable_until_ms)
 
     def certain_bounds(
         self, columns: Sequence[str], query: Query = EVERYTHING
@@ -154,7 +155,9 @@ class EveryFile(IndexReader):
             files = files_.with_paths(files, [file.path for file in named.files])
         count = files.num_rows
         unknown, every = np.full(count, UNKNOWN_ROWS), pa.nulls(count, GROUPS)
-        return Splits(Head.of(snapshot), files, np.zeros(count, bool), unknown, every)
+        head = Head.of(snapshot)
+        held_ms = Holds(self._log).place(head, query.hold_s).end_ms if query.hold_s else 0
+        return Splits(head, files, np.zeros(count, bool), unknown, every, held_ms)
 
 
 class ChainedIndex(IndexReader):

@@ -59,6 +59,7 @@ class Question(Message):
     Attributes:
         where: a condition in Tandem's grammar; empty for all rows.
         at_least, max_staleness_s: as of `FollowedTable.view`.
+        hold_s: as of `Query`; only splits are held.
     """
 
     api: Literal["v1"] = "v1"
@@ -69,6 +70,7 @@ class Question(Message):
     timestamp_ms: Annotated[int, Field(ge=0, le=MAX_VERSION)] | None = None
     at_least: Version | None = None
     max_staleness_s: Annotated[float, Field(ge=0, le=86_400)] = 0.0
+    hold_s: Annotated[int, Field(ge=0, le=86_400)] = 0
 
     @model_validator(mode="after")
     def _one_version(self) -> Self:
@@ -87,6 +89,7 @@ class Question(Message):
             timestamp_ms=query.timestamp_ms,
             at_least=query.at_least,
             max_staleness_s=query.max_staleness_s,
+            hold_s=query.hold_s,
             **more,
         )
 
@@ -99,6 +102,7 @@ class Question(Message):
             self.segments,
             self.at_least,
             self.max_staleness_s,
+            self.hold_s,
         )
 
 
@@ -168,10 +172,12 @@ class CountAnswer(Message):
 
 
 class SplitsAnswer(Message):
-    """The splits are the first Arrow table, or wait under the ticket."""
+    """The splits are the first Arrow table, or wait under the ticket. `readable_until_ms`: as of
+    `Splits`."""
 
     of: VersionOf
     splits: int
+    readable_until_ms: int = 0
     ticket: str | None = None
 
 

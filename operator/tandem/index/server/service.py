@@ -136,11 +136,19 @@ class IndexService:
         return Answer(message, (splits_table(found.rest),) if rest else ())
 
     def _splits(self, asked: Question, caller: str) -> Answer:
-        view = self._view(asked)
-        found = answers.splits(view, condition(view.head, asked.where), asked.segments)
+        index = self._table(asked.table)
+        view = index.view(asked.query)
+        where = condition(view.head, asked.where)
+        until_ms = index.kept_until_ms(view, asked.hold_s)
+        found = answers.splits(view, where, asked.segments)
         table = splits_table(found)
         ticket = self.parts.keep(table, caller)
-        message = SplitsAnswer(of=VersionOf.of(view.head), splits=len(found), ticket=ticket)
+        message = SplitsAnswer(
+            of=VersionOf.of(view.head),
+            splits=len(found),
+            readable_until_ms=until_ms,
+            ticket=ticket,
+        )
         return Answer(message, () if ticket else (table,))
 
     def _bounds(self, asked: BoundsQuestion) -> Answer:

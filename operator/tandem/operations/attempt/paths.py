@@ -11,6 +11,7 @@
     _tandem/operations/<id>/attempts/<n>/rounds/<k>/…       the job's requests and results
     _tandem/rowmaps/<id>-<n>.rowmap                         where its rows went
     _tandem/dv/<id>-<n>/…                                   deletion vectors of its commit
+    _tandem/holds/…                                         holds of readers
     <id>-<n>/…                                              data files
 
 All files that only one attempt writes have paths that only this attempt uses, so that cleaning
@@ -24,6 +25,7 @@ import re
 
 from tandem.planning.cleaning import FileCategory, ListedFile
 from tandem.storage.store import ObjectInfo
+from tandem.timeline.holds import hold_at
 
 ROOT = "_tandem"
 MOST_ATTEMPTS = 999
@@ -145,6 +147,8 @@ def found(meta: ObjectInfo) -> ListedFile:
     match = _OURS.match(path)
     if match is None:
         part = FileCategory.PROBE if path.startswith(f"{ROOT}/probe/") else FileCategory.OTHER
+        if hold_at(path, modified) is not None:
+            part = FileCategory.HOLD
         return ListedFile(path, size, modified, part)
     if match["number"]:
         part = FileCategory.DATA if match["folder"] is None else FileCategory.VECTORS

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from tandem.delta import protocol
 from tandem.delta.log.names import LOG
 from tandem.delta.log.snapshot import Snapshot
-from tandem.delta.properties import tombstone_retention_ms
+from tandem.delta.properties import files_kept_ms
 from tandem.errors import InvalidSpec, ManifestInvalid
 from tandem.jobs.formats import Format
 from tandem.mergelog.state.log_table import LOG_FOLDER
@@ -43,6 +43,7 @@ from tandem.planning.cleaning import (
 )
 from tandem.spec.table import Retention
 from tandem.storage.store import ObjectInfo, Store
+from tandem.timeline.holds import HOLDS
 
 MARKER = f"{paths.ROOT}/cleaning.json"
 _AT_ONCE = 500
@@ -99,9 +100,8 @@ def rules_for(
 
     Raises: InvalidSpec if the property is not a valid interval.
     """
-    is_set = "delta.deletedFileRetentionDuration" in configuration
     try:
-        own_ms = tombstone_retention_ms(configuration)
+        kept_ms = files_kept_ms(configuration, None if retention is None else retention.files)
     except ValueError as error:
         raise InvalidSpec(
             "a property of the table is invalid, so nothing is cleaned",
@@ -109,12 +109,7 @@ def rules_for(
             field="delta.deletedFileRetentionDuration",
             found=str(error),
         ) from error
-    if retention is None:
-        kept_ms = own_ms
-        files_ms = None if automatic else own_ms
-    else:
-        kept_ms = max(retention.files, own_ms if is_set else 0)
-        files_ms = kept_ms
+    files_ms = None if automatic and retention is None else kept_ms
     # A retention of zero applies to files only: a running process may be paused for up to a day.
     least_ms = max(kept_ms, DAY_MS)
     row_maps_ms = CleaningRules(None).row_maps_ms if retention is None else retention.row_maps
@@ -235,10 +230,13 @@ class CleaningRound:
     def _facts(
         self, first: Snapshot, found: Sequence[ListedFile], marker: MarkerRecord, now_ms: int
     ) -> CleaningFacts:
-        """The log as it is now shows what was declared dead. New attempts may have begun since the
-        listing."""
+        """The log as it is now shows what was declared dead. New attempts and holds may have begun
+        since the listing: a hold of the latest version is seen by all who see a later one."""
         latest = self._table.log.update(first)
-        newer = [paths.found(m) for m in self._store.list(paths.operations())]
+        newer = [
+            paths.found(m) for folder in (paths.operations(), HOLDS)
+            for m in self._store.list(folder)
+        ]  # fmt: skip
         kept_ms = self._rules.files_ms
         needed = self._cleaned.needed(now_ms if kept_ms is None else now_ms - kept_ms)
         since_ms = self._since(marker, now_ms)

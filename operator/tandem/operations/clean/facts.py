@@ -41,11 +41,13 @@ from tandem.planning.cleaning import (
 )
 from tandem.spec.replace import TableReplace
 from tandem.spec.status import Phase
+from tandem.timeline.holds import hold_at
 
 
 @dataclass(frozen=True, slots=True)
 class NeededFiles:
-    """Versions that unfinished plans read, and files that they or other versions need."""
+    """Versions that unfinished plans read or readers hold, and files that they or other versions
+    need."""
 
     reads: tuple[int, ...] = ()
     files: frozenset[str] = frozenset()
@@ -87,7 +89,7 @@ class FactsReader:
             CorruptLog, StorageError.
         """
         ended = self._ended(latest, found, log_history.RemovalHistory())
-        needed = needed.with_more(self._plans(found, ended))
+        needed = needed.with_more(self._plans(found, ended)).with_more(_held(found, now_ms))
         kept_ms = tombstone_retention_ms(latest.configuration)
         query = log_history.HistoryQuery(since_ms, needed.reads, kept_ms)
         past = log_history.read_removals(self._table.log, latest, query)
@@ -218,3 +220,9 @@ class FactsReader:
                     log_history.protected_paths(unquote(logged_path), self._table.location)
                 )
         return NeededFiles(tuple(sorted(reads)), frozenset(inputs))
+
+
+def _held(found: Iterable[ListedFile], now_ms: int) -> NeededFiles:
+    """What readers hold."""
+    holds = (hold_at(f.path, f.modified_ms) for f in found if f.part is FileCategory.HOLD)
+    return NeededFiles(tuple({hold.version for hold in holds if hold and hold.end_ms > now_ms}))
