@@ -20,9 +20,9 @@ from tandem.delta.actions import AddFile
 from tandem.delta.log.files import to_adds
 from tandem.errors import FactsRefused, StorageError
 from tandem.index import Query, TableIndex
-from tandem.index import row_groups as row_groups_
+from tandem.index.facts import cache as cache_
+from tandem.index.facts.cache import FactsCache
 from tandem.index.facts.footer import read_facts
-from tandem.index.row_groups import FactsCache
 
 GROUP = 100
 SCHEMA = pa.schema([("id", pa.int64()), ("key", pa.string()), ("x", pa.float64())])
@@ -78,7 +78,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
 
 
 @pytest.mark.parametrize("where", CONDITIONS)
-def test_row_groups_change_no_row(lake: Lake, where: str) -> None:
+def test_cache_change_no_row(lake: Lake, where: str) -> None:
     by_files, by_groups = lake.index(row_groups=False), lake.index()
     query = Query(where)
     assert by_groups.count(query) == by_files.count(query)
@@ -93,7 +93,7 @@ def needed(index: TableIndex, where: str) -> dict[str, list[int] | None]:
     return dict(zip(paths, found.groups.to_pylist(), strict=True))
 
 
-def test_only_the_row_groups_that_may_match_are_needed(lake: Lake) -> None:
+def test_only_the_cache_that_may_match_are_needed(lake: Lake) -> None:
     index = lake.index()
     assert needed(index, "id >= 250 AND id < 350") == {"p=a/one.parquet": [2, 3]}
     assert needed(index, "id < 5000") == {"p=a/one.parquet": None, "p=b/two.parquet": None}
@@ -110,7 +110,7 @@ def test_a_bloom_filter_finds_a_key_among_row_groups(lake: Lake) -> None:
     assert sum(map(len, filter(None, needed(lake.index(), "key = 'absent'").values()))) <= 2
 
 
-def test_row_groups_that_match_as_a_whole_are_counted_by_their_footer(lake: Lake) -> None:
+def test_cache_that_match_as_a_whole_are_counted_by_their_footer(lake: Lake) -> None:
     index = lake.index()
     found = index.certain_count(Query("id < 250"))
     assert found.rows == 200
@@ -130,7 +130,7 @@ def test_footers_are_read_once(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> N
         read.append(path)
         return original(store, path, *arguments, **named)
 
-    monkeypatch.setattr(row_groups_, "read_facts", counting)
+    monkeypatch.setattr(cache_, "read_facts", counting)
     index = lake.index()
     for where in CONDITIONS:
         index.count(Query(where))
@@ -145,7 +145,7 @@ def test_a_footer_that_is_refused_changes_no_row(
     def refuse(*_: Any, **__: Any) -> None:
         raise error("planted")
 
-    monkeypatch.setattr(row_groups_, "read_facts", refuse)
+    monkeypatch.setattr(cache_, "read_facts", refuse)
     index = lake.index()
     for _ in range(2):
         assert index.count(Query("id < 250")) == 250

@@ -19,7 +19,8 @@ from tandem.distinct import BoolArray, IntArray
 from tandem.errors import InvalidSpec
 from tandem.index.columns import EntryColumn
 from tandem.index.entries import UNKNOWN_ROWS, exact_sum
-from tandem.index.row_groups import GROUPS, FactsCache, narrowed
+from tandem.index.facts.cache import FactsCache
+from tandem.index.row_groups import GROUPS, narrowed
 from tandem.index.sides import BoundArray, Side, side_of
 from tandem.index.window import Chosen, Head, View
 from tandem.statements.tree import Expr

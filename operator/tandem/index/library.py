@@ -22,8 +22,8 @@ from tandem.delta.schema import column_mapping_mode
 from tandem.errors import InvalidStatement, UnsupportedFeature
 from tandem.index import answers, rows
 from tandem.index.answers import CertainBounds, CertainCount, Splits
+from tandem.index.facts.cache import FactsCache
 from tandem.index.holds import Holds
-from tandem.index.row_groups import FactsCache
 from tandem.index.rows import RowTest
 from tandem.index.table import FollowedTable
 from tandem.index.window import Head, View

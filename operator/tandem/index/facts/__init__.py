@@ -4,6 +4,9 @@ Facts are of an immutable file: believed only whole, and for the path, size and 
 were taken from. They can be missing for any file: then less is excluded, and every row is still
 found. What is read here may be hostile: it is checked before memory is taken for it.
 
+    cache          the facts of a table that questions have needed
+    held           facts in memory, within a limit
+    places         where facts are stored
     model          the facts of many files, as columns
     footer         takes the facts of one file from its footer
     footer_format  the parts of a Parquet footer that facts are made of

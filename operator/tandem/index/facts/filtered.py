@@ -24,6 +24,8 @@ from tandem.statements.tree import Expr
 LoadFilters = Callable[[Sequence[FilterPlace]], Sequence[BloomFilter | None]]
 """Reads filters; None for one that cannot be read or is not believed."""
 
+_AT_ONCE = 32
+"""Filters that are in memory together for one question; most have up to a mebibyte."""
 _EQUALITIES = ("=", "!=", "<=>")
 
 
@@ -111,11 +113,14 @@ class Probe:
             )
         ]
         anything = [True] * len(self._places)
-        answers = [
-            anything if filter_ is None else filter_.may_have(self._hashes[kind])
-            for kind, filter_ in zip(self._kind[rows].tolist(), load(places), strict=True)
-        ]
-        self._found[:, rows] = np.array(answers).T
+        for first in range(0, len(rows), _AT_ONCE):
+            piece = rows[first : first + _AT_ONCE]
+            filters = load(places[first : first + _AT_ONCE])
+            answers = [
+                anything if filter_ is None else filter_.may_have(self._hashes[kind])
+                for kind, filter_ in zip(self._kind[piece].tolist(), filters, strict=True)
+            ]
+            self._found[:, piece] = np.array(answers).T
         self._asked[rows] = True
 
     def may_equal(self, value: Any) -> BoolArray | bool:

@@ -6,8 +6,8 @@ usable statistics.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Final, Self
 
@@ -20,6 +20,7 @@ from tandem.distinct import IntArray
 from tandem.index.facts.stored import StoredType
 
 UNKNOWN: Final = -1
+_COMPUTED: Final = ("first_group", "file_of_group", "first_row")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +112,18 @@ class FileFacts:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its buffers."""
+        """Bytes of its buffers, and of what was computed of them."""
         own = (self.paths, self.sizes, self.rows, self.groups, self.group_rows, self.group_start,
                self.group_bytes)  # fmt: skip
-        return sum(each.nbytes for each in (*own, *self.columns.values()))
+        computed = (self.__dict__.get(name) for name in _COMPUTED)
+        return sum(
+            each.nbytes for each in (*own, *self.columns.values(), *computed) if each is not None
+        )
+
+    def only(self, columns: Collection[str]) -> FileFacts:
+        """The same facts, of columns with these names."""
+        kept = {key: column for key, column in self.columns.items() if key.name in columns}
+        return replace(self, columns=kept)
 
     def take(self, files: IntArray) -> FileFacts:
         """The facts of some of the files, in this order."""
