@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -62,7 +62,8 @@ _SAVED = 0.7
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
     """A closed data file. `path` is relative to the root and decoded; `size` in bytes, `rows`
-    physical, `modified_ms` Unix milliseconds, `stats` Delta's JSON text."""
+    physical, `modified_ms` Unix milliseconds, `stats` Delta's JSON text. `facts` is what the
+    writer's `describe` made of its footer."""
 
     path: str
     size: int
@@ -70,6 +71,11 @@ class WrittenFile:
     modified_ms: int
     stats: str
     partition_values: Mapping[str, str | None] = field(default_factory=dict)
+    facts: bytes = b""
+
+
+Describe = Callable[[str, int, bytes], bytes]
+"""Makes something of a closed file by its path, size in bytes, and footer. It must not raise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +114,7 @@ class ParquetDataWriter:
         codec: a Parquet codec (`_CODECS`) instead of the table's; "" for the table's.
         codec_level: the codec's level; its own default otherwise.
         checksums: write a checksum of each page, which readers may verify.
+        describe: called for each file after it is closed.
 
     Use as a context manager: an exception discards the unfinished file.
     """
@@ -125,8 +132,10 @@ class ParquetDataWriter:
         codec: str = "",
         codec_level: int | None = None,
         checksums: bool = False,
+        describe: Describe | None = None,
     ) -> None:
         self._store = store
+        self._describe = describe
         self._checksums = checksums
         self._prefix = prefix.rstrip("/")
         self._table = table
@@ -242,6 +251,7 @@ class ParquetDataWriter:
             return
         file, self._file = self._file, None
         metadata, size = file.close()
+        describe = self._describe
         self._done.append(
             WrittenFile(
                 path=file.path,
@@ -255,6 +265,7 @@ class ParquetDataWriter:
                     file.floats,
                 ),
                 partition_values=self._values,
+                facts=b"" if describe is None else describe(file.path, size, file.footer),
             )
         )
 
@@ -289,6 +300,8 @@ class _OpenFile:
     ) -> None:
         self.path = path
         self.floats = FloatBounds()
+        self.footer = b""
+        """As it was written, once closed."""
         self._has_floats = any(has_float(column.type) for column in schema)
         self._metadata: list[Any] = []
         bounded = paths_without_floats(schema)
@@ -332,7 +345,8 @@ class _OpenFile:
         return self._metadata[0], size
 
     def _amended_footer(self, footer: bytes) -> bytes:
-        return with_floats(footer, self.floats) if self._has_floats else footer
+        self.footer = with_floats(footer, self.floats) if self._has_floats else footer
+        return self.footer
 
     def abort(self) -> None:
         self._writer.is_open = False

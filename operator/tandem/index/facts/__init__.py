@@ -7,6 +7,7 @@ found. What is read here may be hostile: it is checked before memory is taken fo
     cache          the facts of a table that questions have needed
     held           facts in memory, within a limit
     places         where facts are stored
+    written        facts of files that are being written
     model          the facts of many files, as columns
     footer         takes the facts of one file from its footer
     footer_format  the parts of a Parquet footer that facts are made of

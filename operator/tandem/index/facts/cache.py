@@ -26,15 +26,13 @@ from tandem.index.facts.footer import read_facts
 from tandem.index.facts.held import HeldFacts
 from tandem.index.facts.model import UNKNOWN, FileFacts
 from tandem.index.facts.narrow import RowGroups
-from tandem.index.facts.places import StoredFacts
+from tandem.index.facts.places import WORTH_STORED, StoredFacts
 from tandem.storage.store import Store
 
 LIMIT: Final = 256 << 20
 """Bytes of facts and filters at most, by default."""
 WORTH: Final = 8 << 20
 """Files of fewer bytes hardly have two row groups: their footers are not read."""
-WORTH_STORED: Final = 1 << 20
-"""Of files of fewer bytes no facts are stored."""
 _AT_ONCE: Final = 8
 _FOOTERS: Final = 64
 """Footers that are read before it is looked at whether their facts fit."""

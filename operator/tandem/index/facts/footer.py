@@ -58,6 +58,16 @@ def read_facts(
     return _facts(logged_path, size, footer)
 
 
+def facts_of(logged_path: str, size: int, footer: bytes) -> FileFacts:
+    """The facts of a file whose footer is at hand.
+
+    Args:
+        size: of the file, in bytes.
+    Raises: ValueError, IndexError, KeyError, RecursionError for a footer that is none.
+    """
+    return _facts(logged_path, size, parse(footer, size - _END - len(footer)))
+
+
 def _footer(store: Store, path: str, size: int, tail: int, limit: int) -> tuple[bytes, int]:
     """The footer, and where it begins."""
     if size < len(_MAGIC) + _END:

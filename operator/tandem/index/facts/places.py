@@ -25,6 +25,8 @@ from tandem.index.facts.model import FileFacts
 from tandem.index.facts.packed import FOLDER, load
 from tandem.storage.store import ObjectInfo, Store
 
+WORTH_STORED: Final = 1 << 20
+"""Of data files of fewer bytes no facts are stored."""
 LISTED_S: Final = 60.0
 """For so many seconds a listing is not repeated."""
 MOST_LISTED: Final = 20_000

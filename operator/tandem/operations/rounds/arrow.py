@@ -38,6 +38,7 @@ from tandem.spark.runtime.row_files import (
     require_texts,
 )
 from tandem.spark.runtime.row_files import RowsWork as WriteWork
+from tandem.spark.runtime.written_facts import store_facts
 from tandem.statements import tree
 from tandem.statements.local import (
     LocalClause,
@@ -234,6 +235,7 @@ class _Files:
         )
         writer = RowFiles(self.work.table.store, to, tuple(rows.column_names))
         written = writer.write_all(rows.combine_chunks().to_batches())
+        store_facts(self.work.table.store, self.spec.table.table_id, written.files)
         outputs = [output_file(f) for f in written.files]
         if fresh:
             outputs = [output.model_copy(update={"fresh": True}) for output in outputs]

@@ -39,6 +39,7 @@ from tandem.spark.runtime.control import Control, job_table_format, output_file
 from tandem.spark.runtime.counters import Counter, prefix_of, reported
 from tandem.spark.runtime.frames import dead_rows
 from tandem.spark.runtime.ipc import to_file
+from tandem.spark.runtime.written_facts import FileDescriber, store_facts
 from tandem.storage import Store
 from tandem.storage.subfolder import Subfolder
 
@@ -118,16 +119,19 @@ def match_file(store: Store, spec: JobSpec, index: int, overlay: Overlay) -> Mat
 def publish(control: Control, won: LogWinners, matches: Sequence[tuple[int, MatchedRows]]) -> None:
     """Write the winners' rows, and publish the result."""
     outputs: list[OutputFile] = []
+    written: list[WrittenFile] = []
     tables = [MATCHES.empty_table(), *(of_matches(index, rows) for index, rows in matches)]
     with _Upserts(control.store, control.spec) as upserts:
         _write(control.store, control.spec, won, upserts)
         for files, winners in upserts.close():
             start = 0
+            written += files
             for file in files:
                 mine = winners[start : start + file.rows]
                 tables.append(of_places(len(outputs), mine))
                 outputs.append(output_file(file).model_copy(update={"fresh": True}))
                 start += file.rows
+    store_facts(control.store, control.spec.table.table_id, written)
     control.publish(
         JobResult(
             operation_id=control.spec.operation_id,
@@ -206,6 +210,7 @@ class _Upserts:
             partition_values=values,
             target_size=self._job.target_file_size,
             dictionary=repetitive_columns(self._table, rows),
+            describe=FileDescriber(self._store, self._spec.table.table_id),
         )
 
     def close(self) -> Iterator[tuple[tuple[WrittenFile, ...], IntArray]]:

@@ -35,6 +35,7 @@ from tandem.spark.runtime.row_files import (
     discard,
     require_texts,
 )
+from tandem.spark.runtime.written_facts import store_facts
 from tandem.storage import Store
 
 if TYPE_CHECKING:
@@ -179,6 +180,8 @@ class MergeWriter(DataSourceArrowWriter):
             for message in merged
             for file in message.fresh.files
         ]
+        files = (f for m in merged for f in (*m.updated.files, *m.fresh.files))
+        store_facts(self._control, self._work.table.table_id, files)
         gone = pa.concat_tables([PLACES.empty_table(), *(_stream(m.deleted) for m in merged)])
         none = (pa.nulls(len(gone), pa.int32()), pa.nulls(len(gone), pa.int64()))
         deleted = pa.table([gone["input"], gone["position"], *none], schema=MATCHES)

@@ -34,6 +34,7 @@ from tandem.spark.runtime.control import Control, job_table_format, output_file
 from tandem.spark.runtime.counters import Counter, prefix_of, reported
 from tandem.spark.runtime.frames import dead_rows
 from tandem.spark.runtime.row_files import POSITION
+from tandem.spark.runtime.written_facts import FileDescriber, store_facts
 from tandem.storage import Store
 
 if TYPE_CHECKING:
@@ -75,6 +76,8 @@ def run(control: Control, context: SparkContext) -> None:
         maps.append(row_map_of(spec, job, result))
         read += result.rows_read
         written += sum(file.rows for file in result.files)
+    files = (file for result in results for file in result.files)
+    store_facts(control.store, spec.table.table_id, files)
     _publish(control, outputs, merge(maps) if maps else None, read, written)
 
 
@@ -140,6 +143,7 @@ def rewrite_bin(store: Store, spec: JobSpec, index: int) -> BinResult:
     pa.set_cpu_count(os.cpu_count() or 1)
     expected = sum(i.rows - len(dead_rows(i)) for i in inputs)
     encoding = _encoding(store, inputs, table)
+    describe = FileDescriber(store, spec.table.table_id)
 
     def open_writer() -> ParquetDataWriter:
         return ParquetDataWriter(
@@ -152,6 +156,7 @@ def rewrite_bin(store: Store, spec: JobSpec, index: int) -> BinResult:
             dictionary=encoding,
             codec=job.codec,
             codec_level=job.codec_level,
+            describe=describe,
         )
 
     read = left = 0

@@ -179,6 +179,7 @@ class SortedWriter(RowsWriter):
             task=self._task(),
             codec=self._sorted.codec,
             codec_level=self._sorted.codec_level,
+            describe=self._describe,
         )
 
     def _split(

@@ -49,6 +49,7 @@ from tandem.spark.runtime.row_files import (
     RowsWritten,
     open_input,
 )
+from tandem.spark.runtime.written_facts import store_facts
 from tandem.storage import Store, open_store
 
 if TYPE_CHECKING:
@@ -222,6 +223,8 @@ class RowsWriter(RowFiles, DataSourceArrowWriter):
                 tables.append(table.set_column(2, MATCHES.field(2), shifted))
             outputs += [output_file(f, round_=self._work.round) for f in message.files]
             rows += message.rows
+        files = (f for m in messages if isinstance(m, TaskOutput) for f in m.files)
+        store_facts(self._control, self._work.table.table_id, files)
         path = ""
         if self._hidden:
             path = f"{self._work.answer_path}.matches.arrow"

@@ -25,6 +25,7 @@ from tandem.distinct import IntArray, number_rows
 from tandem.errors import CountMismatch, StatementFailed
 from tandem.jobs.formats import Format, InputFile, JobTable, TimeBorders
 from tandem.spark.runtime.control import job_table_format
+from tandem.spark.runtime.written_facts import FileDescriber
 from tandem.storage import Store
 from tandem.timeline.row_chunks import chunk_starts
 
@@ -190,6 +191,8 @@ class RowFiles:
 
     checksums: ClassVar[bool] = False
     """Whether the files have a checksum of each page."""
+    describes: ClassVar[bool] = True
+    """Whether the index has facts of the files."""
 
     def __init__(self, control: Store, work: RowsWork, names: tuple[str, ...]) -> None:
         super().__init__()
@@ -198,6 +201,7 @@ class RowFiles:
         self._hidden = INPUT in names
         self._columns = tuple(n for n in names if n not in HIDDEN)
         self._table = job_table_format(work.table)
+        self._describe = FileDescriber(control, work.table.table_id) if self.describes else None
         self._logged: dict[str, dict[tuple[int, str | None], str | None]] = {}
         for each in work.logged_values:
             self._logged.setdefault(each.column, {})[each.input, each.ours] = each.logged
@@ -259,6 +263,7 @@ class RowFiles:
             target_size=self._work.target_file_size,
             task=self._task(),
             checksums=self.checksums,
+            describe=self._describe,
         )
 
     def _task(self) -> int:

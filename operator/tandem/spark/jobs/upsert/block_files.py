@@ -78,6 +78,7 @@ class BlockFiles(RowFiles):
     """Writes rows that come sorted by key, so that equal keys follow each other."""
 
     checksums = True
+    describes = False
 
     def __init__(self, control: Store, work: BlockWork) -> None:
         super().__init__(control, work, tuple(job_table_format(work.table).schema.names))
