@@ -226,7 +226,8 @@ def _type_text(annotation: Any) -> str:
         return f"mapping of text to {_type_text(arguments[1])}"
     if origin is Literal:
         return ", ".join(f"`{argument}`" for argument in arguments)
-    return {str: "text", int: "integer", bool: "boolean"}.get(annotation, str(annotation))
+    names = {str: "text", int: "integer", float: "number", bool: "boolean"}
+    return names.get(annotation, str(annotation))
 
 
 def _default(field: FieldInfo) -> str:

@@ -58,7 +58,7 @@ def example(schema: Schema, number: int = 0) -> Any:
             return {name: example(inner[name], number) for name in names}
         case "array":
             return [example(schema["items"])]
-        case "integer":
+        case "integer" | "number":
             return schema.get("minimum", 1)
         case "boolean":
             return True
@@ -106,7 +106,10 @@ def _breaks(schema: Schema) -> Iterator[tuple[str, Any, str, list[Token]]]:
     kind = schema.get("type", "")
     if "x-kubernetes-int-or-string" in schema:
         yield "type", [], "must be of type integer,string", []
-    wrong = {"string": 7, "integer": "seven", "boolean": "yes", "array": "none", "object": "none"}
+    wrong = {
+        "string": 7, "integer": "seven", "number": "seven", "boolean": "yes", "array": "none",
+        "object": "none",
+    }  # fmt: skip
     if kind:
         yield "type", wrong[kind], f"must be of type {kind}", []
     if "enum" in schema:

@@ -518,3 +518,45 @@ def test_commits_during_cleaning_lose_nothing(what: str) -> None:
         single.checker.catch_up()
         shown(single.world.store)
         single.world.clock.now += 8 * DAY_MS
+
+
+# Facts for the index -----------------------------------------------------------------------------
+
+
+def facts_of(single: Single, attempt: int = 1) -> str:
+    return f"{paths.facts(single.operation_id, attempt)}/x.facts"
+
+
+def test_facts_live_as_long_as_the_data_files_of_their_attempt() -> None:
+    single = Single("compaction")
+    store = single.world.store
+    assert single.run() is not None
+    store.put(facts_of(single), b"facts")
+    swept(single)
+    assert facts_of(single) in store.paths()
+    rewritten(single)  # its outputs are removed, and held by the retention
+    swept(single, days=6)
+    assert facts_of(single) in store.paths()
+    assert whys(swept(single, days=2))[RemovalReason.FACTS] == 1
+    assert facts_of(single) not in store.paths()
+
+
+def test_facts_of_an_abandoned_attempt_go_with_its_files() -> None:
+    single = died_at("compaction", Point.PUT_COMMIT)
+    single.world.store.put(facts_of(single), b"facts")
+    swept(single, days=40)
+    assert [path for path in ours(single) if "facts" in path] == []
+
+
+def test_facts_of_another_table_at_the_place_do_not_make_its_operation_ours() -> None:
+    single = Single("compaction")
+    store = single.world.store
+    stranger = "fedcba9876543210"
+    store.put(paths.facts(stranger, 1) + "/x.facts", b"facts")
+    store.put(paths.data(stranger, 1) + "/part.parquet", b"data")
+    cleaned = swept(single, days=40)
+    assert stranger not in dict(cleaned.abandoned)
+    assert paths.data(stranger, 1) + "/part.parquet" in store.paths()
+    store.delete([paths.data(stranger, 1) + "/part.parquet"])
+    swept(single, days=1)
+    assert [path for path in store.paths() if stranger in path] == []

@@ -354,3 +354,72 @@ def test_only_all_dead_attempts_up_to_one_are_declared_dead() -> None:
         UnfinishedAttempt("c", 2, 0),
     ]
     assert attempts_to_abandon(attempts, 1000, RULES) == {"a": 2, "b": 1}
+
+
+# Facts for the index --------------------------------------------------------------------------
+
+
+def facts_file(at_ms: int, operation_id: str = "o", attempt: int = 1) -> ListedFile:
+    path = f"_tandem/index/facts/{operation_id}-{attempt}/x.facts"
+    return ListedFile(path, 1, at_ms, FileCategory.FACTS, operation_id, attempt)
+
+
+@pytest.mark.parametrize("ended", [OperationEnd(succeeded=1, logged=True), OperationEnd()])
+def test_facts_stay_as_long_as_a_data_file_of_their_attempt(ended: OperationEnd) -> None:
+    data = ListedFile("o-1/x.parquet", 1, 0, FileCategory.DATA, "o", 1)
+    live = CleaningFacts(1000, frozenset({data.path}), operations={"o": ended})
+    assert decide([data, facts_file(0)], live, RULES).garbage == ()
+
+
+def test_facts_go_with_the_last_data_file_that_they_describe() -> None:
+    ended = {"o": OperationEnd(succeeded=1, logged=True)}
+    one = ListedFile("o-1/x.parquet", 1, 0, FileCategory.DATA, "o", 1)
+    two = ListedFile("o-1/y.parquet", 1, 0, FileCategory.DATA, "o", 1)
+    stones = [Tombstone(one.path, "", 0, 3)]
+    kept = CleaningFacts(1000, frozenset({two.path}), stones, operations=ended)
+    assert [g.file for g in decide([one, two, facts_file(999)], kept, RULES).garbage] == [one]
+    stones.append(Tombstone(two.path, "", 0, 3))
+    gone = CleaningFacts(1000, tombstones=stones, operations=ended)
+    found = decide([one, two, facts_file(999)], gone, RULES).garbage
+    assert [g.file for g in found] == [one, two, facts_file(999)]
+    assert found[-1].why is RemovalReason.FACTS
+
+
+def test_facts_of_a_file_that_is_held_stay() -> None:
+    """A version within the retention, or a plan, needs the data file."""
+    data = ListedFile("o-1/x.parquet", 1, 0, FileCategory.DATA, "o", 1)
+    ended = {"o": OperationEnd(succeeded=1, logged=True)}
+    stones = [Tombstone(data.path, "", 1000, 3)]
+    young = CleaningFacts(1000, tombstones=stones, operations=ended)
+    assert decide([data, facts_file(0)], young, RULES).garbage == ()
+    stones = [Tombstone(data.path, "", 0, 3)]
+    read = CleaningFacts(1000, tombstones=stones, operations=ended, reads=(2,))
+    assert decide([data, facts_file(0)], read, RULES).garbage == ()
+
+
+@pytest.mark.parametrize(
+    ("ended", "age", "goes"),
+    [
+        (OperationEnd(), RULES.dead_ms - 1, False),  # its data files may come
+        (OperationEnd(), RULES.dead_ms, True),
+        (OperationEnd(abandoned=1), 0, True),
+        (OperationEnd(succeeded=2, logged=True), 0, True),
+        (None, RULES.dead_ms - 1, False),  # of another table at this place
+        (None, RULES.dead_ms, True),
+    ],
+)
+def test_facts_without_data_files(ended: OperationEnd | None, age: int, goes: bool) -> None:
+    known = {} if ended is None else {"o": ended}
+    facts = CleaningFacts(RULES.dead_ms + 1000, operations=known)
+    listed = [facts_file(facts.now_ms - age)]
+    assert bool(decide(listed, facts, RULES).garbage) is goes
+
+
+def test_facts_of_foreign_files_go_by_age() -> None:
+    facts = CleaningFacts(RULES.facts_ms)
+    for modified_ms, goes in ((1, False), (0, True)):
+        path = "_tandem/index/facts/x.facts"
+        listed = [ListedFile(path, 1, modified_ms, FileCategory.FACTS)]
+        found = decide(listed, facts, RULES)
+        assert bool(found.garbage) is goes
+        assert found.next_ms == (None if goes else RULES.facts_ms + 1)

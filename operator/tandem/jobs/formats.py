@@ -89,7 +89,10 @@ class JobTable(Format):
 
     `schema_string` and `configuration` are the log's; `location` is the canonical root;
     `storage_options` hold nothing secret (credentials come from the environment);
-    `allowed_prefixes` bound absolute paths.
+    `allowed_prefixes` bound absolute paths. `bloom_filters` are the columns of which new files get
+    filters, by logical names as the schema spells them, and the share of absent values that a
+    filter takes for present; they are not written down if there are none: earlier drivers know no
+    such field.
     """
 
     location: str
@@ -100,6 +103,14 @@ class JobTable(Format):
     configuration: dict[str, str]
     storage_options: dict[str, str] = Field(default_factory=dict)
     allowed_prefixes: tuple[str, ...] = ()
+    bloom_filters: dict[str, float] = Field(default_factory=dict)
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        content: dict[str, Any] = written(self)
+        if not self.bloom_filters:
+            del content["bloomFilters" if "bloomFilters" in content else "bloom_filters"]
+        return content
 
 
 class JobLayout(Format):

@@ -76,7 +76,8 @@ class Identity:
 @dataclass(frozen=True, slots=True)
 class Planned:
     """The result of `Kind.plan`. With `nothing_to_do` there is no job; it is `superseded` if an
-    earlier attempt had found something to do. `prerequisite` is an operation on the same table that
+    earlier attempt had found something to do. `bloom_filters` are those that the job's files get
+    beyond those of the table, by column. `prerequisite` is an operation on the same table that
     has to end before the plan can be made: this one is a preview. `fixes_cutoff`: the version at
     which the locks are granted first counts as the start of all attempts."""
 
@@ -86,6 +87,7 @@ class Planned:
     nothing_to_do: str = ""
     superseded: bool = False
     record: Mapping[str, object] = field(default_factory=dict)  # further fields of PlanRecord
+    bloom_filters: Mapping[str, float] = field(default_factory=dict)
     prerequisite: Operation | None = None
     fixes_cutoff: bool = False
 

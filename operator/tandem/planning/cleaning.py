@@ -10,6 +10,8 @@ no unfinished plan and no attempt that may still commit can need it:
 | of a committed attempt, that no version refers to | it is `files_ms` old |
 | an appended block that no version refers to | it is `orphans_ms` old, and rolled back |
 | of the protocol: claims, plans, jobs, answers | their attempt ended and they are old |
+| facts of an attempt's files | no data file of the attempt is left |
+| facts of other files | they are `facts_ms` old: footers are read again |
 | a row map | its compaction is `row_maps_ms` old and no plan began before it |
 | the record of an operation that committed | it is `results_ms` old: the log still has it |
 | a hold of a reader | it has ended |
@@ -21,7 +23,7 @@ the log refers to are never touched: their writer may be about to commit them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -46,6 +48,7 @@ class FileCategory(StrEnum):
     RECORD = "record"  # identity and result of an operation
     BLOCK = "block"  # of an append to the log of a merge-on-read table
     HOLD = "hold"  # a reader's pin of a version
+    FACTS = "facts"  # about data files, for the index
     PROBE = "probe"
     OTHER = "other"  # of another writer, or unknown
 
@@ -59,6 +62,7 @@ class RemovalReason(StrEnum):
     REMOVED = "removed from the table, past the retention"
     UNNAMED = "no version names it"
     ROW_MAP = "no plan can need this row map"
+    FACTS = "the data files that it describes are gone, or it is old"
     STAGING = "its attempt has ended"
     HOLD = "this hold of a reader has ended"
     RECORD = "its operation ended long ago"
@@ -166,7 +170,7 @@ class CleaningFacts:
 class CleaningRules:
     """How long each kind of file is kept, in milliseconds. `files_ms` None: files that a version
     has ever referred to stay forever. `dead_ms`: after how long an idle attempt counts as dead;
-    `orphans_ms`: a block that is not committed."""
+    `orphans_ms`: a block that is not committed; `facts_ms`: facts of files of other writers."""
 
     files_ms: int | None
     row_maps_ms: int = 7 * DAY_MS
@@ -174,6 +178,7 @@ class CleaningRules:
     dead_ms: int = 7 * DAY_MS
     results_ms: int = 365 * DAY_MS
     orphans_ms: int = DAY_MS
+    facts_ms: int = 30 * DAY_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +246,7 @@ def decide(found: Iterable[ListedFile], facts: CleaningFacts, rules: CleaningRul
     listed = list(found)
     judge.results = {f.operation_id for f in listed if f.path.endswith("/result.json")}
     garbage = [Garbage(f, why) for f in listed if (why := judge.why(f)) is not None]
+    garbage += judge.facts_of_nothing(listed, {each.file.path for each in garbage})
     order = list(RemovalReason)
     garbage.sort(key=lambda g: (order.index(g.why), g.file.path))
     return CleaningPlan(tuple(garbage), judge.next_ms, judge.handled_ms)
@@ -307,6 +313,8 @@ class _Judge:
             return self._hold(file)
         if file.part is FileCategory.BLOCK:
             return self._block(file)
+        if file.part is FileCategory.FACTS:
+            return self._facts_file(file)
         if operation is None or file.part is FileCategory.OTHER:
             return self._of_others(file)
         match file.part:
@@ -344,6 +352,31 @@ class _Judge:
     def _hold(self, file: ListedFile) -> RemovalReason | None:
         hold = hold_at(file.path, file.modified_ms)
         return RemovalReason.HOLD if hold is not None and self._is_old(hold.end_ms, 0) else None
+
+    def _facts_file(self, file: ListedFile) -> RemovalReason | None:
+        """By itself; of those of attempts the data files decide (`facts_of_nothing`)."""
+        old = not file.operation_id and self._is_old(file.modified_ms, self._rules.facts_ms)
+        return RemovalReason.FACTS if old else None
+
+    def facts_of_nothing(
+        self, found: Iterable[ListedFile], removed: Collection[str]
+    ) -> Iterator[Garbage]:
+        """The facts of attempts of which no data file is left. Those of a running attempt are
+        written after its data files: a listing may show them alone."""
+        facts: list[ListedFile] = []
+        described: set[tuple[str, int]] = set()
+        for file in found:
+            if file.part is FileCategory.FACTS and file.operation_id:
+                facts.append(file)
+            elif file.part is FileCategory.DATA and file.path not in removed:
+                described.add((file.operation_id, file.attempt))
+        for file in facts:
+            operation = self._facts.operations.get(file.operation_id)
+            over = operation is not None and operation.has_ended(file.attempt)
+            if (file.operation_id, file.attempt) in described:
+                continue
+            if over or self._is_old(file.modified_ms, self._rules.dead_ms):
+                yield Garbage(file, RemovalReason.FACTS)
 
     def _block(self, file: ListedFile) -> RemovalReason | None:
         if self._is_free(file) and file.path in self._removed:

@@ -43,7 +43,8 @@ class SegmentRewriteRequest:
         cls, spec: SegmentRewriteSpec, *, resource: str = "", planned_before: bool = False
     ) -> SegmentRewriteRequest:
         rewrite = spec.rewrite
-        every_file = rewrite.recompress is not None or bool(rewrite.sort_by)
+        filters = rewrite.add_bloom_filters is not None
+        every_file = rewrite.recompress is not None or bool(rewrite.sort_by) or filters
         return cls(spec.segments, every_file, resource, planned_before)
 
 

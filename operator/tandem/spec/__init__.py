@@ -8,6 +8,7 @@ One pydantic model is the source for the command line, the custom resource defin
     update           `TableUpdate` and `TableIngest`
     replace          `TableReplace`
     segment_rewrite  `SegmentRewrite`
+    bloom_filters    a part of both
     log_compaction   `LogCompaction`
     common           metadata, and the fields that operations share
     fields           field types

@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field, model_validator
 
+from tandem.spec.bloom_filters import BloomFilters
 from tandem.spec.common import Mode, Operation, RewritingSpec, lock_mode_lines
 from tandem.spec.fields import (
     IncompatibleFields,
@@ -88,16 +89,21 @@ class Rewrite(Model):
     """Write the files with another codec."""
     sort_by: Annotated[tuple[Text, ...], Field(max_length=32)] = ()
     """Columns to sort the rows of each file by, ascending, nulls last; none by default."""
+    add_bloom_filters: BloomFilters | None = None
+    """Write the files with bloom filters of these columns, beside those that the LakeTable's
+    `index.bloomFilters` names."""
 
     @model_validator(mode="after")
     @cel(
-        "self.purgeDeleted || has(self.recompress) || (has(self.sortBy) && size(self.sortBy) > 0)",
-        "must set at least one of purgeDeleted, recompress, sortBy",
+        "self.purgeDeleted || has(self.recompress) || (has(self.sortBy) && size(self.sortBy) > 0) "
+        "|| has(self.addBloomFilters)",
+        "must set at least one of purgeDeleted, recompress, sortBy, addBloomFilters",
     )
     def _asks_for_something(self) -> Rewrite:
-        if not (self.purge_deleted or self.recompress is not None or self.sort_by):
+        others = self.recompress is not None or self.add_bloom_filters is not None
+        if not (self.purge_deleted or others or self.sort_by):
             raise IncompatibleFields(
-                "must set at least one of purgeDeleted, recompress, sortBy",
+                "must set at least one of purgeDeleted, recompress, sortBy, addBloomFilters",
                 found="none of them",
                 expected="one of them, at least",
                 remedy="Add purgeDeleted: true, for example",
@@ -135,4 +141,6 @@ class SegmentRewrite(Operation):
             found.append(f"recompress with {recompress.get('codec')}{at}")
         if rewrite.get("sortBy"):
             found.append(f"sort by {', '.join(map(str, rewrite['sortBy']))}")
+        if filters := rewrite.get("addBloomFilters"):
+            found.append(f"add bloom filters of {', '.join(map(str, filters.get('columns', ())))}")
         return [("rewrite", "; ".join(found)), *lock_mode_lines(spec)]

@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo
 from cronsim import CronSim, CronSimError
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
+from tandem.spec.bloom_filters import BloomFilters
 from tandem.spec.common import Resource
 from tandem.spec.compaction import (
     DEFAULT_TARGET_FILE_SIZE,
@@ -368,6 +369,12 @@ class AutomaticCompaction(Model):
     the last one of each chunk that is due always stay."""
 
 
+class Index(Model):
+    bloom_filters: BloomFilters | None = None
+    """Bloom filters that Tandem's jobs write into new data files; none by default. Files that are
+    there get them by a SegmentRewrite with `addBloomFilters`. See docs/index.md."""
+
+
 class LakeTableSpec(Model):
     fixed: ClassVar[frozenset[str]] = frozenset({"location"})
     """Fields that must not change in a cluster: another location is another table."""
@@ -393,6 +400,9 @@ class LakeTableSpec(Model):
     merge_on_read: MergeOnRead | None = None
     """Create a log of upserts and deletes for the table, unless it has one; none by default.
     Needs deletion vectors. A log stays if this is removed. See docs/merge-on-read.md."""
+
+    index: Index | None = None
+    """What the index of the table rests on beyond its log."""
 
     @model_validator(mode="after")
     @cel(

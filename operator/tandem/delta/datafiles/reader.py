@@ -39,12 +39,15 @@ _DICTIONARY_BYTES = 1 << 20
 class TableFormat:
     """What reading and writing data files needs to know of a table.
 
-    `schema` is the logical one, in order; `configuration` the table's properties.
+    `schema` is the logical one, in order; `configuration` the table's properties; `filters` the
+    columns of which new files get bloom filters, each with the share of absent values that a filter
+    takes for present.
     """
 
     schema: StructType
     partition_columns: tuple[str, ...] = ()
     configuration: Mapping[str, str] = field(default_factory=dict)
+    filters: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def mapping(self) -> str:

@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from tandem.delta.datafiles.bloom_filters import FilterOptions, filter_options
 from tandem.delta.datafiles.conform import all_nullable, relabel
 from tandem.delta.datafiles.float_bounds import FloatBounds, has_float, paths_without_floats
 from tandem.delta.datafiles.footer import TailBuffer, with_floats
@@ -241,6 +242,7 @@ class ParquetDataWriter:
                 self._codec,
                 self._dictionary,
                 self._checksums,
+                filter_options(self._table.filters, self._columns, table),
             )
         self._file.write(table)
         if self._target and self._file.size >= self._target:
@@ -297,6 +299,7 @@ class _OpenFile:
         compression: _Compression,
         dictionary: Sequence[str] | None,
         checksums: bool,
+        filters: FilterOptions | None,
     ) -> None:
         self.path = path
         self.floats = FloatBounds()
@@ -322,6 +325,7 @@ class _OpenFile:
             # are cheaper than those of byte arrays (a tenth of encoding lineitem).
             store_decimal_as_integer=True,
             write_page_checksum=checksums,
+            bloom_filter_options=filters,
             metadata_collector=self._metadata,
         )
 

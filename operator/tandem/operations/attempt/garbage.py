@@ -20,6 +20,7 @@ def clean_abandoned(store: Store, operation_id: str, up_to: int) -> None:
     for attempt in range(1, up_to + 1):
         store.delete_prefix(paths.data(operation_id, attempt))
         store.delete_prefix(paths.deletion_vectors(operation_id, attempt))
+        store.delete_prefix(paths.facts(operation_id, attempt))
         store.delete_prefix(paths.rounds(operation_id, attempt))
         row_map = paths.row_map(operation_id, attempt)
         store.delete([row_map])

@@ -12,6 +12,7 @@
     _tandem/rowmaps/<id>-<n>.rowmap                         where its rows went
     _tandem/dv/<id>-<n>/…                                   deletion vectors of its commit
     _tandem/holds/…                                         holds of readers
+    _tandem/index/facts/<id>-<n>/…                          facts of its data files, for the index
     <id>-<n>/…                                              data files
 
 All files that only one attempt writes have paths that only this attempt uses, so that cleaning
@@ -28,6 +29,8 @@ from tandem.storage.store import ObjectInfo
 from tandem.timeline.holds import hold_at
 
 ROOT = "_tandem"
+FACTS = f"{ROOT}/index/facts"
+"""As of `tandem.index.facts.packed`, which is not imported here."""
 MOST_ATTEMPTS = 999
 """The most attempts of one run of an operation. Numbers are read from file names and from the log,
 which other writers can fill with anything: all attempts up to a number are cleaned, and a number
@@ -115,6 +118,10 @@ def deletion_vectors(operation_id: str, attempt_: int) -> str:
     return f"{ROOT}/dv/{operation_id}-{attempt_}"
 
 
+def facts(operation_id: str, attempt_: int) -> str:
+    return f"{FACTS}/{operation_id}-{attempt_}"
+
+
 def row_map(operation_id: str, attempt_: int) -> str:
     return f"{ROOT}/rowmaps/{operation_id}-{attempt_}.rowmap"
 
@@ -132,12 +139,17 @@ def split_attempt(path: str) -> tuple[int, str] | None:
 
 _ID = r"([0-9a-f]{16}(?:r[1-9]\d*)?)"
 _OURS = re.compile(
-    rf"(?:(?P<folder>{ROOT}/dv/)?{_ID}-(?P<number>[1-9][0-9]{{0,2}})/"
+    rf"(?:(?P<folder>{ROOT}/dv/|{FACTS}/)?{_ID}-(?P<number>[1-9][0-9]{{0,2}})/"
     rf"|{ROOT}/rowmaps/{_ID}-(?P<map>[1-9][0-9]{{0,2}})\.rowmap\Z"
     rf"|{ROOT}/operations/{_ID}/(?P<rest>.+)\Z)"
 )
 
 
+_BY_FOLDER = (
+    (f"{ROOT}/probe/", FileCategory.PROBE),
+    (f"{ROOT}/dv/", FileCategory.VECTORS),
+    (f"{FACTS}/", FileCategory.FACTS),
+)
 _RECORDS = ("operation.json", "result.json", "source.json", "cutoff.json")
 
 
@@ -146,12 +158,12 @@ def found(meta: ObjectInfo) -> ListedFile:
     path, size, modified = meta.path, meta.size, meta.modified_ms
     match = _OURS.match(path)
     if match is None:
-        part = FileCategory.PROBE if path.startswith(f"{ROOT}/probe/") else FileCategory.OTHER
+        part = next((p for start, p in _BY_FOLDER if path.startswith(start)), FileCategory.OTHER)
         if hold_at(path, modified) is not None:
             part = FileCategory.HOLD
         return ListedFile(path, size, modified, part)
     if match["number"]:
-        part = FileCategory.DATA if match["folder"] is None else FileCategory.VECTORS
+        part = dict(_BY_FOLDER).get(match["folder"], FileCategory.DATA)
         return ListedFile(path, size, modified, part, match[2], int(match["number"]))
     if match["map"]:
         return ListedFile(path, size, modified, FileCategory.ROW_MAP, match[4], int(match["map"]))

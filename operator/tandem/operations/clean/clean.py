@@ -328,6 +328,8 @@ def _folder(file: ListedFile) -> str:
             return paths.data(file.operation_id, file.attempt)
         case FileCategory.VECTORS:
             return paths.deletion_vectors(file.operation_id, file.attempt)
+        case FileCategory.FACTS if file.operation_id:
+            return paths.facts(file.operation_id, file.attempt)
         case FileCategory.BLOCK:
             return upload_folder(file.session, file.upload)
         case FileCategory.ROW_MAP:

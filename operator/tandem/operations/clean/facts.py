@@ -122,6 +122,8 @@ class FactsReader:
             known = operations.get(file.operation_id)
             if not file.attempt or known is None or known.has_ended(file.attempt):
                 continue
+            if file.part is FileCategory.FACTS:
+                continue
             if file.attempt == known.ended_before_start:
                 continue  # its claim is its only file, and stays
             key = (file.operation_id, file.attempt)
@@ -159,7 +161,9 @@ class FactsReader:
                 recorded.add(file.operation_id)
         ours = {f for f in map(paths.operation_of_app, snapshot.txns) if f}
         ours |= {
-            f.operation_id for f in found if f.operation_id and f.part is not FileCategory.DATA
+            f.operation_id
+            for f in found
+            if f.operation_id and f.part not in (FileCategory.DATA, FileCategory.FACTS)
         }
         known: dict[str, OperationEnd] = {}
         for operation_id in ours:

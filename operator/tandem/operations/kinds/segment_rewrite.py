@@ -19,6 +19,7 @@ from tandem.operations.kinds.rewrite import RewriteKind, locks_described, past_s
 from tandem.operations.kinds.table.job_files import require_inside
 from tandem.operations.kinds.table.lock_times import time_of_locks, times_of
 from tandem.operations.model import CommitContent, Planned, Work
+from tandem.planning.bloom_filters import required_filters
 from tandem.planning.layout import checked_columns
 from tandem.planning.segment_rewrite import (
     SegmentRewritePlan,
@@ -45,7 +46,7 @@ class SegmentRewriteKind(RewriteKind):
     def plan(self, work: Work) -> Planned:
         snapshot = work.snapshot
         self.begin()
-        order = self._order(snapshot)
+        order, filters = self._order(snapshot), self._filters(snapshot)
         live = segments(snapshot.files, time_of_locks(work))
         named = self._resource.spec.segments
         request = SegmentRewriteRequest.of(
@@ -77,7 +78,19 @@ class SegmentRewriteKind(RewriteKind):
             codec_level=recompress.level if recompress is not None else None,
             layout=order,
         )
-        return Planned(summary, job, locks)
+        return Planned(summary, job, locks, bloom_filters=filters)
+
+    def _filters(self, snapshot: Snapshot) -> dict[str, float]:
+        wanted = self._resource.spec.rewrite.add_bloom_filters
+        if wanted is None:
+            return {}
+        return required_filters(
+            wanted,
+            snapshot.schema,
+            snapshot.partition_columns,
+            resource=self._resource.id,
+            field="spec.rewrite.addBloomFilters",
+        )
 
     def _order(self, snapshot: Snapshot) -> JobLayout | None:
         columns = self._resource.spec.rewrite.sort_by

@@ -22,6 +22,7 @@ from tandem.operations.attempt.records import PlanRecord, ProtocolRecord
 from tandem.operations.machine.events import Event, JobLost, JobRunning, RoundDone
 from tandem.operations.model import CommitContent, ProgressBaseline, Work
 from tandem.operations.report.status import duration_in_words
+from tandem.planning.bloom_filters import usable_filters
 from tandem.spec.status import Progress
 from tandem.storage.store import Store
 
@@ -70,6 +71,7 @@ def persist(work: Work, attempt: int) -> None:
             configuration=dict(snapshot.metadata.configuration),
             storage_options=dict(work.table.storage_options),
             allowed_prefixes=work.table.allowed_prefixes,
+            bloom_filters={**_filters(work), **planned.bloom_filters},
         ),
         data_prefix=paths.data(operation_id, attempt),
         control_prefix=paths.attempt(operation_id, attempt),
@@ -84,6 +86,18 @@ def persist(work: Work, attempt: int) -> None:
         path = paths.round_file(operation_id, attempt, 0, "result.json")
         records.put_once(work.table.store, path, empty)
     work.plan, work.job = plan, job
+
+
+def _filters(work: Work) -> dict[str, float]:
+    """The bloom filters that new files of the table get. Blocks of a log get none: they are short
+    of life, and the index does not read them."""
+    lake = work.table.spec
+    if lake is None or lake.spec.index is None or work.table.base is not None:
+        return {}
+    snapshot = work.snapshot
+    return usable_filters(
+        lake.spec.index.bloom_filters, snapshot.schema, snapshot.partition_columns
+    )
 
 
 def request(work: Work, attempt: int) -> JobRequest:

@@ -37,6 +37,7 @@ from tandem.operations.kinds.table.time_column import time_column
 from tandem.operations.model import Table
 from tandem.operations.ports import Clock, Nonces
 from tandem.operations.report.status import rfc3339
+from tandem.planning.bloom_filters import FIELD_OF_TABLE, required_filters
 from tandem.spec.status import Condition, ConditionType, Phase, TableStatus
 from tandem.spec.table import Create, LakeTable
 from tandem.storage import open_store, probe_put_if_absent
@@ -171,6 +172,7 @@ def _no_table(table: Table) -> TableNotFound:
 def _check(table: Table, snapshot: Snapshot) -> None:
     assert table.spec is not None
     time_column(table.spec, snapshot)
+    _check_filters(table.spec, snapshot)
     enabled = protocol.writes_deletion_vectors(snapshot.protocol, snapshot.metadata)
     if table.spec.spec.enable_deletion_vectors and not enabled:
         protocol.check_vectors(snapshot.metadata, resource=table.display)
@@ -181,6 +183,19 @@ def _check(table: Table, snapshot: Snapshot) -> None:
         resource=table.display,
     )
     _check_log(table, snapshot)
+
+
+def _check_filters(resource: LakeTable, snapshot: Snapshot) -> None:
+    """Raises: InvalidSpec for a bloom filter that no file can have."""
+    index = resource.spec.index
+    if index is not None and index.bloom_filters is not None:
+        required_filters(
+            index.bloom_filters,
+            snapshot.schema,
+            snapshot.partition_columns,
+            resource=resource.id,
+            field=FIELD_OF_TABLE,
+        )
 
 
 def _check_log(table: Table, snapshot: Snapshot) -> None:
@@ -239,6 +254,7 @@ def _first_version(table: Table, create: Create, now_ms: int, nonce: str) -> Sna
     protocol.check(new, metadata, protocol.OperationKind.INGEST, resource=table.spec.id)
     files = SCHEMA.empty_table()
     first = Snapshot(table.location, 0, now_ms, metadata, new, {}, {}, files)
+    _check_filters(table.spec, first)
     _check_log(table, first)
     return first
 

@@ -152,6 +152,7 @@ def job_table_format(table: JobTable) -> TableFormat:
         delta_schema.parse(table.schema_string, resource=table.location),
         table.partition_columns,
         table.configuration,
+        table.bloom_filters,
     )
 
 

@@ -140,6 +140,8 @@ def _type_schema(annotation: Any, extras: list[Any], defaults: bool) -> JsonSche
             return {"type": "boolean"}
         if issubclass(annotation, int):
             return {"type": "integer", "format": "int64"}
+        if issubclass(annotation, float):
+            return {"type": "number"}
         if issubclass(annotation, str):
             return {"type": "string"}
     raise TypeError(f"no structural schema for {annotation!r}")
@@ -163,7 +165,7 @@ def _constrain(schema: JsonSchema, extra: Any) -> None:
         case at.MinLen(length) | at.MaxLen(length):
             schema[_BOUNDS[type(extra)][schema["type"]]] = length
         case at.Gt(bound) | at.Ge(bound) | at.Lt(bound) | at.Le(bound):
-            if schema.get("type") == "integer":
+            if schema.get("type") in ("integer", "number"):
                 below = isinstance(extra, at.Gt | at.Ge)
                 schema["minimum" if below else "maximum"] = bound
                 if isinstance(extra, at.Gt | at.Lt):
