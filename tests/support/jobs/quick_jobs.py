@@ -51,6 +51,7 @@ from tandem.spark.runtime.control import Control, job_table_format, output_file
 from tandem.spark.runtime.frames import dead_rows
 from tandem.spark.runtime.ipc import to_file
 from tandem.spark.runtime.row_files import RowFiles, RowsWork
+from tandem.spark.runtime.written_facts import store_facts
 
 Hook = Callable[[str], None]
 """Receives where a job is: `written` (its files, nothing else), `published` (its result)."""
@@ -161,6 +162,7 @@ class QuickJobs:
         results = [rewrite.rewrite_bin(opened.store, spec, n) for n in range(len(job.bins))]
         self.hook("written")
         maps = [rewrite.row_map_of(spec, job, r) for r in results]
+        store_facts(opened.store, spec.table.table_id, (f for r in results for f in r.files))
         opened.publish(
             JobResult(
                 operation_id=spec.operation_id,

@@ -76,6 +76,7 @@ class Lake:
     spark_reads: bool = True
     spark_works: bool = True
     time: Mapping[str, Any] | None = None
+    index: Mapping[str, Any] | None = None
     locks: InProcessLocks = field(default_factory=InProcessLocks)
     first_version: int = 0
     backoff_limit: int = 0
@@ -154,6 +155,7 @@ class Lake:
                     "location": self.location,
                     "storage": {"options": dict(self.options)},
                     **({"time": dict(self.time)} if self.time else {}),
+                    **({"index": dict(self.index)} if self.index else {}),
                 },
             }
         )
