@@ -23,14 +23,14 @@ from support.jobs import quick_lake
 from support.lake.memory_store import MemoryStore
 from tandem.delta.actions import AddFile
 from tandem.delta.log.codec import encode_action
-from tandem.errors import StorageError
+from tandem.errors import AccessDenied, StorageError
 from tandem.index import Query, TableIndex
 from tandem.index.facts.bloom import FilterPlace
 from tandem.index.facts.cache import FactsCache
 from tandem.index.facts.footer import read_facts
 from tandem.index.facts.model import UNKNOWN, concat
 from tandem.index.facts.packed import FOLDER, MAGIC, name_of, pack, unpack
-from tandem.index.facts.places import LISTED_S
+from tandem.index.facts.places import LISTED_S, packs
 from tandem.storage.store import ObjectInfo, Store
 
 TABLE = "a-table"
@@ -204,6 +204,30 @@ def test_files_of_other_columns_each_do_not_take_more_than_the_limit() -> None:
     assert [key.name for key in known.facts.columns] == ["x7_3"]
 
 
+def test_a_filter_is_of_a_file_of_that_size() -> None:
+    """A file that was replaced under its name has its filter at the same place, of other values."""
+    store = store_of(1)
+    cache = FactsCache(store, worth_bytes=0)
+    start, length = filter_place(cache)
+    [before] = cache.filters([FilterPlace("job-1/0.parquet", len(DATA), start, length)])
+    data = bytearray(DATA)
+    data[start + 20 : start + 40] = bytes(20)
+    store.put("job-1/0.parquet", bytes(data) + b"longer")
+    [after] = cache.filters([FilterPlace("job-1/0.parquet", len(DATA) + 6, start, length)])
+    assert before is not None
+    assert after is not None
+    assert before is not after
+    cache.drop()
+    assert cache.nbytes == 0
+
+
+def filter_place(cache: FactsCache) -> tuple[int, int]:
+    known, at = cache.of(files_of(1), known_rows(1))
+    assert known is not None
+    [column] = [column for key, column in known.facts.columns.items() if key.name == "key"]
+    return int(column.filter_start[at[0]]), int(column.filter_bytes[at[0]])
+
+
 # What is stored
 
 
@@ -299,6 +323,100 @@ def test_facts_of_a_file_of_another_size_give_way_to_its_footer() -> None:
     known, at = cache.of(files, np.array([500]), table_id=TABLE)
     assert known is not None
     assert known.facts.groups[at].tolist() == [5]
+
+
+# Reading in the background
+
+
+def never() -> bool:
+    return False
+
+
+def test_footers_are_read_in_the_background_and_stored_for_the_next_process() -> None:
+    store = store_of(30, "p=1")
+    files, rows = files_of(30, "p=1"), known_rows(30)
+    cache = FactsCache(store, worth_bytes=0)
+    assert cache.warm(files, rows, never, table_id=TABLE) == 30
+    store.asked.clear()
+    _, at = cache.of(files, rows, table_id=TABLE)
+    assert (at != UNKNOWN).all()
+    assert not store.asked["data"]
+    assert cache.warm(files, rows, never, table_id=TABLE) == 0
+    again = FactsCache(store, worth_bytes=0)
+    store.asked.clear()
+    _, at = again.of(files, rows, table_id=TABLE)
+    assert (at != UNKNOWN).all()
+    assert store.asked == {"list": 1, "facts": 1}
+    assert FactsCache(store, worth_bytes=0).warm(files, rows, never, table_id=TABLE) == 0
+
+
+def test_files_that_questions_asked_for_in_vain_come_first() -> None:
+    store = store_of(200)
+    cache = FactsCache(store, worth_bytes=0, most=0)
+    files, rows = files_of(200), known_rows(200)
+    cache.of(files.slice(190, 10), rows[190:], table_id=TABLE)
+    assert cache.warm(files, rows, never, table_id=TABLE, most=64) == 64
+    _, at = cache.of(files.slice(190, 10), rows[190:], table_id=TABLE)
+    assert (at != UNKNOWN).all()
+
+
+def test_it_stops_when_told_to_and_when_memory_is_full() -> None:
+    store = store_of(300)
+    files, rows = files_of(300), known_rows(300)
+    asked: list[None] = []
+
+    def stop() -> bool:
+        asked.append(None)
+        return len(asked) > 2
+
+    assert FactsCache(store, worth_bytes=0).warm(files, rows, stop, table_id=TABLE) == 128
+    small = FactsCache(store_of(300), worth_bytes=0, limit=40_000)
+    assert small.warm(files, rows, never, table_id=TABLE) < 300
+    assert small.nbytes <= 40_000
+    assert small.warm(files, rows, never, table_id=TABLE) == 0
+
+
+def test_a_store_that_cannot_be_written_is_tried_once() -> None:
+    class ReadOnly(CountingStore):
+        def put(self, path: str, data: bytes) -> None:
+            if path.startswith(FOLDER):
+                self.asked["put"] += 1
+                raise AccessDenied("planted", resource=path)
+            super().put(path, data)
+
+    store = ReadOnly()
+    for number in range(4):
+        store.put(f"job-1/{number}.parquet", DATA)
+    cache = FactsCache(store, worth_bytes=0)
+    for count in (2, 4):
+        assert cache.warm(files_of(count), known_rows(count), never, table_id=TABLE) == 2
+    assert store.asked["put"] == 1
+    _, at = cache.of(files_of(4), known_rows(4), table_id=TABLE)
+    assert (at != UNKNOWN).all()
+
+
+def test_footers_that_are_none_are_not_read_again() -> None:
+    store = store_of(2)
+    store.put("job-1/1.parquet", b"x" * len(DATA))
+    cache = FactsCache(store, worth_bytes=0)
+    assert cache.warm(files_of(2), known_rows(2), never, table_id=TABLE) == 1
+    store.asked.clear()
+    assert cache.warm(files_of(2), known_rows(2), never, table_id=TABLE) == 0
+    assert not store.asked["data"]
+
+
+def test_facts_are_packed_so_that_they_can_be_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = store_of(40)
+    parts = [read_facts(store, f"job-1/{number}.parquet", len(DATA)) for number in range(40)]
+    monkeypatch.setattr("tandem.index.facts.places.MOST_BYTES", 8 * parts[0].nbytes)
+    found = [facts for _, data in packs(parts, TABLE) for facts in [unpack(data, TABLE)]]
+    assert len(found) > 4
+    assert [p for facts in found for p in facts.paths.to_pylist()] == [
+        f"job-1/{number}.parquet" for number in range(40)
+    ]
+    assert all(facts.nbytes <= 8 * parts[0].nbytes for facts in found)
+    monkeypatch.setattr("tandem.index.facts.places.MOST_BYTES", parts[0].nbytes)
+    assert list(packs(parts, TABLE)) == []
 
 
 # End to end: no row changes

@@ -20,7 +20,7 @@ from tandem.delta.actions import AddFile
 from tandem.delta.log.files import to_adds
 from tandem.errors import FactsRefused, StorageError
 from tandem.index import Query, TableIndex
-from tandem.index.facts import cache as cache_
+from tandem.index.facts import footers as footers_
 from tandem.index.facts.cache import FactsCache
 from tandem.index.facts.footer import read_facts
 
@@ -130,7 +130,7 @@ def test_footers_are_read_once(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> N
         read.append(path)
         return original(store, path, *arguments, **named)
 
-    monkeypatch.setattr(cache_, "read_facts", counting)
+    monkeypatch.setattr(footers_, "read_facts", counting)
     index = lake.index()
     for where in CONDITIONS:
         index.count(Query(where))
@@ -145,7 +145,7 @@ def test_a_footer_that_is_refused_changes_no_row(
     def refuse(*_: Any, **__: Any) -> None:
         raise error("planted")
 
-    monkeypatch.setattr(cache_, "read_facts", refuse)
+    monkeypatch.setattr(footers_, "read_facts", refuse)
     index = lake.index()
     for _ in range(2):
         assert index.count(Query("id < 250")) == 250

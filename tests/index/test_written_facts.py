@@ -202,7 +202,7 @@ def test_stored_facts_answer_without_a_footer(
     def refuse(*_: Any, **__: Any) -> None:
         raise AssertionError("a footer is read")
 
-    monkeypatch.setattr("tandem.index.facts.cache.read_facts", refuse)
+    monkeypatch.setattr("tandem.index.facts.footers.read_facts", refuse)
     assert index.splits(Query("id < 150")).groups.to_pylist() == [[0, 1]]
     assert index.count(Query("id < 150")) == 150
     # Without filters and with one row group, there is nothing to store.

@@ -29,9 +29,9 @@ def key(number: int) -> str:
     return hashlib.sha256(str(number).encode()).hexdigest()
 
 
-def rows(first: int, n: int) -> pa.Table:
-    ids = range(first, first + COUNT)
-    return pa.table([ids, [key(id_) for id_ in ids], [n] * COUNT], schema=SCHEMA)
+def rows(first: int, n: int, count: int = COUNT) -> pa.Table:
+    ids = range(first, first + count)
+    return pa.table([ids, [key(id_) for id_ in ids], [n] * count], schema=SCHEMA)
 
 
 def lake_of(folder: Path, spark: SparkSession) -> Lake:
@@ -80,5 +80,5 @@ def test_jobs_on_spark_write_filters_and_facts(tmp_path: Path, spark: SparkSessi
     check(lake, lake.compaction("Major", layout=layout))
     check(lake, rewrite(lake, *lake.names, recompress={"codec": "snappy"}))
     check(lake, lake.update("id >= 0", n="n + 1"))
-    check(lake, lake.merge(rows(0, 7)))
+    check(lake, lake.merge(rows(0, 7, 2 * COUNT)))
     assert TableIndex(lake.log).count() == 2 * COUNT

@@ -6,9 +6,11 @@ found. What is read here may be hostile: it is checked before memory is taken fo
 
     cache          the facts of a table that questions have needed
     held           facts in memory, within a limit
+    held_filters   bloom filters in memory
     places         where facts are stored
     written        facts of files that are being written
     model          the facts of many files, as columns
+    footers        reads those of many files
     footer         takes the facts of one file from its footer
     footer_format  the parts of a Parquet footer that facts are made of
     stored         types of columns as they are stored
@@ -20,4 +22,5 @@ found. What is read here may be hostile: it is checked before memory is taken fo
     bloom          Parquet's bloom filters
     packed         facts as bytes, and the ones to believe
     buffers        Arrow arrays as bytes
+    threads        several requests at once
 """

@@ -9,21 +9,18 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Final, TypeVar
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import structlog
 
 from tandem.distinct import IntArray
-from tandem.errors import FactsRefused, StorageError
-from tandem.index.facts.bloom import BloomFilter, FilterPlace, filters_of
-from tandem.index.facts.footer import read_facts
+from tandem.index.facts.bloom import BloomFilter, FilterPlace
+from tandem.index.facts.footers import File, Footers
 from tandem.index.facts.held import HeldFacts
+from tandem.index.facts.held_filters import HeldFilters
 from tandem.index.facts.model import UNKNOWN, FileFacts
 from tandem.index.facts.narrow import RowGroups
 from tandem.index.facts.places import WORTH_STORED, StoredFacts
@@ -33,15 +30,12 @@ LIMIT: Final = 256 << 20
 """Bytes of facts and filters at most, by default."""
 WORTH: Final = 8 << 20
 """Files of fewer bytes hardly have two row groups: their footers are not read."""
-_AT_ONCE: Final = 8
 _FOOTERS: Final = 64
 """Footers that are read before it is looked at whether their facts fit."""
-_MOST_REFUSED: Final = 10_000
-
-_log = structlog.get_logger("tandem.index.facts")
-
-_T = TypeVar("_T")
-_R = TypeVar("_R")
+_TOGETHER: Final = 1_024
+"""Files whose facts are stored together by `warm`."""
+_MOST_REMEMBERED: Final = 10_000
+"""Files that questions asked for in vain."""
 
 
 class FactsCache:
@@ -68,17 +62,17 @@ class FactsCache:
         self._worth, self._most = worth_bytes, most
         self._lock = threading.Lock()
         self._held = HeldFacts(limit)
+        self._filters = HeldFilters(store)
         self._table_id = ""
         self._stored = StoredFacts(store, now=now)
-        self._refused: set[tuple[str, int]] = set()
-        self._filters_lock = threading.Lock()
-        self._filters: OrderedDict[tuple[str, int], BloomFilter | None] = OrderedDict()
-        self._read_filters = filters_of(store, Counter())
+        self._footers = Footers(store)
+        self._in_vain: dict[str, None] = {}
+        """What questions asked for and did not get, oldest first."""
 
     @property
     def nbytes(self) -> int:
         """Bytes that are held."""
-        return self._held.nbytes + self._filter_bytes()
+        return self._held.nbytes + self._filters.nbytes
 
     def drop(self) -> None:
         """Hold nothing."""
@@ -104,126 +98,131 @@ class FactsCache:
         """
         wanted = _Wanted(files, rows, columns)
         with self._lock:
-            if table_id and table_id != self._table_id:
-                self._drop()
-                self._table_id = table_id
-            at = self._held.of(wanted.paths, wanted.sizes, wanted.rows)
-            if table_id:
-                at = self._from_stored(wanted, at)
-            at = self._from_footers(wanted, at)
-            self._fit()
-            return self._held.groups, self._held.of(wanted.paths, wanted.sizes, wanted.rows)
+            self._be_of(table_id)
+            known, at = self._held.groups, self._needed(wanted)
+            if table_id and self._add_stored(wanted, at):
+                known, at = self._held.groups, self._needed(wanted)
+            self._add_footers(wanted, at)
+            self._filters.fit(self._limit - self._held.nbytes)
+            if self._held.fit():
+                self._stored.forget()
+            if self._held.groups is not known:
+                at = self._needed(wanted)
+            self._note(wanted, at)
+            return self._held.groups, at
 
     def filters(self, places: Sequence[FilterPlace]) -> list[BloomFilter | None]:
         """Filters; None for one that cannot be read or is not believed. Those that were asked for
         lately are held."""
-        keys = [(place.path, place.start) for place in places]
-        with self._filters_lock:
-            found = {key: self._filters[key] for key in keys if key in self._filters}
-        missing = {key: place for key, place in zip(keys, places, strict=True) if key not in found}
-        read = dict(zip(missing, _each(self._filter, list(missing.values())), strict=True))
-        found |= {key: each[0] for key, each in read.items()}
-        with self._filters_lock:
-            for key in dict.fromkeys(keys):
-                if key not in read or read[key][1]:
-                    self._filters[key] = found[key]
-                    self._filters.move_to_end(key)
-        self._fit_filters()
-        return [found[key] for key in keys]
+        found = self._filters.of(places)
+        self._filters.fit(self._limit - self._held.nbytes)
+        return found
 
-    def _filter(self, place: FilterPlace) -> tuple[BloomFilter | None, bool]:
-        """A filter, and whether that is its last word."""
-        try:
-            (found,) = self._read_filters([place])
-        except StorageError as error:
-            _log.info("a filter cannot be read now", path=place.path, problem=str(error))
-            return None, False
-        return found, True
+    def warm(
+        self,
+        files: pa.Table,
+        rows: IntArray,
+        stop: Callable[[], bool],
+        *,
+        table_id: str,
+        columns: Collection[str] | None = None,
+        most: int = 100_000,
+    ) -> int:
+        """Read the footers of files without facts in the background, those first that questions
+        asked for in vain, hold what fits, and store it beside the table where that is allowed.
+
+        Args:
+            files, rows, columns: as for `of`.
+            stop: asked before every few footers, and ends it.
+            most: footers that are read at most.
+        Returns: of how many files facts were read.
+        """
+        wanted = _Wanted(files, rows, columns)
+        with self._lock:
+            self._be_of(table_id)
+            at = self._at(wanted)
+            while self._held.has_room and self._add_stored(wanted, at):
+                at = self._at(wanted)
+            missing, first = self._without_facts(wanted, at), dict(self._in_vain)
+        missing.sort(key=lambda file: file[0] not in first)
+        done: list[FileFacts] = []
+        count = 0
+        for begin in range(0, min(len(missing), most), _FOOTERS):
+            # What is not held would be read again the next time.
+            if stop() or not self._held.has_room:
+                break
+            read = self._footers.read(missing[begin : begin + _FOOTERS], columns)
+            with self._lock:
+                if table_id != self._table_id:
+                    break
+                self._held.add(read)
+            done += read
+            count += len(read)
+            if len(done) >= _TOGETHER:
+                self._stored.put(done, table_id)
+                done = []
+        self._stored.put(done, table_id)
+        return count
+
+    def _be_of(self, table_id: str) -> None:
+        if table_id and table_id != self._table_id:
+            self._drop()
+            self._table_id = table_id
 
     def _drop(self) -> None:
         self._held.drop()
+        self._filters.drop()
         self._stored = StoredFacts(self._store, now=self._now)
-        self._refused.clear()
-        with self._filters_lock:
-            self._filters.clear()
+        self._footers = Footers(self._store)
+        self._in_vain.clear()
 
-    def _from_stored(self, wanted: _Wanted, at: IntArray) -> IntArray:
+    def _at(self, wanted: _Wanted) -> IntArray:
+        return self._held.at(wanted.paths, wanted.sizes, wanted.rows)
+
+    def _needed(self, wanted: _Wanted) -> IntArray:
+        return self._held.needed(self._at(wanted))
+
+    def _add_stored(self, wanted: _Wanted, at: IntArray) -> bool:
+        """Whether there were more."""
         least = min(WORTH_STORED, self._worth)
         missing = np.flatnonzero((at == UNKNOWN) & (wanted.sizes >= least))
         if not len(missing):
-            return at
+            return False
         paths, sizes, rows = wanted.take(missing)
         new = []
-        for facts in self._stored.of(paths.to_pylist(), self._table_id):
+        for facts in self._stored.of(paths, self._table_id):
             # Of a wanted file only what is believed, of others what is not known yet.
-            of_wanted = np.asarray(pc.is_in(facts.paths, value_set=paths))
+            keep = ~np.asarray(pc.is_in(facts.paths, value_set=paths))
+            keep &= ~self._held.has(facts.paths)
             believed = facts.believed(paths, sizes, rows)
-            keep = ~of_wanted & ~self._held.has(facts.paths)
             keep[believed[believed != UNKNOWN]] = True
             if keep.any():
                 new.append(wanted.narrowed(facts.take(np.flatnonzero(keep))))
-        if not new:
-            return at
-        if not self._held.add(new):
+        if new and not self._held.add(new):
             self._stored.forget()
-        return self._held.of(wanted.paths, wanted.sizes, wanted.rows)
+        return bool(new)
 
-    def _from_footers(self, wanted: _Wanted, at: IntArray) -> IntArray:
-        missing = np.flatnonzero((at == UNKNOWN) & (wanted.sizes >= self._worth))[: self._most]
-        paths, sizes, rows = wanted.take(missing)
-        files = [
-            file
-            for file in zip(paths.to_pylist(), sizes.tolist(), rows.tolist(), strict=True)
-            if file[:2] not in self._refused
-        ]
-        for first in range(0, len(files), _FOOTERS):
-            piece = files[first : first + _FOOTERS]
-            read = self.read_footers(piece, wanted.columns)
+    def _add_footers(self, wanted: _Wanted, at: IntArray) -> None:
+        missing = self._without_facts(wanted, at)[: self._most]
+        for first in range(0, len(missing), _FOOTERS):
+            read = self._footers.read(missing[first : first + _FOOTERS], wanted.columns)
             if not self._held.add(read):
                 # What this question needs does not fit: more of it would replace what it uses.
                 self._stored.forget()
                 break
-        return self._held.of(wanted.paths, wanted.sizes, wanted.rows) if files else at
 
-    def read_footers(
-        self, files: Sequence[tuple[str, int, int]], columns: Collection[str] | None
-    ) -> list[FileFacts]:
-        """The facts of files by their footers, of those that can be read. Nothing is held."""
+    def _without_facts(self, wanted: _Wanted, at: IntArray) -> list[File]:
+        """The files whose footers are worth reading."""
+        missing = np.flatnonzero((at == UNKNOWN) & (wanted.sizes >= self._worth))
+        paths, sizes, rows = wanted.take(missing)
+        files = zip(paths.to_pylist(), sizes.tolist(), rows.tolist(), strict=True)
+        return self._footers.worth(list(files))
 
-        def read(file: tuple[str, int, int]) -> FileFacts | None:
-            path, size, rows = file
-            try:
-                return read_facts(
-                    self._store, path, size, rows=None if rows < 0 else rows, columns=columns
-                )
-            except FactsRefused as error:
-                # What is wrong with the file, its reader says.
-                _log.info("a footer is not used", path=path, problem=str(error))
-                if len(self._refused) >= _MOST_REFUSED:
-                    self._refused.clear()
-                self._refused.add((path, size))
-            except StorageError as error:
-                _log.info("a footer cannot be read now", path=path, problem=str(error))
-            return None
-
-        return [facts for facts in _each(read, files) if facts is not None]
-
-    def _filter_bytes(self) -> int:
-        with self._filters_lock:
-            return sum(each.nbytes for each in self._filters.values() if each is not None)
-
-    def _fit(self) -> None:
-        self._fit_filters()
-        if self._held.fit():
-            self._stored.forget()
-
-    def _fit_filters(self) -> None:
-        room = self._limit - self._held.nbytes
-        over = self._filter_bytes() - room
-        with self._filters_lock:
-            while self._filters and (over > 0 or len(self._filters) > _MOST_REFUSED):
-                _, oldest = self._filters.popitem(last=False)
-                over -= 0 if oldest is None else oldest.nbytes
+    def _note(self, wanted: _Wanted, at: IntArray) -> None:
+        for path, *_ in self._without_facts(wanted, at)[:_MOST_REMEMBERED]:
+            self._in_vain[path] = None
+        for path in list(self._in_vain)[: max(len(self._in_vain) - _MOST_REMEMBERED, 0)]:
+            del self._in_vain[path]
 
 
 class _Wanted:
@@ -239,11 +238,3 @@ class _Wanted:
 
     def narrowed(self, facts: FileFacts) -> FileFacts:
         return facts if self.columns is None else facts.only(self.columns)
-
-
-def _each(function: Callable[[_T], _R], items: Sequence[_T]) -> list[_R]:
-    """The results in order, of calls in threads."""
-    if len(items) < 2:
-        return [function(item) for item in items]
-    with ThreadPoolExecutor(min(_AT_ONCE, len(items)), "tandem-facts") as pool:
-        return list(pool.map(function, items))

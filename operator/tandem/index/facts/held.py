@@ -32,6 +32,7 @@ class HeldFacts:
         self._question = 0
         self._used: IntArray = np.zeros(0, np.int64)
         """By file, the last question that needed it."""
+        self._gave_up = False
         self.groups: RowGroups | None = None
 
     @property
@@ -41,7 +42,7 @@ class HeldFacts:
 
     def drop(self) -> None:
         """Hold nothing."""
-        self.groups, self._used = None, np.zeros(0, np.int64)
+        self.groups, self._used, self._gave_up = None, np.zeros(0, np.int64), False
 
     def has(self, paths: pa.Array) -> BoolArray:
         """Which files have facts, right or not."""
@@ -49,12 +50,20 @@ class HeldFacts:
             return np.zeros(len(paths), bool)
         return np.asarray(pc.is_in(paths, value_set=self.groups.facts.paths))
 
-    def of(self, paths: pa.Array, sizes: IntArray, rows: IntArray) -> IntArray:
-        """For each file of a question the index of its facts, as `FileFacts.believed`."""
-        self._question += 1
+    @property
+    def has_room(self) -> bool:
+        """Whether nothing had to be given up yet."""
+        return not self._gave_up
+
+    def at(self, paths: pa.Array, sizes: IntArray, rows: IntArray) -> IntArray:
+        """For each file the index of its facts, as `FileFacts.believed`."""
         if self.groups is None:
             return np.full(len(paths), UNKNOWN)
-        at = self.groups.facts.believed(paths, sizes, rows)
+        return self.groups.facts.believed(paths, sizes, rows)
+
+    def needed(self, at: IntArray) -> IntArray:
+        """The same indexes, of the files of a question."""
+        self._question += 1
         self._used[at[at != UNKNOWN]] = self._question
         return at
 
@@ -74,10 +83,13 @@ class HeldFacts:
             if self.groups is not None:
                 known = self.groups.facts
                 others = np.flatnonzero(~np.asarray(pc.is_in(known.paths, value_set=paths)))
-                others = self._with_room(known, others, added)
+                fitting = self._with_room(known, others, added)
+                self._gave_up |= len(fitting) < len(others)
+                others = fitting
                 parts.insert(0, known.take(others))
                 used.insert(0, self._used[others])
             self._hold(concat(parts), np.concatenate(used))
+        self._gave_up |= len(chosen) < len(new)
         self.fit()
         return len(chosen) == len(new) and self._needed() == needed
 
@@ -97,13 +109,12 @@ class HeldFacts:
             bytes_ = facts.nbytes * np.cumsum(facts.groups[newest] + 1) / (facts.groups + 1).sum()
             keep = np.sort(newest[bytes_ <= share * self._limit])
             self._hold(facts.take(keep), self._used[keep])
-        return len(self._used) < before
+        gave_up = len(self._used) < before
+        self._gave_up |= gave_up
+        return gave_up
 
     def _hold(self, facts: FileFacts, used: IntArray) -> None:
-        if not len(facts):
-            self.drop()
-            return
-        self.groups, self._used = RowGroups(facts), used
+        self.groups, self._used = RowGroups(facts) if len(facts) else None, used
 
     def _that_fit(self, new: Sequence[FileFacts]) -> list[FileFacts]:
         """The first of them, as long as their columns times their row groups fit: facts of files

@@ -13,16 +13,17 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Final
 
+import pyarrow as pa
 import structlog
 
 from tandem.errors import StorageError
-from tandem.index.facts.model import FileFacts
-from tandem.index.facts.packed import FOLDER, load
+from tandem.index.facts.model import FileFacts, concat
+from tandem.index.facts.packed import FOLDER, load, name_of, pack
+from tandem.index.facts.threads import each_in_threads
 from tandem.storage.store import ObjectInfo, Store
 
 WORTH_STORED: Final = 1 << 20
@@ -35,6 +36,8 @@ MOST_READ: Final = 64
 """Files of facts that are read for one question."""
 MOST_BYTES: Final = 64 << 20
 """Bytes of a file of facts at most, packed or not."""
+_CELL: Final = 40
+"""Bytes of a column in a row group at least."""
 
 _log = structlog.get_logger("tandem.index.facts")
 
@@ -42,6 +45,21 @@ _log = structlog.get_logger("tandem.index.facts")
 def folder_of(path: str) -> str:
     """The folder of a data file, as its path is logged; "" for the table's root."""
     return path.rpartition("/")[0]
+
+
+def packs(parts: Sequence[FileFacts], table_id: str) -> Iterator[tuple[FileFacts, bytes]]:
+    """Facts together, packed: in as many files as they need to be read again (`MOST_BYTES`). Facts
+    of one file that are larger are left out."""
+    columns = {key for part in parts for key in part.columns}
+    groups = sum(len(part.group_rows) for part in parts)
+    # Together they may take much more than each alone.
+    facts = concat(parts) if len(columns) * groups * _CELL <= MOST_BYTES else None
+    if facts is not None and facts.nbytes <= MOST_BYTES // 2:
+        yield facts, pack(facts, table_id)
+    elif len(parts) > 1:
+        middle = len(parts) // 2
+        yield from packs(parts[:middle], table_id)
+        yield from packs(parts[middle:], table_id)
 
 
 class StoredFacts:
@@ -58,9 +76,13 @@ class StoredFacts:
         self._listed = -float("inf")
         self._files: dict[str, list[ObjectInfo]] = {}
         """By the folder whose data files they describe; "" for any."""
-        self._read: set[str] = set()
+        self._known: set[str] = set()
+        """The files that were read, or written."""
+        self._unread: set[str] = set()
+        """The other ones of the last listing."""
+        self._writable = True
 
-    def of(self, paths: Iterable[str], table_id: str) -> list[FileFacts]:
+    def of(self, paths: pa.Array, table_id: str) -> list[FileFacts]:
         """The facts in files that may describe some of these data files and were not read before.
 
         Args:
@@ -68,22 +90,35 @@ class StoredFacts:
             table_id: of the table whose files they must be of.
         """
         self._list()
-        folders = dict.fromkeys([*filter(None, map(folder_of, paths)), ""])
+        if not self._unread:
+            return []
+        folders = dict.fromkeys([*filter(None, map(folder_of, paths.to_pylist())), ""])
         wanted = [
             meta
             for folder in folders
             for meta in self._files.get(folder, ())
-            if meta.path not in self._read
-        ]
-        return self._load(wanted[:MOST_READ], table_id)
+            if meta.path in self._unread
+        ][:MOST_READ]
+        found = each_in_threads(lambda meta: self._one(meta, table_id), wanted)
+        return [facts for facts in found if facts is not None]
 
-    def add(self, path: str) -> None:
-        """Do not read a file: what is in it is known."""
-        self._read.add(path)
+    def put(self, parts: Sequence[FileFacts], table_id: str) -> None:
+        """Store facts of any data files, which are not read again. A store that cannot be written
+        is not tried again."""
+        if not parts or not self._writable:
+            return
+        try:
+            for _, data in packs(parts, table_id):
+                self._store.put(name_of(data), data)
+                self._known.add(name_of(data))
+        except StorageError as error:
+            self._writable = False
+            _log.info("facts are not stored", files=len(parts), problem=str(error))
 
     def forget(self) -> None:
         """Read files again when they are wanted."""
-        self._read.clear()
+        self._known.clear()
+        self._unread = {meta.path for metas in self._files.values() for meta in metas}
 
     def _list(self) -> None:
         now = self._now()
@@ -99,17 +134,9 @@ class StoredFacts:
         for metas in found.values():
             metas.sort(key=lambda meta: -meta.modified_ms)
         self._files = found
-        self._read &= {meta.path for metas in found.values() for meta in metas}
-
-    def _load(self, wanted: Sequence[ObjectInfo], table_id: str) -> list[FileFacts]:
-        if not wanted:
-            return []
-        with ThreadPoolExecutor(min(8, len(wanted)), "tandem-facts") as pool:
-            return [
-                facts
-                for facts in pool.map(lambda meta: self._one(meta, table_id), wanted)
-                if facts is not None
-            ]
+        there = {meta.path for metas in found.values() for meta in metas}
+        self._known &= there
+        self._unread = there - self._known
 
     def _one(self, meta: ObjectInfo, table_id: str) -> FileFacts | None:
         try:
@@ -117,7 +144,8 @@ class StoredFacts:
         except StorageError as error:
             _log.info("stored facts cannot be read now", path=meta.path, problem=str(error))
             return None
-        self._read.add(meta.path)
+        self._known.add(meta.path)
+        self._unread.discard(meta.path)
         if found is None:
             _log.info("stored facts are not used", path=meta.path)
         return found

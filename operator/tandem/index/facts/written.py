@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from tandem.index.facts.footer import facts_of
-from tandem.index.facts.model import UNKNOWN, FileFacts, concat
+from tandem.index.facts.model import UNKNOWN, FileFacts
 from tandem.index.facts.packed import FOLDER, name_of, pack, unpack
-from tandem.index.facts.places import MOST_BYTES, folder_of
+from tandem.index.facts.places import folder_of, packs
 from tandem.storage.store import Store
 
 _AT_ONCE: Final = 5_000
@@ -36,13 +36,7 @@ def store_packed(store: Store, described: Sequence[bytes], table_id: str) -> Non
     """
     for first in range(0, len(described), _AT_ONCE):
         piece = described[first : first + _AT_ONCE]
-        facts = concat([unpack(data, table_id) for data in piece])
-        data = pack(facts, table_id)
-        if len(data) > MOST_BYTES and len(piece) > 1:
-            middle = len(piece) // 2
-            store_packed(store, piece[:middle], table_id)
-            store_packed(store, piece[middle:], table_id)
-        else:
+        for facts, data in packs([unpack(each, table_id) for each in piece], table_id):
             store.put(place_of(facts, data), data)
 
 
