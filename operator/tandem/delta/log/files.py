@@ -59,6 +59,8 @@ EMPTY = SCHEMA.empty_table()
 
 _SMALL_ROWS = 4_096
 """Chunks of so many rows stay as they are."""
+_FEW_ROWS = 512
+"""Chunks of so many rows are merged whenever one is added."""
 
 
 def from_adds(adds: Sequence[AddFile]) -> pa.Table:
@@ -171,13 +173,13 @@ def _dv_id(body: dict[str, Any] | None) -> str | None:
 def combine(tables: Sequence[pa.Table]) -> pa.Table:
     """The concatenated tables. Each chunk makes scans slower, and each commit adds one: small ones
     at the end are merged, each into at least as many rows as its own, so that few are left and
-    no row is copied often."""
+    no row is copied often. Copying a few rows costs less than the scan of one more chunk."""
     table = pa.concat_tables(tables)
     batches = [batch for batch in table.to_batches() if batch.num_rows]
     kept, rows = len(batches), 0
-    while (
-        kept and (size := batches[kept - 1].num_rows) < _SMALL_ROWS and (not rows or size <= rows)
-    ):
+    while kept and (size := batches[kept - 1].num_rows) < _SMALL_ROWS:
+        if rows and size > max(rows, _FEW_ROWS):
+            break
         kept -= 1
         rows += size
     merged = pa.Table.from_batches(batches[kept:], table.schema).combine_chunks()
