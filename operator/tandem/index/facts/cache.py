@@ -144,25 +144,33 @@ class FactsCache:
             while self._held.has_room and self._add_stored(wanted, at):
                 at = self._at(wanted)
             missing, first = self._without_facts(wanted, at), dict(self._in_vain)
+            footers = self._footers
         missing.sort(key=lambda file: file[0] not in first)
         done: list[FileFacts] = []
-        count = 0
+        count = size = 0
         for begin in range(0, min(len(missing), most), _FOOTERS):
             # What is not held would be read again the next time.
             if stop() or not self._held.has_room:
                 break
-            read = self._footers.read(missing[begin : begin + _FOOTERS], columns)
-            with self._lock:
-                if table_id != self._table_id:
-                    break
-                self._held.add(read)
-            done += read
+            done += (read := footers.read(missing[begin : begin + _FOOTERS], columns))
             count += len(read)
-            if len(done) >= _TOGETHER:
-                self._stored.put(done, table_id)
-                done = []
-        self._stored.put(done, table_id)
+            size += sum(facts.nbytes for facts in read)
+            if len(done) >= _TOGETHER or size > self._limit // 4:
+                self._keep(done, table_id)
+                done, size = [], 0
+        self._keep(done, table_id)
         return count
+
+    def _keep(self, parts: Sequence[FileFacts], table_id: str) -> None:
+        """Hold and store facts, unless there is another table since."""
+        if not parts:
+            return
+        with self._lock:
+            if table_id != self._table_id:
+                return
+            self._held.add(parts)
+            stored = self._stored
+        stored.put(parts, table_id)
 
     def _be_of(self, table_id: str) -> None:
         if table_id and table_id != self._table_id:
@@ -204,12 +212,16 @@ class FactsCache:
 
     def _add_footers(self, wanted: _Wanted, at: IntArray) -> None:
         missing = self._without_facts(wanted, at)[: self._most]
+        read: list[FileFacts] = []
+        size = 0
         for first in range(0, len(missing), _FOOTERS):
-            read = self._footers.read(missing[first : first + _FOOTERS], wanted.columns)
-            if not self._held.add(read):
-                # What this question needs does not fit: more of it would replace what it uses.
-                self._stored.forget()
-                break
+            piece = self._footers.read(missing[first : first + _FOOTERS], wanted.columns)
+            read += piece
+            size += sum(facts.nbytes for facts in piece)
+            if size > self._limit:
+                break  # what this question needs does not fit
+        if read and not self._held.add(read):
+            self._stored.forget()
 
     def _without_facts(self, wanted: _Wanted, at: IntArray) -> list[File]:
         """The files whose footers are worth reading."""

@@ -7,7 +7,6 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tandem.distinct import BoolArray, IntArray
 from tandem.index.facts.model import UNKNOWN, FileFacts, concat
@@ -48,7 +47,8 @@ class HeldFacts:
         """Which files have facts, right or not."""
         if self.groups is None:
             return np.zeros(len(paths), bool)
-        return np.asarray(pc.is_in(paths, value_set=self.groups.facts.paths))
+        found: BoolArray = self.groups.facts.index_of(paths) != UNKNOWN
+        return found
 
     @property
     def has_room(self) -> bool:
@@ -82,7 +82,7 @@ class HeldFacts:
             parts, used = [added], [np.full(len(added), self._question)]
             if self.groups is not None:
                 known = self.groups.facts
-                others = np.flatnonzero(~np.asarray(pc.is_in(known.paths, value_set=paths)))
+                others = np.flatnonzero(added.index_of(known.paths) == UNKNOWN)
                 fitting = self._with_room(known, others, added)
                 self._gave_up |= len(fitting) < len(others)
                 others = fitting

@@ -115,10 +115,9 @@ class FileFacts:
         """Bytes of its buffers, and of what was computed of them."""
         own = (self.paths, self.sizes, self.rows, self.groups, self.group_rows, self.group_start,
                self.group_bytes)  # fmt: skip
-        computed = (self.__dict__.get(name) for name in _COMPUTED)
-        return sum(
-            each.nbytes for each in (*own, *self.columns.values(), *computed) if each is not None
-        )
+        computed = [self.__dict__[name] for name in _COMPUTED if name in self.__dict__]
+        by_hash = self.__dict__.get("_by_hash", ())
+        return sum(each.nbytes for each in (*own, *self.columns.values(), *computed, *by_hash))
 
     def only(self, columns: Collection[str]) -> FileFacts:
         """The same facts, of columns with these names."""
@@ -150,11 +149,30 @@ class FileFacts:
             paths: as logged.
             rows: physical rows, `UNKNOWN` where the log does not say.
         """
-        at = pc.fill_null(pc.index_in(paths, self.paths), UNKNOWN).to_numpy().astype(np.int64)
+        at = self.index_of(paths)
         # An entry more, which index -1 finds.
         own_sizes, own_rows = np.append(self.sizes, UNKNOWN), np.append(self.rows, UNKNOWN)
         same = (own_sizes[at] == sizes) & ((rows == UNKNOWN) | (own_rows[at] == rows))
         return np.where((at != UNKNOWN) & same, at, UNKNOWN)
+
+    def index_of(self, paths: pa.Array) -> IntArray:
+        """For each path the index of its facts, right or not; `UNKNOWN` if there are none."""
+        if not len(self):
+            return np.full(len(paths), UNKNOWN)
+        hashes, files = self._by_hash
+        # Not by Arrow's `index_in`, which makes a hash table of all files for each question.
+        place = np.searchsorted(hashes, _hashes(paths))
+        at: IntArray = files[np.minimum(place, len(files) - 1)]
+        same = np.asarray(pc.equal(self.paths.take(pa.array(at)), paths))
+        return np.where(same, at, UNKNOWN)
+
+    @cached_property
+    def _by_hash(self) -> tuple[IntArray, IntArray]:
+        """The hashes of the paths in order, and the file of each. Of two files with one hash, one
+        is not found."""
+        hashes = _hashes(self.paths)
+        order = np.argsort(hashes, kind="stable")
+        return hashes[order], order
 
     def check(self) -> None:
         """Raises: ValueError if numbers are none, or contradict each other, or a file is there
@@ -173,6 +191,10 @@ class FileFacts:
         for column in self.columns.values():
             if (column.nulls < UNKNOWN).any() or (column.nulls > self.group_rows).any():
                 raise ValueError("a number of NULLs that is none")
+
+
+def _hashes(paths: pa.Array) -> IntArray:
+    return np.fromiter(map(hash, paths.to_pylist()), np.int64, len(paths))
 
 
 def concat(parts: Sequence[FileFacts]) -> FileFacts:
