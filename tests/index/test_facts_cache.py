@@ -28,7 +28,7 @@ from tandem.index import Query, TableIndex
 from tandem.index.facts.bloom import FilterPlace
 from tandem.index.facts.cache import FactsCache
 from tandem.index.facts.footer import read_facts
-from tandem.index.facts.model import UNKNOWN, concat
+from tandem.index.facts.model import UNKNOWN, ColumnFacts, FileFacts, concat
 from tandem.index.facts.packed import FOLDER, MAGIC, name_of, pack, unpack
 from tandem.index.facts.places import LISTED_S, packs
 from tandem.storage.store import ObjectInfo, Store
@@ -323,6 +323,31 @@ def test_facts_of_a_file_of_another_size_give_way_to_its_footer() -> None:
     known, at = cache.of(files, np.array([500]), table_id=TABLE)
     assert known is not None
     assert known.facts.groups[at].tolist() == [5]
+
+
+def test_hostile_facts_take_no_more_memory_than_the_limit() -> None:
+    """Small files that hold a lot: facts of files that are not there, all alike."""
+    store = store_of(1)
+    [key] = [key for key in read_facts(store, "job-1/0.parquet", len(DATA)).columns
+             if key.name == "id"]  # fmt: skip
+    groups = 10_000
+    zeros = np.zeros(groups, np.int64)
+    bounds = pa.array(zeros)
+    for number in range(40):
+        column = ColumnFacts(bounds, bounds, zeros, zeros, zeros)
+        facts = FileFacts(
+            pa.array([f"job-1/no{number}.parquet"]), np.array([1]), np.array([0]),
+            np.array([groups]), zeros, zeros, zeros, {key: column},
+        )  # fmt: skip
+        store.put(f"{FOLDER}/job-1/{number}.facts", pack(facts, TABLE))
+    assert sum(len(store.get(path)) for path in store.paths() if FOLDER in path) < 200_000
+    limit = 1 << 20
+    cache = FactsCache(store, worth_bytes=0, limit=limit)
+    cache.of(files_of(1), known_rows(1), table_id=TABLE)
+    assert cache.nbytes <= limit
+    assert store.asked["facts"] <= 16
+    _, at = cache.of(files_of(1), known_rows(1), table_id=TABLE)
+    assert (at != UNKNOWN).all()
 
 
 # Reading in the background

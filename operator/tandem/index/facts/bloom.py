@@ -24,8 +24,8 @@ from tandem.index.facts.encoded import Encodings
 from tandem.index.facts.model import UNKNOWN
 from tandem.storage.store import Store
 
-MOST_BYTES: Final = 128 << 20
-"""Bytes of a filter at most; writers make none that are longer."""
+MOST_BYTES: Final = 16 << 20
+"""Bytes of a filter at most: enough for ten million values of a row group."""
 _HEADER: Final = 256
 """Bytes of a header at most; those of today have about 15."""
 _BLOCK: Final = struct.Struct("<8I")

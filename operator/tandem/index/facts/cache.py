@@ -198,7 +198,7 @@ class FactsCache:
             return False
         paths, sizes, rows = wanted.take(missing)
         new = []
-        for facts in self._stored.of(paths, self._table_id):
+        for facts in self._stored.of(paths, self._table_id, limit=self._limit):
             # Of a wanted file only what is believed, of others what is not known yet.
             keep = ~np.asarray(pc.is_in(facts.paths, value_set=paths))
             keep &= ~self._held.has(facts.paths)

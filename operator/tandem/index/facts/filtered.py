@@ -24,7 +24,7 @@ from tandem.statements.tree import Expr
 LoadFilters = Callable[[Sequence[FilterPlace]], Sequence[BloomFilter | None]]
 """Reads filters; None for one that cannot be read or is not believed."""
 
-_AT_ONCE = 32
+_AT_ONCE = 16
 """Filters that are in memory together for one question; most have up to a mebibyte."""
 _EQUALITIES = ("=", "!=", "<=>")
 

@@ -23,7 +23,7 @@ import structlog
 from tandem.errors import StorageError
 from tandem.index.facts.model import FileFacts, concat
 from tandem.index.facts.packed import FOLDER, load, name_of, pack
-from tandem.index.facts.threads import each_in_threads
+from tandem.index.facts.threads import AT_ONCE, each_in_threads
 from tandem.storage.store import ObjectInfo, Store
 
 WORTH_STORED: Final = 1 << 20
@@ -34,7 +34,7 @@ MOST_LISTED: Final = 20_000
 """Names of a listing at most; the facts in files beyond them are not used."""
 MOST_READ: Final = 64
 """Files of facts that are read for one question."""
-MOST_BYTES: Final = 64 << 20
+MOST_BYTES: Final = 32 << 20
 """Bytes of a file of facts at most, packed or not."""
 _CELL: Final = 40
 """Bytes of a column in a row group at least."""
@@ -82,12 +82,13 @@ class StoredFacts:
         """The other ones of the last listing."""
         self._writable = True
 
-    def of(self, paths: pa.Array, table_id: str) -> list[FileFacts]:
+    def of(self, paths: pa.Array, table_id: str, *, limit: int) -> list[FileFacts]:
         """The facts in files that may describe some of these data files and were not read before.
 
         Args:
             paths: of data files, as logged.
             table_id: of the table whose files they must be of.
+            limit: bytes of facts after which no more are read.
         """
         self._list()
         if not self._unread:
@@ -99,8 +100,14 @@ class StoredFacts:
             for meta in self._files.get(folder, ())
             if meta.path in self._unread
         ][:MOST_READ]
-        found = each_in_threads(lambda meta: self._one(meta, table_id), wanted)
-        return [facts for facts in found if facts is not None]
+        found: list[FileFacts] = []
+        for first in range(0, len(wanted), AT_ONCE):
+            piece = wanted[first : first + AT_ONCE]
+            read = each_in_threads(lambda meta: self._one(meta, table_id), piece)
+            found += [facts for facts in read if facts is not None]
+            if sum(facts.nbytes for facts in found) > limit:
+                break
+        return found
 
     def put(self, parts: Sequence[FileFacts], table_id: str) -> None:
         """Store facts of any data files, which are not read again. A store that cannot be written

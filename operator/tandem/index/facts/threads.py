@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
-_AT_ONCE: Final = 8
+AT_ONCE: Final = 8
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -16,5 +16,5 @@ def each_in_threads(function: Callable[[_T], _R], items: Sequence[_T]) -> list[_
     """What a function returns for each item, in their order."""
     if len(items) < 2:
         return [function(item) for item in items]
-    with ThreadPoolExecutor(min(_AT_ONCE, len(items)), "tandem-facts") as pool:
+    with ThreadPoolExecutor(min(AT_ONCE, len(items)), "tandem-facts") as pool:
         return list(pool.map(function, items))
