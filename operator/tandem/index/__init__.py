@@ -12,6 +12,7 @@ time, never an answer. Every answer is of exactly one version. Data pages are re
     columns       one column's bounds in many entries
     answers       splits, certain numbers and bounds
     sides         the least and greatest values of a column, exact or not
+    narrowing     what narrowing files to row groups takes and gives
     row_groups    narrows files to row groups, by facts of their footers
     rows          reads splits, and finishes numbers
     verification  compares what the log says with the rows

@@ -19,8 +19,7 @@ from tandem.distinct import BoolArray, IntArray
 from tandem.errors import InvalidSpec
 from tandem.index.columns import EntryColumn
 from tandem.index.entries import UNKNOWN_ROWS, exact_sum
-from tandem.index.facts.cache import FactsCache
-from tandem.index.row_groups import GROUPS, narrowed
+from tandem.index.narrowing import GROUPS, Narrower
 from tandem.index.sides import BoundArray, Side, side_of
 from tandem.index.window import Chosen, Head, View
 from tandem.statements.tree import Expr
@@ -35,7 +34,7 @@ class Splits:
         files: one row per file, as `Snapshot.files`.
         certain: for each file, whether the filter is true on all of its rows that are needed.
         rows: for each file its live rows, -1 if unknown.
-        groups: for each file the row groups that are needed (`row_groups.GROUPS`).
+        groups: for each file the row groups that are needed (`narrowing.GROUPS`).
         readable_until_ms: until when cleaning leaves these files (Unix milliseconds, at least); 0
             if that is not known.
     """
@@ -113,16 +112,15 @@ def splits(
     view: View,
     where: Expr | None = None,
     segments: Collection[str] = (),
-    facts: FactsCache | None = None,
+    narrower: Narrower | None = None,
 ) -> Splits:
-    """The files whose rows may match, and with `facts` which of their row groups. Raises:
+    """The files whose rows may match, and with a narrower which of their row groups. Raises:
     UnknownSegment."""
     chosen = view.chosen(where, segments)
-    if where is None or facts is None:
+    if where is None or narrower is None:
         return splits_of(view.head, chosen)
     parts, groups = [], []
-    for part in chosen:
-        found = narrowed(view.head, part, where, facts)
+    for part, found in zip(chosen, narrower.narrow(view.head, where, chosen), strict=True):
         keep = found.needed
         parts.append(Chosen(part.entries, part.rows[keep], found.certain[keep]))
         groups.append(found.groups.filter(pa.array(keep)))
@@ -133,26 +131,25 @@ def certain_count(
     view: View,
     where: Expr | None = None,
     segments: Collection[str] = (),
-    facts: FactsCache | None = None,
+    narrower: Narrower | None = None,
 ) -> CertainCount:
-    """The number of rows that match; with `facts` by row groups, too. Raises: UnknownSegment."""
+    """The number of rows that match; with a narrower by row groups, too. Raises: UnknownSegment."""
     if where is None and not segments and view.total is not None:
         return CertainCount(view.version, view.total, splits_of(view.head, []))
-    rows, rest, groups = 0, [], []
+    rows, left = 0, []
     for part in view.chosen(where, segments):
         live = part.entries.live(part.rows)
         known = part.certain & (live != UNKNOWN_ROWS)
         rows += exact_sum(live[known])
-        left = Chosen(part.entries, part.rows[~known], part.certain[~known])
-        if where is None or facts is None:
-            rest.append(left)
-            groups.append(pa.nulls(len(left.rows), GROUPS))
-            continue
-        found = narrowed(view.head, left, where, facts)
-        rows += found.certain_rows
+        left.append(Chosen(part.entries, part.rows[~known], part.certain[~known]))
+    if where is None or narrower is None:
+        return CertainCount(view.version, rows, splits_of(view.head, left))
+    rest, groups = [], []
+    for part, found in zip(left, narrower.narrow(view.head, where, left), strict=True):
+        rows += exact_sum(found.counted)
         # What is certain and has no number of rows is counted by reading it.
-        keep = found.open | (left.certain & found.needed)
-        rest.append(Chosen(left.entries, left.rows[keep], found.certain[keep]))
+        keep = found.open | (part.certain & found.needed)
+        rest.append(Chosen(part.entries, part.rows[keep], found.certain[keep]))
         groups.append(found.rest.filter(pa.array(keep)))
     return CertainCount(view.version, rows, splits_of(view.head, rest, groups))
 

@@ -24,6 +24,7 @@ from tandem.index import answers, rows
 from tandem.index.answers import CertainBounds, CertainCount, Splits
 from tandem.index.facts.cache import FactsCache
 from tandem.index.holds import Holds
+from tandem.index.row_groups import LocalNarrower
 from tandem.index.rows import RowTest
 from tandem.index.table import FollowedTable
 from tandem.index.window import Head, View
@@ -170,6 +171,7 @@ class TableIndex(IndexReader):
         self._table = FollowedTable(log)
         self._holds = Holds(log, kept_ms=kept_ms)
         self._facts = FactsCache(log.store) if row_groups else None
+        self._narrower = None if self._facts is None else LocalNarrower(self._facts)
 
     @property
     def store(self) -> Store:
@@ -201,7 +203,7 @@ class TableIndex(IndexReader):
     def certain_count(self, query: Query = EVERYTHING) -> CertainCount:
         view = self.view(query)
         where = condition(view.head, query.where)
-        return answers.certain_count(view, where, query.segments, self._facts)
+        return answers.certain_count(view, where, query.segments, self._narrower)
 
     def certain_bounds(
         self, columns: Sequence[str], query: Query = EVERYTHING
@@ -214,7 +216,7 @@ class TableIndex(IndexReader):
         view = self.view(query)
         where = condition(view.head, query.where)
         until_ms = self.kept_until_ms(view, query.hold_s)
-        return answers.splits(view, where, query.segments, self._facts).kept(until_ms)
+        return answers.splits(view, where, query.segments, self._narrower).kept(until_ms)
 
     def kept_until_ms(self, view: View, hold_s: int = 0) -> int:
         """Until when cleaning leaves the files of a version (Unix milliseconds), which is held for

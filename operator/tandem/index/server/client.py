@@ -22,7 +22,7 @@ from tandem.index.answers import CertainBounds, CertainCount, Splits, splits_of
 from tandem.index.entries import UNKNOWN_ROWS
 from tandem.index.holds import Holds
 from tandem.index.library import EVERYTHING, IndexReader, Query, TableIndex
-from tandem.index.row_groups import GROUPS
+from tandem.index.narrowing import GROUPS
 from tandem.index.server.messages import (
     BoundsAnswer,
     BoundsQuestion,

@@ -1,0 +1,151 @@
+"""What narrowing takes and gives: of files that a condition leaves open, the row groups that it
+needs. Pure.
+
+By what, and where, a `Narrower` decides: facts in this process, or those that executors hold. It
+may know less, or nothing: that loses no row (X-b).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Self
+
+import numpy as np
+import pyarrow as pa
+
+from tandem.distinct import BoolArray, IntArray
+from tandem.index.columns import EntryColumn
+from tandem.index.window import Chosen, Head
+from tandem.pruning.predicate import columns_of
+from tandem.statements.tree import Expr
+
+GROUPS: Final = pa.list_(pa.int32())
+"""The row groups of a file that are needed; null for all."""
+
+NOT_KNOWN: Final = -1
+
+
+@dataclass(frozen=True)
+class OpenFiles:
+    """Files that a condition leaves open by what the log says.
+
+    Attributes:
+        names: `path` as logged, and `size`.
+        rows: physical rows, `NOT_KNOWN` where the log does not say.
+        dead: rows that deletion vectors hide.
+        partitions: bounds of the partition columns that the condition names.
+        values: the partition values of the files as logged; None if it names none.
+        source: the entries that the files are of, where these are held; their order is that of the
+            files.
+    """
+
+    names: pa.Table
+    rows: IntArray
+    dead: IntArray
+    partitions: Mapping[str, EntryColumn]
+    values: pa.ChunkedArray | None = None
+    source: Chosen | None = None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @classmethod
+    def of(cls, head: Head, where: Expr, part: Chosen) -> Self:
+        """Those of some entries that are not certain."""
+        open_ = part.rows[~part.certain]
+        files = part.entries.take(open_)
+        partitions = head.metadata.partition_columns
+        columns: dict[str, EntryColumn] = {}
+        for name, type_ in columns_of(where):
+            if name in partitions:
+                column = part.entries.column(name, type_, head.schema, partitions)
+                if column is not None:
+                    columns[name] = column.take(open_)
+        return cls(
+            files.select(["path", "size"]),
+            part.entries.rows[open_],
+            part.entries.dead[open_],
+            columns,
+            files["partition_values"] if columns else None,
+            Chosen(part.entries, open_, np.zeros(len(open_), bool)),
+        )
+
+
+@dataclass(frozen=True)
+class NeededGroups:
+    """What is left of files.
+
+    Attributes:
+        needed: of which a row may match.
+        certain: on all of whose needed row groups the condition is true.
+        groups: the needed row groups of each, as `GROUPS`.
+        counted: live rows that match for sure, of files without deleted rows; in `rest` are
+            the row groups that are left then.
+        rest: as `groups`, without those that were counted.
+        open: which files have a `rest`.
+        file_rows, group_counts: physical rows and row groups by the facts that decided;
+            `NOT_KNOWN` if there were none, and the file is needed as a whole.
+    """
+
+    needed: BoolArray
+    certain: BoolArray
+    groups: pa.Array
+    counted: IntArray
+    rest: pa.Array
+    open: BoolArray
+    file_rows: IntArray
+    group_counts: IntArray
+
+    def __len__(self) -> int:
+        return len(self.needed)
+
+    @classmethod
+    def every(cls, count: int) -> Self:
+        """Files of which no facts are known."""
+        yes, none = np.ones(count, bool), pa.nulls(count, GROUPS)
+        unknown = np.full(count, NOT_KNOWN)
+        return cls(yes, ~yes, none, np.zeros(count, np.int64), none, yes, unknown, unknown)
+
+    def spread(self, over: BoolArray) -> NeededGroups:
+        """Over more files, of which these are those where `over` is true. Of the others nothing is
+        left open, and they are needed as a whole."""
+        whole = NeededGroups.every(len(over))
+        at = pa.array(np.where(over, np.cumsum(over) - 1, 0), mask=~over)
+        for mine, all_ in (
+            (self.needed, whole.needed),
+            (self.counted, whole.counted),
+            (self.file_rows, whole.file_rows),
+            (self.group_counts, whole.group_counts),
+        ):
+            all_[over] = mine
+        certain, open_ = ~over, np.zeros(len(over), bool)
+        certain[over], open_[over] = self.certain, self.open
+        return NeededGroups(
+            whole.needed,
+            certain,
+            self.groups.take(at),
+            whole.counted,
+            self.rest.take(at),
+            open_,
+            whole.file_rows,
+            whole.group_counts,
+        )
+
+
+class Narrower(ABC):
+    """Says which row groups a condition needs. Thread-safe."""
+
+    def narrow(self, head: Head, where: Expr, parts: Sequence[Chosen]) -> list[NeededGroups]:
+        """The row groups that a condition needs of some entries. Entries that are certain are
+        needed as a whole."""
+        files = [OpenFiles.of(head, where, part) for part in parts]
+        found = self.narrow_files(head, where, files)
+        return [each.spread(~part.certain) for each, part in zip(found, parts, strict=True)]
+
+    @abstractmethod
+    def narrow_files(
+        self, head: Head, where: Expr, files: Sequence[OpenFiles]
+    ) -> Sequence[NeededGroups]:
+        """For each of `files` what is needed of it. What is not known is `NeededGroups.every`."""
