@@ -181,13 +181,13 @@ class Entries:
 
     def of_segments(self, names: Collection[str]) -> BoolArray:
         """Which entries belong to segments of these names."""
-        codes, known = self._segments
+        codes, known = self.segments
         found: BoolArray = known.among(names)[codes]
         return found
 
     def segments_at(self, rows: IntArray) -> set[str]:
         """The names of the segments that some entries belong to."""
-        codes, known = self._segments
+        codes, known = self.segments
         return set(known.take(np.unique(codes[rows])).to_pylist())
 
     def column(self, name: str, type_: SqlType, schema: StructType,
@@ -200,7 +200,7 @@ class Entries:
     def nbytes(self) -> int:
         """Bytes of its buffers."""
         cached = [self.__dict__.get(name) for name in ("rows", "dead", "tight", "_empty")]
-        by_path, segments = self.__dict__.get("_by_path", ()), self.__dict__.get("_segments", ())
+        by_path, segments = self.__dict__.get("_by_path", ()), self.__dict__.get("segments", ())
         own = (self.born, self.died, self._files, *cached, *by_path, *segments)
         return sum(
             int(each.nbytes) for each in (*own, *list(self._columns.values())) if each is not None
@@ -257,7 +257,8 @@ class Entries:
         return FileBounds(stop - start, parts, self._empty[start:stop])
 
     @cached_property
-    def _segments(self) -> tuple[IntArray, SegmentNames]:
+    def segments(self) -> tuple[IntArray, SegmentNames]:
+        """For each entry the code of its segment, and the names of the codes."""
         tags = files_.tag(self.files, TAG_SEGMENT)
         codes, names, _ = name_files(tags, self._files["path"].combine_chunks())
         return codes, names

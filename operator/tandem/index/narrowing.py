@@ -108,6 +108,10 @@ class NeededGroups:
         unknown = np.full(count, NOT_KNOWN)
         return cls(yes, ~yes, none, np.zeros(count, np.int64), none, yes, unknown, unknown)
 
+    def part(self, start: int, stop: int) -> NeededGroups:
+        """Those of files `start` to `stop` (excluded)."""
+        return NeededGroups(*(each[start:stop] for each in vars(self).values()))
+
     def spread(self, over: BoolArray) -> NeededGroups:
         """Over more files, of which these are those where `over` is true. Of the others nothing is
         left open, and they are needed as a whole."""
@@ -149,3 +153,30 @@ class Narrower(ABC):
         self, head: Head, where: Expr, files: Sequence[OpenFiles]
     ) -> Sequence[NeededGroups]:
         """For each of `files` what is needed of it. What is not known is `NeededGroups.every`."""
+
+
+def together(parts: Sequence[NeededGroups], places: Sequence[IntArray]) -> NeededGroups:
+    """Parts as one.
+
+    Args:
+        places: for each file of each part its place in the result. The first part has all places;
+            a later one replaces what an earlier one says.
+    """
+    count = len(parts[0])
+    # The last one that says something of each place.
+    source = np.zeros(count, np.int64)
+    start = 0
+    for part, at in zip(parts, places, strict=True):
+        source[at] = np.arange(start, start + len(part))
+        start += len(part)
+    taken = pa.array(source)
+    return NeededGroups(
+        needed=np.concatenate([part.needed for part in parts])[source],
+        certain=np.concatenate([part.certain for part in parts])[source],
+        groups=pa.concat_arrays([part.groups for part in parts]).take(taken),
+        counted=np.concatenate([part.counted for part in parts])[source],
+        rest=pa.concat_arrays([part.rest for part in parts]).take(taken),
+        open=np.concatenate([part.open for part in parts])[source],
+        file_rows=np.concatenate([part.file_rows for part in parts])[source],
+        group_counts=np.concatenate([part.group_counts for part in parts])[source],
+    )

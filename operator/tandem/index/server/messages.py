@@ -198,12 +198,42 @@ class HeldTable(Message):
     questions: int
 
 
+class HeldShard(Message):
+    """What an executor holds of a shard.
+
+    Attributes:
+        loads: how often it was loaded: once more after each time it was evicted.
+        hits: questions that found it held.
+    """
+
+    table: str
+    table_id: str
+    shard: str
+    bytes: Annotated[int, Field(ge=0)]
+    loads: int
+    hits: int
+
+
+class ExecutorCache(Message):
+    """What an executor holds. `limit_bytes` None for no limit; `evictions` since the start; so many
+    of its replies were `refused`."""
+
+    slot: int
+    id: str
+    shards: tuple[HeldShard, ...]
+    limit_bytes: int | None
+    evictions: int
+    refused: int
+
+
 class CacheAnswer(Message):
-    """`limit_bytes` None for no limit; `evictions` since the start."""
+    """`limit_bytes` None for no limit; `evictions` since the start. An executor that does not
+    answer is left out."""
 
     tables: tuple[HeldTable, ...]
     limit_bytes: int | None
     evictions: int
+    executors: tuple[ExecutorCache, ...] = ()
 
 
 def splits_table(found: Splits) -> pa.Table:

@@ -9,25 +9,26 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
 
 import pyarrow as pa
-from pydantic import ValidationError
 
 from tandem.delta.scan import column_names
 from tandem.errors import InvalidSpec, ReferenceNotFound, closest_name
 from tandem.index import answers
 from tandem.index.library import TableIndex, condition
+from tandem.index.narrowing import Narrower
 from tandem.index.server.answer_files import AnswerFiles
+from tandem.index.server.calls import Answer, parsed
+from tandem.index.server.coordinator import Coordinator
 from tandem.index.server.messages import (
     MAX_REQUEST_BYTES,
     BoundsAnswer,
     BoundsQuestion,
     CacheAnswer,
     CountAnswer,
+    ExecutorCache,
     HeldTable,
     IndexCall,
-    Message,
     Question,
     SplitsAnswer,
     TableQuestion,
@@ -35,16 +36,6 @@ from tandem.index.server.messages import (
     splits_table,
 )
 from tandem.index.window import View
-
-M = TypeVar("M", bound=Message)
-
-
-@dataclass(frozen=True)
-class Answer:
-    """A message, and the Arrow tables that belong to it."""
-
-    message: Message
-    tables: tuple[pa.Table, ...] = ()
 
 
 @dataclass
@@ -71,6 +62,7 @@ class IndexService:
         parts: where large answers wait.
         limit_bytes: of what is held between questions; None for no limit. The tables that were
             asked for least recently are dropped. One that is larger is held for a question only.
+        coordinator: has files narrowed to row groups; None for the log alone.
     """
 
     def __init__(
@@ -79,8 +71,10 @@ class IndexService:
         parts: AnswerFiles,
         *,
         limit_bytes: int | None = None,
+        coordinator: Coordinator | None = None,
     ) -> None:
         self.parts = parts
+        self.coordinator = coordinator
         self._limit = limit_bytes
         self._evictions = 0
         self._turn = 0
@@ -109,17 +103,17 @@ class IndexService:
     def _answer(self, call: str, body: bytes, caller: str) -> Answer:
         match call:
             case IndexCall.GET_COUNT:
-                return self._count(_parsed(Question, call, body))
+                return self._count(parsed(Question, call, body))
             case IndexCall.GET_SPLITS:
-                return self._splits(_parsed(Question, call, body), caller)
+                return self._splits(parsed(Question, call, body), caller)
             case IndexCall.GET_BOUNDS:
-                return self._bounds(_parsed(BoundsQuestion, call, body))
+                return self._bounds(parsed(BoundsQuestion, call, body))
             case IndexCall.SHOW_CACHE:
-                return Answer(self._cache(_parsed(TableQuestion, call, body).table))
+                return Answer(self._cache(parsed(TableQuestion, call, body).table))
             case IndexCall.INVALIDATE_CACHE:
-                return self._invalidate(_parsed(TableQuestion, call, body).table)
+                return self._invalidate(parsed(TableQuestion, call, body).table)
             case IndexCall.LOAD:
-                return self._load(_parsed(Question, call, body))
+                return self._load(parsed(Question, call, body))
             case _:
                 raise InvalidSpec(
                     "no such call",
@@ -130,17 +124,17 @@ class IndexService:
     def _count(self, asked: Question) -> Answer:
         view = self._view(asked)
         where = condition(view.head, asked.where)
-        found = answers.certain_count(view, where, asked.segments)
+        found = answers.certain_count(view, where, asked.segments, self._narrower(asked, view))
         rest = len(found.rest)
         message = CountAnswer(of=VersionOf.of(view.head), rows=found.rows, rest=rest)
         return Answer(message, (splits_table(found.rest),) if rest else ())
 
     def _splits(self, asked: Question, caller: str) -> Answer:
         index = self._table(asked.table)
-        view = index.view(asked.query)
+        view = self._view(asked, index)
         where = condition(view.head, asked.where)
         until_ms = index.kept_until_ms(view, asked.hold_s)
-        found = answers.splits(view, where, asked.segments)
+        found = answers.splits(view, where, asked.segments, self._narrower(asked, view))
         table = splits_table(found)
         ticket = self.parts.keep(table, caller)
         message = SplitsAnswer(
@@ -174,6 +168,9 @@ class IndexService:
             gone = [name] if name is not None else list(self._served)
             for each in gone:
                 self._served.pop(each, None)
+        if self.coordinator is not None:
+            for each in gone:
+                self.coordinator.drop(each)
         return Answer(self._cache(name))
 
     def _cache(self, name: str | None) -> CacheAnswer:
@@ -190,7 +187,27 @@ class IndexService:
                     questions=0 if served is None else served.questions,
                 )
             )
-        return CacheAnswer(tables=tuple(found), limit_bytes=self._limit, evictions=self._evictions)
+        return CacheAnswer(
+            tables=tuple(found),
+            limit_bytes=self._limit,
+            evictions=self._evictions,
+            executors=self._executors(name),
+        )
+
+    def _executors(self, name: str | None) -> tuple[ExecutorCache, ...]:
+        if self.coordinator is None:
+            return ()
+        return tuple(
+            ExecutorCache(
+                slot=executor.slot,
+                id=executor.id,
+                shards=tuple(each for each in held.shards if name in (None, each.table)),
+                limit_bytes=held.limit_bytes,
+                evictions=held.evictions,
+                refused=self.coordinator.refused[executor.id],
+            )
+            for executor, held in self.coordinator.shown().items()
+        )
 
     def _evict(self) -> None:
         """Drop tables until what is held is below the limit."""
@@ -204,8 +221,17 @@ class IndexService:
                 del sizes[name], self._served[name]
                 self._evictions += 1
 
-    def _view(self, asked: Question) -> View:
-        return self._table(asked.table).view(asked.query)
+    def _view(self, asked: Question, index: TableIndex | None = None) -> View:
+        view = (index or self._table(asked.table)).view(asked.query)
+        newest = asked.version is None and asked.timestamp_ms is None
+        if newest and self.coordinator is not None:
+            self.coordinator.followed(asked.table, view)
+        return view
+
+    def _narrower(self, asked: Question, view: View) -> Narrower | None:
+        if self.coordinator is None or not asked.where:
+            return None
+        return self.coordinator.narrower(asked.table, view, asked.where)
 
     def _table(self, name: str) -> TableIndex:
         opener = self._known(name)
@@ -231,18 +257,3 @@ class IndexService:
                 expected=f"perhaps {meant}" if meant else "the name of a LakeTable that it serves",
             )
         return opener
-
-
-def _parsed(model: type[M], call: str, body: bytes) -> M:
-    """Raises: InvalidSpec, which names the first field that is wrong."""
-    try:
-        return model.model_validate_json(body or b"{}")
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        raise InvalidSpec(
-            str(first["msg"]),
-            resource=call,
-            field=".".join(map(str, first["loc"])),
-            found=str(first.get("input"))[:100],
-            expected="a question of this call",
-        ) from error

@@ -13,7 +13,7 @@ import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -21,7 +21,8 @@ import structlog
 
 from tandem import errors
 from tandem.errors import AccessDenied, InvalidSpec, TandemError, Unreachable
-from tandem.index.server.service import IndexService
+from tandem.index.server.answer_files import AnswerFiles
+from tandem.index.server.calls import Answer
 
 _log = structlog.get_logger("tandem.index.server")
 _AUTHORIZATION = "authorization"
@@ -32,9 +33,6 @@ _MESSAGE, _TABLE, _ERROR = b"m", b"t", b"e"
 _PLAIN = (str, int, tuple, type(None))
 """Types of attributes of errors that are sent."""
 
-_OPTIONS: list[tuple[str, Any]] = [("grpc.max_receive_message_length", -1)]
-"""Of clients: an answer is not limited to gRPC's default of 4 MiB."""
-
 
 @dataclass(frozen=True)
 class Tls:
@@ -44,8 +42,17 @@ class Tls:
     key: bytes = b""
 
 
+class Service(Protocol):
+    """What can be served: the index, an executor, or the registry of executors."""
+
+    @property
+    def parts(self) -> AnswerFiles: ...
+
+    def ask(self, call: str, body: bytes, caller: str) -> Answer: ...
+
+
 class IndexServer(flight.FlightServerBase):  # type: ignore[misc]
-    """Serves an `IndexService` until `shutdown`.
+    """Serves a service until `shutdown`.
 
     Args:
         host, port: to listen on; port 0 for any free one.
@@ -54,7 +61,7 @@ class IndexServer(flight.FlightServerBase):  # type: ignore[misc]
     """
 
     def __init__(
-        self, service: IndexService, host: str, port: int, *, token: str = "",
+        self, service: Service, host: str, port: int, *, token: str = "",
         tls: Tls | None = None,
     ) -> None:  # fmt: skip
         scheme = "grpc" if tls is None else "grpc+tls"
@@ -100,11 +107,20 @@ class Connection:
         endpoint: `grpc://HOST:PORT` or `grpc+tls://HOST:PORT`.
         token: presented with each call.
         timeout_s: of a call.
+        most_bytes: of a message of the server; -1 for no limit.
+        server_name: that the certificate is for, if it is not the endpoint's.
     Raises: InvalidSpec if the token cannot be sent.
     """
 
     def __init__(
-        self, endpoint: str, *, token: str = "", tls: Tls | None = None, timeout_s: float = 2.0
+        self,
+        endpoint: str,
+        *,
+        token: str = "",
+        tls: Tls | None = None,
+        timeout_s: float = 2.0,
+        most_bytes: int = -1,
+        server_name: str = "",
     ) -> None:
         if token and not (token.isascii() and token.isprintable() and token == token.strip()):
             raise InvalidSpec(
@@ -113,23 +129,31 @@ class Connection:
                 field="token",
                 expected="printable ASCII without blanks at its ends",
             )
-        roots = {} if tls is None else {"tls_root_certs": tls.certificate}
+        named: dict[str, Any] = {} if tls is None else {"tls_root_certs": tls.certificate}
+        if server_name:
+            named["override_hostname"] = server_name
         self.endpoint = endpoint
-        self._client = flight.FlightClient(endpoint, generic_options=_OPTIONS, **roots)
+        # Without the option, a message has at most 4 MiB.
+        options = [("grpc.max_receive_message_length", most_bytes)]
+        self._client = flight.FlightClient(endpoint, generic_options=options, **named)
         header = (_AUTHORIZATION.encode(), f"Bearer {token}".encode())
-        self._options = flight.FlightCallOptions(
-            timeout=timeout_s, headers=[header] if token else []
-        )
+        self._headers = [header] if token else []
+        self._timeout_s = timeout_s
 
-    def ask(self, call: str, body: bytes) -> tuple[dict[str, Any], list[pa.Table]]:
+    def ask(
+        self, call: str, body: bytes, *, timeout_s: float | None = None
+    ) -> tuple[dict[str, Any], list[pa.Table]]:
         """The message and the tables of an answer.
 
+        Args:
+            timeout_s: of this call, if it is not that of the connection.
         Raises: Unreachable if there is none in time; AccessDenied; what the server raised.
         """
+        options = self._options(timeout_s)
         message: dict[str, Any] | None = None
         tables: list[pa.Table] = []
         try:
-            for result in self._client.do_action(flight.Action(call, body), self._options):
+            for result in self._client.do_action(flight.Action(call, body), options):
                 data = result.body.to_pybytes()
                 kind, rest = data[:1], data[1:]
                 if kind == _ERROR:
@@ -147,12 +171,16 @@ class Connection:
     def fetch(self, ticket: str) -> pa.Table:
         """The answer that waits under a ticket. Raises: as `ask`."""
         try:
-            return self._client.do_get(flight.Ticket(ticket), self._options).read_all()
+            return self._client.do_get(flight.Ticket(ticket), self._options()).read_all()
         except (flight.FlightError, pa.ArrowException) as error:
             raise self._translated(error) from error
 
     def close(self) -> None:
         self._client.close()
+
+    def _options(self, timeout_s: float | None = None) -> flight.FlightCallOptions:
+        timeout = self._timeout_s if timeout_s is None else timeout_s
+        return flight.FlightCallOptions(timeout=timeout, headers=self._headers)
 
     def _translated(self, error: Exception) -> TandemError:
         denied = flight.FlightUnauthenticatedError, flight.FlightUnauthorizedError

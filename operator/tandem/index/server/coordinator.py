@@ -1,0 +1,226 @@
+"""Knows which executor holds which shard, and has files narrowed by them, all at once.
+
+The coordinator answers by the log, with which it never waits for anybody. Executors only take away:
+one that is slow, dead or wrong leaves its files as they are, and what they would have said is
+missing in the answer, never a row (X-b).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+import structlog
+
+from tandem.errors import TandemError
+from tandem.index.assignment import Executor, Shard
+from tandem.index.assignments import Assignments
+from tandem.index.narrowing import Narrower
+from tandem.index.server.asking import Asking, Fanned, primed_files
+from tandem.index.server.registry import Registry
+from tandem.index.server.shards import SHARD_SIZE
+from tandem.index.server.slot_messages import InvalidateQuestion, ShardQuestion, SlotCache
+from tandem.index.server.slots import LocalSlot, Slot
+from tandem.index.server.table_shards import TableShards
+from tandem.index.window import Chosen, View
+
+_log = structlog.get_logger("tandem.index.coordinator")
+
+DEADLINE_S: Final = 1.0
+"""Seconds for all executors together, of the two for which a client waits."""
+
+BUDGET_S: Final = 0.5
+"""Seconds of these in which an executor has to decide."""
+
+_PRIMED = 1_000
+"""Files of a commit whose facts an executor reads before they are asked for."""
+
+_THREADS = 32
+_CALL_S = 5.0
+"""Of calls for which no caller waits."""
+
+
+class Coordinator:
+    """Thread-safe.
+
+    Args:
+        local: an executor in this process: `executors: 0`.
+        shard_size: bytes of facts.
+        deadline_s, budget_s: see `DEADLINE_S` and `BUDGET_S`.
+        now: seconds of a clock that never goes back.
+    """
+
+    def __init__(
+        self,
+        *,
+        local: LocalSlot | None = None,
+        shard_size: int = SHARD_SIZE,
+        deadline_s: float = DEADLINE_S,
+        budget_s: float = BUDGET_S,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._shard_size, self._deadline_s = shard_size, deadline_s
+        self.assignments = Assignments()
+        self.registry = Registry(self.assignments.join, self._lost, now=now)
+        self._asking = Asking(
+            self.assignments, self.registry, ThreadPoolExecutor(_THREADS, "ask"), self._refused,
+            deadline_s, budget_s,
+        )  # fmt: skip
+        self.refused: Counter[str] = Counter()
+        """Replies that were not believed, by executor."""
+        self._lock = threading.Lock()
+        self._tables: dict[str, TableShards] = {}
+        self._background = ThreadPoolExecutor(1, "follow")
+        self._following: dict[str, View] = {}
+        if local is not None:
+            here = Executor(0, "local")
+            self.join(here, local)
+            self.registry.stay(here)
+
+    def close(self) -> None:
+        self._background.shutdown(wait=False, cancel_futures=True)
+        self._asking.pool.shutdown(wait=False, cancel_futures=True)
+        for slot in self.registry.live.values():
+            slot.close()
+
+    # Executors
+
+    def join(self, executor: Executor, slot: Slot) -> bool:
+        """Count on an executor, which holds nothing; False if it failed lately."""
+        return self.registry.join(executor, slot)
+
+    def beat(self, executor: Executor, sizes: Mapping[Shard, int]) -> bool:
+        """A sign of life, with the bytes that shards were found to need (X4). False if the executor
+        is not counted on, and has to join."""
+        if not self.registry.beat(executor):
+            return False
+        self.assignments.report(executor, sizes)
+        return True
+
+    def _lost(self, executor: Executor) -> None:
+        """Its shards go elsewhere, one by one (I-49)."""
+        self.assignments.route(self.assignments.remove(executor))
+
+    # Tables
+
+    def narrower(self, table: str, view: View, where: str) -> Narrower | None:
+        """Narrows the files of a version by a condition; None if there is nobody to ask.
+
+        Args:
+            table: the name of its LakeTable.
+            where: the condition as the caller wrote it.
+        """
+        self.registry.sweep()
+        if not self.assignments.now.executors:
+            return None
+        shards = self._shards(table, view)
+        if not shards.has(view):
+            if not shards.small(view):
+                self.followed(table, view)
+                return None
+            self._follow(table, view)
+        return Fanned(self._asking, table, where, shards)
+
+    def followed(self, table: str, view: View) -> None:
+        """A newer version is held: in the background its shards are assigned, and its new files
+        sent to their executors (X8). Whatever fails of it changes no answer (X18)."""
+        if self._shards(table, view).has(view):
+            return
+        with self._lock:
+            waits = table in self._following
+            self._following[table] = view
+        if not waits:
+            self._background.submit(self._catch_up, table)
+
+    def drop(self, table: str) -> None:
+        """The table is not held any more, or its facts are not to be used."""
+        with self._lock:
+            shards = self._tables.pop(table, None)
+        if shards is not None:
+            self._forget(shards.table_id, ())
+
+    def shown(self) -> dict[Executor, SlotCache]:
+        """What the executors hold; one that does not answer is left out."""
+        tasks = {
+            executor: self._asking.pool.submit(slot.show, self._deadline_s)
+            for executor, slot in self.registry.live.items()
+        }
+        found = {}
+        for executor, task in tasks.items():
+            try:
+                found[executor] = task.result(timeout=self._deadline_s)
+            except (TandemError, TimeoutError) as error:
+                _log.info("an executor shows nothing", executor=executor.id, problem=str(error))
+        return found
+
+    def _shards(self, table: str, view: View) -> TableShards:
+        table_id = view.head.metadata.id
+        with self._lock:
+            found = self._tables.get(table)
+            if found is not None and found.table_id == table_id:
+                return found
+            fresh = self._tables[table] = TableShards(table_id, shard_size=self._shard_size)
+        if found is not None:
+            # Another table has taken its place (X16).
+            self._forget(found.table_id, ())
+        return fresh
+
+    def _catch_up(self, table: str) -> None:
+        with self._lock:
+            view = self._following.pop(table)
+        try:
+            self._follow(table, view)
+        except Exception:  # noqa: BLE001 - of a thread; nobody waits for it
+            _log.exception("pre-priming failed", table=table)
+
+    def _follow(self, table: str, view: View) -> None:
+        shards = self._shards(table, view)
+        changed = shards.follow(view)
+        if changed.gone:
+            self._forget(shards.table_id, changed.gone)
+        if changed.added:
+            self._background.submit(self._prime, table, shards, changed.added)
+
+    def _forget(self, table_id: str, gone: Sequence[Shard]) -> None:
+        if gone:
+            self.assignments.drop_shards(gone)
+        else:
+            self.assignments.drop_table(table_id)
+        question = InvalidateQuestion(table_id=table_id, shards=tuple(each.key for each in gone))
+        for executor, slot in self.registry.live.items():
+            self._background.submit(self._told, executor, slot, question)
+
+    def _refused(self, executor: Executor, question: ShardQuestion, problem: object) -> None:
+        """A reply is not believed: what the executor holds of these shards is loaded again."""
+        self.refused[executor.id] += 1
+        _log.error(
+            "a reply of an executor is not believed",
+            executor=executor.id,
+            table=question.table,
+            problem=str(problem),
+        )
+        slot = self.registry.slot(executor)
+        if slot is not None:
+            gone = InvalidateQuestion(table_id=question.table_id, shards=question.shards)
+            self._background.submit(self._told, executor, slot, gone)
+
+    def _told(self, executor: Executor, slot: Slot, gone: InvalidateQuestion) -> None:
+        try:
+            slot.invalidate(gone, _CALL_S)
+        except TandemError as error:
+            self.registry.fail(executor, error)
+
+    def _prime(self, table: str, shards: TableShards, added: Sequence[Chosen]) -> None:
+        try:
+            for each in self._asking.batches(table, shards, added, most=_PRIMED):
+                slot = self.registry.slot(each.executor)
+                if slot is not None:
+                    slot.prime(each.question, primed_files(added, each), _CALL_S)
+        except TandemError as error:
+            _log.info("pre-priming failed", table=table, problem=str(error))
+        except Exception:  # noqa: BLE001 - of a thread; nobody waits for it
+            _log.exception("pre-priming failed", table=table)

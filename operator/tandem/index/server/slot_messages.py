@@ -1,0 +1,235 @@
+"""What a coordinator and its executors say to each other: closed JSON, and Arrow tables beside it.
+Pure.
+
+A reply names each file that was asked exactly once, by its place in the question, and repeats what
+the question was about, so that a coordinator notices one that is of other files or another version.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from hashlib import sha256
+from typing import Annotated, Final, Literal
+
+import numpy as np
+import pyarrow as pa
+from pydantic import Field
+
+from tandem.errors import InvalidSpec
+from tandem.index.narrowing import GROUPS, NeededGroups
+from tandem.index.server.messages import (
+    MAX_WHERE,
+    HeldShard,
+    Message,
+    Name,
+    Names,
+    Version,
+    VersionOf,
+)
+
+MAX_FILES: Final = 100_000
+"""Files of one question to an executor; what is beyond is left as it is."""
+
+MAX_REPLY_BYTES: Final = 64 << 20
+"""Of a reply. One that would have more leaves files as they are."""
+
+FILES: Final = pa.schema(
+    [
+        ("shard", pa.int32()),
+        ("path", pa.string()),
+        ("size", pa.int64()),
+        ("rows", pa.int64()),
+        ("dead", pa.int64()),
+        ("partition_values", pa.map_(pa.string(), pa.string())),
+    ]
+)
+"""Files of a question: the place of their shard in it, and as `OpenFiles`."""
+
+NEEDED: Final = pa.schema(
+    [
+        ("file", pa.int32()),
+        ("needed", pa.bool_()),
+        ("certain", pa.bool_()),
+        ("groups", GROUPS),
+        ("counted", pa.int64()),
+        ("rest", GROUPS),
+        ("open", pa.bool_()),
+        ("file_rows", pa.int64()),
+        ("group_counts", pa.int64()),
+    ]
+)
+"""Files of a reply: their place in the question, and as `NeededGroups`."""
+
+
+class SlotCall(StrEnum):
+    """What a coordinator asks an executor."""
+
+    NARROW = "Narrow"
+    PRIME = "Prime"
+    SHOW_CACHE = "ShowCache"
+    INVALIDATE_CACHE = "InvalidateCache"
+
+
+class RegistryCall(StrEnum):
+    """What an executor tells its coordinator."""
+
+    JOIN = "Join"
+    BEAT = "Beat"
+    LEAVE = "Leave"
+
+
+class ShardQuestion(Message):
+    """Files of some shards of a table.
+
+    Attributes:
+        shards: keys, which the files name by their place.
+    """
+
+    api: Literal["v1"] = "v1"
+    table: Name
+    table_id: Name
+    shards: Names
+
+
+class NarrowQuestion(ShardQuestion):
+    """Attributes:
+    where: a condition in Tandem's grammar.
+    budget_s: seconds after which files are left as they are.
+    """
+
+    of: VersionOf
+    where: Annotated[str, Field(max_length=MAX_WHERE)]
+    budget_s: Annotated[float, Field(gt=0, le=60)]
+
+
+class NarrowReply(Message):
+    """`asked` is the `digest` of the question; the files are the first Arrow table."""
+
+    table_id: str
+    version: Version
+    asked: str
+
+
+class PrimeReply(Message):
+    """So many files were taken on; their facts are read later."""
+
+    files: int
+
+
+class SlotCache(Message):
+    """`evictions` since the start."""
+
+    shards: tuple[HeldShard, ...]
+    limit_bytes: int | None
+    evictions: int
+
+
+class InvalidateQuestion(Message):
+    """Drop shards of a table; all of them, or all tables, if none are named."""
+
+    api: Literal["v1"] = "v1"
+    table_id: Name | None = None
+    shards: Names = ()
+
+
+class ShardSize(Message):
+    table_id: Name
+    shard: Name
+    bytes: Annotated[int, Field(ge=0)]
+
+
+class SlotNews(Message):
+    """An executor that joins, lives or leaves.
+
+    Attributes:
+        id: opaque; of this process alone.
+        endpoint: where it listens, with an address, never a host's name.
+        sizes: of shards that it holds.
+    """
+
+    api: Literal["v1"] = "v1"
+    slot: Annotated[int, Field(ge=0, le=1_000_000)]
+    id: Annotated[str, Field(min_length=1, max_length=200)]
+    endpoint: Annotated[str, Field(max_length=500)] = ""
+    sizes: Annotated[tuple[ShardSize, ...], Field(max_length=5_000)] = ()
+
+
+class Welcome(Message):
+    """Whether the coordinator counts on the executor. One that is not known has to join."""
+
+    known: bool
+
+
+def digest(question: NarrowQuestion, files: pa.Table) -> str:
+    """Of what is asked: the version, the condition, and each file in its shard."""
+    found = sha256(f"{question.table_id}\n{question.of.version}\n{question.where}\n".encode())
+    found.update("\n".join(question.shards).encode())
+    for name in ("shard", "path", "size"):
+        found.update(repr(files[name].to_pylist()).encode())
+    return found.hexdigest()
+
+
+def needed_table(found: NeededGroups) -> pa.Table:
+    """The files of a reply."""
+    columns = {"file": np.arange(len(found)), **vars(found)}
+    arrays = [
+        columns[field.name] if isinstance(columns[field.name], pa.Array)
+        else pa.array(columns[field.name], field.type)
+        for field in NEEDED
+    ]  # fmt: skip
+    return pa.table(arrays, schema=NEEDED)
+
+
+def needed_from(table: pa.Table) -> NeededGroups:
+    """The reverse of `needed_table`."""
+    whole = table.combine_chunks()
+    return NeededGroups(
+        needed=whole["needed"].to_numpy().astype(bool),
+        certain=whole["certain"].to_numpy().astype(bool),
+        groups=_array(whole["groups"]),
+        counted=whole["counted"].to_numpy(),
+        rest=_array(whole["rest"]),
+        open=whole["open"].to_numpy().astype(bool),
+        file_rows=whole["file_rows"].to_numpy(),
+        group_counts=whole["group_counts"].to_numpy(),
+    )
+
+
+def _array(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def body(question: Message, files: pa.Table | None = None) -> bytes:
+    """A question on the wire: a line of JSON, then the files as a stream of Arrow."""
+    text = question.model_dump_json(by_alias=True, exclude_none=True).encode()
+    if files is None:
+        return text
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, files.schema) as out:
+        out.write_table(files)
+    return text + b"\n" + bytes(sink.getvalue())
+
+
+def files_of(data: bytes) -> pa.Table:
+    """The files of a question. Raises: InvalidSpec if they are none."""
+    _, _, stream = data.partition(b"\n")
+    try:
+        files = pa.ipc.open_stream(stream).read_all()
+        files.validate(full=True)
+    except (pa.ArrowException, ValueError) as error:
+        raise _no_files(str(error)) from error
+    if files.schema != FILES:
+        raise _no_files(str(files.schema))
+    if any(files[name].null_count for name in ("shard", "path", "size", "rows", "dead")):
+        raise _no_files("nulls")
+    if files.num_rows > MAX_FILES:
+        raise _no_files(f"{files.num_rows:,} files")
+    return files.combine_chunks()
+
+
+def _no_files(found: str) -> InvalidSpec:
+    return InvalidSpec(
+        "a question whose files cannot be read",
+        found=found[:200],
+        expected=f"at most {MAX_FILES:,} files, as Arrow",
+    )

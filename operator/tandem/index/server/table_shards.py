@@ -1,0 +1,225 @@
+"""The shards of one table, followed from version to version.
+
+Only names that are new are looked at: of a table of a million files, a commit of twenty costs
+twenty names, and numbers of arrays. A file that is not known yet has no shard: it is answered by
+the log alone.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from tandem.distinct import BoolArray, IntArray
+from tandem.index.assignment import Shard
+from tandem.index.entries import UNKNOWN_ROWS, Entries
+from tandem.index.server.shards import NO_SHARD, SHARD_SIZE, ShardMap, estimated_bytes
+from tandem.index.window import Chosen, View
+from tandem.timeline.name_columns import SegmentNames
+
+_AT_ONCE = 131_072
+"""New entries that are looked at while a caller waits."""
+
+
+class Changed(NamedTuple):
+    """What a version changed: shards that are gone, and the entries that it added."""
+
+    gone: tuple[Shard, ...]
+    added: tuple[Chosen, ...]
+
+
+@dataclass
+class _Part:
+    """Of each entry: its shard, the bytes of its facts by estimate, and whether the log says enough
+    for one."""
+
+    numbers: IntArray
+    bytes: IntArray
+    known: BoolArray
+
+
+class TableShards:
+    """The shards of a table. Thread-safe.
+
+    Args:
+        table_id: of the table in its log.
+    """
+
+    def __init__(self, table_id: str, *, shard_size: int = SHARD_SIZE) -> None:
+        self.table_id = table_id
+        self._shard_size = shard_size
+        self._lock = threading.Lock()
+        self._map = ShardMap()
+        self._parts: WeakKeyDictionary[Entries, _Part] = WeakKeyDictionary()
+        self._version = -1
+        self._sizes: dict[int, int | None] = {}
+
+    @property
+    def version(self) -> int:
+        """The newest version that was followed; -1 for none."""
+        return self._version
+
+    @property
+    def shards(self) -> tuple[Shard, ...]:
+        """The shards of the newest version, in the order in which they were made."""
+        with self._lock:
+            return tuple(self._shard(number) for number in self._map.keys)
+
+    def has(self, view: View) -> bool:
+        """Whether a version, or a newer one, has been followed."""
+        with self._lock:
+            return self._has(view)
+
+    def small(self, view: View) -> bool:
+        """Whether a version can be followed while a caller waits."""
+        with self._lock:
+            new = [part for part in view.parts if part not in self._parts]
+        return sum(map(len, new)) <= _AT_ONCE
+
+    def follow(self, view: View) -> Changed:
+        """Take the shards of a version; an older one than the newest changes nothing."""
+        with self._lock:
+            if self._has(view):
+                return Changed((), ())
+            before, first = self._version, self._version < 0
+            columns = len(view.head.schema.fields)
+            visible = [part.visible(view.version) for part in view.parts]
+            for part in view.parts:
+                if part not in self._parts:
+                    self._parts[part] = self._looked_up(part, columns)
+            gone = self._drop(view.parts, visible)
+            self._join(view.parts, visible)
+            self._forget(view.parts, visible)
+            self._sizes = self._estimates(view.parts, visible)
+            self._version = view.version
+        if first:
+            return Changed(gone, ())
+        added = [
+            np.flatnonzero(live & (part.born > before))
+            for part, live in zip(view.parts, visible, strict=True)
+        ]
+        return Changed(
+            gone,
+            tuple(
+                Chosen(part, rows, np.zeros(len(rows), bool))
+                for part, rows in zip(view.parts, added, strict=True)
+                if len(rows)
+            ),
+        )
+
+    def of(self, chosen: Chosen) -> tuple[IntArray, dict[int, Shard]]:
+        """For each of some entries the number of its shard, `NO_SHARD` if it has none; and the
+        shards of these numbers."""
+        with self._lock:
+            part = self._parts.get(chosen.entries)
+            if part is None:  # of a version that is not the newest
+                return np.full(len(chosen.rows), NO_SHARD), {}
+            numbers = part.numbers[chosen.rows]
+            there = [number for number in np.unique(numbers).tolist() if number in self._map.keys]
+            numbers = np.where(np.isin(numbers, there), numbers, NO_SHARD)
+            return numbers, {number: self._shard(number) for number in there}
+
+    def _has(self, view: View) -> bool:
+        # A table that was dropped from memory and loaded again has other entries.
+        known = all(part in self._parts for part in view.parts)
+        return view.version < self._version or (view.version == self._version and known)
+
+    def _shard(self, number: int) -> Shard:
+        return Shard(self.table_id, self._map.keys[number], self._sizes.get(number))
+
+    def _looked_up(self, part: Entries, columns: int) -> _Part:
+        """By the segments that are known already."""
+        codes, names = part.segments
+        used = np.unique(codes)
+        numbers = np.full(len(names), NO_SHARD)
+        numbers[used] = self._map.of(_numbers(part, used))
+        sizes = part.files["size"].to_numpy()
+        return _Part(numbers[codes], estimated_bytes(sizes, columns), part.rows != UNKNOWN_ROWS)
+
+    def _join(self, parts: Sequence[Entries], visible: Sequence[BoolArray]) -> None:
+        """Give segments that are new a shard."""
+        for entries, live in zip(parts, visible, strict=True):
+            part = self._parts[entries]
+            rows = np.flatnonzero(live & (part.numbers == NO_SHARD))
+            if not len(rows):
+                continue
+            codes, names = entries.segments
+            found, first, of = np.unique(codes[rows], return_index=True, return_inverse=True)
+            sizes = np.zeros(len(found), np.int64)
+            np.add.at(sizes, of, part.bytes[rows])
+            segments = _numbers(entries, found)
+            # Another part may have made one known, and two names may have one number.
+            fresh = self._map.of(segments) == NO_SHARD
+            fresh &= np.isin(np.arange(len(found)), np.unique(segments, return_index=True)[1])
+            order = np.argsort(first[fresh])
+            new = np.flatnonzero(fresh)[order]
+            self._map = self._map.joined(
+                segments[new],
+                sizes[new],
+                self._held(parts, visible),
+                partial(_name_at, names, found[new]),
+                self._shard_size,
+            )
+            part.numbers[rows] = self._map.of(segments)[of]
+
+    def _drop(self, parts: Sequence[Entries], visible: Sequence[BoolArray]) -> tuple[Shard, ...]:
+        """Drop shards of which no entry lives."""
+        alive = set(self._held(parts, visible))
+        gone = set(self._map.keys) - alive
+        shards = tuple(self._shard(number) for number in sorted(gone))
+        self._map = self._map.without(gone)
+        for part in (self._parts[entries] for entries in parts):
+            if gone:
+                part.numbers[np.isin(part.numbers, list(gone))] = NO_SHARD
+        return shards
+
+    def _held(self, parts: Sequence[Entries], visible: Sequence[BoolArray]) -> dict[int, int]:
+        """The bytes of each shard that has a live entry."""
+        bytes_ = np.zeros(self._map.made, np.int64)
+        count = np.zeros(self._map.made, np.int64)
+        for entries, live in zip(parts, visible, strict=True):
+            part = self._parts[entries]
+            chosen = live & (part.numbers != NO_SHARD)
+            numbers = part.numbers[chosen]
+            count += np.bincount(numbers, minlength=self._map.made)
+            weights = part.bytes[chosen].astype(float)
+            bytes_ += np.bincount(numbers, weights, self._map.made).astype(np.int64)
+        return {number: int(bytes_[number]) for number in np.flatnonzero(count).tolist()}
+
+    def _estimates(
+        self, parts: Sequence[Entries], visible: Sequence[BoolArray]
+    ) -> dict[int, int | None]:
+        """The size of each shard; None where the log says too little of one of its files."""
+        sizes: dict[int, int | None] = dict(self._held(parts, visible))
+        for entries, live in zip(parts, visible, strict=True):
+            part = self._parts[entries]
+            for number in np.unique(part.numbers[live & ~part.known]).tolist():
+                sizes[number] = None
+        return sizes
+
+    def _forget(self, parts: Sequence[Entries], visible: Sequence[BoolArray]) -> None:
+        """Forget segments that do not live, once these are most."""
+        count = sum(int(live.sum()) for live in visible)
+        if len(self._map.segments) <= 2 * count + 1_024:
+            return
+        live_segments = [
+            _numbers(entries, np.unique(entries.segments[0][live]))
+            for entries, live in zip(parts, visible, strict=True)
+        ]
+        self._map = self._map.only(np.concatenate(live_segments))
+
+
+def _numbers(part: Entries, codes: IntArray) -> IntArray:
+    """The numbers that stand for the names of segments."""
+    names = part.segments[1].take(codes).to_pylist()
+    return np.fromiter(map(hash, names), np.int64, len(names))
+
+
+def _name_at(names: SegmentNames, codes: IntArray, at: int) -> str:
+    return names[int(codes[at])]
