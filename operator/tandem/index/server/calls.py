@@ -1,4 +1,4 @@
-"""What every service of the index server takes and gives: the body of a call, and an answer. Pure."""
+"""What every service of the index server takes and gives: a call's body, and an answer. Pure."""
 
 from __future__ import annotations
 

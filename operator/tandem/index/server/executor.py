@@ -22,7 +22,7 @@ from tandem.errors import InvalidSpec, StorageError
 from tandem.index.columns import entry_column
 from tandem.index.library import condition
 from tandem.index.narrowing import NeededGroups, OpenFiles, together
-from tandem.index.row_groups import narrowed
+from tandem.index.row_groups import FactsCache, narrowed
 from tandem.index.server.answer_files import AnswerFiles
 from tandem.index.server.calls import Answer, parsed
 from tandem.index.server.held_shards import Held, HeldShards, ShardName
@@ -59,6 +59,7 @@ class ExecutorService:
     Args:
         stores: how the store of each table is opened, by the name of its LakeTable.
         limit_bytes: of facts that are held between questions; None for no limit.
+        facts: makes what holds the facts of a shard.
         reply_bytes: of a reply.
     """
 
@@ -67,10 +68,11 @@ class ExecutorService:
         stores: Mapping[str, Callable[[], Store]],
         *,
         limit_bytes: int | None = None,
+        facts: Callable[[Store], FactsCache] = FactsCache,
         reply_bytes: int = MAX_REPLY_BYTES,
     ) -> None:
         self.parts = AnswerFiles(None)
-        self.held = HeldShards(stores, limit_bytes=limit_bytes)
+        self.held = HeldShards(stores, limit_bytes=limit_bytes, facts=facts)
         self._reply_bytes = reply_bytes
         self._pool = ThreadPoolExecutor(THREADS, "narrow")
         self._background = ThreadPoolExecutor(1, "prime")

@@ -54,14 +54,19 @@ class HeldShards:
     Args:
         stores: how the store of each table is opened, by the name of its LakeTable.
         limit_bytes: of what is held between questions; None for no limit.
+        facts: makes what holds the facts of a shard.
     """
 
     def __init__(
-        self, stores: Mapping[str, Callable[[], Store]], *, limit_bytes: int | None = None
+        self,
+        stores: Mapping[str, Callable[[], Store]],
+        *,
+        limit_bytes: int | None = None,
+        facts: Callable[[Store], FactsCache] = FactsCache,
     ) -> None:
         self.limit_bytes = limit_bytes
         self.evictions = 0
-        self._stores = stores
+        self._stores, self._facts = stores, facts
         self._opened: dict[str, Store] = {}
         self._lock = threading.Lock()
         self._held: dict[ShardName, Held] = {}
@@ -76,7 +81,7 @@ class HeldShards:
             self._turn += 1
             held = self._held.get(name)
             if held is None:
-                held = self._held[name] = Held(FactsCache(store))
+                held = self._held[name] = Held(self._facts(store))
                 self._loads[name] = self._loads.get(name, 0) + 1
             else:
                 self._hits[name] = self._hits.get(name, 0) + 1
@@ -100,9 +105,10 @@ class HeldShards:
             )
 
     def sizes(self) -> dict[ShardName, int]:
-        """The bytes of the shards that are held."""
+        """The bytes that shards need, of those that have been loaded."""
         with self._lock:
-            return {name: held.facts.nbytes for name, held in self._held.items()}
+            sizes = {name: held.facts.nbytes for name, held in self._held.items()}
+        return {name: size for name, size in sizes.items() if size}
 
     def drop(self, table_id: str | None = None, keys: Collection[str] = ()) -> None:
         """Forget shards: these of a table, all of a table, or all."""

@@ -33,6 +33,9 @@ MAX_FILES: Final = 100_000
 MAX_REPLY_BYTES: Final = 64 << 20
 """Of a reply. One that would have more leaves files as they are."""
 
+MAX_SIZES: Final = 5_000
+"""Of shards that an executor tells of at a time."""
+
 FILES: Final = pa.schema(
     [
         ("shard", pa.int32()),
@@ -151,7 +154,7 @@ class SlotNews(Message):
     slot: Annotated[int, Field(ge=0, le=1_000_000)]
     id: Annotated[str, Field(min_length=1, max_length=200)]
     endpoint: Annotated[str, Field(max_length=500)] = ""
-    sizes: Annotated[tuple[ShardSize, ...], Field(max_length=5_000)] = ()
+    sizes: Annotated[tuple[ShardSize, ...], Field(max_length=MAX_SIZES)] = ()
 
 
 class Welcome(Message):
