@@ -75,7 +75,8 @@ def test_I47_shards_are_those_of_the_model(versions: list[Live], shard_size: int
         expected = model.follow(live)
         ids = np.array([number(name) for name, _ in live], np.int64)
         found = {
-            name: shards.keys[at] for (name, _), at in zip(live, shards.of(ids).tolist(), strict=True)
+            name: shards.keys[at]
+            for (name, _), at in zip(live, shards.of(ids).tolist(), strict=True)
         }
         assert found == expected
         assert list(shards.keys.values()) == [key for key, _ in model.shards]

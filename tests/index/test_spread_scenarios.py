@@ -74,8 +74,10 @@ def test_X4_the_size_that_an_executor_reports_replaces_the_estimate(
         shown = server.shown()
         sizes = {shard.key: size for shard, size in mapping.now.sizes.items()}
         until(
-            lambda: {s.key: n for s, n in mapping.now.sizes.items()}
-            == {key: each.bytes for key, each in server.shown().items()},
+            lambda: (
+                {s.key: n for s, n in mapping.now.sizes.items()}
+                == {key: each.bytes for key, each in server.shown().items()}
+            ),
             f"{sizes} is not what is held: {shown}",
         )
         # The next shard goes to the executor with the fewest bytes, as reported.

@@ -60,6 +60,8 @@ def _check(found: NeededGroups, rows: IntArray, dead: IntArray) -> None:
         raise ValueError("too many row groups")
     of_groups = _Lists(found.groups, found.group_counts)
     of_rest = _Lists(found.rest, found.group_counts)
+    if (without & ~(of_groups.whole & of_rest.whole)).any():
+        raise ValueError("row groups chosen without facts")
     if not of_groups.has(of_rest):
         raise ValueError("a row group is left that is not needed")
     if (found.needed != (of_groups.counts != 0)).any():

@@ -219,7 +219,7 @@ def files_of(data: bytes) -> pa.Table:
     try:
         files = pa.ipc.open_stream(stream).read_all()
         files.validate(full=True)
-    except (pa.ArrowException, ValueError) as error:
+    except (pa.ArrowException, ValueError, OSError) as error:
         raise _no_files(str(error)) from error
     if files.schema != FILES:
         raise _no_files(str(files.schema))

@@ -162,7 +162,7 @@ class Connection:
                     message = json.loads(rest)
                 else:
                     tables.append(pa.ipc.open_stream(rest).read_all())
-        except (flight.FlightError, pa.ArrowException, ValueError) as error:
+        except (flight.FlightError, pa.ArrowException, ValueError, OSError) as error:
             raise self._translated(error) from error
         if message is None:
             raise self._translated(ValueError("the answer is empty"))
