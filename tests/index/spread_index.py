@@ -111,6 +111,7 @@ class Spread:
         facts: Callable[[Any], FactsCache] = eager,
         deadline_s: float = 60.0,
         budget_s: float = 30.0,
+        left_out_s: float = 0.5,
     ) -> None:
         self.tables = tables
         self.key = new_key()
@@ -121,6 +122,7 @@ class Spread:
             shard_size=shard_size,
             deadline_s=deadline_s,
             budget_s=budget_s,
+            left_out_s=left_out_s,
         )
         self.registry = IndexServer(
             RegistryService(self.coordinator, self.key), "127.0.0.1", 0, token=self.key

@@ -21,7 +21,7 @@ from tandem.index.assignment import Executor, Shard
 from tandem.index.assignments import Assignments
 from tandem.index.narrowing import Narrower
 from tandem.index.server.asking import Asking, Fanned, primed_files
-from tandem.index.server.registry import Registry
+from tandem.index.server.registry import LEFT_OUT_S, Registry
 from tandem.index.server.shards import SHARD_SIZE
 from tandem.index.server.slot_messages import InvalidateQuestion, ShardQuestion, SlotCache
 from tandem.index.server.slots import LocalSlot, Slot
@@ -50,7 +50,7 @@ class Coordinator:
     Args:
         local: an executor in this process: `executors: 0`.
         shard_size: bytes of facts.
-        deadline_s, budget_s: see `DEADLINE_S` and `BUDGET_S`.
+        deadline_s, budget_s, left_out_s: see `DEADLINE_S`, `BUDGET_S` and `LEFT_OUT_S`.
         now: seconds of a clock that never goes back.
     """
 
@@ -61,11 +61,12 @@ class Coordinator:
         shard_size: int = SHARD_SIZE,
         deadline_s: float = DEADLINE_S,
         budget_s: float = BUDGET_S,
+        left_out_s: float = LEFT_OUT_S,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._shard_size, self._deadline_s = shard_size, deadline_s
         self.assignments = Assignments()
-        self.registry = Registry(self.assignments.join, self._lost, now=now)
+        self.registry = Registry(self.assignments.join, self._lost, left_out_s=left_out_s, now=now)
         self._asking = Asking(
             self.assignments, self.registry, ThreadPoolExecutor(_THREADS, "ask"), self._refused,
             deadline_s, budget_s,

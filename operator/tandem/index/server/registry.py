@@ -38,6 +38,7 @@ class Registry:
     Args:
         came, gone: are called with each executor that joins or is removed, in that order, and must
             not call the registry.
+        left_out_s: see `LEFT_OUT_S`.
         now: seconds of a clock that never goes back.
     """
 
@@ -46,9 +47,11 @@ class Registry:
         came: Callable[[Executor], None],
         gone: Callable[[Executor], None],
         *,
+        left_out_s: float = LEFT_OUT_S,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._came, self._gone, self._now = came, gone, now
+        self._left_out_s = left_out_s
         self._lock = threading.Lock()
         self._live: dict[Executor, _Live] = {}
         self._failed: dict[str, float] = {}
@@ -57,7 +60,9 @@ class Registry:
         """Count on an executor, unless it failed lately. Another one of the same slot is dead."""
         with self._lock:
             now = self._now()
-            self._failed = {each: at for each, at in self._failed.items() if now - at < LEFT_OUT_S}
+            self._failed = {
+                each: at for each, at in self._failed.items() if now - at < self._left_out_s
+            }
             if executor.id in self._failed:
                 return False
             replaced = self._taken([each for each in self._live if each.slot == executor.slot])
