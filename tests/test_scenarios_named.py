@@ -68,6 +68,14 @@ OF_ASSIGNMENT = (
 OF_INDEX = tuple(f"X{number}" for number in (9, 11, 12, 13, 16, 17, 20, 21, 22))
 """Asked for on real tables and over real Flight."""
 
+OF_EXECUTORS = (
+    *(f"X{number}" for number in (*range(1, 11), *range(13, 17), 18, 19, 21)),
+    *("I47", "I49"),
+)
+"""Asked for with executors over real Flight."""
+
+ON_SPARK_EXECUTORS = ("X2", "X6", "X8", "X13", "X20", "X21")
+
 OF_LOCKS = ("C10", "C14", "S19", "S20", *(f"S{number}" for number in range(24, 30)), "Z17")
 """Asked for in the contract of locks, which each store keeps."""
 
@@ -133,6 +141,19 @@ def test_scenario_of_assignment_is_tested_as_a_pure_function(scenario: str) -> N
 @pytest.mark.parametrize("scenario", OF_INDEX)
 def test_scenario_of_the_index_is_tested(scenario: str) -> None:
     assert _named("index").get(scenario), f"no test of tests/index begins with test_{scenario}_"
+
+
+@pytest.mark.parametrize("scenario", OF_EXECUTORS)
+def test_scenario_of_executors_is_tested(scenario: str) -> None:
+    named = {**_named("index", "test_spread_*.py"), **_named("index", "test_table_shards.py")}
+    assert named.get(scenario), f"no test of executors begins with test_{scenario}_"
+
+
+@pytest.mark.parametrize("scenario", ON_SPARK_EXECUTORS)
+def test_scenario_of_executors_is_tested_on_spark(scenario: str) -> None:
+    assert _named("index", "matrix_*.py").get(scenario), (
+        f"no test of executors on Spark begins with test_{scenario}_"
+    )
 
 
 @pytest.mark.parametrize("scenario", BOTH_WAYS)

@@ -15,16 +15,24 @@ Live = list[tuple[str, int]]
 
 
 class Model:
-    """Shards as lists; it shares nothing with what it judges."""
+    """Shards as lists; it shares nothing with what it judges.
 
-    def __init__(self, shard_size: int) -> None:
-        self.size = shard_size
+    Args:
+        remembers: segments that do not live keep their place while their shard lives.
+    """
+
+    def __init__(self, shard_size: int, *, remembers: bool = False) -> None:
+        self.size, self.remembers = shard_size, remembers
         self.shards: list[tuple[str, list[str]]] = []
 
     def follow(self, live: Live) -> dict[str, str]:
         sizes = dict(live)
         left = [(key, [name for name in held if name in sizes]) for key, held in self.shards]
-        self.shards = [(key, held) for key, held in left if held]
+        if self.remembers:
+            alive = {key for key, held in left if held}
+            self.shards = [(key, held) for key, held in self.shards if key in alive]
+        else:
+            self.shards = [(key, held) for key, held in left if held]
         # First those that come back to the shard that has their name.
         known = {name for _, held in self.shards for name in held}
         for name, _ in live:
@@ -36,7 +44,7 @@ class Model:
             if name in known:
                 continue
             last = self.shards[-1][1] if self.shards else None
-            if last is not None and sum(sizes[each] for each in last) + size <= self.size:
+            if last is not None and sum(sizes.get(each, 0) for each in last) + size <= self.size:
                 last.append(name)
             else:
                 self.shards.append((name, [name]))

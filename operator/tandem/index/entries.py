@@ -260,7 +260,7 @@ class Entries:
     def segments(self) -> tuple[IntArray, SegmentNames]:
         """For each entry the code of its segment, and the names of the codes."""
         tags = files_.tag(self.files, TAG_SEGMENT)
-        codes, names, _ = name_files(tags, self._files["path"].combine_chunks())
+        codes, names, _ = name_files(tags, self._column("path").combine_chunks())
         return codes, names
 
     @cached_property
