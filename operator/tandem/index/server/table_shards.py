@@ -10,8 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Self
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -21,7 +20,6 @@ from tandem.index.assignment import Shard
 from tandem.index.entries import UNKNOWN_ROWS, Entries
 from tandem.index.server.shards import NO_SHARD, SHARD_SIZE, ShardMap, estimated_bytes
 from tandem.index.window import Chosen, View
-from tandem.timeline.name_columns import SegmentNames
 
 _AT_ONCE = 131_072
 """New entries that are looked at while a caller waits."""
@@ -42,6 +40,37 @@ class _Part:
     numbers: IntArray
     bytes: IntArray
     known: BoolArray
+
+
+class _NewSegments(NamedTuple):
+    """Segments of a part that have no shard, in the order of their first entries.
+
+    Attributes:
+        sizes: bytes of facts.
+        codes: of their names, as in `Entries.segments`.
+        rows: their live entries; `of_row` is the place of the segment of each.
+    """
+
+    segments: IntArray
+    sizes: IntArray
+    codes: IntArray
+    rows: IntArray
+    of_row: IntArray
+
+    @classmethod
+    def of(cls, entries: Entries, part: _Part, live: BoolArray) -> Self:
+        rows = np.flatnonzero(live & (part.numbers == NO_SHARD))
+        if not len(rows):
+            return cls(rows, rows, rows, rows, rows)
+        codes = entries.segments[0][rows]
+        found, first, of = np.unique(codes, return_index=True, return_inverse=True)
+        order = np.argsort(first)
+        place = np.empty(len(found), np.int64)
+        place[order] = np.arange(len(found))
+        of_row = place[of]
+        sizes = np.zeros(len(found), np.int64)
+        np.add.at(sizes, of_row, part.bytes[rows])
+        return cls(_numbers(entries, found[order]), sizes, found[order], rows, of_row)
 
 
 class TableShards:
@@ -144,29 +173,32 @@ class TableShards:
 
     def _join(self, parts: Sequence[Entries], visible: Sequence[BoolArray]) -> None:
         """Give segments that are new a shard."""
-        for entries, live in zip(parts, visible, strict=True):
-            part = self._parts[entries]
-            rows = np.flatnonzero(live & (part.numbers == NO_SHARD))
-            if not len(rows):
-                continue
-            codes, names = entries.segments
-            found, first, of = np.unique(codes[rows], return_index=True, return_inverse=True)
-            sizes = np.zeros(len(found), np.int64)
-            np.add.at(sizes, of, part.bytes[rows])
-            segments = _numbers(entries, found)
-            # Another part may have made one known, and two names may have one number.
-            fresh = self._map.of(segments) == NO_SHARD
-            fresh &= np.isin(np.arange(len(found)), np.unique(segments, return_index=True)[1])
-            order = np.argsort(first[fresh])
-            new = np.flatnonzero(fresh)[order]
-            self._map = self._map.joined(
-                segments[new],
-                sizes[new],
-                self._held(parts, visible),
-                partial(_name_at, names, found[new]),
-                self._shard_size,
-            )
-            part.numbers[rows] = self._map.of(segments)[of]
+        new = [
+            _NewSegments.of(entries, self._parts[entries], live)
+            for entries, live in zip(parts, visible, strict=True)
+        ]
+        # A segment may be in several parts.
+        every = np.concatenate([each.segments for each in new])
+        if not len(every):
+            return
+        found, first, of = np.unique(every, return_index=True, return_inverse=True)
+        sizes = np.zeros(len(found), np.int64)
+        np.add.at(sizes, of, np.concatenate([each.sizes for each in new]))
+        order = np.argsort(first)
+        starts = np.cumsum([0, *(len(each.segments) for each in new)])
+
+        def name(at: int) -> str:
+            place = int(first[order[at]])
+            part = int(np.searchsorted(starts, place, "right")) - 1
+            codes = new[part].codes
+            return parts[part].segments[1][int(codes[place - starts[part]])]
+
+        self._map = self._map.joined(
+            found[order], sizes[order], self._held(parts, visible), name, self._shard_size
+        )
+        for entries, each in zip(parts, new, strict=True):
+            numbers = self._parts[entries].numbers
+            numbers[each.rows] = self._map.of(each.segments)[each.of_row]
 
     def _drop(self, parts: Sequence[Entries], visible: Sequence[BoolArray]) -> tuple[Shard, ...]:
         """Drop shards of which no entry lives."""
@@ -219,7 +251,3 @@ def _numbers(part: Entries, codes: IntArray) -> IntArray:
     """The numbers that stand for the names of segments."""
     names = part.segments[1].take(codes).to_pylist()
     return np.fromiter(map(hash, names), np.int64, len(names))
-
-
-def _name_at(names: SegmentNames, codes: IntArray, at: int) -> str:
-    return names[int(codes[at])]
