@@ -10,5 +10,9 @@ from mutants.index import INDEX
 from mutants.replaces import REPLACES
 from mutants.rules import RULES
 from mutants.serving import SERVING
+from mutants.spread import SPREAD
 
-MUTANTS = (*RULES, *REPLACES, *SERVING, *ENGINE, *BLOCKS, *AUTOMATIC, *ASSIGNMENT, *INDEX)
+MUTANTS = (
+    *(*RULES, *REPLACES, *SERVING, *ENGINE, *BLOCKS, *AUTOMATIC),
+    *(*ASSIGNMENT, *INDEX, *SPREAD),
+)

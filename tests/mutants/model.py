@@ -110,6 +110,23 @@ class Check(Enum):
         "the tests of the index server",
         "-m pytest -q -x -p no:cacheprovider tests/index/test_server.py",
     )
+    SHARDS = (
+        "the tests of shards",
+        "-m pytest -q -x -p no:cacheprovider tests/index/test_shards.py "
+        "tests/index/test_table_shards.py",
+    )
+    REPLIES = (
+        "the tests of replies of executors",
+        "-m pytest -q -x -p no:cacheprovider tests/index/test_spread_lies.py",
+    )
+    EXECUTORS = (
+        "the scenarios of executors",
+        "-m pytest -q -x -p no:cacheprovider tests/index/test_spread_scenarios.py",
+    )
+    EXECUTORS_FAIL = (
+        "the tests of executors that fail",
+        "-m pytest -q -x -p no:cacheprovider tests/index/test_spread_failures.py",
+    )
     REPLACES = (
         "the tests of replaces",
         "-m pytest -q -x -p no:cacheprovider tests/pruning/test_scope.py "

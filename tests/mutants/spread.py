@@ -1,0 +1,177 @@
+"""Bugs in shards, in what executors reply, and in who is asked."""
+
+from __future__ import annotations
+
+from mutants.model import Check, Mutant
+
+_SHARDS = (Check.SHARDS,)
+_REPLIES = (Check.REPLIES,)
+_SCENARIOS = (Check.EXECUTORS,)
+_SERVER = "index/server/"
+_CHECK, _ASKING = _SERVER + "replies.py", _SERVER + "asking.py"
+_COORDINATOR, _REGISTRY = _SERVER + "coordinator.py", _SERVER + "registry.py"
+
+SPREAD = (
+    Mutant(
+        "spread-segment-moves",
+        "a segment keeps its shard while it lives; I-47",
+        _SERVER + "table_shards.py",
+        "        numbers[used] = self._map.of(_numbers(part, used))\n",
+        "",
+        _SHARDS,
+    ),
+    Mutant(
+        "spread-shard-without-limit",
+        "a new segment joins the last shard only if there is room",
+        _SERVER + "shards.py",
+        "room = shard_size - held.get(last, 0) if keys else -1",
+        "room = shard_size if keys else -1",
+        _SHARDS,
+    ),
+    Mutant(
+        "spread-one-key-twice",
+        "the key of a shard is never that of two",
+        _SERVER + "shards.py",
+        "numbers = np.array([self.named.get(each, NO_SHARD) for each in new.tolist()], np.int64)",
+        "numbers = np.full(len(new), NO_SHARD)",
+        _SHARDS,
+    ),
+    Mutant(
+        "spread-empty-shard-stays",
+        "a shard without segments is dropped; I-50",
+        _SERVER + "table_shards.py",
+        "        self._map = self._map.without(gone)\n",
+        "",
+        _SHARDS,
+    ),
+    Mutant(
+        "spread-unknown-size-is-none",
+        "shards of unknown size go round; X15",
+        _SERVER + "table_shards.py",
+        "                sizes[number] = None\n",
+        "                sizes[number] = 0\n",
+        _SHARDS,
+    ),
+    Mutant(
+        "spread-loaded-again-is-not-known",
+        "a table that was evicted and loaded again is narrowed again",
+        _SERVER + "table_shards.py",
+        "return view.version < self._version or (view.version == self._version and known)",
+        "return view.version <= self._version",
+        _SHARDS,
+    ),
+    Mutant(
+        "spread-shard-twice",
+        "a reply names each file once; X-a",
+        _CHECK,
+        "    if len(places) != files.num_rows or (places != np.arange(files.num_rows)).any():\n",
+        "    if len(set(places.tolist())) > files.num_rows:\n",
+        _REPLIES,
+    ),
+    Mutant(
+        "spread-answer-of-two-versions",
+        "a reply is of the version that was asked; X-a",
+        _CHECK,
+        "    if reply.version != asked.of.version:\n",
+        "    if reply.version < 0:\n",
+        _REPLIES,
+    ),
+    Mutant(
+        "spread-reply-of-other-files",
+        "a reply is of the files that were asked; X-c",
+        _CHECK,
+        "    if reply.asked != digest(asked, files):\n",
+        "    if not reply.asked:\n",
+        _REPLIES,
+    ),
+    Mutant(
+        "spread-vector-forgotten",
+        "no row is counted where a vector may hide it; X-d",
+        _CHECK,
+        "    if (counted[(dead > 0) | without] > 0).any():\n",
+        "    if (counted[without] > 0).any():\n",
+        _REPLIES,
+    ),
+    Mutant(
+        "spread-row-group-of-nowhere",
+        "row groups are those of the file",
+        _CHECK,
+        "        if ((numbers < 0) | (numbers >= group_counts[owner])).any():\n",
+        "        if (numbers < 0).any():\n",
+        _REPLIES,
+    ),
+    Mutant(
+        "spread-lost-rows-without-facts",
+        "a file without facts is needed as a whole; X-b",
+        _CHECK,
+        "    if (without & ~(of_groups.whole & of_rest.whole)).any():\n",
+        "    if False:\n",
+        _REPLIES,
+    ),
+    Mutant(
+        "spread-dead-executor-chosen",
+        "no dead executor is ever chosen; I-49",
+        _COORDINATOR,
+        "self.assignments.route(self.assignments.remove(executor))",
+        "pass",
+        _SCENARIOS,
+        "CarbonData: segments of a dead executor",
+    ),
+    Mutant(
+        "spread-failed-executor-stays",
+        "an executor that does not answer is removed; I-49",
+        _ASKING,
+        "            self.registry.fail(batch.executor, error)\n",
+        "",
+        _SCENARIOS,
+    ),
+    Mutant(
+        "spread-silent-executor-lives",
+        "an executor that was not heard of is dead; I-49",
+        _REGISTRY,
+        "        if silent:\n",
+        "        if silent and not self._live:\n",
+        (Check.EXECUTORS_FAIL,),
+    ),
+    Mutant(
+        "spread-replies-in-another-order",
+        "what a reply says is of the files that were asked; X-a",
+        _ASKING,
+        "                places.append(batch.rows)\n",
+        "                places.append(np.sort(batch.rows)[::-1])\n",
+        _SCENARIOS,
+    ),
+    Mutant(
+        "spread-cache-by-name",
+        "a table that is made again leaves nothing; X16",
+        _COORDINATOR,
+        "            if found is not None and found.table_id == table_id:\n",
+        "            if found is not None:\n",
+        _SCENARIOS,
+        "CarbonData #3374: cache by name",
+    ),
+    Mutant(
+        "spread-old-shards-stay-mapped",
+        "a compaction drops the mapping of old shards; I-50, X8",
+        _COORDINATOR,
+        "            self.assignments.drop_shards(gone)\n",
+        "            pass\n",
+        _SCENARIOS,
+    ),
+    Mutant(
+        "spread-size-not-reported",
+        "the size that an executor reports replaces the estimate; X4",
+        _COORDINATOR,
+        "        self.assignments.report(executor, sizes)\n",
+        "",
+        _SCENARIOS,
+    ),
+    Mutant(
+        "spread-callers-wait-for-facts",
+        "facts that have to be read keep no caller waiting; X10",
+        _SERVER + "executor.py",
+        "wait(running, timeout=asked.budget_s)",
+        "wait(running, timeout=None)",
+        _SCENARIOS,
+    ),
+)
