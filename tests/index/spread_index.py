@@ -25,7 +25,7 @@ from tandem.delta.actions import AddFile
 from tandem.delta.log.codec import encode_action
 from tandem.index import Query, TableIndex, open_index
 from tandem.index.assignment import Executor
-from tandem.index.row_groups import FactsCache
+from tandem.index.facts.cache import FactsCache
 from tandem.index.server.answer_files import AnswerFiles
 from tandem.index.server.client import RemoteIndex
 from tandem.index.server.coordinator import Coordinator

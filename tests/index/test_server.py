@@ -457,6 +457,7 @@ def test_the_cache_can_be_shown_and_dropped(served: Served) -> None:
         "tables": [{"table": "flights", "version": None, "bytes": 0, "questions": 0}],
         "limitBytes": None,
         "evictions": 0,
+        "executors": [],
     }
     loaded, _ = connection.ask("Load", b'{"table": "flights"}')
     held = loaded["tables"][0]

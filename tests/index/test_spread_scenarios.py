@@ -14,7 +14,7 @@ import pytest
 from index.spread_index import ROWS, Lake, Spread, eager, spread, until
 from tandem.errors import StorageError, Unreachable
 from tandem.index import Query, open_index
-from tandem.index.row_groups import FactsCache
+from tandem.index.facts.cache import FactsCache
 from tandem.index.server.client import ChainedIndex
 from tandem.index.server.slots import RemoteSlot
 from tandem.storage.store import Store
@@ -199,16 +199,14 @@ class Gate:
 
     def __init__(self) -> None:
         self.open = threading.Event()
-        self.entered = threading.Event()
 
     def __call__(self, store: Store) -> FactsCache:
         gate = self
 
         class Waiting(FactsCache):
-            def _read(self, missing: Any) -> Any:
-                gate.entered.set()
+            def of(self, *given: Any, **named: Any) -> Any:
                 gate.open.wait()
-                return super()._read(missing)
+                return super().of(*given, **named)
 
         return Waiting(store, worth_bytes=0)
 

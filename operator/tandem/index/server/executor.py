@@ -22,10 +22,10 @@ from tandem.errors import InvalidSpec, StorageError
 from tandem.index.columns import entry_column
 from tandem.index.library import condition
 from tandem.index.narrowing import NeededGroups, OpenFiles, together
-from tandem.index.row_groups import FactsCache, narrowed
+from tandem.index.row_groups import narrowed
 from tandem.index.server.answer_files import AnswerFiles
 from tandem.index.server.calls import Answer, parsed
-from tandem.index.server.held_shards import Held, HeldShards, ShardName
+from tandem.index.server.held_shards import Held, HeldShards, MakeFacts, ShardName
 from tandem.index.server.messages import Message, VersionOf
 from tandem.index.server.slot_messages import (
     MAX_REPLY_BYTES,
@@ -59,7 +59,7 @@ class ExecutorService:
     Args:
         stores: how the store of each table is opened, by the name of its LakeTable.
         limit_bytes: of facts that are held between questions; None for no limit.
-        facts: makes what holds the facts of a shard.
+        facts: as of `HeldShards`.
         reply_bytes: of a reply.
     """
 
@@ -68,7 +68,7 @@ class ExecutorService:
         stores: Mapping[str, Callable[[], Store]],
         *,
         limit_bytes: int | None = None,
-        facts: Callable[[Store], FactsCache] = FactsCache,
+        facts: MakeFacts | None = None,
         reply_bytes: int = MAX_REPLY_BYTES,
     ) -> None:
         self.parts = AnswerFiles(None)
@@ -76,9 +76,11 @@ class ExecutorService:
         self._reply_bytes = reply_bytes
         self._pool = ThreadPoolExecutor(THREADS, "narrow")
         self._background = ThreadPoolExecutor(1, "prime")
+        self._closed = threading.Event()
         self._waiting = threading.Semaphore(WAITING_PRIMES)
 
     def close(self) -> None:
+        self._closed.set()
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._background.shutdown(wait=False, cancel_futures=True)
 
@@ -154,7 +156,12 @@ class ExecutorService:
                 for key, rows in rows_of.items():
                     held = self.held.of(ShardName(asked.table, asked.table_id, key))
                     mine = files.take(pa.array(rows))
-                    held.facts.of(mine.select(["path", "size"]), mine["rows"].to_numpy())
+                    held.facts.warm(
+                        mine.select(["path", "size"]),
+                        mine["rows"].to_numpy(),
+                        self._closed.is_set,
+                        table_id=asked.table_id,
+                    )
                 self.held.evict()
             except StorageError as error:
                 # They are read when they are asked for.

@@ -9,13 +9,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
+from functools import partial
 from typing import NamedTuple
 
 from tandem.errors import ReferenceNotFound
+from tandem.index.facts.cache import LIMIT, FactsCache
 from tandem.index.narrowing import NeededGroups
-from tandem.index.row_groups import FactsCache
 from tandem.index.server.messages import HeldShard
+from tandem.index.server.shared_listing import SharedListing
 from tandem.storage.store import Store
+
+MakeFacts = Callable[[Store], FactsCache]
 
 
 class ShardName(NamedTuple):
@@ -54,7 +58,7 @@ class HeldShards:
     Args:
         stores: how the store of each table is opened, by the name of its LakeTable.
         limit_bytes: of what is held between questions; None for no limit.
-        facts: makes what holds the facts of a shard.
+        facts: makes what holds the facts of a shard, if it is not the usual one.
     """
 
     def __init__(
@@ -62,11 +66,14 @@ class HeldShards:
         stores: Mapping[str, Callable[[], Store]],
         *,
         limit_bytes: int | None = None,
-        facts: Callable[[Store], FactsCache] = FactsCache,
+        facts: MakeFacts | None = None,
     ) -> None:
         self.limit_bytes = limit_bytes
         self.evictions = 0
-        self._stores, self._facts = stores, facts
+        self._stores = stores
+        # No shard alone may take more than all.
+        most = LIMIT if limit_bytes is None else min(limit_bytes, LIMIT)
+        self._facts = facts or partial(FactsCache, limit=most)
         self._opened: dict[str, Store] = {}
         self._lock = threading.Lock()
         self._held: dict[ShardName, Held] = {}
@@ -144,7 +151,7 @@ class HeldShards:
                     resource=table[:100],
                     expected="the name of a LakeTable that the server serves",
                 )
-            opened = opener()
+            opened = SharedListing(opener())
             with self._lock:
                 found = self._opened.setdefault(table, opened)
         return found

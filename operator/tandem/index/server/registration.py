@@ -22,12 +22,11 @@ from pydantic import ValidationError
 
 from tandem.errors import InvalidSpec, TandemError
 from tandem.index.assignment import Executor, Shard
-from tandem.index.row_groups import FactsCache
 from tandem.index.server.answer_files import AnswerFiles
 from tandem.index.server.calls import Answer, parsed
 from tandem.index.server.coordinator import Coordinator
 from tandem.index.server.executor import ExecutorService
-from tandem.index.server.held_shards import ShardName
+from tandem.index.server.held_shards import MakeFacts, ShardName
 from tandem.index.server.slot_messages import (
     MAX_REPLY_BYTES,
     MAX_SIZES,
@@ -86,14 +85,14 @@ class SlotSettings:
         key: that all of the application share.
         stores: how the store of each table is opened, by the name of its LakeTable.
         limit_bytes: of facts.
-        facts: makes what holds the facts of a shard.
+        facts: as of `HeldShards`.
     """
 
     coordinator: str
     key: str = field(repr=False)
     stores: Mapping[str, Callable[[], Store]]
     limit_bytes: int | None = None
-    facts: Callable[[Store], FactsCache] = FactsCache
+    facts: MakeFacts | None = None
     tls: TlsFolder | None = None
 
 

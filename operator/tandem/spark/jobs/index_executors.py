@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from tandem.index.row_groups import FactsCache
 from tandem.index.server.coordinator import Coordinator
 from tandem.index.server.executor import ExecutorService
+from tandem.index.server.held_shards import MakeFacts
 from tandem.index.server.registration import (
     RegistryService,
     SlotSettings,
@@ -72,7 +72,7 @@ def coordinated(
     *,
     limit_bytes: int | None = None,
     shard_size: int = SHARD_SIZE,
-    facts: Callable[[Store], FactsCache] = FactsCache,
+    facts: MakeFacts | None = None,
     address: str = "127.0.0.1",
     listen: str = "",
     port: int = 0,
@@ -85,7 +85,7 @@ def coordinated(
         stores: how the store of each table is opened, by the name of its LakeTable. They travel to
             the executors, which have credentials of their own.
         limit_bytes: of facts that each executor holds.
-        facts: makes what holds the facts of a shard.
+        facts: as of `HeldShards`.
         address: at which executors reach this driver (`spark.driver.host`).
         listen, port: where the registry of executors listens: by default at `address`.
     """
