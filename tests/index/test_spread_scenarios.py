@@ -15,6 +15,7 @@ from index.spread_index import ROWS, Lake, Spread, eager, spread, until
 from tandem.errors import StorageError, Unreachable
 from tandem.index import Query, open_index
 from tandem.index.facts.cache import FactsCache
+from tandem.index.server import coordinator as coordinator_
 from tandem.index.server.client import ChainedIndex
 from tandem.index.server.slots import RemoteSlot
 from tandem.storage.store import Store
@@ -377,3 +378,18 @@ def test_partition_values_travel_with_the_files(tmp_path: Path) -> None:
                 found.index().splits(query).groups.to_pylist()
             ), where
         assert not server.coordinator.refused
+
+
+def test_a_large_table_is_looked_at_while_nobody_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coordinator_, "_AT_ONCE", 1)
+    lake = Lake(tmp_path, [1, 1])
+    with spread({"lake": lake.location}, 1) as server:
+        right(server, lake)
+        until(lambda: server.files() == 1, "it is never narrowed")
+        lake.add("2", 1)
+        # What is known stays narrowed.
+        assert server.files() <= 2
+        until(lambda: server.files() == 1, "the new file is never narrowed")
+        right(server, lake)

@@ -18,7 +18,6 @@ from tandem.delta.actions import AddFile, Commit, Metadata, Protocol, RemoveFile
 from tandem.delta.log import files as files_
 from tandem.errors import UnknownSegment
 from tandem.index import window as window_
-from tandem.index.server import table_shards as table_shards_
 from tandem.index.server.shards import NO_SHARD
 from tandem.index.server.table_shards import TableShards
 from tandem.index.window import Chosen, Head, View, Window
@@ -170,7 +169,6 @@ def test_a_table_that_was_loaded_again_is_looked_at_again() -> None:
     shards.follow(view)
     again = Window(loaded(view)).view()
     assert not shards.has(again)
-    assert shards.small(again)
     shards.follow(again)
     assert found(shards, again) == found(shards, view)
     assert len(shards.shards) == 2
@@ -191,17 +189,6 @@ def test_segments_that_no_longer_live_are_forgotten_in_the_end() -> None:
         shards.follow(table.commit([], names))
     assert len(shards._map.segments) < 1_200
     assert [shard.key for shard in shards.shards] == ["0"]
-
-
-def test_many_new_entries_are_not_looked_at_while_a_caller_waits(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(table_shards_, "_AT_ONCE", 3)
-    table, shards = Table(), TableShards("t")
-    view = table.commit([add(str(at), str(at)) for at in range(4)], [])
-    assert not shards.small(view)
-    shards.follow(view)
-    assert shards.small(view)
 
 
 def test_an_empty_table_has_no_shard() -> None:

@@ -39,6 +39,9 @@ BUDGET_S: Final = 0.5
 _PRIMED = 1_000
 """Files of a commit whose facts an executor reads before they are asked for."""
 
+_AT_ONCE = 65_536
+"""Entries of a table that is looked at while a caller waits."""
+
 _THREADS = 32
 _CALL_S = 5.0
 """Of calls for which no caller waits."""
@@ -120,10 +123,11 @@ class Coordinator:
             return None
         shards = self._shards(table, view)
         if not shards.has(view):
-            if not shards.small(view):
+            if sum(map(len, view.parts)) <= _AT_ONCE:
+                self._follow(table, view)
+            else:
+                # What is known already is narrowed meanwhile.
                 self.followed(table, view)
-                return None
-            self._follow(table, view)
         return Fanned(self._asking, table, where, shards)
 
     def followed(self, table: str, view: View) -> None:

@@ -109,11 +109,10 @@ class ShardMap:
             held: bytes of each shard that has any.
             name: of `new[at]`.
         """
-        numbers = np.array([self.named.get(each, NO_SHARD) for each in new.tolist()], np.int64)
-        held = dict(held)
-        for at in np.flatnonzero(numbers != NO_SHARD).tolist():
-            number = int(numbers[at])
-            held[number] = held.get(number, 0) + int(sizes[at])
+        numbers, held = np.full(len(new), NO_SHARD), dict(held)
+        for at in np.flatnonzero(np.isin(new, list(self.named))).tolist():
+            number = self.named[int(new[at])]
+            numbers[at], held[number] = number, held.get(number, 0) + int(sizes[at])
         keys, named, made = dict(self.keys), dict(self.named), self.made
         fresh = np.flatnonzero(numbers == NO_SHARD)
         ends = np.cumsum(sizes[fresh])

@@ -8,7 +8,7 @@ the log alone.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 from weakref import WeakKeyDictionary
@@ -21,9 +21,6 @@ from tandem.index.entries import UNKNOWN_ROWS, Entries
 from tandem.index.server.shards import NO_SHARD, SHARD_SIZE, ShardMap, estimated_bytes
 from tandem.index.window import Chosen, View
 
-_AT_ONCE = 131_072
-"""New entries that are looked at while a caller waits."""
-
 
 class Changed(NamedTuple):
     """What a version changed: shards that are gone, and the entries that it added."""
@@ -34,12 +31,13 @@ class Changed(NamedTuple):
 
 @dataclass
 class _Part:
-    """Of each entry: its shard, the bytes of its facts by estimate, and whether the log says enough
-    for one."""
+    """Of each entry its shard, the bytes of its facts by estimate, and whether the log says enough
+    for one; of each segment, by its code, the number that stands for its name."""
 
     numbers: IntArray
     bytes: IntArray
     known: BoolArray
+    segments: IntArray
 
 
 class _NewSegments(NamedTuple):
@@ -70,7 +68,7 @@ class _NewSegments(NamedTuple):
         of_row = place[of]
         sizes = np.zeros(len(found), np.int64)
         np.add.at(sizes, of_row, part.bytes[rows])
-        return cls(_numbers(entries, found[order]), sizes, found[order], rows, of_row)
+        return cls(part.segments[found[order]], sizes, found[order], rows, of_row)
 
 
 class TableShards:
@@ -105,12 +103,6 @@ class TableShards:
         with self._lock:
             return self._has(view)
 
-    def small(self, view: View) -> bool:
-        """Whether a version can be followed while a caller waits."""
-        with self._lock:
-            new = [part for part in view.parts if part not in self._parts]
-        return sum(map(len, new)) <= _AT_ONCE
-
     def follow(self, view: View) -> Changed:
         """Take the shards of a version; an older one than the newest changes nothing."""
         with self._lock:
@@ -122,10 +114,12 @@ class TableShards:
             for part in view.parts:
                 if part not in self._parts:
                     self._parts[part] = self._looked_up(part, columns)
-            gone = self._drop(view.parts, visible)
-            self._join(view.parts, visible)
+            held = self._held(view.parts, visible)
+            gone = self._drop(set(self._map.keys) - set(held), view.parts)
+            if self._join(view.parts, visible, held):
+                held = self._held(view.parts, visible)
             self._forget(view.parts, visible)
-            self._sizes = self._estimates(view.parts, visible)
+            self._sizes = self._estimates(view.parts, visible, held)
             self._version = view.version
         if first:
             return Changed(gone, ())
@@ -166,13 +160,17 @@ class TableShards:
         """By the segments that are known already."""
         codes, names = part.segments
         used = np.unique(codes)
-        numbers = np.full(len(names), NO_SHARD)
-        numbers[used] = self._map.of(_numbers(part, used))
-        sizes = part.files["size"].to_numpy()
-        return _Part(numbers[codes], estimated_bytes(sizes, columns), part.rows != UNKNOWN_ROWS)
+        segments, numbers = np.zeros(len(names), np.int64), np.full(len(names), NO_SHARD)
+        texts = names.take(used).to_pylist()
+        segments[used] = np.fromiter(map(hash, texts), np.int64, len(texts))
+        numbers[used] = self._map.of(segments[used])
+        bytes_ = estimated_bytes(part.files["size"].to_numpy(), columns)
+        return _Part(numbers[codes], bytes_, part.rows != UNKNOWN_ROWS, segments)
 
-    def _join(self, parts: Sequence[Entries], visible: Sequence[BoolArray]) -> None:
-        """Give segments that are new a shard."""
+    def _join(
+        self, parts: Sequence[Entries], visible: Sequence[BoolArray], held: Mapping[int, int]
+    ) -> bool:
+        """Give segments that are new a shard. Whether there are any."""
         new = [
             _NewSegments.of(entries, self._parts[entries], live)
             for entries, live in zip(parts, visible, strict=True)
@@ -180,7 +178,7 @@ class TableShards:
         # A segment may be in several parts.
         every = np.concatenate([each.segments for each in new])
         if not len(every):
-            return
+            return False
         found, first, of = np.unique(every, return_index=True, return_inverse=True)
         sizes = np.zeros(len(found), np.int64)
         np.add.at(sizes, of, np.concatenate([each.sizes for each in new]))
@@ -193,42 +191,37 @@ class TableShards:
             codes = new[part].codes
             return parts[part].segments[1][int(codes[place - starts[part]])]
 
-        self._map = self._map.joined(
-            found[order], sizes[order], self._held(parts, visible), name, self._shard_size
-        )
+        self._map = self._map.joined(found[order], sizes[order], held, name, self._shard_size)
         for entries, each in zip(parts, new, strict=True):
             numbers = self._parts[entries].numbers
             numbers[each.rows] = self._map.of(each.segments)[each.of_row]
+        return True
 
-    def _drop(self, parts: Sequence[Entries], visible: Sequence[BoolArray]) -> tuple[Shard, ...]:
+    def _drop(self, gone: set[int], parts: Sequence[Entries]) -> tuple[Shard, ...]:
         """Drop shards of which no entry lives."""
-        alive = set(self._held(parts, visible))
-        gone = set(self._map.keys) - alive
+        if not gone:
+            return ()
         shards = tuple(self._shard(number) for number in sorted(gone))
         self._map = self._map.without(gone)
         for part in (self._parts[entries] for entries in parts):
-            if gone:
-                part.numbers[np.isin(part.numbers, list(gone))] = NO_SHARD
+            part.numbers[np.isin(part.numbers, list(gone))] = NO_SHARD
         return shards
 
     def _held(self, parts: Sequence[Entries], visible: Sequence[BoolArray]) -> dict[int, int]:
         """The bytes of each shard that has a live entry."""
-        bytes_ = np.zeros(self._map.made, np.int64)
-        count = np.zeros(self._map.made, np.int64)
+        count, bytes_ = np.zeros(self._map.made + 1), np.zeros(self._map.made + 1)
         for entries, live in zip(parts, visible, strict=True):
             part = self._parts[entries]
-            chosen = live & (part.numbers != NO_SHARD)
-            numbers = part.numbers[chosen]
-            count += np.bincount(numbers, minlength=self._map.made)
-            weights = part.bytes[chosen].astype(float)
-            bytes_ += np.bincount(numbers, weights, self._map.made).astype(np.int64)
-        return {number: int(bytes_[number]) for number in np.flatnonzero(count).tolist()}
+            places = part.numbers - NO_SHARD  # the first place is of those without one
+            count += np.bincount(places, live, len(count))
+            bytes_ += np.bincount(places, part.bytes * live, len(count))
+        return {at + NO_SHARD: int(bytes_[at]) for at in np.flatnonzero(count).tolist() if at}
 
     def _estimates(
-        self, parts: Sequence[Entries], visible: Sequence[BoolArray]
+        self, parts: Sequence[Entries], visible: Sequence[BoolArray], held: Mapping[int, int]
     ) -> dict[int, int | None]:
         """The size of each shard; None where the log says too little of one of its files."""
-        sizes: dict[int, int | None] = dict(self._held(parts, visible))
+        sizes: dict[int, int | None] = dict(held)
         for entries, live in zip(parts, visible, strict=True):
             part = self._parts[entries]
             for number in np.unique(part.numbers[live & ~part.known]).tolist():
@@ -241,13 +234,7 @@ class TableShards:
         if len(self._map.segments) <= 2 * count + 1_024:
             return
         live_segments = [
-            _numbers(entries, np.unique(entries.segments[0][live]))
+            self._parts[entries].segments[np.unique(entries.segments[0][live])]
             for entries, live in zip(parts, visible, strict=True)
         ]
         self._map = self._map.only(np.concatenate(live_segments))
-
-
-def _numbers(part: Entries, codes: IntArray) -> IntArray:
-    """The numbers that stand for the names of segments."""
-    names = part.segments[1].take(codes).to_pylist()
-    return np.fromiter(map(hash, names), np.int64, len(names))
