@@ -7,6 +7,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
+from index.spread_index import spread
 from support.jobs import quick_lake
 from support.lake.lake import Lake
 from support.lake.rows import rows, table
@@ -99,15 +101,20 @@ class Storm:
             self.stale.append(f"{found.version} or {splits.version} after {before}")
 
 
-@pytest.mark.parametrize("readers", ["embedded", "server"])
+@pytest.mark.parametrize("readers", ["embedded", "server", "executors"])
 def test_each_answer_of_a_storm_has_exactly_the_rows_of_its_version(
     tmp_path: Path, readers: str
 ) -> None:
     lake = quick_lake.make(tmp_path / "lake", 4)
     storm = Storm(lake)
     location = lake.location
-    service = IndexService({"lake": lambda: open_index(location)}, AnswerFiles(None))
-    with IndexServer(service, "127.0.0.1", 0) as server:
+    with ExitStack() as stack:
+        if readers == "executors":
+            executors = stack.enter_context(spread({"lake": location}, 2, shard_size=1_000))
+            server = executors.server
+        else:
+            service = IndexService({"lake": lambda: open_index(location)}, AnswerFiles(None))
+            server = stack.enter_context(IndexServer(service, "127.0.0.1", 0))
         store = open_store(location)
 
         def asker() -> IndexReader:
@@ -131,6 +138,8 @@ def test_each_answer_of_a_storm_has_exactly_the_rows_of_its_version(
     assert storm.failures == []
     assert storm.stale == []
     assert len({version for version, *_ in storm.answers}) > 3
+    if readers == "executors":
+        assert not executors.coordinator.refused
     replayed(storm)
 
 

@@ -8,7 +8,7 @@ condition first names it.
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -89,6 +89,11 @@ class Entries:
     def take(self, rows: IntArray) -> pa.Table:
         """Some of the files, as in `Snapshot.files`."""
         return _whole(self._files.take(pa.array(rows)))
+
+    def columns_at(self, rows: IntArray, names: Sequence[str]) -> pa.Table:
+        """Some columns of some of the files, as in `Snapshot.files`."""
+        wanted = pa.array(rows)
+        return pa.table({name: self._column(name).take(wanted) for name in names})
 
     def live(self, rows: IntArray) -> IntArray:
         """The live rows of some entries, `UNKNOWN_ROWS` if they are unknown."""

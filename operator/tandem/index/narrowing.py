@@ -26,6 +26,8 @@ GROUPS: Final = pa.list_(pa.int32())
 
 NOT_KNOWN: Final = -1
 
+_VALUES = "partition_values"
+
 
 @dataclass(frozen=True)
 class OpenFiles:
@@ -55,7 +57,6 @@ class OpenFiles:
     def of(cls, head: Head, where: Expr, part: Chosen) -> Self:
         """Those of some entries that are not certain."""
         open_ = part.rows[~part.certain]
-        files = part.entries.take(open_)
         partitions = head.metadata.partition_columns
         columns: dict[str, EntryColumn] = {}
         for name, type_ in columns_of(where):
@@ -64,11 +65,11 @@ class OpenFiles:
                 if column is not None:
                     columns[name] = column.take(open_)
         return cls(
-            files.select(["path", "size"]),
+            part.entries.columns_at(open_, ("path", "size")),
             part.entries.rows[open_],
             part.entries.dead[open_],
             columns,
-            files["partition_values"] if columns else None,
+            part.entries.columns_at(open_, (_VALUES,))[_VALUES] if columns else None,
             Chosen(part.entries, open_, np.zeros(len(open_), bool)),
         )
 
@@ -144,9 +145,13 @@ class Narrower(ABC):
     def narrow(self, head: Head, where: Expr, parts: Sequence[Chosen]) -> list[NeededGroups]:
         """The row groups that a condition needs of some entries. Entries that are certain are
         needed as a whole."""
-        files = [OpenFiles.of(head, where, part) for part in parts]
-        found = self.narrow_files(head, where, files)
-        return [each.spread(~part.certain) for each, part in zip(found, parts, strict=True)]
+        open_ = [part for part in parts if not part.certain.all()]
+        files = [OpenFiles.of(head, where, part) for part in open_]
+        found = iter(self.narrow_files(head, where, files) if files else ())
+        nothing = NeededGroups.every(0)
+        return [
+            (nothing if part.certain.all() else next(found)).spread(~part.certain) for part in parts
+        ]
 
     @abstractmethod
     def narrow_files(

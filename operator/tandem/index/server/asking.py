@@ -133,7 +133,7 @@ class Fanned(Narrower):
         found, places = [NeededGroups.every(total)], [np.arange(total)]
         parts = [each.source for each in files if each.source is not None]
         until = time.monotonic() + self._asking.deadline_s
-        batches = self._asking.batches(self._table, self._shards, parts) if total else []
+        batches = self._asking.batches(self._table, self._shards, parts)
         whole = _table(files) if batches else None
         asked = [(batch, self._question(batch, head), _of_batch(whole, batch)) for batch in batches]
         # The last one is asked by this thread.
@@ -159,7 +159,7 @@ def primed_files(parts: Sequence[Chosen], batch: Batch) -> pa.Table:
     """The files of a batch whose facts are to be read."""
     files = [
         OpenFiles(
-            part.entries.take(part.rows).select(["path", "size"]),
+            part.entries.columns_at(part.rows, ("path", "size")),
             part.entries.rows[part.rows],
             part.entries.dead[part.rows],
             {},
