@@ -64,7 +64,7 @@ INDEX = (
         "index-row-groups-of-vectors-counted",
         "which rows of a row group a vector hides is in the vector; X-d",
         "index/row_groups.py",
-        "counted = must & (entries.dead[part.rows[there]] == 0)[owner]",
+        "counted = must & (files.dead[there] == 0)[owner]",
         "counted = must",
         _GROUPS,
     ),

@@ -6,6 +6,7 @@ import ipaddress
 import signal
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,9 +15,13 @@ from tandem.cli.errors import Exit, say
 from tandem.errors import InvalidSpec
 from tandem.index import TableIndex
 from tandem.index.server.answer_files import AnswerFiles
+from tandem.index.server.coordinator import Coordinator
+from tandem.index.server.executor import ExecutorService
 from tandem.index.server.service import IndexService
+from tandem.index.server.slots import LocalSlot
 from tandem.index.server.transport import IndexServer, Tls
 from tandem.spec.units import parse_quantity
+from tandem.storage.store import Store
 from tandem.text import counted
 
 MIN_TOKEN = 16
@@ -49,23 +54,42 @@ def serve(
             expected="--token-file, --tls-cert and --tls-key, or a loopback address",
         )
     openers: dict[str, Callable[[], TableIndex]] = {}
+    stores: dict[str, Callable[[], Store]] = {}
     for text in names:
         name, _, location = text.partition("=")
         target = tables.target(location or name, files, options)
         openers[name] = _opener(target)
+        stores[name] = _store(target)
     parts = AnswerFiles(settings.answers)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    service = IndexService(openers, parts, limit_bytes=_memory(settings.memory))
-    with IndexServer(service, host, port, token=token, tls=tls) as server:
+    limit = _memory(settings.memory)
+    # What the log says and what footers say: half for each.
+    half = None if limit is None else limit // 2
+    local = LocalSlot(ExecutorService(stores, limit_bytes=half))
+    with (
+        closing(Coordinator(local=local)) as coordinator,
+        IndexServer(
+            IndexService(openers, parts, limit_bytes=half, coordinator=coordinator),
+            host,
+            port,
+            token=token,
+            tls=tls,
+        ) as server,
+    ):
         say(f"Serves {counted(len(openers), 'table')} on {_scheme(tls)}://{host}:{server.port}")
         stop.wait()
     return Exit.OK
 
 
 def _opener(target: tables.Target) -> Callable[[], TableIndex]:
-    return lambda: TableIndex(target.log())
+    # Row groups are the executor's.
+    return lambda: TableIndex(target.log(), row_groups=False)
+
+
+def _store(target: tables.Target) -> Callable[[], Store]:
+    return lambda: target.log().store
 
 
 def _scheme(tls: Tls | None) -> str:
