@@ -12,7 +12,7 @@ from tandem.index import open_index
 from tandem.index.server.answer_files import AnswerFiles
 from tandem.index.server.service import IndexService
 from tandem.index.server.transport import IndexServer
-from tandem.spark.jobs import index_executors
+from tandem.spark.jobs.index import executors as index_executors
 from tandem.spark.runtime import session
 from tandem.storage import open_store
 

@@ -28,17 +28,17 @@ from tandem.index.assignment import Executor
 from tandem.index.facts.cache import FactsCache
 from tandem.index.server.answer_files import AnswerFiles
 from tandem.index.server.client import RemoteIndex
-from tandem.index.server.coordinator import Coordinator
-from tandem.index.server.executor import ExecutorService
-from tandem.index.server.messages import CacheAnswer, HeldShard
-from tandem.index.server.registration import (
+from tandem.index.server.executors.coordinator import Coordinator
+from tandem.index.server.executors.executor import ExecutorService
+from tandem.index.server.executors.registration import (
     RegistryService,
     SlotSettings,
     new_key,
     run_executor,
 )
+from tandem.index.server.executors.slots import LocalSlot
+from tandem.index.server.messages import CacheAnswer, HeldShard
 from tandem.index.server.service import IndexService
-from tandem.index.server.slots import LocalSlot
 from tandem.index.server.transport import Connection, IndexServer
 from tandem.storage import open_store
 from tandem.timeline.segments import TAG_SEGMENT, TAG_SEQUENCE

@@ -14,14 +14,14 @@ import pytest
 from index.spread_index import BEAT_S, Lake, Spread, spread, until
 from tandem.errors import AccessDenied, InvalidSpec
 from tandem.index import Query
-from tandem.index.server.registration import (
+from tandem.index.server.executors.registration import (
     SlotSettings,
     connected,
     new_key,
     own_address,
     run_executor,
 )
-from tandem.index.server.slot_messages import RegistryCall, SlotNews, body
+from tandem.index.server.executors.slot_messages import RegistryCall, SlotNews, body
 
 WHERE = {"id = 7": 1, "id < 1234": 1234, "key = 'k77'": 1, "id < 0": 0}
 

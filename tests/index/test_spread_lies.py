@@ -19,10 +19,9 @@ from support.some import few
 from tandem.errors import InvalidSpec, InvalidStatement, StorageError
 from tandem.index import Query, open_index
 from tandem.index.narrowing import GROUPS, NeededGroups
-from tandem.index.server.executor import ExecutorService
-from tandem.index.server.messages import VersionOf
-from tandem.index.server.replies import believed
-from tandem.index.server.slot_messages import (
+from tandem.index.server.executors.executor import ExecutorService
+from tandem.index.server.executors.replies import believed
+from tandem.index.server.executors.slot_messages import (
     FILES,
     NEEDED,
     NarrowQuestion,
@@ -31,6 +30,7 @@ from tandem.index.server.slot_messages import (
     needed_from,
     needed_table,
 )
+from tandem.index.server.messages import VersionOf
 
 Reply = tuple[NarrowReply, pa.Table]
 WHERE = "id < 1234"
@@ -153,7 +153,7 @@ def test_a_shard_that_cannot_be_narrowed_is_left_as_it_is(
     def fail(*_: Any) -> None:
         raise ZeroDivisionError("planted")
 
-    monkeypatch.setattr("tandem.index.server.executor.narrowed", fail)
+    monkeypatch.setattr("tandem.index.server.executors.executor.narrowed", fail)
     assert server.files("id = 7") == 3
     assert server.live == {0}
     monkeypatch.undo()
@@ -281,7 +281,7 @@ def test_a_reply_is_what_was_found() -> None:
 
 
 def test_files_of_a_question_are_checked(tmp_path: Path, lake: Lake) -> None:
-    from tandem.index.server.slot_messages import body, files_of
+    from tandem.index.server.executors.slot_messages import body, files_of
 
     asked, files = question(lake)
     assert files_of(body(asked, files)).equals(files)

@@ -15,9 +15,9 @@ from index.spread_index import ROWS, Lake, Spread, eager, spread, until
 from tandem.errors import StorageError, Unreachable
 from tandem.index import Query, open_index
 from tandem.index.facts.cache import FactsCache
-from tandem.index.server import coordinator as coordinator_
 from tandem.index.server.client import ChainedIndex
-from tandem.index.server.slots import RemoteSlot
+from tandem.index.server.executors import coordinator as coordinator_
+from tandem.index.server.executors.slots import RemoteSlot
 from tandem.storage.store import Store
 
 CONDITIONS = ["id = 7", "id < 1234", "key = 'k77'", "id >= 900 AND id < 1100", "id < 0"]

@@ -7,7 +7,7 @@ from mutants.model import Check, Mutant
 _SHARDS = (Check.SHARDS,)
 _REPLIES = (Check.REPLIES,)
 _SCENARIOS = (Check.EXECUTORS,)
-_SERVER = "index/server/"
+_SERVER = "index/server/executors/"
 _CHECK, _ASKING = _SERVER + "replies.py", _SERVER + "asking.py"
 _COORDINATOR, _REGISTRY = _SERVER + "coordinator.py", _SERVER + "registry.py"
 

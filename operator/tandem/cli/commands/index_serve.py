@@ -15,10 +15,10 @@ from tandem.cli.errors import Exit, say
 from tandem.errors import InvalidSpec
 from tandem.index import TableIndex
 from tandem.index.server.answer_files import AnswerFiles
-from tandem.index.server.coordinator import Coordinator
-from tandem.index.server.executor import ExecutorService
+from tandem.index.server.executors.coordinator import Coordinator
+from tandem.index.server.executors.executor import ExecutorService
+from tandem.index.server.executors.slots import LocalSlot
 from tandem.index.server.service import IndexService
-from tandem.index.server.slots import LocalSlot
 from tandem.index.server.transport import IndexServer, Tls
 from tandem.spec.units import parse_quantity
 from tandem.storage.store import Store

@@ -17,5 +17,6 @@ A job never commits, and never writes to `_delta_log`.
     upsert          package: upserts and deletes by key
     stitch          log compaction
     log_merge       log merge
+    index           package: the program of an IndexServer, which is no job: it serves
     warm            runs each job once, for the class-data archive
 """

@@ -19,11 +19,16 @@ from tandem.errors import StorageError, TandemError, Unreachable
 from tandem.index.assignment import Executor, Shard
 from tandem.index.assignments import Assignments
 from tandem.index.narrowing import Narrower, NeededGroups, OpenFiles, together
+from tandem.index.server.executors.registry import Registry
+from tandem.index.server.executors.replies import believed
+from tandem.index.server.executors.slot_messages import (
+    FILES,
+    MAX_FILES,
+    NarrowQuestion,
+    ShardQuestion,
+)
+from tandem.index.server.executors.table_shards import TableShards
 from tandem.index.server.messages import MAX_ITEMS, VersionOf
-from tandem.index.server.registry import Registry
-from tandem.index.server.replies import believed
-from tandem.index.server.slot_messages import FILES, MAX_FILES, NarrowQuestion, ShardQuestion
-from tandem.index.server.table_shards import TableShards
 from tandem.index.window import Chosen, Head
 from tandem.statements.tree import Expr
 

@@ -25,9 +25,8 @@ from tandem.index.narrowing import NeededGroups, OpenFiles, together
 from tandem.index.row_groups import narrowed
 from tandem.index.server.answer_files import AnswerFiles
 from tandem.index.server.calls import Answer, parsed
-from tandem.index.server.held_shards import Held, HeldShards, MakeFacts, ShardName
-from tandem.index.server.messages import Message, VersionOf
-from tandem.index.server.slot_messages import (
+from tandem.index.server.executors.held_shards import Held, HeldShards, MakeFacts, ShardName
+from tandem.index.server.executors.slot_messages import (
     MAX_REPLY_BYTES,
     InvalidateQuestion,
     NarrowQuestion,
@@ -40,6 +39,7 @@ from tandem.index.server.slot_messages import (
     files_of,
     needed_table,
 )
+from tandem.index.server.messages import Message, VersionOf
 from tandem.index.window import Head
 from tandem.pruning.files import bounds_of
 from tandem.pruning.predicate import columns_of

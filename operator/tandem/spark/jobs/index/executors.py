@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from tandem.index.server.coordinator import Coordinator
-from tandem.index.server.executor import ExecutorService
-from tandem.index.server.held_shards import MakeFacts
-from tandem.index.server.registration import (
+from tandem.index.server.executors.coordinator import Coordinator
+from tandem.index.server.executors.executor import ExecutorService
+from tandem.index.server.executors.held_shards import MakeFacts
+from tandem.index.server.executors.registration import (
     RegistryService,
     SlotSettings,
     TlsFolder,
     new_key,
     run_executor,
 )
-from tandem.index.server.shards import SHARD_SIZE
-from tandem.index.server.slots import LocalSlot
+from tandem.index.server.executors.shards import SHARD_SIZE
+from tandem.index.server.executors.slots import LocalSlot
 from tandem.index.server.transport import IndexServer
 from tandem.storage.store import Store
 

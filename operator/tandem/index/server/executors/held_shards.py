@@ -15,8 +15,8 @@ from typing import NamedTuple
 from tandem.errors import ReferenceNotFound
 from tandem.index.facts.cache import LIMIT, FactsCache
 from tandem.index.narrowing import NeededGroups
+from tandem.index.server.executors.shared_listing import SharedListing
 from tandem.index.server.messages import HeldShard
-from tandem.index.server.shared_listing import SharedListing
 from tandem.storage.store import Store
 
 MakeFacts = Callable[[Store], FactsCache]

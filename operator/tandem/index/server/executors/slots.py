@@ -13,9 +13,8 @@ import pyarrow as pa
 from pydantic import ValidationError
 
 from tandem.errors import Unreachable
-from tandem.index.server.executor import ExecutorService
-from tandem.index.server.messages import Message
-from tandem.index.server.slot_messages import (
+from tandem.index.server.executors.executor import ExecutorService
+from tandem.index.server.executors.slot_messages import (
     InvalidateQuestion,
     NarrowQuestion,
     NarrowReply,
@@ -25,6 +24,7 @@ from tandem.index.server.slot_messages import (
     SlotCall,
     body,
 )
+from tandem.index.server.messages import Message
 from tandem.index.server.transport import Connection
 
 M = TypeVar("M", bound=Message)

@@ -18,7 +18,7 @@ import numpy as np
 from tandem.distinct import BoolArray, IntArray
 from tandem.index.assignment import Shard
 from tandem.index.entries import UNKNOWN_ROWS, Entries
-from tandem.index.server.shards import NO_SHARD, SHARD_SIZE, ShardMap, estimated_bytes
+from tandem.index.server.executors.shards import NO_SHARD, SHARD_SIZE, ShardMap, estimated_bytes
 from tandem.index.window import Chosen, View
 
 

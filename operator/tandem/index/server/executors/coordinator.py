@@ -20,12 +20,12 @@ from tandem.errors import TandemError
 from tandem.index.assignment import Executor, Shard
 from tandem.index.assignments import Assignments
 from tandem.index.narrowing import Narrower
-from tandem.index.server.asking import Asking, Fanned, primed_files
-from tandem.index.server.registry import LEFT_OUT_S, Registry
-from tandem.index.server.shards import SHARD_SIZE
-from tandem.index.server.slot_messages import InvalidateQuestion, ShardQuestion, SlotCache
-from tandem.index.server.slots import LocalSlot, Slot
-from tandem.index.server.table_shards import TableShards
+from tandem.index.server.executors.asking import Asking, Fanned, primed_files
+from tandem.index.server.executors.registry import LEFT_OUT_S, Registry
+from tandem.index.server.executors.shards import SHARD_SIZE
+from tandem.index.server.executors.slot_messages import InvalidateQuestion, ShardQuestion, SlotCache
+from tandem.index.server.executors.slots import LocalSlot, Slot
+from tandem.index.server.executors.table_shards import TableShards
 from tandem.index.window import Chosen, View
 
 _log = structlog.get_logger("tandem.index.coordinator")

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from tandem.distinct import IntArray
 from tandem.index.narrowing import NOT_KNOWN, NeededGroups
-from tandem.index.server.slot_messages import (
+from tandem.index.server.executors.slot_messages import (
     NEEDED,
     NarrowQuestion,
     NarrowReply,

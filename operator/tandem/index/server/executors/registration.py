@@ -24,10 +24,10 @@ from tandem.errors import InvalidSpec, TandemError
 from tandem.index.assignment import Executor, Shard
 from tandem.index.server.answer_files import AnswerFiles
 from tandem.index.server.calls import Answer, parsed
-from tandem.index.server.coordinator import Coordinator
-from tandem.index.server.executor import ExecutorService
-from tandem.index.server.held_shards import MakeFacts, ShardName
-from tandem.index.server.slot_messages import (
+from tandem.index.server.executors.coordinator import Coordinator
+from tandem.index.server.executors.executor import ExecutorService
+from tandem.index.server.executors.held_shards import MakeFacts, ShardName
+from tandem.index.server.executors.slot_messages import (
     MAX_REPLY_BYTES,
     MAX_SIZES,
     RegistryCall,
@@ -36,7 +36,7 @@ from tandem.index.server.slot_messages import (
     Welcome,
     body,
 )
-from tandem.index.server.slots import RemoteSlot
+from tandem.index.server.executors.slots import RemoteSlot
 from tandem.index.server.transport import Connection, IndexServer, Tls
 from tandem.storage.store import Store
 

@@ -15,7 +15,7 @@ from typing import Final
 import structlog
 
 from tandem.index.assignment import Executor
-from tandem.index.server.slots import Slot
+from tandem.index.server.executors.slots import Slot
 
 _log = structlog.get_logger("tandem.index.coordinator")
 

@@ -1,0 +1,6 @@
+"""The program of an `IndexServer`.
+
+It has no result, commits nothing, and never ends by itself.
+
+    executors  the executors, as tasks that do not end
+"""
