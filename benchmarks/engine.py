@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -89,7 +90,7 @@ class Engine:
         """Its status, and `ok`, `superseded`, `nothing` (there was nothing to do), or
         `aborted: why`."""
         from tandem.errors import Reason
-        from tandem.spec import parse
+        from tandem.spec import load_text
         from tandem.spec.status import OperationStatus, Phase
 
         with self._lock:
@@ -97,13 +98,14 @@ class Engine:
             name = f"operation-{self._count}"
         location = {"location": (table or self._table).as_uri(), **self._time}
         api = "tandem.dev/v1alpha1"
-        resources = [
-            parse({"apiVersion": api, "kind": k, "metadata": {"name": n}, "spec": s})
+        documents = [
+            json.dumps({"apiVersion": api, "kind": k, "metadata": {"name": n}, "spec": s})
             for k, n, s in (
                 ("LakeTable", "arena", location),
                 (kind, name, {"tableRef": {"name": "arena"}, **spec}),
             )
         ]
+        resources = load_text("\n---\n".join(documents))
         status = self._run(resources, self._options)[-1].status
         assert isinstance(status, OperationStatus)
         if status.phase not in (Phase.SUCCEEDED, Phase.SUPERSEDED):

@@ -190,13 +190,13 @@ def over_flight(root: str, files: int, times: int) -> dict[str, Any]:
     from tandem.index.server.answer_files import AnswerFiles
     from tandem.index.server.client import RemoteIndex
     from tandem.index.server.service import IndexService
-    from tandem.index.server.transport import Connection, IndexServer, Tls
+    from tandem.index.server.transport import Connection, FlightServer, Tls
     from tandem.storage import open_store
 
     certificate, key = _certificate()
     service = IndexService({"lake": lambda: open_index(root)}, AnswerFiles(None))
     token = "0123456789abcdef"
-    served = IndexServer(service, "localhost", 0, token=token, tls=Tls(certificate, key))
+    served = FlightServer(service, "localhost", 0, token=token, tls=Tls(certificate, key))
     store = open_store(root)
 
     def asker() -> RemoteIndex:

@@ -176,6 +176,11 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (
                    ("max(tandem_tables_log_blocks{$s})", "all tables")]),
             Panel("Size of logs", "Live blocks of all tables.",
                   [("max(tandem_tables_log_bytes{$s})", "bytes")], "bytes"),
+            Panel("Index servers", "By whether they answer, with the tables that they serve.",
+                  [("sum by (ready) (tandem_index_servers{$s})", "ready: {{ready}}"),
+                   ("max(tandem_index_servers_tables{$s})", "tables")]),
+            Panel("Held by index servers", "Of all tables that they serve.",
+                  [("max(tandem_index_servers_held_bytes{$s})", "bytes")], "bytes"),
             Panel("Since the last compaction", "The ten tables with the longest time.",
                   [("topk(10, time() - max by (table_namespace, table) "
                     "(tandem_table_last_compaction_timestamp_seconds{$s}))",

@@ -13,11 +13,11 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from tandem.spec import KINDS
-from tandem.spec.common import OperationSpec
+from tandem.spec.common import OPERATIONS, OperationSpec
 from tandem.spec.crd import definitions
 from tandem.spec.crd.schema import RULES, object_schema
 from tandem.spec.fields import OneOf, format_duration, format_quantity
-from tandem.spec.status import OperationStatus, TableStatus
+from tandem.spec.status import IndexServerStatus, OperationStatus, TableStatus
 
 Schema = Mapping[str, Any]
 _BOUNDS = (
@@ -59,12 +59,12 @@ conditions.
 def resources(note: str) -> str:
     """All fields of all kinds, with types, defaults, bounds and meaning."""
     text = "# Resources\n\n" + note + _RESOURCES
-    text += "\n## Every operation\n\nFields of all kinds but `LakeTable`.\n\n"
+    text += "\n## Every operation\n\nFields of all kinds but `LakeTable` and `IndexServer`.\n\n"
     text += _table(_rows(OperationSpec, "spec", object_schema(OperationSpec)))
     for name, model in KINDS.items():
         schema = _spec_schema(name)
         rows = list(_rows(model.model_fields["spec"].annotation, "spec", schema))
-        if name != "LakeTable":
+        if name in OPERATIONS:
             common = {field.alias or at for at, field in OperationSpec.model_fields.items()}
             rows = [row for row in rows if row[0].split(".")[1].rstrip("[]") not in common]
         text += f"\n## {name}\n\n{_first_paragraph(model)} Short name: `{model.short_name}`. "
@@ -75,7 +75,11 @@ def resources(note: str) -> str:
         if refused:
             text += "\nRefused:\n\n" + "".join(f"- {each}\n" for each in refused)
     text += "\n# Status\n\nFields that do not apply are absent.\n"
-    for title, status in (("LakeTable", TableStatus), ("every operation", OperationStatus)):
+    for title, status in (
+        ("LakeTable", TableStatus),
+        ("IndexServer", IndexServerStatus),
+        ("every operation", OperationStatus),
+    ):
         text += f"\n## Status of {title}\n\n| field | type | meaning |\n|---|---|---|\n"
         for path, field, _ in _rows(status, "status", object_schema(status, defaults=False)):
             text += f"| `{path}` | {_type(field)} | {_meaning(field)} |\n"
@@ -96,6 +100,8 @@ def _changes(kind: str, schema: Schema) -> str:
     if changeable is None:
         names = sorted(getattr(spec, "fixed", ()))
         assert len(names) == fixed, kind
+        if not names:
+            return "All fields may change."
         return f"Immutable: {', '.join(f'`{name}`' for name in names)}."
     assert isinstance(spec, type)
     assert issubclass(spec, BaseModel)

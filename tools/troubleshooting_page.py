@@ -33,6 +33,7 @@ LOOK: Final = {
     Reason.COMMITTED: _HISTORY,
     Reason.ADOPTED: _TABLE,
     Reason.CREATED: _TABLE,
+    Reason.SERVING: "`kubectl get ixs -o wide`",
     Reason.DRY_RUN: "`kubectl tandem plan KIND/NAME`",
     Reason.NOTHING_TO_DO: "`kubectl tandem plan KIND/NAME`",
     Reason.SUPERSEDED: _HISTORY,

@@ -30,6 +30,7 @@ class Reason(StrEnum):
     COMMITTED = "Committed"
     ADOPTED = "Adopted"
     CREATED = "Created"
+    SERVING = "Serving"
     DRY_RUN = "DryRun"
     NOTHING_TO_DO = "NothingToDo"
     SUPERSEDED = "Superseded"

@@ -27,6 +27,7 @@ MEANING: Final[Mapping[Reason, str]] = {
     Reason.COMMITTED: "Done: the result is visible in `status.result.version`.",
     Reason.ADOPTED: "The table existed already and is accepted.",
     Reason.CREATED: "The table was created.",
+    Reason.SERVING: "The index server answers questions.",
     Reason.DRY_RUN: "Planned only, since `spec.dryRun` is true.",
     Reason.NOTHING_TO_DO: "Nothing matched, so nothing was committed.",
     Reason.SUPERSEDED: "Other commits have removed all of its inputs; nothing was committed.",

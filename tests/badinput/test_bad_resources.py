@@ -38,10 +38,6 @@ BAD_FILES = {
         TIDY.replace("TableCompaction", "TableCompactoin"),
         ["TableCompactoin/tidy.kind", "unknown kind", "Did you mean TableCompaction?"],
     ),
-    "a kind of later": (
-        TIDY.replace("TableCompaction", "IndexServer"),
-        ["IndexServer/tidy.kind", "not built yet", "one of LakeTable", "Leave it out"],
-    ),
     "no kind": (HEAD + "metadata: {name: x}\n", ["kind", "required, but missing"]),
     "unknown field": (
         TIDY.replace("type: Minor", "type: Minor, targetFilesize: 1Gi"),

@@ -54,6 +54,21 @@ MATRIX: dict[str, Json] = {
         "watch": {"namespaces": NAMESPACES},
         "rbac": {"secrets": {"team-a": ["lake"]}},
     },
+    "index-servers": {
+        **EXTERNAL,
+        "jobs": {"namespaces": NAMESPACES},
+        "indexServers": {
+            "enabled": True,
+            "serviceAccount": {"annotations": {"cloud.example/role": "reader"}},
+            "readersFrom": [{"podSelector": {"matchLabels": {"reads": "index"}}}],
+        },
+        "networkPolicy": {"egress": {"enabled": True}},
+    },
+    "index-servers-namespaced": {
+        **BUNDLED,
+        "watch": {"namespaces": NAMESPACES},
+        "indexServers": {"enabled": True, "reviews": False},
+    },
     "no-crds": {**EXTERNAL, "crds": {"enabled": False}},
     "crds-go-too": {**EXTERNAL, "crds": {"keep": False}},
     "three-replicas": {

@@ -187,3 +187,40 @@ def test_the_result_of_a_replace_says_what_it_kept_and_left_empty() -> None:
         "2 files (2.0 KiB) → 0 (0 B), 90,210 rows deleted, replaced 2013-03 as of version 41, "
         "312 late rows kept, 1 chunk left empty"
     )
+
+
+def server(ready: str, reason: str, **status: Any) -> Json:
+    conditions = [
+        {"type": "Reconciling", "status": "False", "reason": reason},
+        {"type": "Stalled", "status": "True" if ready == "False" else "False", "reason": reason},
+    ]
+    if ready:
+        first = {"type": "Ready", "status": ready, "reason": reason, "message": "what is wrong"}
+        conditions = [first, *conditions]
+    found = body("IndexServer", "lake", {"observedGeneration": 1, "conditions": conditions})
+    found["spec"], found["status"] = {}, {**found["status"], **status}
+    return found
+
+
+def test_index_servers_are_listed_and_their_problems_come_first() -> None:
+    cache = {"bytes": 2 << 20, "limitBytes": 4 << 30, "evictions": 7}
+    refused = [{"name": "logged", "reason": "merge-on-read"}]
+    good = server("True", "Serving", tableCount=3, cache=cache, notServed=refused)
+    found = overview([table()], [], [good], now_ms=NOW)
+    assert found["problems"] == []
+    [line] = found["indexServers"]
+    assert (line["health"], line["tables"], line["evictions"]) == ("Ready", 3, 7)
+    assert line["notServed"] == refused
+    text = shown(render.status({"operator": None, **found}, now_ms=NOW))
+    [row] = [each for each in text.splitlines() if "lake" in each]
+    assert "2.0 MiB" in row
+    assert "4.0 GiB" in row
+    bad = overview([table()], [], [server("False", "ReferenceNotFound")], now_ms=NOW)
+    assert [p["resource"] for p in bad["problems"]] == ["IndexServer/lake"]
+    text = shown(render.status({"operator": None, **bad}, now_ms=NOW))
+    assert "IndexServer/lake: ReferenceNotFound" in text
+    assert "what is wrong" in text
+    resting = overview([table()], [], [server("", "Suspended")], now_ms=NOW)
+    assert resting["problems"] == []
+    assert resting["indexServers"][0]["health"] == "Suspended"
+    assert "indexServers" in overview([table()], [], now_ms=NOW)

@@ -22,7 +22,7 @@ CRDS = Path(__file__).resolve().parents[2] / "crds"
 VALIDATOR_ONLY = {
     "_null_is_absent": "the API server does it by itself",
     "_drop_server_fields": "metadata is the API server's",
-    "_once": "x-kubernetes-list-type: set",
+    "once": "x-kubernetes-list-type: set",
     "_delta_type": "text or a mapping is one type too many for a structural schema",
     "_time_zone": "needs the calendars' data base",
 }

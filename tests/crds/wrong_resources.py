@@ -22,6 +22,7 @@ RIGHT: dict[str, dict[str, Any]] = {
     "SegmentRewrite": {**TABLE_REF, "segments": ["7"], "rewrite": {"purgeDeleted": True}},
     "LogCompaction": {**TABLE_REF},
     "TableReplace": {**TABLE_REF, "replace": {"intervals": ["2013-03"]}},
+    "IndexServer": {},
 }
 """The least that each kind needs."""
 
@@ -82,6 +83,10 @@ def rewrite(words: str, **wish: Any) -> Wrong:
 
 def replace(words: str, **spec: Any) -> Wrong:
     return Wrong("TableReplace", spec, words)
+
+
+def server(words: str, **spec: Any) -> Wrong:
+    return Wrong("IndexServer", spec, words)
 
 
 def create(words: str, **parts: Any) -> Wrong:
@@ -290,6 +295,29 @@ WRONG = [
         whenNotMatchedBySource=[{"delete": {}, "update": {"set": {"a": "1"}}}],
     ),
     merge("needs on, once", true="t.id = s.id"),
+    # Index servers
+    Wrong("IndexServer", {}, "metadata.name must be at most 40", name="x" * 41),
+    Wrong("IndexServer", {}, "metadata.name must be at most 40", name="a.b"),
+    Wrong("IndexServer", {}, "metadata.name must be at most 40", name="1st"),
+    server(
+        "names does not go with selector",
+        tables={"names": ["flights"], "selector": {"matchLabels": {"index": "yes"}}},
+    ),
+    server("at most 317 characters", tables={"selector": {"matchLabels": {"a" * 318: "yes"}}}),
+    server("must be a DNS-1123 name", tables={"names": ["Flights"]}),
+    server("memory must not be less than shardSize", memory="128Mi", shardSize="256Mi"),
+    server("memory must be at least 64Mi", memory="32Mi"),
+    server("memory must be at least 64Mi", memory=67_108_863),
+    server("must be a size such as 128Mi, 1Gi, 1G", memory="-4Gi"),
+    server("greater than 0", disk=0),
+    server(
+        "tls does not go with mode Plaintext",
+        access={"mode": "Plaintext", "tls": {"secretRef": {"name": "t"}}},
+    ),
+    server("token only goes with mode SharedToken", access={"token": {"secretRef": {"name": "t"}}}),
+    server("greater than or equal to", freshness={"poll": "10ms"}),
+    server("less than or equal to", freshness={"maxStaleness": "25h"}),
+    server("greater than or equal to", answers={"ttl": "1s"}),
 ]
 
 # A key of a mapping that is too long.

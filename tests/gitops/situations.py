@@ -19,6 +19,7 @@ import kopf
 from tandem.errors import Reason
 from tandem.kube.client.api import Api
 from tandem.kube.client.kinds import TABLE_KIND, generation_of, path, retry_requested, uid_of
+from tandem.kube.controllers.index_server.status import State, compose
 from tandem.kube.controllers.operation.reporting import Reporter
 from tandem.kube.controllers.operation.status_writer import StatusWriter
 from tandem.kube.runtime.context import OperatorContext
@@ -35,6 +36,8 @@ from tandem.operations.machine.state import (
 )
 from tandem.operations.ports import SystemClock
 from tandem.operations.report.status import status_of
+from tandem.spec.common import OPERATIONS as OPERATION_KINDS
+from tandem.spec.index.server import IndexServer
 from tandem.spec.labels import FINALIZER, RETRY_ANNOTATION
 from tandem.spec.resources import KINDS
 from tandem.spec.status import (
@@ -56,6 +59,7 @@ _SPECS: dict[str, Json] = {
     "SegmentRewrite": {"segments": ["0.1"], "rewrite": {"purgeDeleted": True}},
     "LogCompaction": {},
     "TableReplace": {"replace": {"intervals": ["2013-03"]}},
+    "IndexServer": {},
 }
 _LIMIT_S = 20.0
 
@@ -81,7 +85,7 @@ class Actor:
 
     async def create(self, *finalizers: str) -> None:
         spec = dict(_SPECS[self._kind])
-        if self._kind != TABLE_KIND:
+        if self._kind in OPERATION_KINDS:
             spec["tableRef"] = {"name": "flights"}
         created = await self.api.create(
             self._collection,
@@ -169,6 +173,18 @@ class Actor:
     async def is_unready(self, reason: Reason, message: str) -> None:
         now = self.clock.now_ms()
         await self.is_table(*table_status.not_ready(reason, message, generation_of(self.body), now))
+
+    # What the operator says of an index server
+
+    async def serves(self, state: State) -> None:
+        status = compose(state, generation_of(self.body), self.clock.now_ms())
+        writer = StatusWriter(self.api, self.path, uid_of(self.body), self.body["status"])
+        writer.offer(status.manifest())
+        async with asyncio.timeout(_LIMIT_S):
+            while not self.body["status"].get("conditions"):
+                await asyncio.sleep(0.05)
+                await self.look()
+        await writer.close()
 
     async def _until_phase(self, phase: Phase) -> None:
         async with asyncio.timeout(_LIMIT_S):
@@ -361,11 +377,58 @@ TABLES = (
 )
 
 
+# Index servers
+
+
+async def _serving(actor: Actor) -> None:
+    await actor.serves(State(True, Reason.SERVING))
+
+
+async def _starting(actor: Actor) -> None:
+    await actor.serves(State(False, Reason.PENDING, "its driver starts"))
+
+
+async def _dead(actor: Actor) -> None:
+    await actor.serves(State(False, Reason.JOB_FAILED, "the driver ended with exit code 1"))
+
+
+async def _no_certificate(actor: Actor) -> None:
+    message = "there is no Secret lake-index-tls in the namespace"
+    await actor.serves(State(False, Reason.REFERENCE_NOT_FOUND, message, stalled=True))
+
+
+async def _suspended_server(actor: Actor) -> None:
+    await actor.serves(State(None, Reason.SUSPENDED, "spec.suspend is true"))
+
+
+async def _changed_server(actor: Actor) -> None:
+    await _serving(actor)
+    await actor.change(memory="1Gi")
+
+
+async def _deleted_server(actor: Actor) -> None:
+    await _serving(actor)
+    await actor.delete()
+
+
+SERVERS = (
+    Situation("just created, not seen by the operator yet", _unseen),
+    Situation("its driver starts", _starting),
+    Situation("answers", _serving),
+    Situation("its driver has died, and is started again", _dead),
+    Situation("its certificate is missing, or its spec is invalid", _no_certificate),
+    Situation("suspended", _suspended_server),
+    Situation("its spec has just changed", _changed_server),
+    Situation("being deleted", _deleted_server),
+)
+_SITUATIONS = {TABLE_KIND: TABLES, IndexServer.kind_name: SERVERS}
+
+
 async def play(api: Api, namespace: str) -> dict[tuple[str, str], Json]:
     """(Kind, name of the situation) → the object."""
     actors: list[tuple[Situation, Actor]] = []
     for kind in KINDS:
-        for number, situation in enumerate(TABLES if kind == TABLE_KIND else OPERATIONS):
+        for number, situation in enumerate(_SITUATIONS.get(kind, OPERATIONS)):
             name = f"{kind.lower()}-{number}"
             actors.append((situation, Actor(api, kind, namespace, name)))
 

@@ -13,9 +13,10 @@ import yaml
 
 from cluster_processes import REPOSITORY
 from gitops.health_tools import EXAMPLES, HEALTH_LUA, HealthTools
-from gitops.situations import OPERATIONS, TABLES, play
+from gitops.situations import OPERATIONS, SERVERS, TABLES, play
 from tandem.kube.client.api import Api
 from tandem.kube.client.kinds import TABLE_KIND
+from tandem.spec.common import OPERATIONS as OPERATION_KINDS
 from tandem.spec.resources import KINDS
 
 if TYPE_CHECKING:
@@ -67,6 +68,17 @@ OF_TABLES = {
     "being deleted": GOING,
 }
 
+OF_SERVERS = {
+    "just created, not seen by the operator yet": AT_WORK,
+    "its driver starts": AT_WORK,
+    "answers": DONE,
+    "its driver has died, and is started again": AT_WORK,
+    "its certificate is missing, or its spec is invalid": FAILED,
+    "suspended": SUSPENDED,
+    "its spec has just changed": AT_WORK,
+    "being deleted": GOING,
+}
+
 
 @dataclass(frozen=True)
 class Assessed:
@@ -111,15 +123,20 @@ def assessed(cluster: Cluster, health_tools: HealthTools) -> dict[tuple[str, str
 def test_every_situation_has_a_health_status() -> None:
     assert [situation.name for situation in OPERATIONS] == list(OF_OPERATIONS)
     assert [situation.name for situation in TABLES] == list(OF_TABLES)
+    assert [situation.name for situation in SERVERS] == list(OF_SERVERS)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != TABLE_KIND])
+@pytest.mark.parametrize("kind", OPERATION_KINDS)
 def test_operations(assessed: dict[tuple[str, str], Assessed], kind: str) -> None:
     assert {name: assessed[kind, name].verdict for name in OF_OPERATIONS} == OF_OPERATIONS
 
 
 def test_tables(assessed: dict[tuple[str, str], Assessed]) -> None:
     assert {name: assessed[TABLE_KIND, name].verdict for name in OF_TABLES} == OF_TABLES
+
+
+def test_index_servers(assessed: dict[tuple[str, str], Assessed]) -> None:
+    assert {name: assessed["IndexServer", name].verdict for name in OF_SERVERS} == OF_SERVERS
 
 
 def test_argo_shows_the_reason_and_the_message(assessed: dict[tuple[str, str], Assessed]) -> None:
@@ -133,6 +150,7 @@ def test_argo_shows_the_reason_and_the_message(assessed: dict[tuple[str, str], A
     assert of("committed") == "Committed"
     assert of("failed permanently") == "BackoffLimitExceeded: JobFailed: exit code 1"
     assert of("suspended") == "Suspended: spec.suspend is true"
+    assert of("suspended", "IndexServer") == "Suspended: spec.suspend is true"
     assert of("there is no table, or no access", TABLE_KIND) == (
         "TableNotFound: there is no Delta table at the location"
     )
@@ -144,6 +162,7 @@ def test_the_documentation_has_the_same_table(assessed: dict[tuple[str, str], As
     assert dict(tables) == {
         "operations": written(assessed, "TableCompaction", OF_OPERATIONS),
         "tables": written(assessed, TABLE_KIND, OF_TABLES),
+        "servers": written(assessed, "IndexServer", OF_SERVERS),
     }
 
 

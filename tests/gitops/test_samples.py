@@ -10,7 +10,7 @@ import yaml
 
 from cluster_processes import REPOSITORY
 from gitops.health_tools import EXAMPLES
-from tandem.spec import LakeTable, load
+from tandem.spec import LakeTable, Operation, load
 
 Json = dict[str, Any]
 TABLES = EXAMPLES / "tables"
@@ -45,7 +45,7 @@ def test_manifests_in_git_are_valid_and_never_deleted_by_the_operator() -> None:
     resources = load([TABLES / name for name in kustomization["resources"]])
     files = {path.name for path in TABLES.iterdir()} - {"kustomization.yaml"}
     assert set(kustomization["resources"]) == files
-    operations = [item for item in resources if not isinstance(item, LakeTable)]
+    operations = [item for item in resources if isinstance(item, Operation)]
     tables = {item.name for item in resources if isinstance(item, LakeTable)}
     assert {item.spec.table_ref.name for item in operations} <= tables
     assert all(item.spec.ttl_seconds_after_finished is None for item in operations)

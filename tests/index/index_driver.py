@@ -11,7 +11,7 @@ from index.spread_index import eager
 from tandem.index import open_index
 from tandem.index.server.answer_files import AnswerFiles
 from tandem.index.server.service import IndexService
-from tandem.index.server.transport import IndexServer
+from tandem.index.server.transport import FlightServer
 from tandem.spark.jobs.index import executors as index_executors
 from tandem.spark.runtime import session
 from tandem.storage import open_store
@@ -35,7 +35,7 @@ def main(location: str, count: int) -> None:
         service = IndexService(
             {"lake": partial(open_index, location)}, AnswerFiles(None), coordinator=coordinator
         )
-        with IndexServer(service, "127.0.0.1", 0) as server:
+        with FlightServer(service, "127.0.0.1", 0) as server:
             sys.stdout.write(f"PORT {server.port}\n")
             sys.stdout.flush()
             sys.stdin.read()

@@ -39,7 +39,7 @@ from tandem.index.server.executors.registration import (
 from tandem.index.server.executors.slots import LocalSlot
 from tandem.index.server.messages import CacheAnswer, HeldShard
 from tandem.index.server.service import IndexService
-from tandem.index.server.transport import Connection, IndexServer
+from tandem.index.server.transport import Connection, FlightServer
 from tandem.storage import open_store
 from tandem.timeline.segments import TAG_SEGMENT, TAG_SEQUENCE
 
@@ -124,14 +124,14 @@ class Spread:
             budget_s=budget_s,
             left_out_s=left_out_s,
         )
-        self.registry = IndexServer(
+        self.registry = FlightServer(
             RegistryService(self.coordinator, self.key), "127.0.0.1", 0, token=self.key
         )
         openers: dict[str, Callable[[], TableIndex]] = {
             name: partial(open_index, location) for name, location in tables.items()
         }
         self.service = IndexService(openers, AnswerFiles(None), coordinator=self.coordinator)
-        self.server = IndexServer(self.service, "127.0.0.1", 0)
+        self.server = FlightServer(self.service, "127.0.0.1", 0)
         self.settings = SlotSettings(
             f"grpc://127.0.0.1:{self.registry.port}", self.key, stores, limit_bytes, facts
         )

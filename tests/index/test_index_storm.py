@@ -31,7 +31,7 @@ from tandem.index.library import IndexReader, condition
 from tandem.index.server.answer_files import AnswerFiles
 from tandem.index.server.client import RemoteIndex
 from tandem.index.server.service import IndexService
-from tandem.index.server.transport import Connection, IndexServer
+from tandem.index.server.transport import Connection, FlightServer
 from tandem.storage import open_store
 
 SECONDS = few(5, 60)
@@ -114,7 +114,7 @@ def test_each_answer_of_a_storm_has_exactly_the_rows_of_its_version(
             server = executors.server
         else:
             service = IndexService({"lake": lambda: open_index(location)}, AnswerFiles(None))
-            server = stack.enter_context(IndexServer(service, "127.0.0.1", 0))
+            server = stack.enter_context(FlightServer(service, "127.0.0.1", 0))
         store = open_store(location)
 
         def asker() -> IndexReader:

@@ -37,7 +37,7 @@ from tandem.index.server.messages import (
     CountAnswer,
 )
 from tandem.index.server.service import IndexService
-from tandem.index.server.transport import Connection, IndexServer
+from tandem.index.server.transport import Connection, FlightServer
 from tandem.storage import open_store
 
 TOKEN = "a token that callers present"
@@ -57,7 +57,7 @@ class Served:
     def __init__(self, root: Path, parts: AnswerFiles, token: str = TOKEN) -> None:
         self.root, self.parts = root, parts
         self.service = IndexService({"flights": lambda: open_index(str(root))}, parts)
-        self.server = IndexServer(self.service, "127.0.0.1", 0, token=token)
+        self.server = FlightServer(self.service, "127.0.0.1", 0, token=token)
         self.endpoint = f"grpc://127.0.0.1:{self.server.port}"
 
     def connect(self, token: str = TOKEN) -> Connection:

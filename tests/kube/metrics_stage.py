@@ -12,6 +12,7 @@ from tandem.errors import Reason
 from tandem.kube.client.resource_cache import ResourceCache
 from tandem.kube.metrics.collectors import Metrics
 from tandem.kube.metrics.families import FAMILIES, Family
+from tandem.kube.runtime.context import IndexServerFacts
 from tandem.kube.runtime.job_slots import JobSlots
 from tandem.kube.runtime.workers import Workers
 from tandem.kube.state_metrics import StateCollector
@@ -41,8 +42,12 @@ class Stage:
         self.tables: dict[tuple[str, str], TableContext] = {}
         self.slots = JobSlots(2)
         self.workers = Workers(2, self.metrics)
+        self.index_servers: dict[tuple[str, str], IndexServerFacts] = {}
         context = SimpleNamespace(
-            resource_cache=self.resource_cache, tables=self.tables, slots=self.slots
+            resource_cache=self.resource_cache,
+            tables=self.tables,
+            slots=self.slots,
+            index_servers=self.index_servers,
         )
         self.metrics.add(StateCollector(cast(Any, context), lambda: True, self.workers, shown))
 

@@ -17,6 +17,7 @@ from tandem.kube.metrics import families as families
 from tandem.kube.metrics.collectors import verb_and_resource
 from tandem.kube.metrics.families import FAMILIES
 from tandem.kube.metrics.locks import MeasuredLocks
+from tandem.kube.runtime.context import IndexServerFacts
 from tandem.kube.runtime.log_context import LogContext
 from tandem.kube.state_metrics import LOOKED_UP
 from tandem.locks.memory import InProcessLocks
@@ -99,6 +100,22 @@ def test_a_thousand_operations_and_300_tables_stay_within_the_bound() -> None:
     storm(stage, 2)
     assert len(own(stage.series())) <= len(first)
     assert not [name for name, _ in first if name.endswith("_created")]
+
+
+def test_index_servers_are_counted_by_whether_they_answer() -> None:
+    stage = Stage(shown=0)
+    for number in range(60):
+        ready = (True, False, None)[number % 3]
+        reason = (Reason.SERVING, "a reason of another version", Reason.SUSPENDED)[number % 3]
+        facts = IndexServerFacts(ready, reason, tables=2, bytes=100, evictions=1)
+        stage.index_servers["n", f"s{number}"] = facts
+    series = stage.series()
+    assert of(series, "tandem_index_servers", ready="True", reason="Serving") == 20
+    assert of(series, "tandem_index_servers", ready="False", reason="Other") == 20
+    assert of(series, "tandem_index_servers") == 40
+    assert of(series, "tandem_index_servers_tables") == 120
+    assert of(series, "tandem_index_servers_held_bytes") == 6_000
+    assert of(series, "tandem_index_servers_evictions") == 60
 
 
 def test_no_series_of_single_tables_where_none_is_asked_for() -> None:

@@ -20,7 +20,7 @@ from tandem.operations.model import Table
 from tandem.operations.ports import Ports
 from tandem.operations.runner import RunOptions, plan, run
 from tandem.spec.loading.loader import parse
-from tandem.spec.resources import AnyResource, LakeTable, ResourceOutcome
+from tandem.spec.resources import AnyResource, IndexServer, LakeTable, ResourceOutcome
 from tandem.spec.status import OperationStatus, Phase, TableStatus
 
 
@@ -70,7 +70,7 @@ def bench() -> Bench:
 def resource(kind: str, name: str, spec: dict[str, Any]) -> AnyResource:
     if kind != "LakeTable":
         spec = {"tableRef": {"name": "t"}, **spec}
-    return parse(
+    found = parse(
         {
             "apiVersion": "tandem.dev/v1alpha1",
             "kind": kind,
@@ -78,6 +78,8 @@ def resource(kind: str, name: str, spec: dict[str, Any]) -> AnyResource:
             "spec": spec,
         }
     )
+    assert not isinstance(found, IndexServer)
+    return found
 
 
 def lake(**spec: Any) -> AnyResource:

@@ -17,7 +17,6 @@ from cluster_processes import REPOSITORY
 from support.cluster.dev_thread import spark_operator
 from support.cluster.helm import of_kind, template
 from support.cluster.operator_thread import (
-    HeldJobs,
     Resources,
     await_that,
     condition,
@@ -25,6 +24,7 @@ from support.cluster.operator_thread import (
     quick_settings,
 )
 from support.jobs import quick_lake
+from support.jobs.serving_jobs import ServingJobs
 from support.lake import timed
 from support.lake.log_blocks import LogBlocks
 from support.lake.rows import rows
@@ -86,7 +86,7 @@ class Run:
     def __init__(self, cluster: Cluster, folder: Path) -> None:
         self.cluster = cluster
         self.space = Resources(cluster, cluster.namespace("rights"))
-        self.jobs = HeldJobs()
+        self.jobs = ServingJobs()
         self.lake = quick_lake.make(folder / "t")
         self.automatic = quick_lake.make(folder / "a")
         self.logged = quick_lake.make(folder / "l", loads=1)
@@ -137,6 +137,7 @@ class Run:
         space.compaction("gone", "t", type="Major", **ttl)
         space.await_gone(KIND, "gone")
         await_that(lambda: len(self.automatic.names) == 1, lambda: self.automatic.names)
+        self.do_index_server()
         self.do_log()
         self.do_old_rows()
         host = {"spec": {"volumes": [{"name": "h", "hostPath": {"path": "/"}}]}}
@@ -144,6 +145,22 @@ class Run:
         self.hostile = space.await_end(KIND, "hostile")
         space.delete("LakeTable", "t")
         space.await_gone("LakeTable", "t")
+
+    def do_index_server(self) -> None:
+        """One that serves a table, and whose Service somebody has changed."""
+        plain = {"access": {"mode": "Plaintext"}, "tables": {"names": ["a"]}}
+        self.space.create("IndexServer", "x", plain)
+        self.space.await_reason("IndexServer", "x", "Serving")
+        url = f"/api/v1/namespaces/{self.space.namespace}/services/x-index"
+        merge = "application/merge-patch+json"
+        changed = {"spec": {"selector": {"app": "another"}}}
+        self.cluster.request("PATCH", url, changed, content_type=merge)
+        await_that(
+            lambda: "app" not in self.cluster.request("GET", url)["spec"]["selector"],
+            lambda: self.cluster.request("GET", url),
+        )
+        self.space.delete("IndexServer", "x")
+        self.space.await_gone("IndexServer", "x")
 
     def do_log(self) -> None:
         """An automatic log compaction, and one that is deleted by its TTL."""
@@ -184,12 +201,13 @@ class Run:
 @pytest.fixture(scope="module")
 def run(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Run:
     found = Run(cluster, tmp_path_factory.mktemp("rights"))
-    settings = quick_settings(cluster, found.space.namespace)
+    settings = quick_settings(cluster, found.space.namespace, index_poll_s=0.3)
     with (
         spark_operator(cluster, found.space.namespace, found.jobs),
         operating(settings, found.jobs, spark=True),
     ):
         found.do_all()
+    found.jobs.close()
     return found
 
 

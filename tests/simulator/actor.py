@@ -201,5 +201,5 @@ def operation(kind: str, name: str, spec: dict[str, Any]) -> Operation:
             "spec": {"tableRef": {"name": "simulated"}, "backoffLimit": 30, **spec},
         }
     )
-    assert not isinstance(found, LakeTable)
+    assert isinstance(found, Operation)
     return found

@@ -331,7 +331,7 @@ def test_values_that_kubectl_reads_differently_must_be_quoted(scalar: str) -> No
         ("just text", "not a resource"),
         (HEAD + "metadata: {name: x}", "expected: one of LakeTable"),
         (HEAD + "kind: TableUpdates\nmetadata: {name: x}", "Did you mean TableUpdate?"),
-        (HEAD + "kind: IndexServer\nmetadata: {name: x}", "not built yet"),
+        (HEAD + "kind: IndexServr\nmetadata: {name: x}", "Did you mean IndexServer?"),
         ("apiVersion: v1\nkind: LakeTable\nmetadata: {name: x}", "tandem.dev/v1alpha1"),
         ("a: !!python/object/apply:os.system [ls]", "tags are not supported"),
         ("a: !x 1", "tags are not supported"),

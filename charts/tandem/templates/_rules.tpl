@@ -11,12 +11,15 @@
 compares. */}}
 {{- define "tandem.rules" -}}
 {{- $kinds := splitList "," (include "tandem.kinds" .) -}}
-{{- $operations := without $kinds "laketables" -}}
+{{- $operations := without $kinds "laketables" "indexservers" -}}
 # The resources of users. Patched for the finalizer that gives operations time to cancel; LakeTables
 # to remove the one that an earlier release added.
 - apiGroups: [tandem.dev]
-  resources: [{{ join ", " $kinds }}]
+  resources: [{{ without $kinds "indexservers" | join ", " }}]
   verbs: [get, list, watch, patch]
+- apiGroups: [tandem.dev]
+  resources: [indexservers]
+  verbs: [get, list, watch]
 - apiGroups: [tandem.dev]
   resources:
   {{- range $kinds }}
@@ -42,12 +45,16 @@ compares. */}}
 - apiGroups: [sparkoperator.k8s.io]
   resources: [sparkapplications]
   verbs: [create, get, list, watch, delete]
+# Where index servers answer.
+- apiGroups: [""]
+  resources: [services]
+  verbs: [create, get, patch]
 # To find out why a driver failed.
 - apiGroups: [""]
   resources: [pods]
   verbs: [get, list]
 {{- if not .Values.rbac.secrets }}
-# A table's storage.secretRef, in the table's namespace.
+# A table's storage.secretRef, in the table's namespace; an index server's certificate and token.
 - apiGroups: [""]
   resources: [secrets]
   verbs: [get]
@@ -55,6 +62,12 @@ compares. */}}
 - apiGroups: [""]
   resources: [events]
   verbs: [create]
+{{- if and .Values.indexServers.enabled .Values.indexServers.reviews }}
+# To ask index servers what they hold.
+- apiGroups: [tandem.dev]
+  resources: [laketables/splits]
+  verbs: [get]
+{{- end }}
 {{- end -}}
 
 {{/* Further rights for patterns of namespaces: to see namespaces that are created later. */}}
@@ -65,4 +78,18 @@ compares. */}}
 - apiGroups: [""]
   resources: [namespaces]
   verbs: [list, watch]
+{{- end -}}
+
+{{/* The rights of a Spark driver for its executors. */}}
+{{- define "tandem.rules.driver" -}}
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [create, get, list, watch, patch, delete, deletecollection]
+# Settings and disks of executors. The driver also deletes the objects that the submission created.
+- apiGroups: [""]
+  resources: [configmaps, persistentvolumeclaims]
+  verbs: [create, get, list, delete, deletecollection]
+- apiGroups: [""]
+  resources: [services]
+  verbs: [get, list, delete, deletecollection]
 {{- end -}}

@@ -16,7 +16,7 @@ local succeeded, ready = condition("Succeeded"), condition("Ready")
 local reconciling, stalled = condition("Reconciling"), condition("Stalled")
 
 local function is(health)
-  local current = succeeded.type and succeeded or ready
+  local current = succeeded.type and succeeded or ready.type and ready or reconciling
   local text = current.reason or ""
   if current.message and current.message ~= "" then
     text = text .. ": " .. current.message
@@ -41,7 +41,8 @@ end
 if ready.status == "True" then
   return is("Healthy")
 end
-if succeeded.status == "Unknown" and reconciling.status == "False" then
+-- Without Ready: as its owner wants it.
+if not ready.type and reconciling.status == "False" then
   return is("Suspended")
 end
 return is("Progressing")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tandem.errors import InvalidSpec, ReferenceNotFound
-from tandem.spec import AnyResource, LakeTable
+from tandem.spec import AnyKind, Operation
 
 
-def select(resources: Sequence[AnyResource], only: Sequence[str]) -> list[AnyResource]:
+def select(resources: Sequence[AnyKind], only: Sequence[str]) -> list[AnyKind]:
     """The chosen resources and the tables that they refer to, in their order.
 
     Dependencies of a chosen operation are neither run nor waited for unless they are chosen, too.
@@ -30,7 +30,7 @@ def select(resources: Sequence[AnyResource], only: Sequence[str]) -> list[AnyRes
             )
     chosen = {each.key for each in resources if (each.kind_name, each.name) in wanted}
     for resource in resources:
-        if resource.key in chosen and not isinstance(resource, LakeTable):
+        if resource.key in chosen and isinstance(resource, Operation):
             chosen.add(("LakeTable", resource.namespace, resource.spec.table_ref.name))
     return [_without_others(resource, chosen) for resource in resources if resource.key in chosen]
 
@@ -42,8 +42,8 @@ def _parse(text: str) -> tuple[str, str]:
     return kind, name
 
 
-def _without_others(resource: AnyResource, chosen: set[tuple[str, str, str]]) -> AnyResource:
-    if isinstance(resource, LakeTable) or not resource.spec.depends_on:
+def _without_others(resource: AnyKind, chosen: set[tuple[str, str, str]]) -> AnyKind:
+    if not isinstance(resource, Operation) or not resource.spec.depends_on:
         return resource
     kept = tuple(
         dependency

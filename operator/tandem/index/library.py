@@ -45,7 +45,8 @@ class Query:
         version: the newest by default.
         timestamp_ms: the newest version not after a time, Unix milliseconds.
         segments: only rows in files of these; empty for all.
-        at_least, max_staleness_s: as of `FollowedTable.view`.
+        at_least, max_staleness_s: as of `FollowedTable.view`; without `max_staleness_s` a server
+            decides, and in this process none is older than the question.
         hold_s: for so many seconds cleaning of Tandem leaves the files of the version; 0 for as
             long as the table keeps removed files. Of splits and readers; needs write access.
     """
@@ -55,7 +56,7 @@ class Query:
     timestamp_ms: int | None = None
     segments: Collection[str] = ()
     at_least: int | None = None
-    max_staleness_s: float = 0.0
+    max_staleness_s: float | None = None
     hold_s: int = 0
 
 
@@ -149,6 +150,7 @@ class TableIndex(IndexReader):
             condition leaves them open, and what is needed of them is held.
         kept_ms: how long its LakeTable keeps removed files, in milliseconds; None for the table's
             property.
+        history_s: as of `FollowedTable`.
     """
 
     def __init__(
@@ -158,6 +160,7 @@ class TableIndex(IndexReader):
         base: bool = False,
         row_groups: bool = True,
         kept_ms: int | None = None,
+        history_s: float | None = None,
     ) -> None:
         if not base and MergeLog(log).exists():
             raise UnsupportedFeature(
@@ -168,7 +171,7 @@ class TableIndex(IndexReader):
                 remedy="`tandem scan` reads the merged view; the index of the base alone takes "
                 "`--base`, in Python `base=True`",
             )
-        self._table = FollowedTable(log)
+        self._table = FollowedTable(log, history_s=history_s)
         self._holds = Holds(log, kept_ms=kept_ms)
         self._facts = FactsCache(log.store) if row_groups else None
         self._narrower = None if self._facts is None else LocalNarrower(self._facts)
@@ -197,7 +200,7 @@ class TableIndex(IndexReader):
             query.version,
             timestamp_ms=query.timestamp_ms,
             at_least=query.at_least,
-            max_staleness_s=query.max_staleness_s,
+            max_staleness_s=query.max_staleness_s or 0.0,
         )
 
     def certain_count(self, query: Query = EVERYTHING) -> CertainCount:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 
 from tandem.delta import protocol
@@ -18,14 +19,22 @@ class FollowedTable:
 
     Args:
         keep: so many versions before the latest one can be viewed without being loaded.
+        history_s: instead, those that were superseded within so many seconds.
         now: seconds of a clock that never goes back.
     """
 
     def __init__(
-        self, log: DeltaLog, *, keep: int = 100, now: Callable[[], float] = time.monotonic
+        self,
+        log: DeltaLog,
+        *,
+        keep: int = 100,
+        history_s: float | None = None,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         self.log = log
-        self._keep, self._now = keep, now
+        self._keep, self._history_s, self._now = keep, history_s, now
+        self._superseded: deque[tuple[float, int]] = deque()
+        """When a version was found to be superseded, oldest first."""
         self._lock = threading.Lock()
         self._window: Window | None = None
         self._position: LogPosition | None = None
@@ -118,13 +127,27 @@ class FollowedTable:
         if later is None:
             return self._load()
         commits, position = later
+        before = window.latest
         window.follow(commits)
-        window.forget(window.latest - self._keep)
+        window.forget(self._first_kept(window, before))
         self._position = position
         return window
 
+    def _first_kept(self, window: Window, before: int) -> int:
+        """The oldest version that can still be viewed, after the latest one was `before`."""
+        if self._history_s is None:
+            return window.latest - self._keep
+        now = self._now()
+        if window.latest > before:
+            self._superseded.append((now, before))
+        first = window.first
+        while self._superseded and self._superseded[0][0] < now - self._history_s:
+            first = self._superseded.popleft()[1] + 1
+        return first
+
     def _load(self) -> Window:
         self._window = None  # what was replaced is not held while its successor is read
+        self._superseded.clear()
         snapshot = self.log.snapshot()
         self._window, self._position = Window(snapshot), snapshot.position
         return self._window

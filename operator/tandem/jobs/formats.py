@@ -470,7 +470,9 @@ AnyJob = Annotated[
     Field(discriminator="kind"),
 ]
 APPS: Final = frozenset(job.app for job in get_args(get_args(AnyJob)[0]))
-"""The applications of `spark_apps/`."""
+"""The applications of `spark_apps/` that do a job of a table."""
+INDEX_SERVER_APP: Final = "index_server"
+"""The application that serves an index."""
 
 
 class JobSpec(Format):

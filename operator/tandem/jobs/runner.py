@@ -43,7 +43,8 @@ class JobRequest:
     into how many parts its work falls, 0 if unknown. `environ` is added to the environment of
     a local process: credentials go there and nowhere else. `allowed_locations`: below what the job
     may read, () for anywhere; an argument, since a writer of the table's folder could
-    change it in `job.json`."""
+    change it in `job.json`. `request`: what a program that is no job of a table is asked, in
+    pieces, in place of `location` and `spec_path`."""
 
     name: str
     app: str
@@ -58,9 +59,12 @@ class JobRequest:
     attempt: int = 0
     allowed_locations: tuple[str, ...] = ()
     environ: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    request: tuple[str, ...] = ()
 
     def arguments(self) -> list[str]:
         """What the application is called with. Nothing secret."""
+        if self.request:
+            return [word for piece in self.request for word in ("--request", piece)]
         options = [f"{key}={value}" for key, value in self.storage_options]
         return [
             *("--location", self.location, "--spec", self.spec_path),

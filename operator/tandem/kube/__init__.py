@@ -7,7 +7,7 @@ operation does. The layers below this package must not import it.
     metrics        package: Prometheus metrics
     tables         package: a table in the operator
     runtime        package: what one operator process shares
-    controllers    package: the controllers of operations and of tables
+    controllers    package: the controllers of operations, tables and index servers
     dev            package: `tandem dev`
     handlers       kopf's handlers
     kopf_loop      runs kopf in this process

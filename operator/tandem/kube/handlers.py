@@ -24,6 +24,7 @@ from tandem.kube.client.kinds import (
     key_of,
     uid_of,
 )
+from tandem.kube.controllers.index_server.controller import IndexServerController
 from tandem.kube.controllers.operation.controller import OperationController
 from tandem.kube.controllers.operation.spark_jobs import ApplicationCache
 from tandem.kube.controllers.operation.ttl import TtlController
@@ -31,7 +32,9 @@ from tandem.kube.controllers.table.controller import TableController
 from tandem.kube.runtime.context import OperatorContext
 from tandem.kube.runtime.kopf_internals import without_finalizer
 from tandem.kube.runtime.settings import OperatorSettings
+from tandem.spark.application.port import ApplicationBuilder
 from tandem.spec.common import GROUP, OPERATIONS, VERSION, plural
+from tandem.spec.index.server import IndexServer
 from tandem.spec.labels import FINALIZER, MANAGED_BY
 from tandem.spec.resources import KINDS
 
@@ -45,12 +48,13 @@ def register(
     context: OperatorContext,
     ttl_controller: TtlController,
     applications: ApplicationCache,
-    application_resource: tuple[str, str, str] | None,
+    builder: ApplicationBuilder | None,
 ) -> kopf.OperatorRegistry:
     """All handlers of one operator.
 
     Args:
-        application_resource: that of the Spark operator; None if jobs run in another way.
+        builder: of the Spark operator's resources; None if jobs run in another way. Then there are
+            no index servers.
     """
     registry = kopf.OperatorRegistry()
     kopf.on.login(registry=registry)(login_handler(context.api.log_in))
@@ -63,7 +67,7 @@ def register(
             return
         summary = context.resource_cache.update(body)
         ttl_controller.note(summary)
-        if summary.kind != TABLE_KIND and is_deleting(body):
+        if summary.kind in OPERATIONS and is_deleting(body):
             await _clean_up(context, body)
 
     for kind in KINDS:
@@ -112,7 +116,23 @@ def register(
     if not context.settings.finalizers:
         without_finalizer(registry, {"control_operation"})
 
-    if application_resource is not None:
+    if builder is not None:
+
+        async def control_index_server(body: Any, stopped: Any, **_: Any) -> None:
+            raw = context.resource_cache.body(uid_of(body))
+            if raw is not None:
+                await IndexServerController(context, raw, builder, applications).run(stopped)
+            await stopped.wait()
+
+        kopf.daemon(
+            GROUP,
+            VERSION,
+            plural(IndexServer.kind_name),
+            id="control_index_server",
+            when=lambda body, **_: is_there(body),
+            **options,
+        )(control_index_server)
+        without_finalizer(registry, {"control_index_server"})
 
         async def observe_application(event: Any, **_: Any) -> None:
             body: Body = event["object"]
@@ -122,7 +142,7 @@ def register(
                 if summary is not None:
                     context.resource_cache.wake_watchers(summary.key)
 
-        kopf.on.event(*application_resource, registry=registry, id="observe")(observe_application)
+        kopf.on.event(*builder.resource, registry=registry, id="observe")(observe_application)
     return registry
 
 

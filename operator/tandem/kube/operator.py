@@ -86,6 +86,7 @@ async def run_operator(
     pool = Workers(settings.workers, metrics)
     # Elections must not wait for a thread that works on a table.
     office = ThreadPoolExecutor(2, thread_name_prefix="tandem-office")
+    index_pool = ThreadPoolExecutor(4, thread_name_prefix="tandem-index")
     _log.info("starts", version=__version__, **settings.log_fields())
     lagging = asyncio.create_task(metrics.watch_loop(), name="watch the loop")
     try:
@@ -108,6 +109,7 @@ async def run_operator(
                 clock=clock,
                 nonces=nonces,
                 pool=pool,
+                index_pool=index_pool,
                 slots=JobSlots(settings.max_jobs),
                 automatic_slots=AutomaticSlots(settings.automatic_slots, resource_cache),
                 metrics=metrics,
@@ -147,9 +149,9 @@ async def run_operator(
                 try:
                     if not await _unless(stop, leadership.win()):
                         return
-                    resource = builder.resource if runner_factory is None else None
+                    with_spark = builder if runner_factory is None else None
                     kopf_registry = handlers.register(
-                        context, ttl_controller, applications, resource
+                        context, ttl_controller, applications, with_spark
                     )
                     again = True
                     while again:
@@ -173,6 +175,7 @@ async def run_operator(
         lagging.cancel()
         pool.shutdown(wait=False, cancel_futures=True)
         office.shutdown(wait=False, cancel_futures=True)
+        index_pool.shutdown(wait=False, cancel_futures=True)
         _log.info("stops", instance=settings.instance)
 
 

@@ -22,7 +22,7 @@ from tandem.kube.client.kinds import Body, status_of
 from tandem.kube.client.resource_cache import CachedResource
 from tandem.kube.metrics import families as families
 from tandem.kube.metrics.families import Family
-from tandem.kube.runtime.context import OperatorContext
+from tandem.kube.runtime.context import IndexServerFacts, OperatorContext
 from tandem.kube.runtime.workers import Workers
 from tandem.kube.tables.context import TableContext
 from tandem.mergelog.state.instants import LogFacts
@@ -67,6 +67,7 @@ class StateCollector(Collector):
         summaries = [s for s in self._context.resource_cache.all() if s.kind in OPERATIONS]
         yield from self._operations(summaries)
         yield from self._tables(summaries)
+        yield from _index_servers(self._context.index_servers.values())
 
     def describe(self) -> Iterable[Metric]:
         """The names of the families, for the registration; computes nothing."""
@@ -196,6 +197,22 @@ class StateCollector(Collector):
                 self._compacted[table.uid] = summary.completed
 
 
+def _index_servers(servers: Iterable[IndexServerFacts]) -> Iterator[Metric]:
+    servers = list(servers)
+    by_reason = Counter(
+        (str(each.ready), families.REASON.of(each.reason))
+        for each in servers
+        if each.ready is not None
+    )
+    found = _family(families.INDEX_SERVERS)
+    for labels, count in by_reason.items():
+        found.add_metric(labels, count)
+    yield found
+    yield _one(families.INDEX_TABLES, sum(each.tables for each in servers))
+    yield _one(families.INDEX_BYTES, sum(each.bytes for each in servers))
+    yield _one(families.INDEX_EVICTIONS, sum(each.evictions for each in servers))
+
+
 def _logs(tables: Iterable[TableContext]) -> Iterator[Metric]:
     """The logs of all tables."""
     logs = [facts for table in tables if (facts := table.log_facts) is not None]
@@ -244,6 +261,8 @@ LOOKED_UP = frozenset(
         *(families.LEADER, families.WORKERS_LIMIT, families.WORKERS_BUSY),
         *(families.WORKERS_WAITING, families.JOBS_LIMIT, families.JOBS_RUNNING),
         *(families.JOBS_WAITING, families.OPERATIONS, families.HINDERED, families.UNCHANGED),
+        *(families.INDEX_SERVERS, families.INDEX_TABLES, families.INDEX_BYTES),
+        families.INDEX_EVICTIONS,
         *(families.TABLES, families.TABLES_SEGMENTS, families.TABLES_FILES),
         *(families.TABLES_BYTES, families.TABLES_SMALL, families.TABLES_DELETED),
         *(families.TABLES_LOG_BLOCKS, families.TABLES_LOG_BYTES, families.TABLES_LOG_OLDEST),

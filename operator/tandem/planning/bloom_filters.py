@@ -7,7 +7,7 @@ from collections.abc import Collection
 from tandem.delta.datafiles.bloom_filters import can_be_filtered
 from tandem.delta.schema import Field, StructType
 from tandem.errors import InvalidSpec
-from tandem.spec.bloom_filters import BloomFilters
+from tandem.spec.index.bloom_filters import BloomFilters
 
 FIELD_OF_TABLE = "spec.index.bloomFilters"
 

@@ -8,7 +8,6 @@ One pydantic model is the source for the command line, the custom resource defin
     update           `TableUpdate` and `TableIngest`
     replace          `TableReplace`
     segment_rewrite  `SegmentRewrite`
-    bloom_filters    a part of both
     log_compaction   `LogCompaction`
     common           metadata, and the fields that operations share
     fields           field types
@@ -17,6 +16,7 @@ One pydantic model is the source for the command line, the custom resource defin
     resources        all kinds
     identity         the hash of a spec
     labels           names of labels, annotations and finalizers
+    index            package: `IndexServer`, and what a LakeTable says about its index
     status           package: `status`
     problems         from pydantic's errors to `InvalidSpec`
     crd              package: custom resource definitions
@@ -24,11 +24,13 @@ One pydantic model is the source for the command line, the custom resource defin
 """
 
 from tandem.spec.identity import spec_hash
-from tandem.spec.loading.loader import load, load_text, parse
+from tandem.spec.loading.loader import load, load_all, load_text, parse
 from tandem.spec.resources import (
     API_VERSION,
     KINDS,
+    AnyKind,
     AnyResource,
+    IndexServer,
     LakeTable,
     LogCompaction,
     Operation,
@@ -44,7 +46,9 @@ from tandem.spec.status import OperationStatus, ResourceStatus, TableStatus
 __all__ = [
     "API_VERSION",
     "KINDS",
+    "AnyKind",
     "AnyResource",
+    "IndexServer",
     "LakeTable",
     "LogCompaction",
     "Operation",
@@ -58,6 +62,7 @@ __all__ = [
     "TableStatus",
     "TableUpdate",
     "load",
+    "load_all",
     "load_text",
     "parse",
     "spec_hash",

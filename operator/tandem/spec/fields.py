@@ -241,7 +241,7 @@ def _columns(value: dict[str, str]) -> dict[str, str]:
     return value
 
 
-def _once(value: tuple[str, ...]) -> tuple[str, ...]:
+def once(value: tuple[str, ...]) -> tuple[str, ...]:
     # In CEL: `x-kubernetes-list-type: set`, which costs less than a rule.
     twice = next((item for item, count in Counter(value).items() if count > 1), None)
     if twice is not None:
@@ -328,7 +328,7 @@ Options = Annotated[
 UniqueSegmentsOrChunks = Annotated[
     tuple[SegmentOrChunk, ...],
     Field(min_length=1, max_length=10_000),
-    AfterValidator(_once),
+    AfterValidator(once),
     ListType("set"),
 ]
 """Names of different segments."""

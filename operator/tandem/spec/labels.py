@@ -23,6 +23,8 @@ PLAN_LABEL: Final = f"{PREFIX}plan"
 
 TABLE_LABEL: Final = f"{PREFIX}table"
 KIND_LABEL: Final = f"{PREFIX}kind"
+INDEX_SERVER_LABEL: Final = f"{PREFIX}index-server"
+"""On the driver's pod of an IndexServer: its Service selects by it."""
 OPERATION_LABEL: Final = f"{PREFIX}operation"
 ATTEMPT_LABEL: Final = f"{PREFIX}attempt"
 
@@ -35,6 +37,8 @@ RETRIES_LABEL: Final = f"{PREFIX}retries"
 """How many compactions of the same schedule failed in a row before this one."""
 
 INPUT_BYTES_ANNOTATION: Final = f"{PREFIX}input-bytes"
+ENDPOINT_ANNOTATION: Final = f"{PREFIX}endpoint"
+"""Where an IndexServer answers if there is no Service: `tandem dev` writes it."""
 LOG_ANNOTATION: Final = f"{PREFIX}log"
 """The location of the log if there is no pod: `tandem dev` writes it."""
 

@@ -22,6 +22,7 @@ from tandem.spec.compaction import (
     TableCompaction,
     TableCompactionSpec,
 )
+from tandem.spec.index.server import IndexServer, IndexServerSpec
 from tandem.spec.log_compaction import LogCompaction, LogCompactionSpec
 from tandem.spec.replace import TableReplace, TableReplaceSpec
 from tandem.spec.segment_rewrite import Codec, SegmentRewrite, SegmentRewriteSpec
@@ -39,11 +40,13 @@ from tandem.spec.update import (
 __all__ = [
     "API_VERSION",
     "KINDS",
-    "LATER_KINDS",
     "OPERATIONS",
+    "AnyKind",
     "AnyResource",
     "Codec",
     "CompactionType",
+    "IndexServer",
+    "IndexServerSpec",
     "Isolation",
     "LakeTable",
     "LakeTableSpec",
@@ -71,6 +74,9 @@ __all__ = [
 ]
 
 AnyResource = LakeTable | Operation
+"""What is run, with and without a cluster."""
+AnyKind = AnyResource | IndexServer
+"""What can be written down: an IndexServer lives in a cluster only."""
 StatusObserver = Callable[[AnyResource, ResourceStatus], None]
 """Called whenever the status of a resource changes."""
 
@@ -86,13 +92,11 @@ OPERATIONS.update(
     )
 )
 
-KINDS: Final[Mapping[str, type[AnyResource]]] = ChainMap[str, type[Any]](
-    OPERATIONS, {LakeTable.kind_name: LakeTable}
+KINDS: Final[Mapping[str, type[AnyKind]]] = ChainMap[str, type[Any]](
+    OPERATIONS,
+    {LakeTable.kind_name: LakeTable, IndexServer.kind_name: IndexServer},
 )
 """All kinds by name, `LakeTable` first."""
-
-LATER_KINDS: Final = ("IndexServer",)
-"""Kinds whose shape is not fixed yet."""
 
 
 @dataclass(frozen=True, slots=True)

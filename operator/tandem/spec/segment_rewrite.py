@@ -8,7 +8,6 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field, model_validator
 
-from tandem.spec.bloom_filters import BloomFilters
 from tandem.spec.common import Mode, Operation, RewritingSpec, lock_mode_lines
 from tandem.spec.fields import (
     IncompatibleFields,
@@ -18,6 +17,7 @@ from tandem.spec.fields import (
     Text,
     UniqueSegmentsOrChunks,
 )
+from tandem.spec.index.bloom_filters import BloomFilters
 from tandem.spec.rules import cel
 
 

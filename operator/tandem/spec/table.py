@@ -10,7 +10,6 @@ from zoneinfo import ZoneInfo
 from cronsim import CronSim, CronSimError
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from tandem.spec.bloom_filters import BloomFilters
 from tandem.spec.common import Resource
 from tandem.spec.compaction import (
     DEFAULT_TARGET_FILE_SIZE,
@@ -34,6 +33,7 @@ from tandem.spec.fields import (
     Text,
 )
 from tandem.spec.fields import Granularity as Granularity
+from tandem.spec.index.table import IndexSettings
 from tandem.spec.log_compaction import MergeOnRead
 from tandem.spec.rules import cel
 
@@ -369,12 +369,6 @@ class AutomaticCompaction(Model):
     the last one of each chunk that is due always stay."""
 
 
-class Index(Model):
-    bloom_filters: BloomFilters | None = None
-    """Bloom filters that Tandem's jobs write into new data files; none by default. Files that are
-    there get them by a SegmentRewrite with `addBloomFilters`. See docs/index.md."""
-
-
 class LakeTableSpec(Model):
     fixed: ClassVar[frozenset[str]] = frozenset({"location"})
     """Fields that must not change in a cluster: another location is another table."""
@@ -401,8 +395,8 @@ class LakeTableSpec(Model):
     """Create a log of upserts and deletes for the table, unless it has one; none by default.
     Needs deletion vectors. A log stays if this is removed. See docs/merge-on-read.md."""
 
-    index: Index | None = None
-    """What the index of the table rests on beyond its log."""
+    index: IndexSettings | None = None
+    """The table's index: what it rests on beyond its log, and who holds it. See docs/index.md."""
 
     @model_validator(mode="after")
     @cel(

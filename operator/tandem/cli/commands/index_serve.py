@@ -14,17 +14,16 @@ from tandem.cli.commands import tables
 from tandem.cli.errors import Exit, say
 from tandem.errors import InvalidSpec
 from tandem.index import TableIndex
+from tandem.index.server.access import MIN_TOKEN
 from tandem.index.server.answer_files import AnswerFiles
 from tandem.index.server.executors.coordinator import Coordinator
 from tandem.index.server.executors.executor import ExecutorService
 from tandem.index.server.executors.slots import LocalSlot
 from tandem.index.server.service import IndexService
-from tandem.index.server.transport import IndexServer, Tls
+from tandem.index.server.transport import FlightServer, Tls
 from tandem.spec.units import parse_quantity
 from tandem.storage.store import Store
 from tandem.text import counted
-
-MIN_TOKEN = 16
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,7 @@ def serve(
     local = LocalSlot(ExecutorService(stores, limit_bytes=half))
     with (
         closing(Coordinator(local=local)) as coordinator,
-        IndexServer(
+        FlightServer(
             IndexService(openers, parts, limit_bytes=half, coordinator=coordinator),
             host,
             port,

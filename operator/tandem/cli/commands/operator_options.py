@@ -160,6 +160,14 @@ def operator(
         float,
         option("--cancel", "Seconds that a deleted operation has to clean up.", min=1),
     ] = 60.0,
+    index_token: Annotated[
+        Path | None,
+        option(
+            "--index-token",
+            "File with a token of the operator's account with the audience tandem-index, to ask "
+            "index servers what they hold.",
+        ),
+    ] = None,
     no_finalizers: Annotated[
         bool,
         option(
@@ -241,6 +249,7 @@ def operator(
             health=health,
             table_metrics=table_metrics,
             cancel_s=cancel,
+            index_token=index_token,
             finalizers=not no_finalizers,
         )
         raise typer.Exit(operator.run(settings))

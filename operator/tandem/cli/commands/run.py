@@ -14,7 +14,7 @@ from tandem.cli.errors import Exit, say
 from tandem.cli.output import Output, print_data, print_table
 from tandem.cli.progress import ProgressDisplay
 from tandem.cli.resource_filter import select
-from tandem.spec import AnyResource, LakeTable, load
+from tandem.spec import AnyResource, IndexServer, LakeTable, load_all
 
 
 def run(
@@ -55,7 +55,12 @@ def plan(paths: Sequence[str], *, output: Output, only: Sequence[str]) -> Exit:
 
 
 def _checked(paths: Sequence[str], only: Sequence[str]) -> list[AnyResource]:
-    resources = select(load(paths), only)
+    resources: list[AnyResource] = []
+    for resource in select(load_all(paths), only):
+        if isinstance(resource, IndexServer):
+            say(f"Note: {resource.id} needs the operator; here, `tandem index serve` serves tables")
+        else:
+            resources.append(resource)
     for resource in resources:
         if isinstance(resource, LakeTable):
             for note in report.notes_on(resource):

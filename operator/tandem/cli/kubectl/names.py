@@ -35,9 +35,9 @@ def resource(text: str, *, tables: bool = True) -> tuple[str, str]:
             "not a resource", resource=text, expected="KIND/NAME, as in tcomp/nightly"
         )
     found = kind_of(kind)
-    if found == TABLE_KIND and not tables:
+    if found not in OPERATIONS and not (tables and found == TABLE_KIND):
         raise InvalidSpec(
-            "a LakeTable is not an operation", resource=text, expected=" or ".join(OPERATIONS)
+            f"{found} is not an operation", resource=text, expected=" or ".join(OPERATIONS)
         )
     return found, name
 

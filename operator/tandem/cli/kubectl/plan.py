@@ -26,7 +26,7 @@ from tandem.errors import InvalidSpec, ReferenceNotFound, TandemError
 from tandem.json_types import Json
 from tandem.kube.client.kinds import TABLE_KIND, path, spec_of, status_of
 from tandem.remedies import remedy
-from tandem.spec import LakeTable, load
+from tandem.spec import Operation, load_all
 from tandem.spec.common import API_VERSION, LockMode
 from tandem.spec.status import ENDED, PLANNED_ONLY, Phase
 
@@ -63,14 +63,14 @@ def plan(
             resource="plan",
             expected="-f FILE, or KIND/NAME of an existing resource",
         )
-    loaded = load(files, references=False) if files else []
+    loaded = load_all(files, references=False) if files else []
     named = [names.resource(text) for text in resources]
 
     async def work(access: Access) -> Exit:
         requests = []
         for resource in loaded:
-            if isinstance(resource, LakeTable):
-                say(f"{resource.id}: skipped; planning needs an existing table")
+            if not isinstance(resource, Operation):
+                say(f"{resource.id}: skipped; only operations are planned by their files")
                 continue
             given = "namespace" in resource.metadata.model_fields_set
             namespace = resource.metadata.namespace if given else access.namespace

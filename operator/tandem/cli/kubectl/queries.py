@@ -12,11 +12,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tandem.cli.kubectl.access import Access
-from tandem.errors import AccessDenied, InvalidSpec, TandemError
+from tandem.errors import AccessDenied, InvalidSpec, ReferenceNotFound, TandemError
 from tandem.json_types import Json
 from tandem.kube.client.api import ResourcePath
 from tandem.kube.client.kinds import TABLE_KIND, path
 from tandem.spec.common import GROUP, OPERATIONS
+from tandem.spec.index.server import IndexServer
 from tandem.spec.status import Phase
 
 OPERATOR_LABELS = "app.kubernetes.io/part-of=tandem,app.kubernetes.io/component=operator"
@@ -33,6 +34,15 @@ async def tables(access: Access, name: str | None = None) -> list[Json]:
         found = await access.list(path(TABLE_KIND), fields=f"metadata.name={name}")
         return found or [await access.get(path(TABLE_KIND, access.namespace, name))]
     return [await access.get(path(TABLE_KIND, access.namespace, name))]
+
+
+async def index_servers(access: Access) -> list[Json]:
+    """The IndexServers of the namespace; none where the cluster does not have the kind, or does not
+    show it. Raises: as `Access`."""
+    try:
+        return await access.list(path(IndexServer.kind_name, access.scope))
+    except (AccessDenied, ReferenceNotFound):
+        return []
 
 
 async def operations(

@@ -57,10 +57,13 @@ def status(flags: Flags, name: str | None, *, output: Output, watch: bool) -> Ex
 
 
 async def _overview(access: Access, name: str | None) -> Json:
-    tables, operations, operator = await asyncio.gather(
-        queries.tables(access, name), queries.operations(access, name), queries.operator(access)
+    tables, operations, operator, servers = await asyncio.gather(
+        queries.tables(access, name),
+        queries.operations(access, name),
+        queries.operator(access),
+        queries.index_servers(access),
     )
-    found = overview(tables, operations, now_ms=now_ms(), problems_of=name or "")
+    found = overview(tables, operations, servers, now_ms=now_ms(), problems_of=name or "")
     return {"operator": operator, **found}
 
 

@@ -7,7 +7,11 @@ what the log leaves open is the caller's to read, with its own credentials.
     calls         the body of a call, and an answer
     service       answers questions, without a network
     answer_files  large answers in files, until they are fetched
+    access        who may ask, and how much at once
+    reviews       asks a cluster about a caller's token
+    config        what the operator asks the program of a server to serve
     transport     Arrow Flight: the only module that knows it
+    lake_table    the index that a LakeTable names
     client        server, then the caller's own process, then every file
     executors     package: who holds what footers say, and narrows files by it
 """

@@ -2,7 +2,7 @@
 
 A ticket is an unguessable name, and only the caller that it was given to can use it. Files are
 removed when they are fetched, after a time, and at the start of the next process. Where no file can
-be written the answer is sent at once.
+be written the answer is sent at once. One caller's answers cannot fill the disk.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from tandem.errors import Unreachable
+
 _BATCH_ROWS = 16_384
 
 
@@ -27,6 +29,7 @@ class _Part:
     path: Path
     caller: str
     until: float
+    bytes: int
 
 
 class AnswerFiles:
@@ -36,6 +39,8 @@ class AnswerFiles:
         folder: is emptied; None: no answer is kept.
         inline_limit: bytes of an answer that is sent at once.
         ttl_s: seconds after which an answer that was not fetched is removed.
+        limit_bytes: of all answers that wait; what is beyond is sent at once. None for no limit.
+        caller_bytes: of those of one caller.
         now: seconds of a clock that never goes back.
     """
 
@@ -45,10 +50,13 @@ class AnswerFiles:
         *,
         inline_limit: int = 300 * 1024,
         ttl_s: float = 3 * 3600,
+        limit_bytes: int | None = None,
+        caller_bytes: int | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self.inline_limit = inline_limit
         self._folder, self._ttl_s, self._now = folder, ttl_s, now
+        self._limit, self._caller_limit = limit_bytes, caller_bytes
         self._lock = threading.Lock()
         self._parts: dict[str, _Part] = {}
         if folder is not None:
@@ -56,9 +64,22 @@ class AnswerFiles:
             shutil.rmtree(folder, ignore_errors=True)
 
     def keep(self, table: pa.Table, caller: str) -> str | None:
-        """The ticket of an answer; None if it is to be sent at once."""
+        """The ticket of an answer; None if it is to be sent at once.
+
+        Raises: Unreachable if too many answers wait for this caller: it goes on without the server.
+        """
         self.sweep()
         if self._folder is None or table.nbytes <= self.inline_limit:
+            return None
+        waiting, mine = self._waiting(caller)
+        if self._caller_limit is not None and mine + table.nbytes > self._caller_limit:
+            raise Unreachable(
+                "too many answers wait for this caller",
+                found=f"{mine:,} bytes, and {table.nbytes:,} more",
+                expected=f"at most {self._caller_limit:,}",
+                remedy="Fetch the answers under their tickets",
+            )
+        if self._limit is not None and waiting + table.nbytes > self._limit:
             return None
         ticket = secrets.token_urlsafe(32)
         path = self._folder / f"{ticket}.arrow"
@@ -72,8 +93,14 @@ class AnswerFiles:
                 path.unlink()
             return None
         with self._lock:
-            self._parts[ticket] = _Part(path, caller, self._now() + self._ttl_s)
+            self._parts[ticket] = _Part(path, caller, self._now() + self._ttl_s, table.nbytes)
         return ticket
+
+    def _waiting(self, caller: str) -> tuple[int, int]:
+        """Bytes of all answers that wait, and of those of one caller."""
+        with self._lock:
+            parts = list(self._parts.values())
+        return sum(p.bytes for p in parts), sum(p.bytes for p in parts if p.caller == caller)
 
     def fetch(self, ticket: str, caller: str) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         """An answer, once. Raises: KeyError if there is none of that ticket for this caller."""

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from tandem.delta.log import files as files_
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.scan import check_rows, column_names
-from tandem.errors import TandemError, Unreachable
+from tandem.errors import AccessDenied, TandemError, Unreachable
 from tandem.index.answers import CertainBounds, CertainCount, Splits, splits_of
 from tandem.index.entries import UNKNOWN_ROWS
 from tandem.index.holds import Holds
@@ -204,7 +204,8 @@ class ChainedIndex(IndexReader):
         if self._now() >= self._left_out_until:
             try:
                 return ask(self._remote)
-            except Unreachable as error:
+            except (Unreachable, AccessDenied) as error:
+                # Whom it refuses may all the same read the table by own credentials.
                 self._left_out_until = self._now() + LEFT_OUT_S
                 _log.warning("the index server fails; this process answers", problem=str(error))
         # Held for this question only: a driver is no place for a cache.

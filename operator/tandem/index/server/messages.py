@@ -58,8 +58,7 @@ class Question(Message):
 
     Attributes:
         where: a condition in Tandem's grammar; empty for all rows.
-        at_least, max_staleness_s: as of `FollowedTable.view`.
-        hold_s: as of `Query`; only splits are held.
+        at_least, max_staleness_s, hold_s: as of `Query`; only splits are held.
     """
 
     api: Literal["v1"] = "v1"
@@ -69,7 +68,7 @@ class Question(Message):
     version: Version | None = None
     timestamp_ms: Annotated[int, Field(ge=0, le=MAX_VERSION)] | None = None
     at_least: Version | None = None
-    max_staleness_s: Annotated[float, Field(ge=0, le=86_400)] = 0.0
+    max_staleness_s: Annotated[float, Field(ge=0, le=86_400)] | None = None
     hold_s: Annotated[int, Field(ge=0, le=86_400)] = 0
 
     @model_validator(mode="after")

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
 from tandem.delta.scan import column_names
 from tandem.errors import InvalidSpec, ReferenceNotFound, closest_name
 from tandem.index import answers
-from tandem.index.library import TableIndex, condition
+from tandem.index.library import Query, TableIndex, condition
 from tandem.index.narrowing import Narrower
 from tandem.index.server.answer_files import AnswerFiles
 from tandem.index.server.calls import Answer, parsed
@@ -63,6 +63,7 @@ class IndexService:
         limit_bytes: of what is held between questions; None for no limit. The tables that were
             asked for least recently are dropped. One that is larger is held for a question only.
         coordinator: has files narrowed to row groups; None for the log alone.
+        max_staleness_s: of questions that do not say how old an answer may be.
     """
 
     def __init__(
@@ -72,9 +73,11 @@ class IndexService:
         *,
         limit_bytes: int | None = None,
         coordinator: Coordinator | None = None,
+        max_staleness_s: float = 0.0,
     ) -> None:
         self.parts = parts
         self.coordinator = coordinator
+        self._max_staleness_s = max_staleness_s
         self._limit = limit_bytes
         self._evictions = 0
         self._turn = 0
@@ -221,8 +224,37 @@ class IndexService:
                 del sizes[name], self._served[name]
                 self._evictions += 1
 
+    def follow(self, name: str, *, load: bool = False) -> bool:
+        """Look for newer commits of a table without counting as a question: of one that is held, or
+        with `load` of any, as long as there is room. Returns whether it is held.
+
+        Raises: as a question about it.
+        """
+        opener = self._known(name)
+        with self._lock:
+            served = self._served.get(name)
+            full = self._limit is not None and self._held() >= self._limit
+        if served is None and (not load or full):
+            return False
+        served = served or self._opened(name, opener)
+        before = served.index.latest
+        view = served.index.view(Query())
+        if self.coordinator is not None:
+            self.coordinator.followed(name, view)
+        if view.version != before:
+            with self._lock:
+                served.measured = -1
+            self._evict()
+        return True
+
+    def _held(self) -> int:
+        return sum(served.measure() for served in self._served.values())
+
     def _view(self, asked: Question, index: TableIndex | None = None) -> View:
-        view = (index or self._table(asked.table)).view(asked.query)
+        query = asked.query
+        if query.max_staleness_s is None:
+            query = replace(query, max_staleness_s=self._max_staleness_s)
+        view = (index or self._table(asked.table)).view(query)
         newest = asked.version is None and asked.timestamp_ms is None
         if newest and self.coordinator is not None:
             self.coordinator.followed(asked.table, view)
@@ -233,14 +265,17 @@ class IndexService:
             return None
         return self.coordinator.narrower(asked.table, view, asked.where)
 
+    def _opened(self, name: str, opener: Callable[[], TableIndex]) -> _Served:
+        opened = opener()
+        with self._lock:
+            return self._served.setdefault(name, _Served(opened))
+
     def _table(self, name: str) -> TableIndex:
         opener = self._known(name)
         with self._lock:
             served = self._served.get(name)
         if served is None:
-            opened = opener()
-            with self._lock:
-                served = self._served.setdefault(name, _Served(opened))
+            served = self._opened(name, opener)
         with self._lock:
             self._turn += 1
             served.used = self._turn

@@ -9,10 +9,8 @@ its own, so that the client raises what a call in its own process would have rai
 from __future__ import annotations
 
 import json
-import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from hashlib import sha256
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -21,6 +19,7 @@ import structlog
 
 from tandem import errors
 from tandem.errors import AccessDenied, InvalidSpec, TandemError, Unreachable
+from tandem.index.server.access import Anyone, CallerCheck, CallerLimits, SharedToken
 from tandem.index.server.answer_files import AnswerFiles
 from tandem.index.server.calls import Answer
 
@@ -51,32 +50,36 @@ class Service(Protocol):
     def ask(self, call: str, body: bytes, caller: str) -> Answer: ...
 
 
-class IndexServer(flight.FlightServerBase):  # type: ignore[misc]
+class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
     """Serves a service until `shutdown`.
 
     Args:
         host, port: to listen on; port 0 for any free one.
         token: what callers must present; "" for no check, which is for loopback only.
         tls: None for plain text.
+        access: who may ask, in place of a token.
     """
 
     def __init__(
         self, service: Service, host: str, port: int, *, token: str = "",
-        tls: Tls | None = None,
+        tls: Tls | None = None, access: CallerCheck | None = None,
     ) -> None:  # fmt: skip
+        access = access or (SharedToken(token) if token else Anyone())
         scheme = "grpc" if tls is None else "grpc+tls"
         super().__init__(
             f"{scheme}://{host}:{port}",
-            middleware={_ACCESS: _AccessFactory(token)},
+            middleware={_ACCESS: _AccessFactory(access)},
             tls_certificates=None if tls is None else [(tls.certificate, tls.key)],
         )
         self._service = service
+        self._limits = CallerLimits()
 
     def do_action(self, context: Any, action: flight.Action) -> Iterator[bytes]:
         caller = context.get_middleware(_ACCESS).caller
         body = b"" if action.body is None else action.body.to_pybytes()
         try:
-            answer = self._service.ask(action.type, body, caller)
+            with self._limits.call(caller):
+                answer = self._service.ask(action.type, body, caller)
         except TandemError as error:
             yield _ERROR + json.dumps(_described(error)).encode()
             return
@@ -205,19 +208,20 @@ class _Access(flight.ServerMiddleware):  # type: ignore[misc]
 
 
 class _AccessFactory(flight.ServerMiddlewareFactory):  # type: ignore[misc]
-    """Checks the token of every call."""
+    """Checks every call before its question is read."""
 
-    def __init__(self, token: str) -> None:
-        self._token = token
+    def __init__(self, access: CallerCheck) -> None:
+        self._access = access
 
     def start_call(self, _info: Any, headers: Mapping[str, list[str]]) -> _Access:
         given = next(iter(headers.get(_AUTHORIZATION, [])), "")
-        # Compared as digests, since texts that are not ASCII cannot be compared in constant time.
-        digest = sha256(given.encode(errors="replace")).hexdigest()
-        wanted = sha256(f"Bearer {self._token}".encode()).hexdigest()
-        if self._token and not secrets.compare_digest(digest, wanted):
-            raise flight.FlightUnauthenticatedError("no valid token")
-        return _Access(digest)
+        try:
+            return _Access(self._access.caller(given))
+        except AccessDenied as error:
+            raise flight.FlightUnauthenticatedError(error.message) from None
+        except Unreachable as error:
+            _log.warning("a caller cannot be checked", problem=str(error))
+            raise flight.FlightUnavailableError(error.message) from None
 
 
 def _stream(table: pa.Table) -> bytes:

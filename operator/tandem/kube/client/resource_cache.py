@@ -25,7 +25,7 @@ from tandem.kube.client.kinds import (
     status_of,
     uid_of,
 )
-from tandem.spec.common import ResourceKey
+from tandem.spec.common import OPERATIONS, ResourceKey
 from tandem.spec.labels import PLAN_LABEL, PREFIX
 from tandem.spec.status import ENDED
 
@@ -86,12 +86,12 @@ def summarize(body: Body) -> CachedResource:
     metadata, spec, status = body["metadata"], spec_of(body), status_of(body)
     kind, namespace, name = key_of(body)
     table = name if kind == TABLE_KIND else str((spec.get("tableRef") or {}).get("name", ""))
-    ready = condition(body, "Ready" if kind == TABLE_KIND else "Succeeded")
+    ready = condition(body, "Succeeded" if kind in OPERATIONS else "Ready")
     ttl = spec.get("ttlSecondsAfterFinished")
     labels = dict(metadata.get("labels") or {})
     if not is_plan_copy(body):
         labels.pop(PLAN_LABEL, None)
-    active = kind == TABLE_KIND or is_active(body)
+    active = kind not in OPERATIONS or is_active(body)
     result = status.get("result")
     version = result.get("version") if isinstance(result, Mapping) else None
     return CachedResource(
@@ -183,12 +183,19 @@ class ResourceCache:
             if summary.kind != TABLE_KIND:
                 yield summary
 
+    def in_namespace(self, kind: str, namespace: str) -> Iterator[CachedResource]:
+        """The resources of a kind in a namespace, in no particular order."""
+        for summary in self._summaries.values():
+            if summary.kind == kind and summary.namespace == namespace:
+                yield summary
+
     def all(self) -> Iterable[CachedResource]:
         return self._summaries.values()
 
     def watch(self, key: ResourceKey, wake: Wake) -> Callable[[], None]:
         """Have `wake` called, in the loop, on every change of a resource (or of a LakeTable's
-        operations). Returns a function that ends that."""
+        operations); with the name "" of a LakeTable, on changes of any in the namespace. Returns a
+        function that ends that."""
         self._watchers[key].append(wake)
 
         def end() -> None:
@@ -202,7 +209,11 @@ class ResourceCache:
 
     def wake_watchers(self, key: ResourceKey) -> None:
         """Wake the watchers of a resource although it did not change itself."""
-        for wake in list(self._watchers.get(key, ())):
+        kind, namespace, _ = key
+        every = [*self._watchers.get(key, ())]
+        if kind == TABLE_KIND:
+            every += self._watchers.get((kind, namespace, ""), ())
+        for wake in every:
             wake()
 
     def _forget(self, uid: str) -> CachedResource | None:
@@ -220,7 +231,7 @@ class ResourceCache:
 
     def _wake(self, summary: CachedResource) -> None:
         keys = [summary.key]
-        if summary.kind != TABLE_KIND:
+        if summary.table and summary.kind != TABLE_KIND:
             keys.append((TABLE_KIND, summary.namespace, summary.table))
         for key in keys:
             self.wake_watchers(key)

@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import re
+import shutil
+import tempfile
 import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, TypeVar
 
 import structlog
@@ -31,10 +34,17 @@ from tandem.kube.client.api import (
     ResourcePath,
     Unavailable,
 )
-from tandem.kube.dev.request import InvalidApplication, request_of, secrets_of
+from tandem.kube.dev.request import (
+    InvalidApplication,
+    endpoint_of,
+    mounted,
+    request_of,
+    secrets_of,
+    serves,
+)
 from tandem.spark.application import status as states
 from tandem.spark.application.status import driver_pod_name, state_of
-from tandem.spec.labels import LOG_ANNOTATION
+from tandem.spec.labels import ENDPOINT_ANNOTATION, LOG_ANNOTATION
 
 T = TypeVar("T")
 
@@ -88,6 +98,8 @@ class ApplicationController:
         self._submissions = int((body.get("status") or {}).get("submissionAttempts") or 0)
         self._start: asyncio.Future[None] | None = None
         self._started = ""
+        self._folder: Path | None = None
+        """The Secrets of an application that serves, as files."""
         self._slot = False
         self._seen = _version(body)
         self._submitted: Json | None = None
@@ -187,6 +199,10 @@ class ApplicationController:
             return states.SUBMITTED
         try:
             environ = await secrets_of(self._host.api, self._body)
+            if serves(self._body):
+                self._remove_folder()
+                self._folder = Path(tempfile.mkdtemp(prefix="tandem-dev-"))
+                environ |= await mounted(self._host.api, self._body, self._folder)
             request = request_of(self._body, self.key, environ)
             self._started = self.key
             self._start = asyncio.ensure_future(
@@ -200,8 +216,11 @@ class ApplicationController:
                 states.FAILING, f"driver container failed: {error}", terminationTime=_now_text()
             )
         status = await self._host.blocking(self._host.runner.status, self.key)
-        if status.log:
-            await self._annotate(status.log)
+        told = {LOG_ANNOTATION: status.log} if status.log else {}
+        if request.request:
+            told[ENDPOINT_ANNOTATION] = endpoint_of(request)
+        if told:
+            await self._annotate(told)
         return await self._write(
             states.RUNNING, sparkApplicationId=f"spark-{self._uid.replace('-', '')}"
         )
@@ -222,9 +241,23 @@ class ApplicationController:
         return states.RUNNING
 
     async def _complete(self) -> str:
+        if self._restarts_always():
+            return await self._rerun_later()
         return await self._write(states.COMPLETED)
 
+    def _restarts_always(self) -> bool:
+        policy = (self._body.get("spec") or {}).get("restartPolicy") or {}
+        return policy.get("type") == "Always"
+
+    async def _rerun_later(self) -> str:
+        """Run it again, after the pause that its policy asks for."""
+        policy = (self._body.get("spec") or {}).get("restartPolicy") or {}
+        await self._pause(float(policy.get("onFailureRetryInterval") or 0))
+        return await self._write(states.PENDING_RERUN, keep_message=True, **_FORGOTTEN)
+
     async def _fail(self) -> str:
+        if self._restarts_always():
+            return await self._rerun_later()
         ended = (self._body.get("status") or {}).get("terminationTime")
         return await self._write(
             states.FAILED, keep_message=True, terminationTime=ended or _now_text()
@@ -273,6 +306,7 @@ class ApplicationController:
             await asyncio.wait([self._start], timeout=_START_S)
         if started:
             await self._host.blocking(self._host.runner.stop, started)
+        self._remove_folder()
         if self._slot:
             self._slot = False
             self._host.slots.release()
@@ -295,8 +329,13 @@ class ApplicationController:
         await self._patch("status", {"status": body})
         return state
 
-    async def _annotate(self, log: str) -> None:
-        await self._patch("", {"metadata": {"annotations": {LOG_ANNOTATION: log}}})
+    async def _annotate(self, annotations: Mapping[str, str]) -> None:
+        await self._patch("", {"metadata": {"annotations": dict(annotations)}})
+
+    def _remove_folder(self) -> None:
+        folder, self._folder = self._folder, None
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
 
     async def _patch(self, subresource: str, patch: Json) -> None:
         """Patch with the uid as a precondition, so that another object of this name is never

@@ -12,14 +12,17 @@ import argparse
 import base64
 import os
 import re
+import socket
 from collections.abc import Mapping
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 import structlog
 
-from tandem.jobs.formats import APPS
+from tandem.errors import InvalidSpec
+from tandem.index.server.config import LISTEN_VARIABLE, SECRETS_VARIABLE, read
+from tandem.jobs.formats import APPS, INDEX_SERVER_APP
 from tandem.jobs.runner import JobRequest
 from tandem.json_types import Json
 from tandem.kube.client.api import Api, ApiError, ResourcePath
@@ -48,10 +51,13 @@ def request_of(body: Mapping[str, Any], name: str, environ: Mapping[str, str]) -
     spec = body.get("spec") or {}
     file = str(spec.get("mainApplicationFile") or "")
     app = PurePosixPath(urlsplit(file).path)
-    if spec.get("type") != "Python" or app.suffix != ".py" or app.stem not in APPS:
+    known = sorted({*APPS, INDEX_SERVER_APP})
+    if spec.get("type") != "Python" or app.suffix != ".py" or app.stem not in known:
         raise InvalidApplication(
-            f"{file or 'it'} is not one of Tandem's applications ({', '.join(sorted(APPS))})"
+            f"{file or 'it'} is not one of Tandem's applications ({', '.join(known)})"
         )
+    if app.stem == INDEX_SERVER_APP:
+        return _server_of(spec, name, environ)
     parser = _Arguments(add_help=False, allow_abbrev=False)
     parser.add_argument("--location", required=True)
     parser.add_argument("--spec", required=True)
@@ -79,6 +85,66 @@ def request_of(body: Mapping[str, Any], name: str, environ: Mapping[str, str]) -
         attempt=_number(labels.get(ATTEMPT_LABEL)),
         environ=tuple(sorted(environ.items())),
     )
+
+
+def _server_of(spec: Mapping[str, Any], name: str, environ: Mapping[str, str]) -> JobRequest:
+    """An application that serves until it is stopped."""
+    parser = _Arguments(add_help=False, allow_abbrev=False)
+    parser.add_argument("--request", action="append", required=True)
+    found = parser.parse_args([str(word) for word in spec.get("arguments") or ()])
+    try:
+        read(found.request)
+    except InvalidSpec as error:
+        raise InvalidApplication(str(error)) from error
+    return JobRequest(
+        name,
+        INDEX_SERVER_APP,
+        "",
+        "",
+        request=tuple(found.request),
+        environ=tuple(sorted(environ.items())),
+    )
+
+
+def endpoint_of(request: JobRequest) -> str:
+    """Where an application that serves answers."""
+    plain = read(request.request).access.mode == "Plaintext"
+    return f"{'grpc' if plain else 'grpc+tls'}://{dict(request.environ)[LISTEN_VARIABLE]}"
+
+
+def serves(body: Mapping[str, Any]) -> bool:
+    """Whether it is an application that serves, not a job."""
+    file = str((body.get("spec") or {}).get("mainApplicationFile") or "")
+    return PurePosixPath(urlsplit(file).path).stem == INDEX_SERVER_APP
+
+
+async def mounted(api: Api, body: Mapping[str, Any], folder: Path) -> dict[str, str]:
+    """Write the Secrets that the driver's pod would mount below `folder`, and choose where it
+    listens: variables for its process.
+
+    Raises: InvalidApplication if a Secret cannot be read.
+    """
+    namespace = body["metadata"]["namespace"]
+    pod = ((body.get("spec") or {}).get("driver") or {}).get("template") or {}
+    for volume in (pod.get("spec") or {}).get("volumes") or ():
+        name = str((volume.get("secret") or {}).get("secretName") or "")
+        if not name:
+            continue
+        try:
+            secret: Json = await api.get(ResourcePath("", "v1", "secrets", namespace, name))
+        except ApiError as error:
+            raise InvalidApplication(f"secret {name}: {error.message}") from error
+        # As the API server checks it: a name of one part, and keys without a slash.
+        at = folder / name
+        at.mkdir(mode=0o700)
+        for key, value in (secret.get("data") or {}).items():
+            file = at / key
+            file.touch(mode=0o600)
+            file.write_bytes(base64.b64decode(value))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    return {SECRETS_VARIABLE: str(folder), LISTEN_VARIABLE: f"127.0.0.1:{port}"}
 
 
 async def secrets_of(api: Api, body: Mapping[str, Any]) -> dict[str, str]:

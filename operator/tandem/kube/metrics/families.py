@@ -51,7 +51,15 @@ STEP = _label("step", Point)
 VERB = _label("verb", ("GET", "LIST", "POST", "PATCH", "DELETE", OTHER))
 API_RESOURCE = _label(
     "resource",
-    (*map(common.plural, KINDS), "sparkapplications", "pods", "secrets", "events", OTHER),
+    (
+        *map(common.plural, KINDS),
+        "sparkapplications",
+        "pods",
+        "secrets",
+        "services",
+        "events",
+        OTHER,
+    ),
 )
 CODE = _label(
     "code",
@@ -67,7 +75,7 @@ LOCK_REQUEST = _label(
 )
 LOCK_OUTCOME = _label("outcome", ("Answered", "Unavailable", "Failed"))
 READY = _label("ready", ("True", "False"))
-WHERE = _label("where", ("operation", "table"))
+WHERE = _label("where", ("operation", "table", "index"))
 HOLD = _label("hold", AutoCompactionWait)
 
 GOOD_ENDS: Final = frozenset(
@@ -75,6 +83,7 @@ GOOD_ENDS: Final = frozenset(
         Reason.COMMITTED,
         Reason.ADOPTED,
         Reason.CREATED,
+        Reason.SERVING,
         Reason.DRY_RUN,
         Reason.NOTHING_TO_DO,
         Reason.SUPERSEDED,
@@ -289,6 +298,20 @@ TABLES_CHUNKS_DUE = _gauge(
 )
 TABLES_SHOWN = _gauge(
     "tables_shown", "Tables that have series of their own: those with the most files."
+)
+
+# Index servers.
+INDEX_SERVERS = _gauge(
+    "index_servers",
+    "Index servers that are not suspended, by whether they answer, and the reason.",
+    READY,
+    REASON,
+)
+INDEX_TABLES = _gauge("index_servers_tables", "Tables that index servers serve.")
+INDEX_BYTES = _gauge("index_servers_held_bytes", "What index servers hold of them.")
+INDEX_EVICTIONS = _gauge(
+    "index_servers_evictions",
+    "How often index servers have dropped a table for others since they started.",
 )
 
 # Each table.

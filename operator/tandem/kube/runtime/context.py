@@ -46,11 +46,22 @@ class AutoCompactor(Protocol):
     ) -> tuple[dict[str, Any], float]: ...
 
 
+@dataclass(frozen=True, slots=True)
+class IndexServerFacts:
+    """What metrics say of an IndexServer. `ready` is None while it is suspended."""
+
+    ready: bool | None
+    reason: str
+    tables: int = 0
+    bytes: int = 0
+    evictions: int = 0
+
+
 @dataclass
 class OperatorContext:
     """`may_write`: whether we still lead; once False it stays so. `active_operations`: the uids of
     operations that have a running controller; `cancelled`: of those that are being deleted and are
-    cleaned up."""
+    cleaned up; `index_pool`: threads that ask index servers, which may hang."""
 
     settings: OperatorSettings
     api: Api
@@ -60,6 +71,7 @@ class OperatorContext:
     clock: Clock
     nonces: Nonces
     pool: Executor
+    index_pool: Executor
     slots: JobSlots
     automatic_slots: AutomaticSlots
     runner_factory: RunnerFactory
@@ -68,6 +80,7 @@ class OperatorContext:
     auto_compactors: Sequence[AutoCompactor] = ()
     may_write: Callable[[], bool] = lambda: True
     tables: dict[tuple[str, str], TableContext] = field(default_factory=dict)
+    index_servers: dict[tuple[str, str], IndexServerFacts] = field(default_factory=dict)
     active_operations: set[str] = field(default_factory=set)
     cancelled: set[str] = field(default_factory=set)
     _resource_locks: dict[ResourceKey, tuple[asyncio.Lock, list[None]]] = field(

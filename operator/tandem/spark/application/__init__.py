@@ -9,6 +9,7 @@ Pure.
     allowed_settings  lists of settings and fields that templates may set
     setting_checks    checks a template against these lists
     arguments         texts that reach `spark-submit` unchanged
+    service           applications that serve until they are deleted
     pods              credentials and privileges of pods
     sizes             sizes of driver and executors
     status            states and reasons

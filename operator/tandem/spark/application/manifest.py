@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from tandem.errors import InvalidSpec
 from tandem.jobs.runner import JobRequest, JobStatus
 from tandem.json_types import Json
+from tandem.spark.application import service as services
 from tandem.spark.application import template as templates
 from tandem.spark.application.pods import SECURITY, complete_pods
 from tandem.spark.application.policy import TemplatePolicy, require_listed, require_restricted
@@ -25,6 +26,7 @@ from tandem.spark.application.port import (
     ApplicationSettings,
     JobOwner,
     JobPlacement,
+    ServicePlacement,
 )
 from tandem.spark.application.setting_checks import check_patterns
 from tandem.spark.application.sizes import MIB, JobSizes, PodSize, sizes
@@ -54,6 +56,7 @@ __all__ = [
     "JobOwner",
     "JobPlacement",
     "KubeflowApplications",
+    "ServicePlacement",
     "build",
     "classify",
 ]
@@ -141,6 +144,18 @@ class KubeflowApplications:
             service_account=placement.service_account,
         )
         return build(request, placement, self.settings)
+
+    def build_service(
+        self, request: JobRequest, placement: JobPlacement, service: ServicePlacement
+    ) -> Json:
+        self.check(
+            placement.template,
+            resource=placement.resource,
+            service_account=placement.service_account,
+        )
+        layer = services.sizes(service)
+        whole = replace(placement, template=templates.merge(layer, placement.template or {}))
+        return services.complete(build(request, whole, self.settings), service)
 
     def classify(
         self,

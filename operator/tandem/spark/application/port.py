@@ -89,6 +89,30 @@ class JobPlacement:
         return f"{self.owner.kind}/{self.owner.name}"
 
 
+@dataclass(frozen=True, slots=True)
+class ServicePlacement:
+    """How an application that serves until it is deleted differs from a job.
+
+    Attributes:
+        port: on which the driver listens.
+        secrets: Secrets that are mounted as files, one folder each.
+        folder: where these folders are.
+        pod_label: label of the driver's pod.
+        memory, disk: of the driver beside its JVM or, where there are executors, of each.
+        executors: their number.
+        token: whether the driver uses its account's token itself.
+    """
+
+    port: int
+    secrets: tuple[str, ...]
+    folder: str
+    pod_label: tuple[str, str]
+    memory: int
+    disk: int
+    executors: int = 0
+    token: bool = False
+
+
 class ApplicationBuilder(Protocol):
     """What `tandem.kube.controllers.operation.spark_jobs` knows of a Spark operator's resources."""
 
@@ -110,6 +134,13 @@ class ApplicationBuilder(Protocol):
 
     def build(self, request: JobRequest, placement: JobPlacement) -> Json:
         """The whole object to create. Raises: InvalidSpec."""
+        ...
+
+    def build_service(
+        self, request: JobRequest, placement: JobPlacement, service: ServicePlacement
+    ) -> Json:
+        """The whole object of an application that is started again whenever it ends. Raises:
+        InvalidSpec."""
         ...
 
     def classify(

@@ -31,7 +31,8 @@ OURS: Final = (
     f"metadata.labels.{PREFIX}*",
     f"metadata.annotations.{PREFIX}*",
     *(
-        f"{labels}sparkoperator.k8s.io/*"
+        f"{labels}{theirs}*"
+        for theirs in ("sparkoperator.k8s.io/", PREFIX)
         for part in ("driver", "executor")
         for labels in (
             f"spec.{part}.labels.",

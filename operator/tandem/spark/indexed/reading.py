@@ -16,6 +16,7 @@ from tandem.errors import InvalidSpec
 from tandem.index import Query, open_index
 from tandem.index.answers import Splits
 from tandem.index.library import IndexReader, condition
+from tandem.index.server.lake_table import index_of
 from tandem.spark.indexed import delta_scan
 from tandem.spark.indexed.delta_scan import DeltaScanMissing
 from tandem.spark.indexed.meaning import require_meaning
@@ -37,7 +38,7 @@ def read(
     timestamp_ms: int | None = None,
     segments: Collection[str] = (),
     at_least: int | None = None,
-    max_staleness_s: float = 0.0,
+    max_staleness_s: float | None = None,
     options: Mapping[str, str] | None = None,
     base: bool = False,
 ) -> DataFrame:
@@ -90,8 +91,7 @@ def _index(
             )
         return table
     if isinstance(table, LakeTable):
-        storage = {**table.spec.storage.options, **(options or {})}
-        return open_index(table.spec.location, storage, base=base)
+        return index_of(table, options, base=base)
     return open_index(table, options, base=base)
 
 

@@ -6,6 +6,7 @@ server accepts; `make docs` writes `crds/`, and a test compares. Pure: reads and
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import yaml
@@ -22,9 +23,9 @@ from tandem.spec.common import (
 )
 from tandem.spec.crd.schema import RULES, JsonSchema, object_schema, value_schema
 from tandem.spec.fields import DnsName
-from tandem.spec.resources import KINDS, AnyResource, LakeTable
-from tandem.spec.rules import Rule
-from tandem.spec.status import OperationStatus, TableStatus
+from tandem.spec.resources import KINDS, AnyKind, IndexServer, LakeTable
+from tandem.spec.rules import Rule, rules_of
+from tandem.spec.status import IndexServerStatus, OperationStatus, TableStatus
 
 CATEGORY: Final = "lake"
 """`kubectl get lake` lists every kind."""
@@ -39,8 +40,8 @@ def file_name(kind: str) -> str:
 def definition(kind: str) -> dict[str, Any]:
     """The `CustomResourceDefinition` of a kind of `KINDS`."""
     model = KINDS[kind]
-    selectable = (
-        [".status.phase"] if model is LakeTable else [".spec.tableRef.name", ".status.phase"]
+    selectable = {LakeTable: [".status.phase"], IndexServer: []}.get(
+        model, [".spec.tableRef.name", ".status.phase"]
     )
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
@@ -66,7 +67,11 @@ def definition(kind: str) -> dict[str, Any]:
                     "served": True,
                     "storage": True,
                     "subresources": {"status": {}},
-                    "selectableFields": [{"jsonPath": path} for path in selectable],
+                    **(
+                        {"selectableFields": [{"jsonPath": path} for path in selectable]}
+                        if selectable
+                        else {}
+                    ),
                     "additionalPrinterColumns": _columns(kind),
                     "schema": {"openAPIV3Schema": _schema(model)},
                 }
@@ -80,7 +85,7 @@ def manifest(kind: str) -> str:
     return _NOTE + yaml.safe_dump(definition(kind), sort_keys=False, width=120, allow_unicode=True)
 
 
-def _schema(model: type[AnyResource]) -> JsonSchema:
+def _schema(model: type[AnyKind]) -> JsonSchema:
     # The API server itself checks metadata, but for what is ours: a name becomes a label's value.
     name_rules = value_schema(DnsName)[RULES]
     spec_model = model.model_fields["spec"].annotation
@@ -103,21 +108,32 @@ def _schema(model: type[AnyResource]) -> JsonSchema:
             "kind": {"type": "string", "description": f"Always {model.kind_name}."},
             "metadata": {"type": "object"},
             "spec": spec,
-            "status": _status(TableStatus if model is LakeTable else OperationStatus),
+            "status": _status(_STATUSES.get(model, OperationStatus)),
         },
         RULES: [
-            {
-                "rule": rule["rule"].replace("self", "self.metadata.name"),
-                "message": f"metadata.name {rule['message']}",
-            }
-            for rule in name_rules
+            *(
+                {
+                    "rule": rule["rule"].replace("self", "self.metadata.name"),
+                    "message": f"metadata.name {rule['message']}",
+                }
+                for rule in name_rules
+            ),
+            *(
+                rule.schema()
+                for validator in model.__pydantic_decorators__.model_validators.values()
+                for rule in rules_of(validator.func)
+            ),
         ],
     }
 
 
-def _fixed_rules(
-    model: type[AnyResource], spec_model: type[BaseModel], spec: JsonSchema
-) -> list[Rule]:
+_STATUSES: Final[Mapping[type[AnyKind], type[BaseModel]]] = {
+    LakeTable: TableStatus,
+    IndexServer: IndexServerStatus,
+}
+
+
+def _fixed_rules(model: type[AnyKind], spec_model: type[BaseModel], spec: JsonSchema) -> list[Rule]:
     """One rule for every field that must not change, so that the message names it."""
     if issubclass(spec_model, OperationSpec):
         fixed = set(spec_model.model_fields) - spec_model.changeable
@@ -207,6 +223,18 @@ def _columns(kind: str) -> list[dict[str, Any]]:
             column("Blocks", ".status.log.blocks", "integer", wide=True),
             column("Unmerged", ".status.log.oldestUnmerged", "date", wide=True),
             column("Location", ".spec.location", wide=True),
+            column("Message", f"{_READY}.message", wide=True),
+            _AGE,
+        ]
+    if kind == "IndexServer":
+        return [
+            column("Tables", ".status.tableCount", "integer"),
+            column("Bytes", ".status.cache.bytes", "integer"),
+            column("Ready", f"{_READY}.status"),
+            column("Reason", f"{_READY}.reason"),
+            column("Executors", ".status.executors.ready", "integer", wide=True),
+            column("Evictions", ".status.cache.evictions", "integer", wide=True),
+            column("Endpoint", ".status.endpoint", wide=True),
             column("Message", f"{_READY}.message", wide=True),
             _AGE,
         ]

@@ -15,16 +15,22 @@ from typing import Any
 from pydantic import ValidationError
 
 from tandem.errors import InvalidSpec, ReferenceNotFound, closest_name
-from tandem.spec.common import API_VERSION
+from tandem.spec.common import API_VERSION, Operation
 from tandem.spec.loading.yaml_source import Document, documents
 from tandem.spec.problems import InvalidSpecs, problems_of, shown
-from tandem.spec.resources import KINDS, LATER_KINDS, AnyResource, LakeTable
+from tandem.spec.resources import KINDS, AnyKind, AnyResource, IndexServer
 
 _SUFFIXES = (".yaml", ".yml", ".json")
 _MAX_FILE_BYTES = 8 * 2**20
 
 
 def load(paths: Sequence[str | Path], *, references: bool = True) -> list[AnyResource]:
+    """What can be run of the resources in files: all but IndexServers, which are only checked.
+    Arguments and errors as of `load_all`."""
+    return _runnable(load_all(paths, references=references))
+
+
+def load_all(paths: Sequence[str | Path], *, references: bool = True) -> list[AnyKind]:
     """The resources in files, folders (not recursive; `.yaml`, `.yml`, `.json`) and `-`
     (standard input), in the order in which they are written.
 
@@ -54,19 +60,23 @@ def load_text(text: str, source: str = "<text>") -> list[AnyResource]:
     """As `load`, from one text."""
     resources = parse_documents(documents(text, source))
     check_references(resources)
-    return resources
+    return _runnable(resources)
 
 
-def parse(data: Any, *, source: str = "") -> AnyResource:
+def _runnable(resources: Sequence[AnyKind]) -> list[AnyResource]:
+    return [resource for resource in resources if not isinstance(resource, IndexServer)]
+
+
+def parse(data: Any, *, source: str = "") -> AnyKind:
     """One resource from plain data (a manifest as the API server gives it)."""
     document = Document(source)
     document.data = data
     return _resource(document)
 
 
-def parse_documents(found: Iterable[Document]) -> list[AnyResource]:
+def parse_documents(found: Iterable[Document]) -> list[AnyKind]:
     """Check every document, and that no resource is there twice; references are not looked at."""
-    resources: list[AnyResource] = []
+    resources: list[AnyKind] = []
     problems: list[InvalidSpec] = []
     places: dict[tuple[str, str, str], str] = {}
     for document in found:
@@ -99,7 +109,7 @@ def parse_documents(found: Iterable[Document]) -> list[AnyResource]:
     return resources
 
 
-def check_references(resources: Sequence[AnyResource]) -> None:
+def check_references(resources: Sequence[AnyKind]) -> None:
     """Every `tableRef` and `dependsOn` leads somewhere, and `dependsOn` never in a circle.
 
     Raises:
@@ -108,7 +118,7 @@ def check_references(resources: Sequence[AnyResource]) -> None:
     by_key = {resource.key: resource for resource in resources}
     waits: dict[tuple[str, str, str], list[tuple[str, str, str]]] = {}
     for resource in resources:
-        if isinstance(resource, LakeTable):
+        if not isinstance(resource, Operation):
             continue
         table = ("LakeTable", resource.namespace, resource.spec.table_ref.name)
         if table not in by_key:
@@ -132,7 +142,7 @@ def check_references(resources: Sequence[AnyResource]) -> None:
 
 
 def _not_found(
-    resource: AnyResource,
+    resource: AnyKind,
     field: str,
     wanted: tuple[str, str, str],
     known: list[tuple[str, str, str]],
@@ -255,7 +265,7 @@ def _items(document: Document) -> Iterator[Document]:
     yield document
 
 
-def _resource(document: Document) -> AnyResource:
+def _resource(document: Document) -> AnyKind:
     data = document.data
     place = document.lines.get((), document.source)
     if not isinstance(data, dict):
@@ -270,15 +280,6 @@ def _resource(document: Document) -> AnyResource:
     metadata = data.get("metadata")
     name = metadata.get("name") if isinstance(metadata, dict) else None
     resource = f"{kind or '?'}/{name}" if name else place
-    if kind in LATER_KINDS:
-        raise InvalidSpec(
-            f"not built yet (at {place})",
-            resource=resource,
-            field="kind",
-            found=kind,
-            expected=f"one of {', '.join(KINDS)}",
-            remedy="Leave it out until then",
-        )
     model = KINDS.get(kind) if isinstance(kind, str) else None
     if model is None:
         guess = closest_name(str(kind), list(KINDS)) if kind else ""

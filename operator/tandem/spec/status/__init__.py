@@ -3,9 +3,10 @@
 Models only: decides nothing. Everything but `phase` is optional: what does not apply is absent when
 printed.
 
-    conditions  phase and conditions, and the base of all status models
-    operation   the status of an operation
-    table       the status of a `LakeTable`
+    conditions    phase and conditions, and the base of all status models
+    operation     the status of an operation
+    table         the status of a `LakeTable`
+    index_server  the status of an `IndexServer`
 """
 
 from tandem.spec.status.conditions import (
@@ -16,6 +17,13 @@ from tandem.spec.status.conditions import (
     ConditionType,
     Phase,
     StatusModel,
+)
+from tandem.spec.status.index_server import (
+    IndexServerStatus,
+    ServedTable,
+    ServerCache,
+    ServerExecutors,
+    UnservedTable,
 )
 from tandem.spec.status.operation import (
     OperationResult,
@@ -53,6 +61,7 @@ __all__ = [
     "ConditionStatus",
     "ConditionType",
     "FinishedOperation",
+    "IndexServerStatus",
     "LogStatus",
     "NextCompaction",
     "NextDrop",
@@ -68,10 +77,14 @@ __all__ = [
     "ResourceStatus",
     "RowsAffected",
     "RowsReplaced",
+    "ServedTable",
+    "ServerCache",
+    "ServerExecutors",
     "StatusModel",
     "TableCleaning",
     "TableLock",
     "TableStatus",
+    "UnservedTable",
     "Yielded",
 ]
 

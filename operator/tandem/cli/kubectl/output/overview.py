@@ -23,6 +23,7 @@ from tandem.kube.client.kinds import (
     status_of,
 )
 from tandem.remedies import remedy
+from tandem.spec.common import OPERATIONS
 from tandem.spec.labels import AUTOMATIC_LABEL
 from tandem.spec.status import ENDED, Phase
 
@@ -39,18 +40,24 @@ _WAITING = frozenset({Reason.WAITING_FOR_DEPENDENCY, Reason.WAITING_FOR_LOCK, Re
 
 
 def overview(
-    tables: Sequence[Body], operations: Sequence[Body], *, now_ms: int, problems_of: str = ""
+    tables: Sequence[Body],
+    operations: Sequence[Body],
+    servers: Sequence[Body] = (),
+    *,
+    now_ms: int,
+    problems_of: str = "",
 ) -> Json:
-    """Tables with what happens on them, and all problems.
+    """Tables with what happens on them, index servers, and all problems.
 
     Args:
-        problems_of: only this table's.
+        problems_of: only this table's, and those of servers.
     """
     operations = [o for o in operations if not is_plan_copy(o)]
     return {
         "tables": [_table(table, operations) for table in sorted(tables, key=_where)],
+        "indexServers": [_server(each) for each in sorted(servers, key=_where)],
         "problems": _problems(
-            tables, [o for o in operations if problems_of in ("", table_of(o))], now_ms
+            [*tables, *servers], [o for o in operations if problems_of in ("", table_of(o))], now_ms
         ),
         "withoutTable": [
             {"namespace": namespace_of(o), "operation": id_of(o), "table": table_of(o)}
@@ -92,11 +99,32 @@ def _table(table: Body, operations: Iterable[Body]) -> Json:
     )
 
 
+def _server(server: Body) -> Json:
+    status = status_of(server)
+    cache = status.get("cache")
+    cache = cache if isinstance(cache, Mapping) else {}
+    refused = status.get("notServed")
+    return _known(
+        namespace=namespace_of(server),
+        name=server["metadata"]["name"],
+        health=health(server),
+        reason=reason_of(server) or condition(server, "Reconciling").get("reason"),
+        endpoint=status.get("endpoint"),
+        tables=status.get("tableCount"),
+        notServed=[dict(each) for each in refused] if isinstance(refused, list) else None,
+        bytes=cache.get("bytes"),
+        limitBytes=cache.get("limitBytes"),
+        evictions=cache.get("evictions"),
+    )
+
+
 def health(table: Body) -> str:
-    """`Ready`, `NotReady`, `Stalled` (needs a user's action), `Unseen`, `Deleting`."""
+    """`Suspended`, `Ready`, `NotReady`, `Stalled` (needs a user's action), `Unseen`, `Deleting`."""
     if "deletionTimestamp" in table["metadata"]:
         return "Deleting"
     ready = condition(table, "Ready")
+    if not ready and condition(table, "Reconciling").get("reason") == Reason.SUSPENDED:
+        return "Suspended"
     if not ready:
         return "Unseen"
     if ready.get("status") == "True":
@@ -105,12 +133,12 @@ def health(table: Body) -> str:
 
 
 def reason_of(body: Body) -> str:
-    kind = "Ready" if body.get("kind") == TABLE_KIND else "Succeeded"
+    kind = "Succeeded" if body.get("kind") in OPERATIONS else "Ready"
     return str(condition(body, kind).get("reason", ""))
 
 
 def condition_message(body: Body) -> str:
-    kind = "Ready" if body.get("kind") == TABLE_KIND else "Succeeded"
+    kind = "Succeeded" if body.get("kind") in OPERATIONS else "Ready"
     return str(condition(body, kind).get("message", ""))
 
 
@@ -179,7 +207,7 @@ def _problems(tables: Iterable[Body], operations: Sequence[Body], now_ms: int) -
 
 def _of_table(table: Body, now_ms: int) -> Json | None:
     state = health(table)
-    if state in ("Ready", "Deleting"):
+    if state in ("Ready", "Deleting", "Suspended"):
         return None
     if state == "Unseen":
         return _unseen(table, now_ms)

@@ -72,6 +72,8 @@ def status(found: JsonMapping, *, now_ms: int, namespaces: bool = False) -> Grou
         blocks.append(_tables(tables, namespaces))
     else:
         blocks.append(Text("No LakeTables here."))
+    if found.get("indexServers"):
+        blocks += [Text(""), _servers(found["indexServers"], namespaces)]
     happens = _happens(tables, now_ms, namespaces)
     blocks += happens
     for lost in found.get("withoutTable", ()):
@@ -95,7 +97,7 @@ def _problems(
     for problem in problems:
         head = Text("  ")
         head.append(_named(problem, "resource", namespaces), style="bold")
-        if not str(problem["resource"]).startswith("LakeTable/"):
+        if problem.get("table") and not str(problem["resource"]).startswith("LakeTable/"):
             head.append(f" on {problem.get('table')}")
         head.append(f": {problem['reason']}", style="red")
         since = ago(problem.get("since"), now_ms)
@@ -117,6 +119,30 @@ def plain(text: str) -> str:
 
 def _named(item: JsonMapping, key: str, namespaces: bool) -> str:
     return f"{item['namespace']}/{item[key]}" if namespaces else str(item[key])
+
+
+def _servers(servers: Sequence[JsonMapping], namespaces: bool) -> Table:
+    rows = []
+    for server in servers:
+        sizes = [
+            None if server.get(key) is None else human_bytes(server[key])
+            for key in ("bytes", "limitBytes")
+        ]
+        rows.append(
+            [
+                _named(server, "name", namespaces),
+                server["health"],
+                server.get("tables"),
+                len(server.get("notServed", ())) or None,
+                *sizes,
+                server.get("evictions"),
+            ]
+        )
+    names = ["index server", "health", "tables", "not served", "held", "limit", "evictions"]
+    found = table_of(names, rows)
+    for line, server in zip(found.rows, servers, strict=True):
+        line.style = _HEALTH.get(server["health"])
+    return found
 
 
 def _tables(tables: Sequence[JsonMapping], namespaces: bool) -> Table:

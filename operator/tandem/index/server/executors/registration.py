@@ -37,7 +37,7 @@ from tandem.index.server.executors.slot_messages import (
     body,
 )
 from tandem.index.server.executors.slots import RemoteSlot
-from tandem.index.server.transport import Connection, IndexServer, Tls
+from tandem.index.server.transport import Connection, FlightServer, Tls
 from tandem.storage.store import Store
 
 _log = structlog.get_logger("tandem.index.executor")
@@ -170,7 +170,7 @@ def run_executor(
     coordinator = connected(settings.coordinator, settings.key, settings.tls)
     tls = None if settings.tls is None else settings.tls.server
     address = own_address(settings.coordinator)
-    with IndexServer(service, address, 0, token=settings.key, tls=tls) as server:
+    with FlightServer(service, address, 0, token=settings.key, tls=tls) as server:
         scheme = "grpc" if tls is None else "grpc+tls"
         me = _Member(
             service, coordinator, slot, secrets.token_hex(8), f"{scheme}://{address}:{server.port}"

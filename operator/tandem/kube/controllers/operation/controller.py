@@ -41,7 +41,7 @@ from tandem.operations.model import Table
 from tandem.operations.ports import Ports
 from tandem.operations.session.session import Session
 from tandem.spec.loading.loader import parse
-from tandem.spec.resources import LakeTable, Operation
+from tandem.spec.resources import Operation
 from tandem.spec.status import ENDED, OperationStatus, Phase
 
 _log = structlog.get_logger("tandem.kube.controllers.operation.controller")
@@ -224,7 +224,7 @@ class OperationController:
         """Take the next step; returns the terminal status once there is one."""
         try:
             resource = parse({k: v for k, v in self._body.items() if k != "status"})
-            assert not isinstance(resource, LakeTable)
+            assert isinstance(resource, Operation)
         except InvalidSpec as error:
             return self._reporter.changed(Phase.FAILED, Reason.INVALID_SPEC, str(error))
         if self._deleted:

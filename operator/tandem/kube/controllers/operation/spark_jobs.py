@@ -42,7 +42,7 @@ from tandem.kube.client.api import (
 )
 from tandem.spark.application.manifest import ApplicationBuilder, JobPlacement
 from tandem.spark.application.status import FINISHED, state_of
-from tandem.spec.labels import LOG_ANNOTATION
+from tandem.spec.labels import ENDPOINT_ANNOTATION, LOG_ANNOTATION
 
 T = TypeVar("T")
 
@@ -122,9 +122,10 @@ def trimmed(body: Mapping[str, Any]) -> Json:
         )
         if key in metadata
     }
-    log = (metadata.get("annotations") or {}).get(LOG_ANNOTATION)
-    if log:
-        kept["annotations"] = {LOG_ANNOTATION: log}
+    annotations = metadata.get("annotations") or {}
+    told = {k: annotations[k] for k in (LOG_ANNOTATION, ENDPOINT_ANNOTATION) if annotations.get(k)}
+    if told:
+        kept["annotations"] = told
     return {
         "metadata": kept,
         "status": {

@@ -27,7 +27,7 @@ from tandem.index.server.executors.registration import (
 )
 from tandem.index.server.executors.shards import SHARD_SIZE
 from tandem.index.server.executors.slots import LocalSlot
-from tandem.index.server.transport import IndexServer
+from tandem.index.server.transport import FlightServer
 from tandem.storage.store import Store
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def coordinated(
     coordinator = Coordinator(shard_size=shard_size)
     registry = RegistryService(coordinator, key, tls=tls)
     certificate = None if tls is None else tls.server
-    with IndexServer(registry, listen or address, port, token=key, tls=certificate) as server:
+    with FlightServer(registry, listen or address, port, token=key, tls=certificate) as server:
         scheme = "grpc" if tls is None else "grpc+tls"
         settings = SlotSettings(
             f"{scheme}://{address}:{server.port}", key, stores, limit_bytes, facts, tls

@@ -1,0 +1,233 @@
+"""The driver of an `IndexServer`: serves tables until it is told to stop. Commits nothing, writes
+to no table, and reads no data page.
+
+It ends with an error that names the cause where it cannot serve at all: a certificate or token that
+is not there, an address that it cannot listen on. A table that cannot be read fails only the
+questions about it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+import structlog
+
+from tandem.delta.log.delta_log import DeltaLog
+from tandem.errors import InvalidSpec, TandemError, Unreachable
+from tandem.index import TableIndex
+from tandem.index.server.access import Anyone, CallerCheck, ReviewedTokens, SharedToken
+from tandem.index.server.answer_files import AnswerFiles
+from tandem.index.server.config import (
+    LISTEN_VARIABLE,
+    PORT,
+    SECRETS_FOLDER,
+    SECRETS_VARIABLE,
+    AccessConfig,
+    ServerConfig,
+    TableConfig,
+    read,
+)
+from tandem.index.server.reviews import ClusterReviews
+from tandem.index.server.service import IndexService
+from tandem.index.server.transport import FlightServer, Tls
+from tandem.spark.runtime.parent_watch import watch_parent
+from tandem.storage import open_store
+
+_log = structlog.get_logger("tandem.index.program")
+_FOLLOWERS = 8
+"""Tables whose logs are looked at together."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The main function of `spark_apps/index_server.py`. Exit codes: 0 after SIGTERM or SIGINT,
+    1 if it cannot serve."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--request", action="append", required=True, metavar="PIECE")
+    found = parser.parse_args(arguments)
+    watch_parent()
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    try:
+        serve(read(found.request), stop)
+    except TandemError as error:
+        sys.stderr.write(f"tandem: {error}\n")
+        return 1
+    return 0
+
+
+def serve(
+    config: ServerConfig,
+    stop: threading.Event,
+    environ: Mapping[str, str] = os.environ,
+    *,
+    ready: Callable[[str], None] = lambda _: None,
+) -> None:
+    """Serve until `stop` is set.
+
+    Args:
+        environ: `SECRETS_VARIABLE` and `LISTEN_VARIABLE`, where they differ from those of a pod.
+        ready: called with the address once questions are answered.
+    Raises: InvalidSpec, AccessDenied; Unreachable if it cannot listen.
+    """
+    secrets = Path(environ.get(SECRETS_VARIABLE, SECRETS_FOLDER))
+    host, port = _address(environ.get(LISTEN_VARIABLE) or f"0.0.0.0:{PORT}")
+    access, tls = access_of(config.access, secrets), tls_of(config.access, secrets)
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="tandem-index-"))
+        service = IndexService(
+            {
+                name: partial(opened, table, config, secrets)
+                for name, table in config.tables.items()
+            },
+            AnswerFiles(
+                Path(folder) / "answers",
+                inline_limit=config.inline_limit,
+                ttl_s=config.ttl_s,
+                limit_bytes=config.disk // 2,
+                caller_bytes=config.disk // 4,
+            ),
+            limit_bytes=config.memory,
+            max_staleness_s=config.max_staleness_s,
+        )
+        try:
+            server = FlightServer(service, host, port, access=access, tls=tls)
+        except (pa.ArrowException, OSError) as error:
+            raise Unreachable(
+                "the index server cannot listen",
+                resource=f"{host}:{port}",
+                found=str(error).splitlines()[0][:300],
+                expected="a free port, and a valid certificate with its key",
+            ) from error
+        stack.enter_context(server)
+        start_executors(config)
+        following = threading.Thread(
+            target=follow, args=(service, config, stop), name="follow", daemon=True
+        )
+        following.start()
+        ready(f"{'grpc' if tls is None else 'grpc+tls'}://{host}:{server.port}")
+        _log.info("serves", tables=len(config.tables), port=server.port, mode=config.access.mode)
+        stop.wait()
+
+
+def start_executors(config: ServerConfig) -> None:
+    """The place where executors are started beside this driver. Raises: InvalidSpec."""
+    if config.executors:
+        raise InvalidSpec(
+            "executors are not supported yet",
+            resource="--request",
+            field="executors",
+            found=config.executors,
+            expected="0: the driver does all",
+        )
+
+
+def follow(service: IndexService, config: ServerConfig, stop: threading.Event) -> None:
+    """Load all tables if that is asked for, and then follow the logs of those that are held."""
+    names = sorted(config.tables)
+
+    def look(name: str, load: bool) -> None:
+        if stop.is_set():
+            return
+        try:
+            service.follow(name, load=load)
+        except TandemError as error:
+            # A question about it says the same to its caller.
+            _log.warning("a table cannot be followed", table=name, problem=str(error))
+        except Exception:  # noqa: BLE001 - one table must not stop the others
+            _log.exception("a bug: please report it", table=name)
+
+    with ThreadPoolExecutor(_FOLLOWERS, thread_name_prefix="follow") as pool:
+        list(pool.map(lambda name: look(name, config.pre_prime), names))
+        while not stop.wait(config.poll_s):
+            list(pool.map(lambda name: look(name, False), names))
+
+
+def opened(table: TableConfig, config: ServerConfig, secrets: Path) -> TableIndex:
+    """The index of one table, with the credentials of its folder. Raises: as `open_index`."""
+    environ = None if table.secret is None else _files(secrets / table.secret)
+    store = open_store(
+        table.location, table.options, allowed_prefixes=table.allowed, environ=environ
+    )
+    return TableIndex(
+        DeltaLog(store),
+        row_groups=config.row_groups,
+        kept_ms=table.kept_ms,
+        history_s=config.history_s,
+    )
+
+
+def access_of(config: AccessConfig, secrets: Path) -> CallerCheck:
+    """Who may ask. Raises: AccessDenied, InvalidSpec."""
+    if config.mode == "Plaintext":
+        return Anyone()
+    if config.mode == "SharedToken":
+        return SharedToken(_text(secrets, config.token, "token", "access.token").decode().strip())
+    return ReviewedTokens(ClusterReviews.in_cluster(config.namespace))
+
+
+def tls_of(config: AccessConfig, secrets: Path) -> Tls | None:
+    """The certificate and its key; None in plain text. Raises: InvalidSpec."""
+    if config.mode == "Plaintext":
+        return None
+    return Tls(
+        _text(secrets, config.tls, "tls.crt", "access.tls"),
+        _text(secrets, config.tls, "tls.key", "access.tls"),
+    )
+
+
+def _text(secrets: Path, name: str | None, key: str, field: str) -> bytes:
+    path = secrets / (name or "") / key
+    try:
+        found = path.read_bytes() if name else b""
+    except OSError:
+        found = b""
+    if not found:
+        raise InvalidSpec(
+            "a Secret lacks a key",
+            resource=f"Secret/{name}",
+            field=f"{field}: {key}",
+            expected=f"the key {key}",
+            remedy=f"Add {key} to the Secret",
+        )
+    return found
+
+
+def _files(folder: Path) -> dict[str, str]:
+    """The keys of a Secret and their values. Kubernetes keeps versions of it in hidden folders."""
+    try:
+        return {
+            file.name: file.read_text(errors="replace").strip()
+            for file in folder.iterdir()
+            if not file.name.startswith(".") and file.is_file()
+        }
+    except OSError as error:
+        raise InvalidSpec(
+            "the credentials of a table are not mounted",
+            resource=f"Secret/{folder.name}",
+            found=error.strerror or str(error),
+            expected="a folder of files, one for each key",
+        ) from error
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal():
+        raise InvalidSpec(
+            "not an address to listen on",
+            resource=LISTEN_VARIABLE,
+            found=text,
+            expected="HOST:PORT",
+        )
+    return host, int(port)
