@@ -25,10 +25,11 @@ from support.jobs import quick_lake
 from support.jobs.quick_lake import QuickLake
 from support.jobs.serving_jobs import ServingJobs
 from support.lake.lake import batch
-from tandem.errors import AccessDenied
+from tandem.errors import AccessDenied, Unreachable
 from tandem.index import EVERYTHING
 from tandem.index.server.client import RemoteIndex
 from tandem.index.server.transport import Connection, Tls
+from tandem.spark.launch.local import LocalRunner
 from tandem.spec.common import plural
 
 if TYPE_CHECKING:
@@ -326,3 +327,27 @@ def test_the_kind_is_listed_with_its_columns(stage: Stage) -> None:
     assert row.split()[3:5] == ["True", "Serving"]
     assert plural(KIND) == "indexservers"
     stage.remove("shown")
+
+
+def test_tandem_dev_runs_the_program_under_spark(cluster: Cluster, tmp_path: Path) -> None:
+    """As `tandem dev` does on a laptop: a process of `spark-submit`, which ends with it."""
+    space = Resources(cluster, cluster.namespace("devserver"))
+    lake = quick_lake.make(tmp_path, 2)
+    runner = LocalRunner(logs=tmp_path / "logs")
+    settings = quick_settings(cluster, space.namespace, index_poll_s=0.3, progress_s=0.5)
+    stage = Stage(space, ServingJobs(), tmp_path)
+    try:
+        with (
+            spark_operator(cluster, space.namespace, runner),
+            operating(settings, stage.jobs, spark=True),
+        ):
+            space.table("t", lake.location)
+            stage.server("lake")
+            status = stage.serving("lake", "t")
+            index = RemoteIndex(Connection(status["endpoint"]), "t", lake.store)
+            assert index.count(EVERYTHING) == 20
+            stage.remove("lake")
+            with pytest.raises(Unreachable):
+                RemoteIndex(Connection(status["endpoint"]), "t", lake.store).count(EVERYTHING)
+    finally:
+        runner.close()

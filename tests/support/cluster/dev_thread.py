@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from support.cluster.loop_thread import loop_thread
-from support.cluster.operator_thread import LIMIT_S, HeldJobs
+from support.cluster.operator_thread import LIMIT_S
+from tandem.jobs.runner import JobRunner
 from tandem.kube.dev.controller import DevSettings, run_dev
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def spark_operator(cluster: Cluster, namespace: str, jobs: HeldJobs) -> Iterator[None]:
+def spark_operator(cluster: Cluster, namespace: str, jobs: JobRunner) -> Iterator[None]:
     """For the length of the block."""
     settings = DevSettings(namespaces=(namespace,), kubeconfig=cluster.dev_kubeconfig)
 
