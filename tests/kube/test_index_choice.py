@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tandem.errors import Reason
-from tandem.index.server.messages import CacheAnswer, HeldTable
+from tandem.index.server.messages import CacheAnswer, ExecutorCache, HeldShard, HeldTable
 from tandem.kube.controllers.index_server.selection import Candidate, Choice, select
 from tandem.kube.controllers.index_server.status import MOST, KnownVersion, State, compose
 from tandem.kube.tables.location_policy import LocationPolicy
@@ -119,7 +119,7 @@ def test_a_server_serves_a_thousand_tables_and_its_status_lists_a_hundred() -> N
     assert status["tableCount"] == 1_000
     assert len(status["tables"]) == MOST == 100
     assert status["tables"][0] == {
-        "name": "t0000", "version": 7, "latest": 8, "files": 4, "bytes": 10,
+        "name": "t0000", "version": 7, "latest": 8, "files": 4, "bytes": 10, "level": "Files",
     }  # fmt: skip
     assert status["cache"] == {"bytes": 10_000, "limitBytes": 1 << 30, "evictions": 2}
     assert "phase" not in status
@@ -130,3 +130,23 @@ def test_an_invalid_table_is_refused_alone() -> None:
     found = select(server(), [wrong, table("right")], ANYWHERE)
     assert names(found) == {"right"}
     assert "spec.time.column" in found.refused["wrong"]
+
+
+def test_what_executors_hold_counts_too() -> None:
+    found = select(server(executors=2), [table("a"), table("b")], ANYWHERE)
+    shard = HeldShard(table="a", table_id="i", shard="0", bytes=30, loads=1, hits=0)
+    executors = tuple(
+        ExecutorCache(slot=n, id=f"e{n}", shards=held, limit_bytes=100, evictions=1, refused=0)
+        for n, held in enumerate([(shard,), ()])
+    )
+    held = (
+        HeldTable(table="a", version=1, bytes=10, questions=0),
+        HeldTable(table="b", version=None, bytes=0, questions=0),
+    )
+    cache = CacheAnswer(tables=held, limit_bytes=100, evictions=2, executors=executors)
+    state = State(True, Reason.SERVING)
+    status = compose(state, 1, 0, selection=found, cache=cache).manifest()
+    assert status["cache"] == {"bytes": 40, "limitBytes": 300, "evictions": 4}
+    first, second = status["tables"]
+    assert (first["bytes"], first["shards"], first["level"]) == (40, 1, "RowGroups")
+    assert "level" not in second

@@ -342,8 +342,11 @@ def test_tandem_dev_runs_the_program_under_spark(cluster: Cluster, tmp_path: Pat
             operating(settings, stage.jobs, spark=True),
         ):
             space.table("t", lake.location)
-            stage.server("lake")
-            status = stage.serving("lake", "t")
+            stage.server("lake", executors=1)
+            stage.serving("lake", "t")
+            status = space.await_status(
+                KIND, "lake", lambda s: s["executors"]["ready"] == 1, LIMIT_S
+            )
             index = RemoteIndex(Connection(status["endpoint"]), "t", lake.store)
             assert index.count(EVERYTHING) == 20
             stage.remove("lake")

@@ -174,7 +174,8 @@ def test_executors_outlive_failures_and_hold_what_the_spec_says() -> None:
     assert executor["instances"] == 3
     assert executor["memoryOverhead"] == f"{2048 + 512}m"
     for setting in ("spark.task.maxFailures", "spark.executor.maxNumFailures"):
-        assert int(conf[setting]) > 1_000_000
+        assert int(conf[setting]) >= 1_000_000
+    assert conf["spark.task.cpus"] == str(executor["cores"])
     assert conf["spark.speculation"] == conf["spark.dynamicAllocation.enabled"] == "false"
     _, container = pod_of(body, "executor")
     assert [m["mountPath"] for m in container["volumeMounts"] if "secrets" in m["mountPath"]]

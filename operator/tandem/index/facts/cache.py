@@ -44,6 +44,7 @@ class FactsCache:
     Args:
         limit: bytes that are held at most. Beyond it filters go first, then the facts that were
             used least recently.
+        bloom_filters: whether filters are read.
         worth_bytes: the footers of files of fewer bytes are not read.
         most: so many footers are read for one question.
         now: seconds of a clock that never goes back.
@@ -54,12 +55,14 @@ class FactsCache:
         store: Store,
         *,
         limit: int = LIMIT,
+        bloom_filters: bool = True,
         worth_bytes: int = WORTH,
         most: int = 1_000,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store, self._limit, self._now = store, limit, now
         self._worth, self._most = worth_bytes, most
+        self._uses_filters = bloom_filters
         self._lock = threading.Lock()
         self._held = HeldFacts(limit)
         self._filters = HeldFilters(store)
@@ -114,6 +117,8 @@ class FactsCache:
     def filters(self, places: Sequence[FilterPlace]) -> list[BloomFilter | None]:
         """Filters; None for one that cannot be read or is not believed. Those that were asked for
         lately are held."""
+        if not self._uses_filters:
+            return [None] * len(places)
         found = self._filters.of(places)
         self._filters.fit(self._limit - self._held.nbytes)
         return found

@@ -60,6 +60,8 @@ class ServerConfig(Message):
     tables: Annotated[dict[str, TableConfig], Field(max_length=MAX_TABLES)]
     access: AccessConfig
     executors: Annotated[int, Field(ge=0)] = 0
+    service: str = ""
+    """The name that the certificate is for."""
     memory: Positive
     disk: Positive
     shard_size: Positive

@@ -93,7 +93,7 @@ def _server_of(spec: Mapping[str, Any], name: str, environ: Mapping[str, str]) -
     parser.add_argument("--request", action="append", required=True)
     found = parser.parse_args([str(word) for word in spec.get("arguments") or ()])
     try:
-        read(found.request)
+        config = read(found.request)
     except InvalidSpec as error:
         raise InvalidApplication(str(error)) from error
     return JobRequest(
@@ -102,6 +102,8 @@ def _server_of(spec: Mapping[str, Any], name: str, environ: Mapping[str, str]) -
         "",
         "",
         request=tuple(found.request),
+        # Each executor is a task that does not end.
+        cores=max(2, config.executors),
         environ=tuple(sorted(environ.items())),
     )
 

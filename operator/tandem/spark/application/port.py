@@ -101,6 +101,7 @@ class ServicePlacement:
         memory, disk: of the driver beside its JVM or, where there are executors, of each.
         executors: their number.
         token: whether the driver uses its account's token itself.
+        conf: settings of Spark that executors need which do not end.
     """
 
     port: int
@@ -111,6 +112,7 @@ class ServicePlacement:
     disk: int
     executors: int = 0
     token: bool = False
+    conf: Mapping[str, str] = field(default_factory=dict)
 
 
 class ApplicationBuilder(Protocol):

@@ -22,25 +22,16 @@ BESIDE: Final = 512 * MIB
 """Memory of the Python process beside what it holds: interpreter, requests, answers under way."""
 _RETRY_S: Final = 10
 _SCRATCH: Final = "tandem-tmp"
-_FOREVER: Final = str(2**31 - 1)
+EXECUTOR_CORES: Final = 1
 
 
 def sizes(service: ServicePlacement) -> Json:
     """What a template of the resource may still change."""
-    alone = service.executors == 0
-    holder = {"memory": f"{HEAP // MIB}m", "memoryOverhead": f"{_holding(service)}m"}
-    other = {"memory": f"{HEAP // MIB}m", "memoryOverhead": f"{2 * BESIDE // MIB}m"}
-    spec: Json = {"driver": {"cores": 2, **(holder if alone else other)}}
-    if not alone:
-        spec["executor"] = {"cores": 1, "instances": service.executors, **holder}
-        # Spark ends an application after some failures; this one must outlive all of them.
-        spec["sparkConf"] = {
-            "spark.task.maxFailures": _FOREVER,
-            "spark.executor.maxNumFailures": _FOREVER,
-            "spark.executor.failuresValidityInterval": "1h",
-            "spark.dynamicAllocation.enabled": "false",
-            "spark.speculation": "false",
-        }
+    size = {"memory": f"{HEAP // MIB}m", "memoryOverhead": f"{_holding(service)}m"}
+    spec: Json = {"driver": {"cores": 2, **size}}
+    if service.executors:
+        spec["executor"] = {"cores": EXECUTOR_CORES, "instances": service.executors, **size}
+        spec["sparkConf"] = dict(service.conf)
     return {"spec": spec}
 
 

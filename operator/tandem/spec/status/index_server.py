@@ -35,7 +35,7 @@ class ServedTable(StatusModel):
     bytes: int | None = None
     """What is held of it."""
     level: str | None = None
-    """`Files`, `RowGroups` or `BloomFilters`: what is held of it at most."""
+    """`Files`, or `RowGroups` if statistics of row groups, and perhaps their filters, are held."""
 
 
 class UnservedTable(StatusModel):

@@ -28,6 +28,8 @@ from tandem.spark.application.port import (
     JobPlacement,
     ServicePlacement,
 )
+from tandem.spark.application.service import EXECUTOR_CORES
+from tandem.spark.jobs.index.executors import slot_conf
 from tandem.spec.index.server import AccessMode, IndexServer
 from tandem.spec.labels import INDEX_SERVER_LABEL, KIND_LABEL, MANAGED_BY
 
@@ -46,6 +48,7 @@ def config_of(server: IndexServer, tables: Mapping[str, TableConfig]) -> ServerC
             token=server.token_secret,
         ),
         executors=spec.executors,
+        service=host(server),
         memory=spec.memory,
         disk=spec.disk,
         shard_size=spec.shard_size,
@@ -96,6 +99,7 @@ def application(
         disk=server.spec.disk,
         executors=server.spec.executors,
         token=server.spec.access.mode is AccessMode.SERVICE_ACCOUNT,
+        conf=slot_conf(EXECUTOR_CORES) if server.spec.executors else {},
     )
     body = builder.build_service(request, placement, service)
     # These are of attempts of operations.
@@ -128,7 +132,12 @@ def service(server: IndexServer, uid: str) -> Json:
     }
 
 
+def host(server: IndexServer) -> str:
+    """The name of its Service, which its certificate is for."""
+    return f"{server.service_name}.{server.namespace}.svc"
+
+
 def endpoint(server: IndexServer) -> str:
     """Where it answers."""
     scheme = "grpc" if server.tls_secret is None else "grpc+tls"
-    return f"{scheme}://{server.service_name}.{server.namespace}.svc:{PORT}"
+    return f"{scheme}://{host(server)}:{PORT}"

@@ -33,7 +33,13 @@ from tandem.kube.controllers.index_server.asking import Asked, ask
 from tandem.kube.controllers.index_server.deployment import SEEN_EVERY, Deployment
 from tandem.kube.controllers.index_server.secrets import Secrets, SecretState
 from tandem.kube.controllers.index_server.selection import Candidate, Choice, select
-from tandem.kube.controllers.index_server.status import KnownVersion, State, compose
+from tandem.kube.controllers.index_server.status import (
+    KnownVersion,
+    State,
+    compose,
+    evictions,
+    held_bytes,
+)
 from tandem.kube.controllers.operation.controller import StopSignal
 from tandem.kube.controllers.operation.spark_jobs import ApplicationCache
 from tandem.kube.controllers.operation.status_writer import StatusWriter
@@ -280,7 +286,9 @@ class IndexServerController:
         cache = self._asked[1].cache if self._asked is not None else None
         executors = None
         if server is not None and not server.spec.suspend:
-            executors = ServerExecutors(desired=server.spec.executors)
+            desired = server.spec.executors
+            live = len(cache.executors) if cache is not None and desired else 0
+            executors = ServerExecutors(desired=desired, ready=live)
         status = compose(
             state,
             generation_of(self._body) if server is None else server.metadata.generation,
@@ -296,8 +304,8 @@ class IndexServerController:
             ready=state.ready,
             reason=str(state.reason),
             tables=len(selection.served) if selection is not None else 0,
-            bytes=sum(each.bytes for each in cache.tables) if cache is not None else 0,
-            evictions=cache.evictions if cache is not None else 0,
+            bytes=held_bytes(cache) if cache is not None else 0,
+            evictions=evictions(cache) if cache is not None else 0,
         )
         self._writer.offer(status.manifest())
         first = status.conditions[0]

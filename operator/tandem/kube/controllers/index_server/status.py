@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from tandem.errors import Reason
-from tandem.index.server.messages import CacheAnswer
+from tandem.index.server.messages import CacheAnswer, HeldShard, HeldTable
 from tandem.kube.controllers.index_server.selection import Choice
 from tandem.operations.report.status import rfc3339
 from tandem.spec.status import (
@@ -65,6 +65,28 @@ def conditions(state: State, generation: int, now_ms: int) -> tuple[Condition, .
     )
 
 
+def held_bytes(cache: CacheAnswer) -> int:
+    """What a server and its executors hold."""
+    shards = (each.bytes for executor in cache.executors for each in executor.shards)
+    return sum(each.bytes for each in cache.tables) + sum(shards)
+
+
+def evictions(cache: CacheAnswer) -> int:
+    """How often a server and its executors have dropped something for something else."""
+    return cache.evictions + sum(each.evictions for each in cache.executors)
+
+
+def _limit(cache: CacheAnswer) -> int | None:
+    limits = [cache.limit_bytes, *(each.limit_bytes for each in cache.executors)]
+    return sum(each or 0 for each in limits) if all(each is not None for each in limits) else None
+
+
+def _level(held: HeldTable | None, shards: Collection[HeldShard]) -> str | None:
+    if held is None or held.version is None:
+        return None
+    return "RowGroups" if any(each.bytes for each in shards) else "Files"
+
+
 def compose(
     state: State,
     generation: int,
@@ -84,6 +106,11 @@ def compose(
         cache: what the server said last; None if nothing is known.
     """
     held = {} if cache is None else {each.table: each for each in cache.tables}
+    executors_held = () if cache is None else cache.executors
+    shards: dict[str, list[HeldShard]] = {}
+    for executor in executors_held:
+        for shard in executor.shards:
+            shards.setdefault(shard.table, []).append(shard)
     tables, refused = None, None
     if selection is not None:
         tables = tuple(
@@ -92,7 +119,11 @@ def compose(
                 version=held[name].version if name in held else None,
                 latest=(facts or {}).get(name, KnownVersion()).version,
                 files=(facts or {}).get(name, KnownVersion()).files,
-                bytes=held[name].bytes if name in held else None,
+                shards=len(shards[name]) if name in shards else None,
+                bytes=held[name].bytes + sum(each.bytes for each in shards.get(name, ()))
+                if name in held
+                else None,
+                level=_level(held.get(name), shards.get(name, ())),
             )
             for name in sorted(selection.served)[:MOST]
         )
@@ -109,9 +140,9 @@ def compose(
         cache=None
         if cache is None
         else ServerCache(
-            bytes=sum(each.bytes for each in cache.tables),
-            limit_bytes=cache.limit_bytes,
-            evictions=cache.evictions,
+            bytes=held_bytes(cache),
+            limit_bytes=_limit(cache),
+            evictions=evictions(cache),
         ),
         table_count=None if selection is None else len(selection.served),
         tables=tables or None,

@@ -14,9 +14,9 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -26,6 +26,8 @@ import structlog
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.errors import InvalidSpec, TandemError, Unreachable
 from tandem.index import TableIndex
+from tandem.index.facts.cache import LIMIT as FACTS_LIMIT
+from tandem.index.facts.cache import FactsCache
 from tandem.index.server.access import Anyone, CallerCheck, ReviewedTokens, SharedToken
 from tandem.index.server.answer_files import AnswerFiles
 from tandem.index.server.config import (
@@ -38,11 +40,15 @@ from tandem.index.server.config import (
     TableConfig,
     read,
 )
+from tandem.index.server.executors.coordinator import Coordinator
+from tandem.index.server.executors.registration import TlsFolder
 from tandem.index.server.reviews import ClusterReviews
 from tandem.index.server.service import IndexService
 from tandem.index.server.transport import FlightServer, Tls
+from tandem.spark.jobs.index.executors import coordinated
 from tandem.spark.runtime.parent_watch import watch_parent
-from tandem.storage import open_store
+from tandem.spark.runtime.session import context as spark_context
+from tandem.storage import Store, open_store
 
 _log = structlog.get_logger("tandem.index.program")
 _FOLLOWERS = 8
@@ -86,6 +92,7 @@ def serve(
     access, tls = access_of(config.access, secrets), tls_of(config.access, secrets)
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="tandem-index-"))
+        coordinator = stack.enter_context(_coordinator(config, secrets))
         service = IndexService(
             {
                 name: partial(opened, table, config, secrets)
@@ -98,8 +105,9 @@ def serve(
                 limit_bytes=config.disk // 2,
                 caller_bytes=config.disk // 4,
             ),
-            limit_bytes=config.memory,
+            limit_bytes=_half(config),
             max_staleness_s=config.max_staleness_s,
+            coordinator=coordinator,
         )
         try:
             server = FlightServer(service, host, port, access=access, tls=tls)
@@ -111,7 +119,6 @@ def serve(
                 expected="a free port, and a valid certificate with its key",
             ) from error
         stack.enter_context(server)
-        start_executors(config)
         following = threading.Thread(
             target=follow, args=(service, config, stop), name="follow", daemon=True
         )
@@ -121,16 +128,45 @@ def serve(
         stop.wait()
 
 
-def start_executors(config: ServerConfig) -> None:
-    """The place where executors are started beside this driver. Raises: InvalidSpec."""
+@contextmanager
+def _coordinator(config: ServerConfig, secrets: Path) -> Iterator[Coordinator | None]:
+    """What narrows files to row groups: executors on Spark, or one in this process; None if row
+    groups are not wanted."""
+    if not config.row_groups:
+        yield None
+        return
+    limit = _half(config)
+    tables = {name: partial(store_of, table, secrets) for name, table in config.tables.items()}
+    facts = partial(FactsCache, limit=min(limit, FACTS_LIMIT), bloom_filters=config.bloom_filters)
+    context, address, tls = None, "127.0.0.1", None
     if config.executors:
-        raise InvalidSpec(
-            "executors are not supported yet",
-            resource="--request",
-            field="executors",
-            found=config.executors,
-            expected="0: the driver does all",
-        )
+        context = spark_context("tandem-index")
+        address = str(context.getConf().get("spark.driver.host"))
+        if config.access.tls is not None:
+            # The certificate is for the Service's name; executors present it, too.
+            tls = TlsFolder(secrets / config.access.tls, config.service)
+    try:
+        with coordinated(
+            context,
+            tables,
+            config.executors,
+            limit_bytes=limit,
+            shard_size=config.shard_size,
+            facts=facts,
+            address=address,
+            listen="0.0.0.0" if config.executors else "",
+            tls=tls,
+        ) as coordinator:
+            yield coordinator
+    finally:
+        if context is not None:
+            context.stop()
+
+
+def _half(config: ServerConfig) -> int:
+    """Bytes for what the log says, and for what footers say: without executors, one process holds
+    both."""
+    return config.memory if config.executors else config.memory // 2
 
 
 def follow(service: IndexService, config: ServerConfig, stop: threading.Event) -> None:
@@ -155,16 +191,22 @@ def follow(service: IndexService, config: ServerConfig, stop: threading.Event) -
 
 
 def opened(table: TableConfig, config: ServerConfig, secrets: Path) -> TableIndex:
-    """The index of one table, with the credentials of its folder. Raises: as `open_index`."""
-    environ = None if table.secret is None else _files(secrets / table.secret)
-    store = open_store(
-        table.location, table.options, allowed_prefixes=table.allowed, environ=environ
-    )
+    """The index of one table. Raises: as `store_of`, and as `TableIndex`."""
+    # Row groups are the coordinator's.
     return TableIndex(
-        DeltaLog(store),
-        row_groups=config.row_groups,
+        DeltaLog(store_of(table, secrets)),
+        row_groups=False,
         kept_ms=table.kept_ms,
         history_s=config.history_s,
+    )
+
+
+def store_of(table: TableConfig, secrets: Path) -> Store:
+    """The store of a table, with the credentials of its folder; also in an executor, which has the
+    same folders. Raises: InvalidSpec if it has not."""
+    environ = None if table.secret is None else _files(secrets / table.secret)
+    return open_store(
+        table.location, table.options, allowed_prefixes=table.allowed, environ=environ
     )
 
 
