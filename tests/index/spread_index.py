@@ -195,10 +195,15 @@ class Spread:
         assert isinstance(answer, CacheAnswer)
         return {shard.shard: shard for each in answer.executors for shard in each.shards}
 
-    def settle(self) -> None:
-        """Wait until what goes on in the background has ended."""
-        for _ in range(3):
-            self.coordinator._background.submit(lambda: None).result()
+    def wait_for_sizes(self) -> None:
+        """Wait until the coordinator knows what every shard needs."""
+
+        def known() -> bool:
+            now = self.coordinator.assignments.now
+            sizes = {shard.key: now.sizes[shard] for shard in now.reported}
+            return sizes == {key: each.bytes for key, each in self.shown().items()}
+
+        until(known, "sizes are not reported")
 
     def close(self) -> None:
         for slot in list(self.threads):

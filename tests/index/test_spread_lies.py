@@ -272,6 +272,29 @@ def adds_up(
     return counted == ROWS if len(taken) == 5 else True
 
 
+def test_no_row_is_counted_where_a_vector_may_hide_it(
+    asked: tuple[NarrowQuestion, pa.Table],
+) -> None:
+    question, files = asked
+    found = NeededGroups(
+        np.ones(3, bool), np.zeros(3, bool), pa.nulls(3, GROUPS), np.full(3, GROUP),
+        pa.array([[1, 2, 3, 4]] * 3, GROUPS), np.ones(3, bool), np.full(3, ROWS), np.full(3, 5),
+    )  # fmt: skip
+    for dead in (0, 1):
+        column = pa.array([0, dead, 0], pa.int64())
+        with_dead = files.set_column(4, FILES.field("dead"), column)
+        reply = NarrowReply(
+            table_id=question.table_id,
+            version=question.of.version,
+            asked=digest(question, with_dead),
+        )
+        if dead:
+            with pytest.raises(ValueError, match="vector"):
+                believed(question, with_dead, reply, needed_table(found))
+        else:
+            believed(question, with_dead, reply, needed_table(found))
+
+
 def test_a_reply_is_what_was_found() -> None:
     found = NeededGroups.every(2)
     found = replace(found, groups=pa.array([[1], None], GROUPS), counted=np.array([3, 0]))

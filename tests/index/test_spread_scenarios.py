@@ -71,16 +71,8 @@ def test_X4_the_size_that_an_executor_reports_replaces_the_estimate(
     with spread({"lake": lake.location}, 2) as server:
         server.files()
         mapping = server.coordinator.assignments
-        until(lambda: len(mapping.now.reported) == 2, "no size is reported")
-        shown = server.shown()
-        sizes = {shard.key: size for shard, size in mapping.now.sizes.items()}
-        until(
-            lambda: (
-                {s.key: n for s, n in mapping.now.sizes.items()}
-                == {key: each.bytes for key, each in server.shown().items()}
-            ),
-            f"{sizes} is not what is held: {shown}",
-        )
+        server.wait_for_sizes()
+        assert len(mapping.now.reported) == 2
         # The next shard goes to the executor with the fewest bytes, as reported.
         big = server.executor(server.owners["0"])
         small = server.executor(server.owners["1"])
@@ -106,6 +98,7 @@ def test_X6_shards_of_an_executor_that_leaves_go_elsewhere_one_by_one(
     three: Spread, lake: Lake
 ) -> None:
     three.files()
+    three.wait_for_sizes()
     before = three.owners
     three.stop(0)
     until(lambda: three.live == {1, 2}, "it is still counted on")
@@ -250,7 +243,7 @@ def test_X15_shards_of_unknown_size_go_round_until_they_are_reported(tmp_path: P
         assert server.files() == 1
         assert server.owners == {"0": 0, "1": 1, "2": 0, "3": 1}
         mapping = server.coordinator.assignments
-        until(lambda: len(mapping.now.reported) == 4, "no size is reported")
+        server.wait_for_sizes()
         sizes = {shard.key: size for shard, size in mapping.now.sizes.items()}
         assert sizes["0"] > sizes["1"]
         lake.counted = True
