@@ -33,6 +33,7 @@ from tandem.index.server.executors.executor import ExecutorService
 from tandem.index.server.executors.registration import (
     RegistryService,
     SlotSettings,
+    TlsFolder,
     new_key,
     run_executor,
 )
@@ -112,6 +113,7 @@ class Spread:
         deadline_s: float = 60.0,
         budget_s: float = 30.0,
         left_out_s: float = 0.5,
+        tls: TlsFolder | None = None,
     ) -> None:
         self.tables = tables
         self.key = new_key()
@@ -125,16 +127,20 @@ class Spread:
             left_out_s=left_out_s,
         )
         self.registry = FlightServer(
-            RegistryService(self.coordinator, self.key), "127.0.0.1", 0, token=self.key
+            RegistryService(self.coordinator, self.key, tls=tls),
+            "127.0.0.1",
+            0,
+            token=self.key,
+            tls=None if tls is None else tls.server,
         )
         openers: dict[str, Callable[[], TableIndex]] = {
             name: partial(open_index, location) for name, location in tables.items()
         }
         self.service = IndexService(openers, AnswerFiles(None), coordinator=self.coordinator)
         self.server = FlightServer(self.service, "127.0.0.1", 0)
-        self.settings = SlotSettings(
-            f"grpc://127.0.0.1:{self.registry.port}", self.key, stores, limit_bytes, facts
-        )
+        scheme = "grpc" if tls is None else "grpc+tls"
+        endpoint = f"{scheme}://127.0.0.1:{self.registry.port}"
+        self.settings = SlotSettings(endpoint, self.key, stores, limit_bytes, facts, tls)
         self.threads: dict[int, tuple[threading.Thread, threading.Event]] = {}
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
 

@@ -10,12 +10,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import trustme
 
 from index.spread_index import BEAT_S, Lake, Spread, spread, until
-from tandem.errors import AccessDenied, InvalidSpec
+from tandem.errors import AccessDenied, InvalidSpec, Unreachable
 from tandem.index import Query
 from tandem.index.server.executors.registration import (
     SlotSettings,
+    TlsFolder,
     connected,
     new_key,
     own_address,
@@ -177,6 +179,22 @@ def test_without_the_key_nobody_joins(lake: Lake) -> None:
         with pytest.raises(AccessDenied):
             connected(connection.endpoint, new_key(), None).ask("ShowCache", b"{}")
     assert server.key not in repr(server.settings)
+
+
+def test_executors_are_encrypted_in_the_name_of_the_service(lake: Lake, tmp_path: Path) -> None:
+    authority = trustme.CA()
+    mine = authority.issue_cert("lake-index.team-a.svc")
+    (tmp_path / "tls.crt").write_bytes(mine.cert_chain_pems[0].bytes())
+    (tmp_path / "tls.key").write_bytes(mine.private_key_pem.bytes())
+    (tmp_path / "ca.crt").write_bytes(authority.cert_pem.bytes())
+    tls = TlsFolder(tmp_path, "lake-index.team-a.svc")
+    with spread({"lake": lake.location}, 1, tls=tls) as server:
+        assert server.files() == 1
+        endpoint = f"grpc+tls://127.0.0.1:{server.registry.port}"
+        with pytest.raises(Unreachable):
+            connected(endpoint, server.key, TlsFolder(tmp_path, "other")).ask("Beat", news())
+        with pytest.raises(InvalidSpec, match="endpoint"):
+            connected(endpoint, server.key, None)
 
 
 def test_names_of_hosts_are_opaque(lake: Lake) -> None:
