@@ -114,6 +114,7 @@ class Spread:
         budget_s: float = 30.0,
         left_out_s: float = 0.5,
         tls: TlsFolder | None = None,
+        pre_prime: bool = True,
     ) -> None:
         self.tables = tables
         self.key = new_key()
@@ -125,6 +126,7 @@ class Spread:
             deadline_s=deadline_s,
             budget_s=budget_s,
             left_out_s=left_out_s,
+            pre_prime=pre_prime,
         )
         self.registry = FlightServer(
             RegistryService(self.coordinator, self.key, tls=tls),

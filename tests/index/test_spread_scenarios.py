@@ -178,6 +178,28 @@ def test_X8_a_compaction_drops_old_shards_and_primes_the_new_one(tmp_path: Path)
         assert server.shown()["0.1"].hits >= 1
 
 
+def test_without_pre_priming_facts_are_read_when_they_are_asked_for(tmp_path: Path) -> None:
+    lake = Lake(tmp_path, [1])
+    with spread({"lake": lake.location}, 1, pre_prime=False) as server:
+        assert server.files() == 1
+        lake.add("1", 1)
+        assert server.index().count() == 2 * ROWS
+        for _ in range(2):  # what follows a commit, and what follows that
+            server.coordinator._background.submit(lambda: None).result()
+        assert server.owners.keys() == {"0"}
+        assert server.files() == 1
+        assert server.owners.keys() == {"0", "1"}
+
+
+def test_what_is_invalidated_is_loaded_again(three: Spread) -> None:
+    assert three.files() == 1
+    three.service.ask("InvalidateCache", b"{}")
+    until(lambda: not three.shown(), "shards are still held")
+    assert three.owners == {}
+    assert three.files() == 1
+    assert {each.loads for each in three.shown().values()} == {1}
+
+
 def test_X9_after_an_update_the_facts_of_the_old_file_count_nothing(tmp_path: Path) -> None:
     lake = Lake(tmp_path, [2])
     with spread({"lake": lake.location}, 1) as server:

@@ -172,7 +172,7 @@ class IndexService:
             for each in gone:
                 self._served.pop(each, None)
         if self.coordinator is not None:
-            for each in gone:
+            for each in gone if name is not None else self._openers:
                 self.coordinator.drop(each)
         return Answer(self._cache(name))
 

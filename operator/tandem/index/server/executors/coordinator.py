@@ -53,6 +53,7 @@ class Coordinator:
     Args:
         local: an executor in this process: `executors: 0`.
         shard_size: bytes of facts.
+        pre_prime: read the facts of new files before they are asked for.
         deadline_s, budget_s, left_out_s: see `DEADLINE_S`, `BUDGET_S` and `LEFT_OUT_S`.
         now: seconds of a clock that never goes back.
     """
@@ -62,12 +63,14 @@ class Coordinator:
         *,
         local: LocalSlot | None = None,
         shard_size: int = SHARD_SIZE,
+        pre_prime: bool = True,
         deadline_s: float = DEADLINE_S,
         budget_s: float = BUDGET_S,
         left_out_s: float = LEFT_OUT_S,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._shard_size, self._deadline_s = shard_size, deadline_s
+        self._pre_prime = pre_prime
         self.assignments = Assignments()
         self.registry = Registry(self.assignments.join, self._lost, left_out_s=left_out_s, now=now)
         self._asking = Asking(
@@ -187,7 +190,7 @@ class Coordinator:
         changed = shards.follow(view)
         if changed.gone:
             self._forget(shards.table_id, changed.gone)
-        if changed.added:
+        if changed.added and self._pre_prime:
             self._background.submit(self._prime, table, shards, changed.added)
 
     def _forget(self, table_id: str, gone: Sequence[Shard]) -> None:

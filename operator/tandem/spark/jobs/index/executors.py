@@ -72,6 +72,7 @@ def coordinated(
     *,
     limit_bytes: int | None = None,
     shard_size: int = SHARD_SIZE,
+    pre_prime: bool = True,
     facts: MakeFacts | None = None,
     address: str = "127.0.0.1",
     listen: str = "",
@@ -85,6 +86,7 @@ def coordinated(
         stores: how the store of each table is opened, by the name of its LakeTable. They travel to
             the executors, which have credentials of their own.
         limit_bytes: of facts that each executor holds.
+        shard_size, pre_prime: as of `Coordinator`.
         facts: as of `HeldShards`.
         address: at which executors reach this driver (`spark.driver.host`).
         listen, port: where the registry of executors listens: by default at `address`.
@@ -93,14 +95,14 @@ def coordinated(
         if count:
             raise ValueError(f"{count} executors without a Spark context")
         local = LocalSlot(ExecutorService(stores, limit_bytes=limit_bytes, facts=facts))
-        coordinator = Coordinator(local=local, shard_size=shard_size)
+        coordinator = Coordinator(local=local, shard_size=shard_size, pre_prime=pre_prime)
         try:
             yield coordinator
         finally:
             coordinator.close()
         return
     key = new_key()
-    coordinator = Coordinator(shard_size=shard_size)
+    coordinator = Coordinator(shard_size=shard_size, pre_prime=pre_prime)
     registry = RegistryService(coordinator, key, tls=tls)
     certificate = None if tls is None else tls.server
     with FlightServer(registry, listen or address, port, token=key, tls=certificate) as server:

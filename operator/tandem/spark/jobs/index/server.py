@@ -153,8 +153,9 @@ def _coordinator(config: ServerConfig, secrets: Path) -> Iterator[Coordinator | 
             limit_bytes=limit,
             shard_size=config.shard_size,
             facts=facts,
+            pre_prime=config.pre_prime,
             address=address,
-            listen="0.0.0.0" if config.executors else "",
+            listen=address if address == "127.0.0.1" else "0.0.0.0",
             tls=tls,
         ) as coordinator:
             yield coordinator
