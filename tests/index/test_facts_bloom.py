@@ -35,11 +35,17 @@ from support.lake.memory_store import MemoryStore
 from support.some import few
 from tandem.delta.datafiles import thrift
 from tandem.errors import FactsRefused
-from tandem.index.facts.bloom import BloomFilter, FilterPlace, Hashes, filters_of, read_filter
 from tandem.index.facts.columns import column_keys
 from tandem.index.facts.encoded import encodings
 from tandem.index.facts.model import UNKNOWN, FileFacts
 from tandem.index.facts.narrow import Narrowed, RowGroups
+from tandem.index.facts.parquet.bloom import (
+    BloomFilter,
+    FilterPlace,
+    Hashes,
+    filters_of,
+    read_filter,
+)
 from tandem.statements import parse_where
 from tandem.statements.types import Schema
 

@@ -25,11 +25,11 @@ from tandem.delta.actions import AddFile
 from tandem.delta.log.codec import encode_action
 from tandem.errors import AccessDenied, StorageError
 from tandem.index import Query, TableIndex
-from tandem.index.facts.bloom import FilterPlace
 from tandem.index.facts.cache import FactsCache
-from tandem.index.facts.footer import read_facts
 from tandem.index.facts.model import UNKNOWN, ColumnFacts, FileFacts, concat
 from tandem.index.facts.packed import FOLDER, MAGIC, name_of, pack, unpack
+from tandem.index.facts.parquet.bloom import FilterPlace
+from tandem.index.facts.parquet.footer import read_facts
 from tandem.index.facts.places import LISTED_S, packs
 from tandem.storage.store import ObjectInfo, Store
 

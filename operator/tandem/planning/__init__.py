@@ -16,7 +16,6 @@ or takes a lock.
     runs             chosen segments to runs
     bins             files of a run to bins
     layout           which bins a sort or z-order rewrites
-    bloom_filters    the columns of which new files get bloom filters
     skip_offset      `skipOffsetFromLatest`
     cleaning         which files may be removed, and why
 """

@@ -8,7 +8,8 @@ Depends on a file and a schema only: not on the log or on deletion vectors.
     schema_mismatch  types and values of a file that a column cannot hold
     times            dates and times as Spark reads them, or an error
     int96            INT96 timestamps, exactly
-    bloom_filters    which columns of new files get bloom filters
+    bloom_filters    bloom filters of new files
+    filter_columns   of which columns they are
     footer           amends the Parquet footer while it is written
     thrift           Thrift's compact protocol
     float_bounds     bounds of floats that are safe for data skipping in every reader

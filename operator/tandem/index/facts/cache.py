@@ -17,12 +17,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tandem.distinct import IntArray
-from tandem.index.facts.bloom import BloomFilter, FilterPlace
-from tandem.index.facts.footers import File, Footers
 from tandem.index.facts.held import HeldFacts
 from tandem.index.facts.held_filters import HeldFilters
 from tandem.index.facts.model import UNKNOWN, FileFacts
 from tandem.index.facts.narrow import RowGroups
+from tandem.index.facts.parquet.bloom import BloomFilter, FilterPlace
+from tandem.index.facts.parquet.footers import File, Footers
 from tandem.index.facts.places import WORTH_STORED, StoredFacts
 from tandem.storage.store import Store
 

@@ -12,10 +12,10 @@ import numpy as np
 
 from tandem.delta.schema import Field
 from tandem.distinct import BoolArray, IntArray
-from tandem.index.facts.bloom import BloomFilter, FilterPlace, Hashes
 from tandem.index.facts.columns import column_keys
 from tandem.index.facts.encoded import encodings
 from tandem.index.facts.model import UNKNOWN, FileFacts
+from tandem.index.facts.parquet.bloom import BloomFilter, FilterPlace, Hashes
 from tandem.pruning.bounds import ColumnBounds, RangeComparison, SortedKeys
 from tandem.pruning.constants import comparable_constant
 from tandem.statements import tree

@@ -10,7 +10,7 @@ from typing import Final
 import structlog
 
 from tandem.errors import StorageError
-from tandem.index.facts.bloom import BloomFilter, FilterPlace, filters_of
+from tandem.index.facts.parquet.bloom import BloomFilter, FilterPlace, filters_of
 from tandem.index.facts.threads import each_in_threads
 from tandem.storage.store import Store
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from tandem.index.facts.footer import facts_of
 from tandem.index.facts.model import UNKNOWN, FileFacts
 from tandem.index.facts.packed import FOLDER, name_of, pack, unpack
+from tandem.index.facts.parquet.footer import facts_of
 from tandem.index.facts.places import folder_of, packs
 from tandem.storage.store import Store
 

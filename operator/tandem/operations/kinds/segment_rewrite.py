@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from tandem.delta.actions import AddFile
+from tandem.delta.datafiles.filter_columns import required_filters
 from tandem.delta.log.snapshot import Snapshot
 from tandem.jobs.formats import JobBin, JobLayout, RewriteJob
 from tandem.jobs.results import OutputFile
@@ -19,7 +20,6 @@ from tandem.operations.kinds.rewrite import RewriteKind, locks_described, past_s
 from tandem.operations.kinds.table.job_files import require_inside
 from tandem.operations.kinds.table.lock_times import time_of_locks, times_of
 from tandem.operations.model import CommitContent, Planned, Work
-from tandem.planning.bloom_filters import required_filters
 from tandem.planning.layout import checked_columns
 from tandem.planning.segment_rewrite import (
     SegmentRewritePlan,
@@ -85,7 +85,8 @@ class SegmentRewriteKind(RewriteKind):
         if wanted is None:
             return {}
         return required_filters(
-            wanted,
+            wanted.columns,
+            wanted.false_positives,
             snapshot.schema,
             snapshot.partition_columns,
             resource=self._resource.id,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 
+from tandem.delta.datafiles.filter_columns import usable_filters
 from tandem.errors import (
     AlreadyExists,
     ManifestInvalid,
@@ -22,7 +23,6 @@ from tandem.operations.attempt.records import PlanRecord, ProtocolRecord
 from tandem.operations.machine.events import Event, JobLost, JobRunning, RoundDone
 from tandem.operations.model import CommitContent, ProgressBaseline, Work
 from tandem.operations.report.status import duration_in_words
-from tandem.planning.bloom_filters import usable_filters
 from tandem.spec.status import Progress
 from tandem.storage.store import Store
 
@@ -92,11 +92,15 @@ def _filters(work: Work) -> dict[str, float]:
     """The bloom filters that new files of the table get. Blocks of a log get none: they are short
     of life, and the index does not read them."""
     lake = work.table.spec
-    if lake is None or lake.spec.index is None or work.table.base is not None:
+    index = None if lake is None or work.table.base is not None else lake.spec.index
+    if index is None or index.bloom_filters is None:
         return {}
     snapshot = work.snapshot
     return usable_filters(
-        lake.spec.index.bloom_filters, snapshot.schema, snapshot.partition_columns
+        index.bloom_filters.columns,
+        index.bloom_filters.false_positives,
+        snapshot.schema,
+        snapshot.partition_columns,
     )
 
 

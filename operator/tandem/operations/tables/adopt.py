@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from tandem.delta import protocol
 from tandem.delta.actions import Action, Metadata
+from tandem.delta.datafiles.filter_columns import required_filters
 from tandem.delta.log.commit import commit_info
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.files import SCHEMA
@@ -37,7 +38,6 @@ from tandem.operations.kinds.table.time_column import time_column
 from tandem.operations.model import Table
 from tandem.operations.ports import Clock, Nonces
 from tandem.operations.report.status import rfc3339
-from tandem.planning.bloom_filters import FIELD_OF_TABLE, required_filters
 from tandem.spec.status import Condition, ConditionType, Phase, TableStatus
 from tandem.spec.table import Create, LakeTable
 from tandem.storage import open_store, probe_put_if_absent
@@ -190,11 +190,12 @@ def _check_filters(resource: LakeTable, snapshot: Snapshot) -> None:
     index = resource.spec.index
     if index is not None and index.bloom_filters is not None:
         required_filters(
-            index.bloom_filters,
+            index.bloom_filters.columns,
+            index.bloom_filters.false_positives,
             snapshot.schema,
             snapshot.partition_columns,
             resource=resource.id,
-            field=FIELD_OF_TABLE,
+            field="spec.index.bloomFilters",
         )
 
 

@@ -8,6 +8,7 @@ Must not import a job or a source. Credentials come from the environment only.
     schemas       Spark's schema of a table
     datasource    the data source over our reader and writer
     row_files     writes rows to data files
+    written_facts facts of these files, for the index
     input_splits  which files, or parts of a file, a task reads
     listing       the files at a location
     counters      progress of tasks

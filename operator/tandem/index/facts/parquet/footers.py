@@ -8,8 +8,8 @@ from typing import Final
 import structlog
 
 from tandem.errors import FactsRefused, StorageError
-from tandem.index.facts.footer import read_facts
 from tandem.index.facts.model import UNKNOWN, FileFacts
+from tandem.index.facts.parquet.footer import read_facts
 from tandem.index.facts.threads import each_in_threads
 from tandem.storage.store import Store
 

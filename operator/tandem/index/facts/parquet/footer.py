@@ -12,9 +12,9 @@ import pyarrow as pa
 from tandem.delta.datafiles.times import RebaseBoundaries
 from tandem.distinct import IntArray
 from tandem.errors import FactsRefused
-from tandem.index.facts.footer_format import Chunks, Footer, Leaf, parse
 from tandem.index.facts.model import UNKNOWN, ColumnFacts, ColumnKey, FileFacts
-from tandem.index.facts.statistics import bounds, may_be_rebased
+from tandem.index.facts.parquet.footer_format import Chunks, Footer, Leaf, parse
+from tandem.index.facts.parquet.statistics import bounds, may_be_rebased
 from tandem.storage.store import Store
 
 TAIL: Final = 64 << 10

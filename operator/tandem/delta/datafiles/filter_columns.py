@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from tandem.delta.datafiles.bloom_filters import can_be_filtered
 from tandem.delta.schema import Field, StructType
 from tandem.errors import InvalidSpec
-from tandem.spec.index.bloom_filters import BloomFilters
-
-FIELD_OF_TABLE = "spec.index.bloomFilters"
 
 
 def required_filters(
-    filters: BloomFilters,
+    columns: Sequence[str],
+    false_positives: float,
     schema: StructType,
     partition_columns: Collection[str],
     *,
@@ -29,7 +27,7 @@ def required_filters(
         filters.
     """
     found = {}
-    for number, name in enumerate(filters.columns):
+    for number, name in enumerate(columns):
         column = schema.get(name)
         wrong = _what_is_wrong(column, schema, partition_columns)
         if column is None or wrong is not None:
@@ -42,22 +40,23 @@ def required_filters(
                 expected=expected,
                 remedy=remedy,
             )
-        found[column.name] = filters.false_positives
+        found[column.name] = false_positives
     return found
 
 
 def usable_filters(
-    filters: BloomFilters | None, schema: StructType, partition_columns: Collection[str]
+    columns: Sequence[str],
+    false_positives: float,
+    schema: StructType,
+    partition_columns: Collection[str],
 ) -> dict[str, float]:
     """As `required_filters`, without the columns for which that is not possible: since the table
     was adopted, they may have been dropped."""
-    if filters is None:
-        return {}
     found = {}
-    for name in filters.columns:
+    for name in columns:
         column = schema.get(name)
         if column is not None and not _what_is_wrong(column, schema, partition_columns):
-            found[column.name] = filters.false_positives
+            found[column.name] = false_positives
     return found
 
 
