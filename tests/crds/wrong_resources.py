@@ -159,6 +159,8 @@ WRONG = [
     create("at least one column must not be in partitionBy", partitionBy=["a", "b"]),
     table("keys names a column twice", mergeOnRead={"keys": ["a", "A"]}),
     table("only goes with orderingColumn", mergeOnRead={"keys": ["a"], "deletesKept": "1h"}),
+    table("must name each column once", index={"bloomFilters": {"columns": ["a", "A"]}}),
+    table("must not be empty", index={"bloomFilters": {"columns": [" "]}}),
     table("compaction.chunks needs time chunks", compaction={"chunks": {}}),
     table(
         "compaction.chunks needs time chunks",
@@ -255,6 +257,7 @@ WRONG = [
     rewrite("the levels of gzip are 1 to 9", recompress={"codec": "gzip", "level": 10}),
     rewrite("the levels of lz4 are 1 to 12", recompress={"codec": "lz4", "level": 13}),
     rewrite("must not be empty", sortBy=[" "]),
+    rewrite("must name each column once", addBloomFilters={"columns": ["a", "A"]}),
     # Automatic compaction
     schedule("must have five fields: minute hour day-of-month month day-of-week", cron="daily"),
     schedule(
