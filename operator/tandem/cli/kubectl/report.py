@@ -172,7 +172,8 @@ async def _resources(access: Access, bundle: Bundle, table: str | None) -> None:
     if len(operations) > _MOST_OPERATIONS:
         left = len(operations) - _MOST_OPERATIONS
         bundle.missing.append({"what": f"{left} operations", "why": "older than the others"})
-    for found in [*tables, *operations[:_MOST_OPERATIONS]]:
+    servers = await bundle.reading("IndexServers", queries.index_servers(access)) or []
+    for found in [*tables, *servers, *operations[:_MOST_OPERATIONS]]:
         name = f"resources/{namespace_of(found)}/{id_of(found)}.yaml"
         bundle.add(name, bundle.redactor.clean(found))
     events = await bundle.reading(
