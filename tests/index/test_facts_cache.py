@@ -163,6 +163,11 @@ def test_filters_go_before_facts() -> None:
     store.asked.clear()
     cache.filters(places_[-5:])
     assert not store.asked  # the last ones are held
+    without = FactsCache(store, worth_bytes=0, bloom_filters=False)
+    without.of(files_of(4), known_rows(4))
+    store.asked.clear()
+    assert without.filters(places_) == [None] * len(places_)
+    assert not store.asked
 
 
 def test_the_bytes_are_those_of_the_buffers() -> None:
