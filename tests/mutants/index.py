@@ -213,17 +213,17 @@ INDEX = (
     Mutant(
         "index-token-not-checked",
         "without the token nothing is said",
-        "index/server/transport.py",
-        "if self._token and not secrets.compare_digest(digest, wanted):",
-        "if self._token and not given:",
+        "index/server/access.py",
+        "if not secrets.compare_digest(digest, self._wanted):",
+        "if not authorization:",
         _SERVICE,
     ),
     Mutant(
         "index-no-way-without-the-server",
         "a server that fails costs no row; I-51, X13",
         "index/server/client.py",
-        "            except Unreachable as error:\n                self._left_out_until",
-        "            except KeyError as error:\n                self._left_out_until",
+        "            except (Unreachable, AccessDenied) as error:\n",
+        "            except KeyError as error:\n",
         _SERVICE,
     ),
 )
