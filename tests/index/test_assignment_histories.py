@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from index.assignment_model import Model, Name, Process
+from support.some import few
 from tandem.index.assignment import (
     Executor,
     Shard,
@@ -135,7 +136,7 @@ class Histories(RuleBasedStateMachine):
 
 
 TestHistories = Histories.TestCase
-TestHistories.settings = settings(deadline=None, max_examples=150, stateful_step_count=30)
+TestHistories.settings = settings(deadline=None, max_examples=few(40, 600), stateful_step_count=30)
 
 
 @settings(deadline=None, max_examples=20)

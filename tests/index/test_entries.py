@@ -56,7 +56,7 @@ def small_zones() -> Any:
         yield
 
 
-@settings(deadline=None, max_examples=few(150, 600))
+@settings(deadline=None, max_examples=few(50, 600))
 @given(ADDS, st.sampled_from(WHERE), st.data())
 def test_entries_are_decided_as_the_files_of_a_snapshot(
     adds: list[AddFile], text: str, data: st.DataObject
@@ -103,7 +103,7 @@ def files_at(view: View) -> dict[FileKey, str | None]:
     return {add.key: add.stats for add in files_.to_adds(splits(view).files)}
 
 
-@settings(deadline=None, max_examples=few(150, 600), suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=few(50, 600), suppress_health_check=[HealthCheck.too_slow])
 @given(history(), st.data())
 def test_every_version_of_a_window_has_its_own_files(
     commits: list[Commit], data: st.DataObject

@@ -271,7 +271,7 @@ def contradicted(data: bytes, condition: Condition, found: Narrowed) -> list[int
         ]
 
 
-@settings(max_examples=few(80, 800), deadline=None)
+@settings(max_examples=few(40, 800), deadline=None)
 @given(tables(), st.integers(1, 5), conditions(), st.booleans(), st.booleans())
 def test_filters_exclude_no_row(
     data_rows: pa.Table, group_rows: int, condition: Condition, as_integer: bool, no_bounds: bool
@@ -389,7 +389,7 @@ def test_few_and_many_values_are_found_alike() -> None:
     assert found.may_have(Hashes([None, (), values[0]])) == [True, False, many[0]]
 
 
-@settings(max_examples=few(200, 2_000), deadline=None)
+@settings(max_examples=few(100, 2_000), deadline=None)
 @given(st.binary(max_size=120))
 def test_any_bytes_are_refused_or_are_a_filter(data: bytes) -> None:
     with suppress(FactsRefused):

@@ -98,7 +98,7 @@ def within_int96(rows: pa.Table) -> pa.Table:
     return rows
 
 
-@settings(max_examples=few(150, 800), deadline=None)
+@settings(max_examples=few(50, 800), deadline=None)
 @given(
     tables(), st.integers(1, 5), st.sampled_from(OPTIONS),
     st.lists(conditions(), min_size=1, max_size=5),
@@ -112,7 +112,7 @@ def test_facts_of_files_of_pyarrow_agree_with_the_rows(
 
 
 SOME = settings(
-    max_examples=few(25, 200), deadline=None,
+    max_examples=few(10, 200), deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )  # fmt: skip
 

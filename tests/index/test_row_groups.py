@@ -183,7 +183,7 @@ VALUES = st.one_of(st.none(), st.integers(-3, 3))
 
 @settings(
     deadline=None,
-    max_examples=few(25, 200),
+    max_examples=few(12, 200),
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(st.lists(st.tuples(VALUES, VALUES), min_size=1, max_size=40), st.data())

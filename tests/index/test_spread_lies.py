@@ -220,7 +220,7 @@ def asked(lake: Lake) -> tuple[NarrowQuestion, pa.Table]:
 LISTS = st.one_of(st.none(), st.lists(st.integers(0, 4), unique=True, max_size=5).map(sorted))
 
 
-@settings(max_examples=few(200, 4_000))
+@settings(max_examples=few(100, 4_000))
 @given(st.data())
 def test_what_is_believed_adds_up(
     asked: tuple[NarrowQuestion, pa.Table], data: st.DataObject
