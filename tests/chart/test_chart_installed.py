@@ -311,6 +311,15 @@ def test_the_operator_works_with_the_charts_rights_alone(
     assert helm_test(address) != 0, "the service still answers"
 
 
+def may_see_jobs(account: Access, namespace: str) -> bool:
+    url = f"/apis/sparkoperator.k8s.io/v1beta2/namespaces/{namespace}/sparkapplications/none"
+    try:
+        account.request("GET", url)
+    except ApiRefused as refused:
+        return refused.status == 404
+    return True
+
+
 def test_a_listed_namespace_can_be_deleted_and_comes_back(
     release: Release, dev: ProcessStarter, tmp_path: Path
 ) -> None:
@@ -353,6 +362,8 @@ def test_a_listed_namespace_can_be_deleted_and_comes_back(
 
         cluster.kubectl("create", "-f", "-", input=_namespaces(going))
         release.put("upgrade", values)
+        # The API server takes up roles one by one.
+        await_that(lambda: may_see_jobs(release.account, going), lambda: "no right yet")
         work(going, "Running")
     for lake in lakes.values():
         lake.assert_clean()

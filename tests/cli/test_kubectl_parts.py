@@ -162,7 +162,7 @@ def test_every_reason_has_a_meaning_and_every_bad_one_a_remedy() -> None:
     assert set(MEANING) == set(Reason)
     good = {Reason.PLANNED, Reason.RUNNING, Reason.RECONCILING, Reason.COMMITTED, Reason.ADOPTED,
             Reason.CREATED, Reason.DRY_RUN, Reason.NOTHING_TO_DO, Reason.SUPERSEDED,
-            Reason.INTERRUPTED}  # fmt: skip
+            Reason.INTERRUPTED, Reason.SERVING}  # fmt: skip
     assert set(Reason) - set(REMEDY) == good
     assert remedy("SomethingNew") == ""
 

@@ -29,8 +29,12 @@ from tandem.spec.status import Phase
 from tandem.timeline.names import HIGH_WATER_APP
 
 FOUR = loads(range(4))
-NOT_HERE = {RemovalReason.RECORD, RemovalReason.ROLLED_BACK, RemovalReason.ARCHIVED}
-"""Why no file of the table below is removed; it has no log of blocks."""
+NOT_HERE = {
+    *(RemovalReason.RECORD, RemovalReason.ROLLED_BACK, RemovalReason.ARCHIVED),
+    *(RemovalReason.FACTS, RemovalReason.HOLD),
+}
+"""Why no file of the table below is removed: it has no log of blocks, only small files, and no
+reader."""
 AFTER_READING = (
     Point.ACQUIRE_LOCKS,
     Point.PERSIST_PLAN,
