@@ -51,6 +51,18 @@ def await_that(
         pause.wait(0.02)
 
 
+async def _sockets_closed(limit_s: float = 5.0) -> None:
+    """kopf does not wait until TLS has closed its connections; a process ends then, but a thread's
+    loop would leave them to the garbage collector, which blames whatever test runs next."""
+    transports = vars(asyncio.get_running_loop())["_transports"]
+    deadline = time.monotonic() + limit_s
+    for _ in iter(lambda: all(t.is_closing() for t in transports.values()), True):
+        if time.monotonic() > deadline:
+            break
+        await asyncio.sleep(0.005)
+    await asyncio.sleep(0)
+
+
 class HeldJobs:
     """`QuickJobs` that can be held: jobs that are started while `held` run when
     that ends. `fail` makes the next so many jobs fail. Outlives operators, as a cluster does."""
@@ -330,6 +342,7 @@ class Operator:
             )
         finally:
             saying.cancel()
+            await _sockets_closed()
 
     async def _say(self, ready: asyncio.Event) -> None:
         await ready.wait()
