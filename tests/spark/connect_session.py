@@ -1,5 +1,5 @@
 """Reads of a table in a session of Spark Connect, in a process of its own: the rows that each way
-to read gives, as JSON. For `test_under_connect`."""
+to read gives, as JSON. For `matrix_under_connect`."""
 
 from __future__ import annotations
 
