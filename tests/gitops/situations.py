@@ -8,7 +8,7 @@ operator may serve the namespace: the statuses are written by the operator's own
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -180,16 +180,17 @@ class Actor:
         status = compose(state, generation_of(self.body), self.clock.now_ms())
         writer = StatusWriter(self.api, self.path, uid_of(self.body), self.body["status"])
         writer.offer(status.manifest())
-        async with asyncio.timeout(_LIMIT_S):
-            while not self.body["status"].get("conditions"):
-                await asyncio.sleep(0.05)
-                await self.look()
+        await self._until(lambda said: bool(said.get("conditions")))
         await writer.close()
 
     async def _until_phase(self, phase: Phase) -> None:
+        await self._until(lambda said: said.get("phase") == phase)
+
+    async def _until(self, true: Callable[[Mapping[str, Any]], bool]) -> None:
+        """Until the status, as the API server has it, is so."""
         async with asyncio.timeout(_LIMIT_S):
             await self.look()
-            while self.body["status"].get("phase") != phase:
+            while not true(self.body["status"]):
                 await asyncio.sleep(0.05)
                 await self.look()
 

@@ -8,7 +8,6 @@ import pickle
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -19,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from support.cluster.operator_thread import await_that
 from support.jobs import quick_lake
 from support.jobs.quick_lake import QuickLake
 from tandem.delta.actions import AddFile
@@ -55,10 +55,7 @@ eager = partial(FactsCache, worth_bytes=0)
 
 def until(true: Callable[[], Any], what: str) -> None:
     """Wait for a condition."""
-    end = time.monotonic() + PATIENCE_S
-    while not true():
-        assert time.monotonic() < end, what
-        time.sleep(0.01)
+    await_that(lambda: bool(true()), lambda: what, limit_s=PATIENCE_S)
 
 
 class Lake:

@@ -131,7 +131,7 @@ def test_what_is_kept_of_tokens_is_bounded_and_no_token() -> None:
     assert not [key for key in access._kept if "made-up" in key]
 
 
-def test_while_the_cluster_is_away_nobody_is_let_in_and_readers_go_on(root: Path) -> None:
+def test_while_the_cluster_is_away_no_caller_is_let_in_and_readers_go_on(root: Path) -> None:
     cluster = Cluster()
     with served(root, ReviewedTokens(cluster)) as endpoint:
         cluster.is_away = True

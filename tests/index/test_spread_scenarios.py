@@ -185,7 +185,7 @@ def test_without_pre_priming_facts_are_read_when_they_are_asked_for(tmp_path: Pa
         lake.add("1", 1)
         assert server.index().count() == 2 * ROWS
         for _ in range(2):  # what follows a commit, and what follows that
-            server.coordinator._background.submit(lambda: None).result()
+            server.coordinator._background.submit("lake", lambda: None).result()
         assert server.owners.keys() == {"0"}
         assert server.files() == 1
         assert server.owners.keys() == {"0", "1"}

@@ -37,7 +37,7 @@ def ways(spark: SparkSession, path: str, where: str) -> Iterator[tuple[str, Data
     ours = spark.read.format("tandem").load(path)
     yield "tandem", ours.filter(where)
     ours.createOrReplaceTempView("ours")
-    yield "view", spark.sql(f"SELECT * FROM ours WHERE {where}")
+    yield "view", spark.sql("SELECT * FROM ours").filter(where)
     yield "read", read(spark, path, where)
 
 

@@ -6,6 +6,7 @@ what the log leaves open is the caller's to read, with its own credentials.
     messages      questions and answers on the wire
     calls         the body of a call, and an answer
     service       answers questions, without a network
+    background    work for which no caller waits
     answer_files  large answers in files, until they are fetched
     access        who may ask, and how much at once
     reviews       asks a cluster about a caller's token

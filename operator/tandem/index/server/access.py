@@ -1,7 +1,7 @@
 """Who may ask an index server, and how much at once. Decides before a question is looked at, so
 that a caller without the right learns nothing by the answer, and nothing by its time.
 
-    Anyone          loopback, or a network where everybody may read every table
+    Unchecked       loopback, or a network where every caller may read every table
     SharedToken     callers present one token
     ReviewedTokens  callers present a token of their service account
     CallerLimits    calls in flight
@@ -34,7 +34,7 @@ _SCHEME = "Bearer "
 
 class CallerCheck(Protocol):
     def caller(self, authorization: str) -> str:
-        """Who presents this header, as a name that nobody else can have.
+        """Who presents this header, as a name that no other caller can have.
 
         Raises: AccessDenied, with the same words whatever is wrong; Unreachable if that cannot be
             found out.
@@ -42,7 +42,7 @@ class CallerCheck(Protocol):
         ...
 
 
-class Anyone:
+class Unchecked:
     """All callers are one."""
 
     def caller(self, authorization: str) -> str:  # noqa: ARG002 - whatever is presented

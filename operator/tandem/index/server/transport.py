@@ -19,7 +19,7 @@ import structlog
 
 from tandem import errors
 from tandem.errors import AccessDenied, InvalidSpec, TandemError, Unreachable
-from tandem.index.server.access import Anyone, CallerCheck, CallerLimits, SharedToken
+from tandem.index.server.access import CallerCheck, CallerLimits, SharedToken, Unchecked
 from tandem.index.server.answer_files import AnswerFiles
 from tandem.index.server.calls import Answer
 
@@ -64,7 +64,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         self, service: Service, host: str, port: int, *, token: str = "",
         tls: Tls | None = None, access: CallerCheck | None = None,
     ) -> None:  # fmt: skip
-        access = access or (SharedToken(token) if token else Anyone())
+        access = access or (SharedToken(token) if token else Unchecked())
         scheme = "grpc" if tls is None else "grpc+tls"
         super().__init__(
             f"{scheme}://{host}:{port}",

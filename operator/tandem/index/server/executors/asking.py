@@ -32,7 +32,7 @@ from tandem.index.server.messages import MAX_ITEMS, VersionOf
 from tandem.index.window import Chosen, Head
 from tandem.statements.tree import Expr
 
-_NOBODY = -1
+_NO_SHARD = -1
 
 
 @dataclass(frozen=True)
@@ -84,11 +84,11 @@ class Asking:
         batches = []
         for executor, mine in routes.by_executor.items():
             mine = mine[:MAX_ITEMS]
-            places = np.full(len(used), _NOBODY)
+            places = np.full(len(used), _NO_SHARD)
             wanted = np.array([at[shard] for shard in mine])
             places[np.searchsorted(used, wanted)] = np.arange(len(mine))
             all_places = places[place_of]
-            rows = np.flatnonzero(all_places != _NOBODY)[:most]
+            rows = np.flatnonzero(all_places != _NO_SHARD)[:most]
             question = ShardQuestion(
                 table=table, table_id=shards.table_id, shards=tuple(shard.key for shard in mine)
             )

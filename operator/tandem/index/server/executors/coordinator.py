@@ -1,6 +1,6 @@
 """Knows which executor holds which shard, and has files narrowed by them, all at once.
 
-The coordinator answers by the log, with which it never waits for anybody. Executors only take away:
+The coordinator answers by the log, and waits for no executor to do so. Executors only take away:
 one that is slow, dead or wrong leaves its files as they are, and what they would have said is
 missing in the answer, never a row (X-b).
 """
@@ -20,6 +20,7 @@ from tandem.errors import TandemError
 from tandem.index.assignment import Executor, Shard
 from tandem.index.assignments import Assignments
 from tandem.index.narrowing import Narrower
+from tandem.index.server.background import Background
 from tandem.index.server.executors.asking import Asking, Fanned, primed_files
 from tandem.index.server.executors.registry import LEFT_OUT_S, Registry
 from tandem.index.server.executors.shards import SHARD_SIZE
@@ -81,7 +82,7 @@ class Coordinator:
         """Replies that were not believed, by executor."""
         self._lock = threading.Lock()
         self._tables: dict[str, TableShards] = {}
-        self._background = ThreadPoolExecutor(1, "follow")
+        self._background = Background(1, "follow")
         self._following: dict[str, View] = {}
         if local is not None:
             here = Executor(0, "local")
@@ -89,7 +90,7 @@ class Coordinator:
             self.registry.stay(here)
 
     def close(self) -> None:
-        self._background.shutdown(wait=False, cancel_futures=True)
+        self._background.close()
         self._asking.pool.shutdown(wait=False, cancel_futures=True)
         for slot in self.registry.live.values():
             slot.close()
@@ -115,7 +116,7 @@ class Coordinator:
     # Tables
 
     def narrower(self, table: str, view: View, where: str) -> Narrower | None:
-        """Narrows the files of a version by a condition; None if there is nobody to ask.
+        """Narrows the files of a version by a condition; None without executors.
 
         Args:
             table: the name of its LakeTable.
@@ -142,7 +143,7 @@ class Coordinator:
             waits = table in self._following
             self._following[table] = view
         if not waits:
-            self._background.submit(self._catch_up, table)
+            self._background.submit(table, self._catch_up, table)
 
     def drop(self, table: str) -> None:
         """The table is not held any more, or its facts are not to be used."""
@@ -180,10 +181,7 @@ class Coordinator:
     def _catch_up(self, table: str) -> None:
         with self._lock:
             view = self._following.pop(table)
-        try:
-            self._follow(table, view)
-        except Exception:  # noqa: BLE001 - of a thread; nobody waits for it
-            _log.exception("pre-priming failed", table=table)
+        self._follow(table, view)
 
     def _follow(self, table: str, view: View) -> None:
         shards = self._shards(table, view)
@@ -191,7 +189,7 @@ class Coordinator:
         if changed.gone:
             self._forget(shards.table_id, changed.gone)
         if changed.added and self._pre_prime:
-            self._background.submit(self._prime, table, shards, changed.added)
+            self._background.submit(table, self._prime, table, shards, changed.added)
 
     def _forget(self, table_id: str, gone: Sequence[Shard]) -> None:
         if gone:
@@ -200,7 +198,7 @@ class Coordinator:
             self.assignments.drop_table(table_id)
         question = InvalidateQuestion(table_id=table_id, shards=tuple(each.key for each in gone))
         for executor, slot in self.registry.live.items():
-            self._background.submit(self._told, executor, slot, question)
+            self._background.submit(table_id, self._invalidate, executor, slot, question)
 
     def _refused(self, executor: Executor, question: ShardQuestion, problem: object) -> None:
         """A reply is not believed: what the executor holds of these shards is loaded again."""
@@ -214,9 +212,9 @@ class Coordinator:
         slot = self.registry.slot(executor)
         if slot is not None:
             gone = InvalidateQuestion(table_id=question.table_id, shards=question.shards)
-            self._background.submit(self._told, executor, slot, gone)
+            self._background.submit(question.table, self._invalidate, executor, slot, gone)
 
-    def _told(self, executor: Executor, slot: Slot, gone: InvalidateQuestion) -> None:
+    def _invalidate(self, executor: Executor, slot: Slot, gone: InvalidateQuestion) -> None:
         try:
             slot.invalidate(gone, _CALL_S)
         except TandemError as error:
@@ -230,5 +228,3 @@ class Coordinator:
                     slot.prime(each.question, primed_files(added, each), _CALL_S)
         except TandemError as error:
             _log.info("pre-priming failed", table=table, problem=str(error))
-        except Exception:  # noqa: BLE001 - of a thread; nobody waits for it
-            _log.exception("pre-priming failed", table=table)

@@ -24,6 +24,7 @@ from tandem.index.library import condition
 from tandem.index.narrowing import NeededGroups, OpenFiles, together
 from tandem.index.row_groups import narrowed
 from tandem.index.server.answer_files import AnswerFiles
+from tandem.index.server.background import Background
 from tandem.index.server.calls import Answer, parsed
 from tandem.index.server.executors.held_shards import Held, HeldShards, MakeFacts, ShardName
 from tandem.index.server.executors.slot_messages import (
@@ -75,14 +76,14 @@ class ExecutorService:
         self.held = HeldShards(stores, limit_bytes=limit_bytes, facts=facts)
         self._reply_bytes = reply_bytes
         self._pool = ThreadPoolExecutor(THREADS, "narrow")
-        self._background = ThreadPoolExecutor(1, "prime")
+        self._background = Background(1, "prime")
         self._closed = threading.Event()
         self._waiting = threading.Semaphore(WAITING_PRIMES)
 
     def close(self) -> None:
         self._closed.set()
         self._pool.shutdown(wait=False, cancel_futures=True)
-        self._background.shutdown(wait=False, cancel_futures=True)
+        self._background.close()
 
     def ask(self, call: str, body: bytes, caller: str = "") -> Answer:  # noqa: ARG002
         """Raises: InvalidSpec, ReferenceNotFound."""
@@ -166,12 +167,10 @@ class ExecutorService:
             except StorageError as error:
                 # They are read when they are asked for.
                 _log.info("facts cannot be read now", table=asked.table, problem=str(error))
-            except Exception:  # noqa: BLE001 - of a thread; nobody waits for it
-                _log.exception("pre-priming failed", table=asked.table)
             finally:
                 self._waiting.release()
 
-        self._background.submit(load)
+        self._background.submit(asked.table, load)
         return PrimeReply(files=files.num_rows)
 
     def show(self) -> SlotCache:

@@ -1,6 +1,6 @@
 """How executors come and go: what the coordinator serves for them, and what each of them does.
 
-Executors know one address, that of the coordinator, and tell it theirs, as an address of the
+Executors know one address, that of the coordinator, and send it theirs, as an address of the
 network: names of hosts may have characters that no URL has. All of an application share a random
 key. A process that was forgotten, because it was silent or failed, joins again without load.
 """
@@ -203,24 +203,24 @@ class _Member:
         self._service, self._coordinator = service, coordinator
         self._slot, self._id, self._endpoint = slot, id_, endpoint
         self._joined = False
-        self._told: dict[ShardName, int] = {}
+        self._sent: dict[ShardName, int] = {}
 
     def beat(self) -> bool:
-        """Say that this process lives, or join. False if nobody hears it."""
+        """Send a sign of life, or join. False if the coordinator does not answer."""
         try:
             if not self._joined:
                 # It holds nothing that the coordinator does not know of.
                 self._service.held.drop()
-                self._told = {}
+                self._sent = {}
                 self._joined = self._ask(RegistryCall.JOIN)
                 return True
             sizes = self._service.held.sizes()
-            new = {name: size for name, size in sizes.items() if self._told.get(name) != size}
+            new = {name: size for name, size in sizes.items() if self._sent.get(name) != size}
             now = dict(list(new.items())[:MAX_SIZES])
             self._joined = self._ask(RegistryCall.BEAT, now)
-            self._told |= now
+            self._sent |= now
         except (TandemError, ValidationError) as error:
-            _log.info("the coordinator does not hear this executor", problem=str(error))
+            _log.info("the coordinator does not answer", problem=str(error))
             return False
         return True
 
@@ -228,7 +228,7 @@ class _Member:
         try:
             self._ask(RegistryCall.LEAVE)
         except TandemError as error:
-            _log.info("the coordinator does not hear this executor leave", problem=str(error))
+            _log.info("the coordinator does not answer", problem=str(error))
 
     def _ask(self, call: RegistryCall, sizes: Mapping[ShardName, int] | None = None) -> bool:
         news = SlotNews(

@@ -8,6 +8,7 @@ never an operation.
     secrets      its Secrets
     selection    which tables it serves, and why others are not
     application  what these are made of
+    serving      whether the application answers
     asking       what a server says of its cache
     status       composes its status
 """

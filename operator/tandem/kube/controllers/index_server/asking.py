@@ -17,8 +17,8 @@ DEADLINE_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """`cache` is None if there was no answer: then `problem` says why. `asked` False: nobody was
-    asked, since the operator has no token to present."""
+    """`cache` is None if there was no answer: then `problem` says why. `asked` False: the server
+    was not asked, since the operator has no token to present."""
 
     cache: CacheAnswer | None = None
     problem: str = ""

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 import structlog
 
 from tandem.errors import AccessDenied, InvalidSpec, Reason, TandemError
-from tandem.jobs.runner import JobPhase, JobStatus
 from tandem.kube.client.api import ApiError, Forbidden, Invalid
 from tandem.kube.client.events import EventReason, post, traceback_of
 from tandem.kube.client.kinds import (
@@ -24,15 +21,14 @@ from tandem.kube.client.kinds import (
     condition,
     generation_of,
     key_of,
-    path,
     status_of,
     uid_of,
 )
 from tandem.kube.controllers.index_server import application as applications
-from tandem.kube.controllers.index_server.asking import Asked, ask
 from tandem.kube.controllers.index_server.deployment import SEEN_EVERY, Deployment
-from tandem.kube.controllers.index_server.secrets import Secrets, SecretState
+from tandem.kube.controllers.index_server.secrets import Secrets
 from tandem.kube.controllers.index_server.selection import Candidate, Choice, select
+from tandem.kube.controllers.index_server.serving import Serving
 from tandem.kube.controllers.index_server.status import (
     KnownVersion,
     State,
@@ -42,13 +38,12 @@ from tandem.kube.controllers.index_server.status import (
 )
 from tandem.kube.controllers.operation.controller import StopSignal
 from tandem.kube.controllers.operation.spark_jobs import ApplicationCache
-from tandem.kube.controllers.operation.status_writer import StatusWriter
+from tandem.kube.controllers.operation.status_writer import status_writer
 from tandem.kube.runtime.context import IndexServerFacts, OperatorContext
 from tandem.kube.runtime.log_context import LogContext, bound_log_context
 from tandem.kube.tables.location_policy import LocationPolicy
 from tandem.spark.application.port import ApplicationBuilder
-from tandem.spec.index.server import AccessMode, IndexServer
-from tandem.spec.labels import ENDPOINT_ANNOTATION
+from tandem.spec.index.server import IndexServer
 from tandem.spec.loading.loader import parse
 from tandem.spec.status import ServerExecutors
 
@@ -78,22 +73,15 @@ class IndexServerController:
         self._leaving = False
         known = dict(status_of(body))
         settings = context.settings
-        self._writer = StatusWriter(
-            context.api,
-            path(*self._key),
-            self._uid,
-            known,
-            pause_s=settings.status_s,
-            progress_s=settings.progress_s,
-            allowed=context.may_write,
-            on_gone=lambda: context.resource_cache.remove(self._uid),
+        self._writer = status_writer(
+            context, body, on_gone=lambda: context.resource_cache.remove(self._uid)
         )
         ready = condition(body, "Ready")
         self._reported = (ready.get("status", ""), ready.get("reason", ""))
         self._secrets = Secrets(context.api, self._key[1], SEEN_EVERY * settings.index_poll_s)
         self._policy = LocationPolicy(settings.allowed_locations, settings.allowed_endpoints)
         self._deployment = Deployment(context, self._uid, self._key, builder, cache, known)
-        self._asked: tuple[float, Asked] | None = None
+        self._serving = Serving(context, builder, self._deployment)
         self._again_s = settings.index_poll_s
 
     async def run(self, stopped: StopSignal) -> None:
@@ -190,10 +178,12 @@ class IndexServerController:
         await self._deployment.ensure_service(server)
         done = await self._deployment.ensure(server, wanted)
         if done.created:
-            self._asked = None
+            self._serving.forget()
             post(self._body, EventReason.JOB_STARTED, f"SparkApplication/{done.created}")
         self._again_s = min(self._again_s, done.again_s)
-        state, endpoint = await self._state(server, secrets)
+        state, endpoint = await self._serving.state(server, secrets)
+        if not state.ready and state.reason is Reason.PENDING:
+            self._again_s = min(self._again_s, _RETRY_S)
         if done.waits and state.ready:
             state = State(True, state.reason, done.waits)
         self._report(state, server, selection, endpoint)
@@ -222,58 +212,6 @@ class IndexServerController:
                 found[name] = KnownVersion(table.facts.version, table.facts.files)
         return found
 
-    # How it is
-
-    async def _state(
-        self, server: IndexServer, secrets: Mapping[str, SecretState]
-    ) -> tuple[State, str]:
-        """How the application is, and where it answers."""
-        found = await self._deployment.read()
-        endpoint = applications.endpoint(server)
-        if found is not None and self._context.settings.kubeconfig is not None:
-            # Outside of a cluster there are no Services.
-            annotations = found["metadata"].get("annotations") or {}
-            endpoint = str(annotations.get(ENDPOINT_ANNOTATION) or endpoint)
-        pod = None
-        status = self._builder.classify(found, None)
-        if found is not None and (status.phase is not JobPhase.RUNNING or self._is_due()):
-            pod = await self._deployment.pod(found)
-            status = self._builder.classify(found, pod, now_ms=self._context.clock.now_ms())
-        if status.phase is not JobPhase.RUNNING:
-            self._asked = None
-            return _of_job(status), endpoint
-        asked = await self._ask(server, endpoint, secrets)
-        if asked.cache is not None:
-            return State(True, Reason.SERVING), endpoint
-        if not asked.asked and pod is not None and _is_ready(pod):
-            return State(True, Reason.SERVING, asked.problem), endpoint
-        self._again_s = min(self._again_s, _RETRY_S)
-        return State(False, Reason.PENDING, f"it does not answer yet: {asked.problem}"), endpoint
-
-    def _is_due(self) -> bool:
-        now = time.monotonic()
-        if self._asked is None or self._asked[1].cache is None:
-            return True
-        return now - self._asked[0] >= self._context.settings.index_poll_s
-
-    async def _ask(
-        self, server: IndexServer, endpoint: str, secrets: Mapping[str, SecretState]
-    ) -> Asked:
-        if self._asked is not None and not self._is_due():
-            return self._asked[1]
-        token = _token(server, secrets, self._context)
-        if token is None:
-            asked = Asked(problem="the operator has no token to ask it with", asked=False)
-        else:
-            own = secrets[server.tls_secret].values if server.tls_secret else {}
-            authorities = own.get("ca.crt") or own.get("tls.crt") or b""
-            loop = asyncio.get_running_loop()
-            asked = await loop.run_in_executor(
-                self._context.index_pool, ask, endpoint, token, authorities
-            )
-        self._asked = time.monotonic(), asked
-        return asked
-
     # Reporting
 
     def _report(
@@ -283,7 +221,7 @@ class IndexServerController:
         selection: Choice | None = None,
         endpoint: str | None = None,
     ) -> None:
-        cache = self._asked[1].cache if self._asked is not None else None
+        cache = self._serving.cache
         executors = None
         if server is not None and not server.spec.suspend:
             desired = server.spec.executors
@@ -314,33 +252,3 @@ class IndexServerController:
             self._reported = reported
             post(self._body, first.reason, first.message, warning=state.ready is False)
             _log.info("index server", reason=str(first.reason), message=first.message)
-
-
-def _of_job(status: JobStatus) -> State:
-    """The state of a server whose application does not run. It is started again by itself."""
-    if status.phase is JobPhase.STARTING:
-        return State(False, status.reason or Reason.PENDING, status.message)
-    reason = status.reason or Reason.JOB_FAILED
-    return State(False, reason, status.message or "its driver has ended; it is started again")
-
-
-def _token(
-    server: IndexServer, secrets: Mapping[str, SecretState], context: OperatorContext
-) -> str | None:
-    """What the operator presents to the server; None if it has nothing."""
-    mode = server.spec.access.mode
-    if mode is AccessMode.PLAINTEXT:
-        return ""
-    if mode is AccessMode.SHARED_TOKEN:
-        name = server.token_secret or ""
-        return secrets[name].values.get("token", b"").decode(errors="replace").strip() or None
-    file = context.settings.index_token
-    try:
-        return file.read_text().strip() if file is not None else None
-    except OSError:
-        return None
-
-
-def _is_ready(pod: Mapping[str, Any]) -> bool:
-    conditions = (pod.get("status") or {}).get("conditions") or ()
-    return any(c.get("type") == "Ready" and c.get("status") == "True" for c in conditions)

@@ -96,7 +96,7 @@ class Deployment:
                 remedy="Delete that Service, or choose another name",
             )
         if any(there["spec"].get(key) != value for key, value in wanted["spec"].items()):
-            # Whole fields: a merge would leave what somebody has added to the selector.
+            # Whole fields: a merge would leave what another client has added to the selector.
             test = {"op": "test", "path": "/metadata/uid", "value": there["metadata"]["uid"]}
             fields = wanted["spec"].items()
             changes = [{"op": "add", "path": f"/spec/{key}", "value": v} for key, v in fields]

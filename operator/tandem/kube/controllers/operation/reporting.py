@@ -19,12 +19,10 @@ from tandem.kube.client.kinds import (
     Body,
     generation_of,
     key_of,
-    path,
     retry_requested,
     status_of,
-    uid_of,
 )
-from tandem.kube.controllers.operation.status_writer import StatusWriter
+from tandem.kube.controllers.operation.status_writer import status_writer
 from tandem.kube.runtime.context import OperatorContext
 from tandem.operations.attempt.paths import job_name
 from tandem.operations.report.status import conditions, rfc3339
@@ -54,17 +52,7 @@ class Reporter:
         self._handler_context = contextvars.copy_context()
         self._event_recorder = EventRecorder(known)
         self._is_stopped = False
-        settings = context.settings
-        self._writer = StatusWriter(
-            context.api,
-            path(*key_of(body)),
-            uid_of(body),
-            known,
-            pause_s=settings.status_s,
-            progress_s=settings.progress_s,
-            allowed=context.may_write,
-            on_gone=on_gone,
-        )
+        self._writer = status_writer(context, body, on_gone=on_gone)
 
     @property
     def has_begun_before(self) -> bool:

@@ -15,7 +15,9 @@ import structlog
 from tandem.errors import Reason
 from tandem.kube.client.api import Api, ApiError, Conflict, Invalid, NotFound, ResourcePath
 from tandem.kube.client.events import traceback_of
+from tandem.kube.client.kinds import Body, key_of, path, status_of, uid_of
 from tandem.kube.controllers.operation.status_truncation import truncated_status
+from tandem.kube.runtime.context import OperatorContext
 
 _log = structlog.get_logger("tandem.kube.controllers.operation.status_writer")
 _PASSING = frozenset({Reason.PENDING, Reason.PLANNED})
@@ -28,6 +30,23 @@ _NOTEWORTHY = (
     *("version", "runningOperations", "heldLocks", "locks", "lastOperations", "nextCompaction"),
     "lastCleaning",
 )
+
+
+def status_writer(
+    context: OperatorContext, body: Body, *, on_gone: Callable[[], None]
+) -> StatusWriter:
+    """The writer of one object, at the pace of the operator's settings. `on_gone`: as of
+    `StatusWriter`."""
+    return StatusWriter(
+        context.api,
+        path(*key_of(body)),
+        uid_of(body),
+        status_of(body),
+        pause_s=context.settings.status_s,
+        progress_s=context.settings.progress_s,
+        allowed=context.may_write,
+        on_gone=on_gone,
+    )
 
 
 class StatusWriter:

@@ -29,7 +29,7 @@ from tandem.kube.client.kinds import (
 )
 from tandem.kube.client.resource_cache import CachedResource
 from tandem.kube.controllers.operation.controller import StopSignal
-from tandem.kube.controllers.operation.status_writer import StatusWriter
+from tandem.kube.controllers.operation.status_writer import status_writer
 from tandem.kube.controllers.table.clean_rounds import CleaningController
 from tandem.kube.runtime.context import OperatorContext
 from tandem.kube.runtime.log_context import LogContext, bound_log_context
@@ -62,16 +62,7 @@ class TableController:
         known = dict(status_of(body))
         ready = condition(body, "Ready")
         settings = context.settings
-        self._writer = StatusWriter(
-            context.api,
-            path(*self._key),
-            self._uid,
-            known,
-            pause_s=settings.status_s,
-            progress_s=settings.progress_s,
-            allowed=context.may_write,
-            on_gone=self._gone,
-        )
+        self._writer = status_writer(context, body, on_gone=self._gone)
         self._reported = (ready.get("status", ""), ready.get("reason", ""))
         self._locked_since = remembered_since(known)
         self._table = context.new_table(

@@ -1,4 +1,4 @@
-"""The driver of an `IndexServer`: serves tables until it is told to stop. Commits nothing, writes
+"""The driver of an `IndexServer`: serves tables until SIGTERM. Commits nothing, writes
 to no table, and reads no data page.
 
 It ends with an error that names the cause where it cannot serve at all: a certificate or token that
@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import wait
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -28,8 +28,9 @@ from tandem.errors import InvalidSpec, TandemError, Unreachable
 from tandem.index import TableIndex
 from tandem.index.facts.cache import LIMIT as FACTS_LIMIT
 from tandem.index.facts.cache import FactsCache
-from tandem.index.server.access import Anyone, CallerCheck, ReviewedTokens, SharedToken
+from tandem.index.server.access import CallerCheck, ReviewedTokens, SharedToken, Unchecked
 from tandem.index.server.answer_files import AnswerFiles
+from tandem.index.server.background import Background
 from tandem.index.server.config import (
     LISTEN_VARIABLE,
     PORT,
@@ -182,13 +183,15 @@ def follow(service: IndexService, config: ServerConfig, stop: threading.Event) -
         except TandemError as error:
             # A question about it says the same to its caller.
             _log.warning("a table cannot be followed", table=name, problem=str(error))
-        except Exception:  # noqa: BLE001 - one table must not stop the others
-            _log.exception("a bug: please report it", table=name)
 
-    with ThreadPoolExecutor(_FOLLOWERS, thread_name_prefix="follow") as pool:
-        list(pool.map(lambda name: look(name, config.pre_prime), names))
-        while not stop.wait(config.poll_s):
-            list(pool.map(lambda name: look(name, False), names))
+    def look_at_all(load: bool) -> None:
+        wait([threads.submit(name, look, name, load) for name in names])
+
+    threads = Background(_FOLLOWERS, "follow")
+    look_at_all(config.pre_prime)
+    while not stop.wait(config.poll_s):
+        look_at_all(False)
+    threads.close()
 
 
 def opened(table: TableConfig, config: ServerConfig, secrets: Path) -> TableIndex:
@@ -214,7 +217,7 @@ def store_of(table: TableConfig, secrets: Path) -> Store:
 def access_of(config: AccessConfig, secrets: Path) -> CallerCheck:
     """Who may ask. Raises: AccessDenied, InvalidSpec."""
     if config.mode == "Plaintext":
-        return Anyone()
+        return Unchecked()
     if config.mode == "SharedToken":
         return SharedToken(_text(secrets, config.token, "token", "access.token").decode().strip())
     return ReviewedTokens(ClusterReviews.in_cluster(config.namespace))
