@@ -18,13 +18,13 @@ import pytest
 from support.cluster.operator_thread import (
     HeldJobs,
     Resources,
-    await_that,
     condition,
     operating,
     quick_settings,
 )
 from support.jobs import quick_lake
 from support.jobs.quick_lake import QuickLake
+from support.waiting import await_that
 from tandem.cli.commands.operator import LogFormat
 from tandem.errors import InvalidSpec, LocksUnavailable
 from tandem.jobs.runner import JobRequest

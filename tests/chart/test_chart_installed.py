@@ -24,9 +24,10 @@ from support.cluster.api_proxy import ApiProxy
 from support.cluster.api_server import Access, ApiRefused, Cluster, own_cluster
 from support.cluster.helm import CHART, NAMESPACE, containers, helm, one, pods, template
 from support.cluster.operator_process import Order, ProcessStarter, starter
-from support.cluster.operator_thread import Resources, await_that
+from support.cluster.operator_thread import Resources
 from support.jobs import quick_lake
 from support.some import few
+from support.waiting import await_that
 
 Json = dict[str, Any]
 RELEASE, SYSTEM = "lake", "lake-system"

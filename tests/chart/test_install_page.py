@@ -14,7 +14,7 @@ import yaml
 import chart_docs
 from support.cluster.api_server import Cluster, own_cluster
 from support.cluster.helm import CHART, NAMESPACE, helm, one, template
-from support.cluster.operator_thread import await_that
+from support.waiting import await_that
 
 ROOT = chart_docs.ROOT
 INSTALL = (ROOT / "docs" / "install.md").read_text()

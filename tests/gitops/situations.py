@@ -61,7 +61,7 @@ _SPECS: dict[str, Json] = {
     "TableReplace": {"replace": {"intervals": ["2013-03"]}},
     "IndexServer": {},
 }
-_LIMIT_S = 20.0
+_LIMIT_S = 120.0
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,6 @@ from support.cluster.dev_thread import spark_operator
 from support.cluster.operator_thread import (
     HeldJobs,
     Resources,
-    await_that,
     condition,
     operating,
     quick_settings,
@@ -29,6 +28,7 @@ from support.cluster.operator_thread import (
 from support.cluster.recorder import Recorder, recording
 from support.jobs import quick_lake
 from support.jobs.quick_lake import QuickLake
+from support.waiting import await_that
 from tandem.spec.resources import KINDS
 
 if TYPE_CHECKING:

@@ -18,9 +18,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from support.cluster.operator_thread import await_that
 from support.jobs import quick_lake
 from support.jobs.quick_lake import QuickLake
+from support.waiting import await_that
 from tandem.delta.actions import AddFile
 from tandem.delta.log.codec import encode_action
 from tandem.index import Query, TableIndex, open_index

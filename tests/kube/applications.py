@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from support.cluster.loop_thread import loop_thread
+from support.waiting import LIMIT_S, await_that
 from tandem.jobs.runner import JobPhase, JobRequest, JobRunner, JobStatus
 from tandem.kube.client.api import Api, ResourcePath
 from tandem.kube.client.watch import SYNCED, follow
@@ -23,18 +22,7 @@ if TYPE_CHECKING:
     from support.cluster.api_server import Cluster
 
 Json = dict[str, Any]
-LIMIT_S = 30.0
 SETTINGS = ApplicationSettings(image="registry.example/tandem-spark:1", ttl_s=None)
-
-
-def eventually(
-    condition: Callable[[], object], what: Callable[[], object], limit_s: float = LIMIT_S
-) -> None:
-    pause = threading.Event()
-    until = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < until, f"not within {limit_s:g} s: {what()}"
-        pause.wait(0.02)
 
 
 @dataclass
@@ -102,7 +90,7 @@ class Applications:
         return "gone" if body is None else state_of(body)
 
     def await_state(self, name: str, state: str, limit_s: float = LIMIT_S) -> Json | None:
-        eventually(
+        await_that(
             lambda: self.state(name) == state, lambda: (self.get(name), self.states), limit_s
         )
         return self.get(name)

@@ -23,7 +23,7 @@ from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import Event
 from tandem.spark.runtime.control import Control
 
-LIMIT_S = 60.0
+LIMIT_S = 120.0
 
 
 @dataclass

@@ -19,9 +19,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kube.gates import GatedQuickJobs
-from kube.kube_scenarios import ENDED, Applied, Table, World, await_that
+from kube.kube_scenarios import ENDED, Applied, Table, World
 from kube.ledger import Ledger
 from support.cluster.operator_process import Blow, Child, ProcessStarter
+from support.waiting import await_that
 from tandem.locks.etcd.store import EtcdLocks, EtcdSettings
 from tandem.locks.model import WHOLE_TABLE, LockRequest, Mode
 from tandem.operations.machine.effects import Point

@@ -25,7 +25,6 @@ import http.client
 import json
 import ssl
 import threading
-import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -38,6 +37,7 @@ from support.cluster.api_proxy import read_kubeconfig
 from support.cluster.loop_thread import loop_thread
 from support.cluster.operator_process import Order, operator_settings
 from support.lake.lake import Lake
+from support.waiting import LIMIT_S, await_that
 from tandem.jobs.runner import JobRunner
 from tandem.kube.dev.controller import DevSettings, run_dev
 from tandem.kube.operator import run_operator
@@ -50,8 +50,6 @@ if TYPE_CHECKING:
     from support.cluster.api_server import Cluster
 
 Json = dict[str, Any]
-LIMIT_S = 60.0
-POLL_S = 0.03
 _OVER = frozenset({"COMPLETED", "FAILED", "SUBMISSION_FAILED"})
 ENDED = frozenset({"Succeeded", "Superseded", "Failed"})
 _RESTART_S = 0.3
@@ -115,17 +113,6 @@ class Client:
             self._local.connection = found
             self._opened.append(found)
         return found
-
-
-def await_that(test: Callable[[], bool], what: Callable[[], object] | str,
-               limit_s: float = LIMIT_S, poll_s: float = POLL_S) -> None:  # fmt: skip
-    """Until `test` holds; fails with `what` was seen last."""
-    deadline = time.monotonic() + limit_s
-    pause = threading.Event()
-    while not test():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"after {limit_s} s: {what if isinstance(what, str) else what()}")
-        pause.wait(poll_s)
 
 
 class Space:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kube.kube_scenarios import Json, World, await_that
+from kube.kube_scenarios import Json, World
 from kube.ledger import Ledger
 from support.cases import PLAIN
 from support.jobs import quick_lake
+from support.waiting import await_that
 
 
 def many_at_once(world: World, folder: Path, count: int, tables: int = 10) -> None:

@@ -15,17 +15,12 @@ import pytest
 
 from kube.clocks import ShiftedClock
 from kube.scrapes import Scrape, free_port, scrape
-from support.cluster.operator_thread import (
-    HeldJobs,
-    Resources,
-    await_that,
-    operating,
-    quick_settings,
-)
+from support.cluster.operator_thread import HeldJobs, Resources, operating, quick_settings
 from support.jobs import quick_lake
 from support.lake import timed
 from support.lake.lake import DELETION_VECTORS
 from support.lake.timed import Hours, TimedLake, day, hours, join, without
+from support.waiting import await_that
 from tandem.locks.etcd.store import EtcdSettings
 
 if TYPE_CHECKING:

@@ -12,17 +12,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kube.clocks import ShiftedClock
-from support.cluster.operator_thread import (
-    HeldJobs,
-    Resources,
-    await_that,
-    operating,
-    quick_settings,
-)
+from support.cluster.operator_thread import HeldJobs, Resources, operating, quick_settings
 from support.jobs import quick_lake
 from support.jobs.quick_lake import QuickLake
 from support.lake.log_blocks import LogBlocks
 from support.lake.rows import id_in, join, rows, without
+from support.waiting import await_that
 from tandem.locks.etcd.store import EtcdSettings
 from tandem.mergelog import open_log
 from tandem.mergelog.state.log_table import state_of

@@ -17,10 +17,11 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from kube.applications import SETTINGS, Applications, ScriptedJobs, eventually
+from kube.applications import SETTINGS, Applications, ScriptedJobs
 from support.cluster.api_proxy import ApiProxy
 from support.cluster.api_server import Cluster
 from support.jobs.job_files import control, input_files, snapshot_of
+from support.waiting import await_that
 from tandem.errors import AccessDenied, Reason, SparkMissing
 from tandem.jobs.formats import JobBin, RewriteJob
 from tandem.jobs.runner import JobPhase, JobRequest
@@ -61,7 +62,7 @@ def test_a_job_that_ends_well(space: Applications, owner: JobOwner, jobs: Script
     with running(space, owner, jobs):
         jobs.end()
         body = space.await_state("a", "COMPLETED")
-        eventually(lambda: space.states["a"][-1] == "COMPLETED", lambda: space.states)
+        await_that(lambda: space.states["a"][-1] == "COMPLETED", lambda: space.states)
     assert space.states["a"] == GOOD
     assert body is not None
     status = body["status"]
@@ -93,7 +94,7 @@ def test_a_job_that_fails(
     with running(space, owner, jobs):
         jobs.end(JobPhase.FAILED, message)
         body = space.await_state("a", "FAILED")
-        eventually(lambda: space.states["a"][-1] == "FAILED", lambda: space.states)
+        await_that(lambda: space.states["a"][-1] == "FAILED", lambda: space.states)
     assert space.states["a"] == ["", "SUBMITTED", "RUNNING", "FAILING", "FAILED"]
     status = classify(body, None)
     assert (status.phase, status.reason) == (JobPhase.FAILED, Reason.JOB_FAILED)
@@ -122,7 +123,7 @@ def test_applications_that_tandem_did_not_create_are_not_run(
     with space.dev(jobs), space.watched():
         space.create(space.body("a", owner, **spec))
         body = space.await_state("a", "FAILED")
-        eventually(lambda: space.states["a"][-1] == "FAILED", lambda: space.states)
+        await_that(lambda: space.states["a"][-1] == "FAILED", lambda: space.states)
     assert space.states["a"] == ["", "SUBMISSION_FAILED", "FAILED"]
     status = classify(body, None)
     assert status.reason is Reason.SUBMISSION_FAILED
@@ -141,13 +142,13 @@ def test_others_applications_are_left_alone(
         space.await_state("a", "COMPLETED")
         assert space.state("other") == ""
     with space.dev(jobs, every=True):
-        eventually(lambda: len(jobs.requests) == 2, lambda: jobs.requests)
+        await_that(lambda: len(jobs.requests) == 2, lambda: jobs.requests)
 
 
 def test_deletion_kills_the_job(space: Applications, owner: JobOwner, jobs: ScriptedJobs) -> None:
     with running(space, owner, jobs):
         space.delete("a")
-        eventually(lambda: jobs.stopped == [jobs.requests[0].name], lambda: jobs.stopped)
+        await_that(lambda: jobs.stopped == [jobs.requests[0].name], lambda: jobs.stopped)
         # Another object of that name is another job.
         space.create(space.body("a", owner))
         space.await_state("a", "RUNNING")
@@ -164,7 +165,7 @@ def test_suspended_and_resumed(space: Applications, owner: JobOwner, jobs: Scrip
         space.await_state("a", "RUNNING")
         jobs.end()
         body = space.await_state("a", "COMPLETED")
-        eventually(lambda: space.states["a"][-1] == "COMPLETED", lambda: space.states)
+        await_that(lambda: space.states["a"][-1] == "COMPLETED", lambda: space.states)
     middle = ["SUSPENDING", "SUSPENDED", "RESUMING"]
     assert space.states["a"] == ["", "SUBMITTED", "RUNNING", *middle, *GOOD[1:]]
     assert body is not None
@@ -178,10 +179,10 @@ def test_a_changed_application_runs_again(
     with running(space, owner, jobs):
         space.patch("a", {"spec": {"timeToLiveSeconds": 3600}})
         space.patch("a", {"spec": {"image": "another:2"}})
-        eventually(lambda: len(jobs.requests) == 2, lambda: space.states)
+        await_that(lambda: len(jobs.requests) == 2, lambda: space.states)
         assert jobs.stopped == [jobs.requests[0].name]
         space.await_state("a", "RUNNING")
-        eventually(lambda: space.states["a"][-1] == "RUNNING", lambda: space.states)
+        await_that(lambda: space.states["a"][-1] == "RUNNING", lambda: space.states)
     again = ["INVALIDATING", "PENDING_RERUN", "SUBMITTED", "RUNNING"]
     assert space.states["a"] == ["", "SUBMITTED", "RUNNING", *again]
 
@@ -209,7 +210,7 @@ def test_time_to_live(space: Applications, owner: JobOwner, jobs: ScriptedJobs) 
         space.create(space.body("short", owner, timeToLiveSeconds=0))
         space.create(space.body("long", owner, timeToLiveSeconds=3600))
         space.create(space.body("endless", owner))
-        eventually(lambda: len(jobs.requests) == 3, lambda: jobs.requests)
+        await_that(lambda: len(jobs.requests) == 3, lambda: jobs.requests)
         jobs.end()
         space.await_state("short", "gone")
         space.await_state("long", "COMPLETED")
@@ -286,11 +287,11 @@ def test_jobs_go_on_while_the_api_server_is_away(
         jobs.end(only="a")
         space.delete("b")
         # The end is noticed, and cannot be reported; the deletion is not noticed.
-        eventually(lambda: jobs.stopped == [jobs.requests[0].name], lambda: jobs.stopped)
+        await_that(lambda: jobs.stopped == [jobs.requests[0].name], lambda: jobs.stopped)
         assert space.state("a") == "RUNNING"
         proxy.open_door()
         space.await_state("a", "COMPLETED")
-        eventually(lambda: len(jobs.stopped) == 2, lambda: jobs.stopped)
+        await_that(lambda: len(jobs.stopped) == 2, lambda: jobs.stopped)
         space.create(space.body("c", owner))
         space.await_state("c", "RUNNING")
     assert space.states["a"] == GOOD

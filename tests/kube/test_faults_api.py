@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kube.gates import GatedQuickJobs
-from kube.kube_scenarios import ENDED, Applied, Table, World, await_that
+from kube.kube_scenarios import ENDED, Applied, Table, World
 from kube.ledger import Ledger
 from support.cluster.api_proxy import ApiProxy, CutAfter, CutBefore, Hold, Refuse, Rule, Slow
 from support.cluster.api_server import own_cluster
 from support.cluster.operator_process import Child, starter
 from support.jobs import quick_lake
 from support.some import every_case
+from support.waiting import await_that
 
 if TYPE_CHECKING:
     from support.cluster.api_server import Cluster

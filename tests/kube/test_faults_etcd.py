@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kube.gates import GatedQuickJobs
-from kube.kube_scenarios import Applied, Table, World, await_that
+from kube.kube_scenarios import Applied, Table, World
 from kube.ledger import Ledger
 from support.cluster.etcd import start_etcd
 from support.cluster.operator_process import Blow, ProcessStarter, starter
 from support.jobs import quick_lake
 from support.some import some
+from support.waiting import await_that
 from tandem.operations.machine.effects import Point
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kube.gates import GatedQuickJobs, PointGates
-from kube.kube_scenarios import Table, World, await_that
+from kube.kube_scenarios import Table, World
 from kube.ledger import Ledger
 from kube.many import many_at_once
 from support.cluster.operator_process import Blow, ProcessStarter, starter
@@ -22,6 +22,7 @@ from support.crash.killed import STRAIGHT
 from support.jobs import quick_lake
 from support.lake.lake import result
 from support.some import few, some
+from support.waiting import await_that
 from tandem.operations.machine.effects import Point
 
 if TYPE_CHECKING:

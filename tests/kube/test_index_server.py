@@ -14,17 +14,12 @@ import pytest
 import trustme
 
 from support.cluster.dev_thread import spark_operator
-from support.cluster.operator_thread import (
-    Resources,
-    await_that,
-    condition,
-    operating,
-    quick_settings,
-)
+from support.cluster.operator_thread import Resources, condition, operating, quick_settings
 from support.jobs import quick_lake
 from support.jobs.quick_lake import QuickLake
 from support.jobs.serving_jobs import ServingJobs
 from support.lake.lake import batch
+from support.waiting import await_that
 from tandem.errors import AccessDenied, Unreachable
 from tandem.index import EVERYTHING
 from tandem.index.server.client import RemoteIndex

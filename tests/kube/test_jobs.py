@@ -14,9 +14,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kube.applications import SETTINGS, Applications, eventually
+from kube.applications import SETTINGS, Applications
 from support.cluster.api_proxy import ApiProxy, Refuse
 from support.cluster.api_server import ApiRefused, Cluster
+from support.waiting import await_that
 from tandem.errors import (
     AlreadyRunning,
     ClusterUnavailable,
@@ -404,7 +405,7 @@ def submitted(space: Applications, make: Make, state: str, message: str, pod: Js
 def service_account(fresh: Applications) -> None:
     """Pods can be made once the namespace's default account is there."""
     path = f"/api/v1/namespaces/{fresh.namespace}/serviceaccounts"
-    eventually(lambda: fresh.cluster.request("GET", path)["items"], lambda: "service account")
+    await_that(lambda: fresh.cluster.request("GET", path)["items"], lambda: "service account")
 
 
 @pytest.mark.usefixtures("service_account")

@@ -18,7 +18,7 @@ from tandem.kube.client.api import Forbidden
 from tandem.kube.kopf_loop import KopfPhase
 from tandem.kube.runtime.settings import OperatorSettings
 
-LIMIT_S = 30.0
+LIMIT_S = 120.0
 T = TypeVar("T")
 
 HANGS = textwrap.dedent("""

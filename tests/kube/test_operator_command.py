@@ -17,8 +17,9 @@ from urllib.error import HTTPError, URLError
 import pytest
 
 from kube.scrapes import free_port
-from support.cluster.operator_thread import Resources, await_that
+from support.cluster.operator_thread import Resources
 from support.jobs import quick_lake
+from support.waiting import await_that
 from tandem.cli.commands import operator
 from tandem.cli.commands.operator import Locks
 from tandem.errors import InvalidSpec

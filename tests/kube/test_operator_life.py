@@ -16,7 +16,6 @@ import pytest
 from support.cluster.operator_thread import (
     HeldJobs,
     Resources,
-    await_that,
     condition,
     operating,
     quick_settings,
@@ -25,6 +24,7 @@ from support.cluster.operator_thread import (
 from support.jobs import quick_lake
 from support.jobs.quick_lake import QuickLake
 from support.lake.lake import batch
+from support.waiting import await_that
 from tandem.spec.labels import FINALIZER
 
 if TYPE_CHECKING:

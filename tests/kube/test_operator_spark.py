@@ -10,14 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from support.cluster.dev_thread import spark_operator
-from support.cluster.operator_thread import (
-    HeldJobs,
-    Resources,
-    await_that,
-    operating,
-    quick_settings,
-)
+from support.cluster.operator_thread import HeldJobs, Resources, operating, quick_settings
 from support.jobs import quick_lake
+from support.waiting import await_that
 
 if TYPE_CHECKING:
     from support.cluster.api_server import Cluster

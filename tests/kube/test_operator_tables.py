@@ -15,7 +15,6 @@ import pytest
 from support.cluster.operator_thread import (
     HeldJobs,
     Resources,
-    await_that,
     condition,
     operating,
     quick_settings,
@@ -24,6 +23,7 @@ from support.cluster.operator_thread import (
 from support.jobs import quick_lake
 from support.jobs.quick_lake import QuickLake
 from support.lake.lake import batch, loads
+from support.waiting import await_that
 
 if TYPE_CHECKING:
     from support.cluster.api_server import Cluster

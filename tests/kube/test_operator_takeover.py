@@ -15,12 +15,12 @@ from support.cluster.operator_thread import (
     HeldJobs,
     Operator,
     Resources,
-    await_that,
     operating,
     quick_settings,
     reason_of,
 )
 from support.jobs import quick_lake
+from support.waiting import await_that
 from tandem.kube.operator import LeadershipLost
 from tandem.kube.runtime.leader import MEMBERS, election
 from tandem.kube.runtime.settings import OperatorSettings

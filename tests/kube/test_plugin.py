@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from kube.plugin import Stage, plugin_stage
-from support.cluster.operator_thread import await_that
+from support.waiting import await_that
 from tandem.cli.kubectl.complete import candidates
 
 if TYPE_CHECKING:

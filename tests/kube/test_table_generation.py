@@ -13,13 +13,13 @@ import pytest
 from support.cluster.operator_thread import (
     HeldJobs,
     Resources,
-    await_that,
     condition,
     operating,
     quick_settings,
 )
 from support.cluster.recorder import recording
 from support.jobs import quick_lake
+from support.waiting import await_that
 from tandem.kube.tables.context import TableContext
 from tandem.spec.table import LakeTable
 

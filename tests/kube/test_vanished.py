@@ -11,15 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from support.cluster.api_proxy import ApiProxy
-from support.cluster.operator_thread import (
-    HeldJobs,
-    Operator,
-    Resources,
-    await_that,
-    operating,
-    quick_settings,
-)
+from support.cluster.operator_thread import HeldJobs, Operator, Resources, operating, quick_settings
 from support.jobs import quick_lake
+from support.waiting import await_that
 from tandem.kube.controllers.table import controller
 from tandem.kube.controllers.table.controller import TableController
 from tandem.spec.labels import FINALIZER

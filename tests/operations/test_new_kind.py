@@ -18,17 +18,12 @@ from simulator import single
 from simulator.actor import operation
 from simulator.crashing import Beside, crash, passages
 from support.cases import CASES
-from support.cluster.operator_thread import (
-    HeldJobs,
-    Resources,
-    await_that,
-    operating,
-    quick_settings,
-)
+from support.cluster.operator_thread import HeldJobs, Resources, operating, quick_settings
 from support.jobs import quick_lake
 from support.jobs.quick_jobs import QuickJobs
 from support.lake.faults import Fault
 from support.lake.rows import rows
+from support.waiting import await_that
 from tandem.cli.kubectl.dry_run import expected
 from tandem.cli.kubectl.names import kind_of
 from tandem.cli.main import app

@@ -23,8 +23,9 @@ from deltalake import DeltaTable, write_deltalake
 from cluster_processes import REPOSITORY
 from security.canaries import Canaries, command_lines, objects
 from security.locked_etcd import Locked, locked_etcd
-from support.cluster.operator_thread import Resources, await_that, condition
+from support.cluster.operator_thread import Resources, condition
 from support.lake.lake import DELETION_VECTORS
+from support.waiting import await_that
 from tandem.operations.attempt.paths import job_name
 from tandem.spark.runtime.session import cache_dir
 

@@ -16,13 +16,7 @@ from cluster_access import Access, ApiRefused
 from cluster_processes import REPOSITORY
 from support.cluster.dev_thread import spark_operator
 from support.cluster.helm import of_kind, template
-from support.cluster.operator_thread import (
-    Resources,
-    await_that,
-    condition,
-    operating,
-    quick_settings,
-)
+from support.cluster.operator_thread import Resources, condition, operating, quick_settings
 from support.cluster.rights import allowed
 from support.jobs import quick_lake
 from support.jobs.serving_jobs import ServingJobs
@@ -30,6 +24,7 @@ from support.lake import timed
 from support.lake.log_blocks import LogBlocks
 from support.lake.rows import rows
 from support.lake.timed import TimedLake
+from support.waiting import await_that
 from tandem.spec.common import plural
 from tandem.spec.labels import FINALIZER
 from tandem.spec.resources import KINDS

@@ -27,7 +27,7 @@ from mergelog.storm.batches import Batch, name_of
 from tandem import mergelog
 
 _TESTS = Path(__file__).resolve().parents[2]
-LIMIT_S = 60.0
+LIMIT_S = 120.0
 
 Message = dict[str, Any]
 

@@ -35,7 +35,7 @@ from yarl import URL
 
 from tandem.kube.client.connections import SocketTracker
 
-LIMIT_S = 60.0
+LIMIT_S = 120.0
 WRITES = frozenset({"create", "update", "patch", "delete", "deletecollection"})
 _HOP = frozenset(
     {"authorization", "connection", "host", "keep-alive", "transfer-encoding", "content-length"}

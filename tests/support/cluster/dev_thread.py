@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from support.cluster.loop_thread import loop_thread
-from support.cluster.operator_thread import LIMIT_S
+from support.waiting import LIMIT_S
 from tandem.jobs.runner import JobRunner
 from tandem.kube.dev.controller import DevSettings, run_dev
 

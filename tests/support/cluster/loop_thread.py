@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from _typeshed import FileDescriptorLike
 
-LIMIT_S = 60.0
+LIMIT_S = 120.0
 _CLOSING_S = 5.0
 Main = Callable[[asyncio.Event, asyncio.Event], Coroutine[Any, Any, object]]
 

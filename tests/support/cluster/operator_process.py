@@ -46,7 +46,7 @@ from tandem.operations.machine.events import Event
 from tandem.operations.session.options import Interceptor
 
 REPOSITORY = Path(__file__).resolve().parents[3]
-LIMIT_S = 60.0
+LIMIT_S = 120.0
 
 
 @dataclass(frozen=True)

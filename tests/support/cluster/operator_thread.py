@@ -23,6 +23,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from support.jobs.quick_jobs import QuickJobs
+from support.waiting import LIMIT_S, await_that
 from tandem.jobs.runner import JobPhase, JobRequest, JobStatus
 from tandem.kube.operator import run_operator
 from tandem.kube.runtime.settings import OperatorSettings
@@ -35,20 +36,7 @@ if TYPE_CHECKING:
     from support.cluster.api_server import Cluster
 
 Json = dict[str, Any]
-LIMIT_S = 20.0
 ENDED = frozenset({"Succeeded", "Superseded", "Failed"})
-
-
-def await_that(
-    test: Callable[[], bool], what: Callable[[], object], limit_s: float = LIMIT_S
-) -> None:
-    """Until `test` holds; fails with what `what` says then."""
-    deadline = time.monotonic() + limit_s
-    pause = threading.Event()
-    while not test():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"after {limit_s} s: {what()}")
-        pause.wait(0.02)
 
 
 async def _sockets_closed(limit_s: float = 5.0) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from support.cluster.api_server import Cluster
 
 Json = dict[str, Any]
-_LIMIT_S = 20.0
+_LIMIT_S = 120.0
 
 
 class Recorder:

@@ -45,7 +45,7 @@ from tandem.spec.resources import Operation
 from tandem.storage import open_store
 
 REPOSITORY = Path(__file__).resolve().parents[3]
-LIMIT_S = 60.0
+LIMIT_S = 120.0
 OTHER = "another-owner"
 CLEANING = "Cleaning"
 """In place of a kind: a cleaning, for which everything is old."""

@@ -1,0 +1,30 @@
+"""Waiting for a condition, by tests of what runs in other threads and processes.
+
+Never used for "nothing happens within a while": a limit is reached only where something hangs.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+LIMIT_S = 120.0
+"""Seconds; longer than anything takes on a busy machine of two cores."""
+
+POLL_S = 0.02
+
+
+def await_that(
+    test: Callable[[], object],
+    what: Callable[[], object] | str,
+    limit_s: float = LIMIT_S,
+    poll_s: float = POLL_S,
+) -> None:
+    """Until `test` holds; fails with what `what` says after `limit_s` seconds."""
+    deadline = time.monotonic() + limit_s
+    pause = threading.Event()
+    while not test():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"after {limit_s} s: {what if isinstance(what, str) else what()}")
+        pause.wait(poll_s)
