@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from tandem.spark.jobs import rewrite
+from tandem.spark.jobs.rewrite import job
 from tandem.spark.runtime.control import Control, main
 from tandem.spark.runtime.session import context
 
@@ -12,7 +12,7 @@ from tandem.spark.runtime.session import context
 def run(control: Control) -> None:
     spark_context = context(f"tandem-rewrite-{control.spec.operation_id}-{control.spec.attempt}")
     try:
-        rewrite.run(control, spark_context)
+        job.run(control, spark_context)
     finally:
         spark_context.stop()
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tandem.spark.jobs.ordering import bits_of, buckets, cuts, part_of, quantiles, z_values
+from tandem.spark.jobs.rewrite.ordering import bits_of, buckets, cuts, part_of, quantiles, z_values
 
 UTC = dt.UTC
 TYPES: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {

@@ -20,7 +20,8 @@ from support.jobs import job_files as jobs
 from tandem.delta import dv
 from tandem.jobs.formats import IngestJob, JobBin, RewriteJob, TimeBorders
 from tandem.rowmap.binary_format import from_bytes, to_bytes
-from tandem.spark.jobs import rewrite
+from tandem.spark.jobs.rewrite.bins import rewrite_bin
+from tandem.spark.jobs.rewrite.row_maps import row_map_of
 from tandem.spark.runtime.row_files import RowFiles, RowsWork
 from tandem.spec.fields import Granularity
 from tandem.timeline.chunks import chunk_of
@@ -106,8 +107,8 @@ def test_I57_rows_that_are_taken_are_kept_in_order_and_mapped(
     assert type(control.spec).model_validate_json(control.spec.model_dump_json(by_alias=True)) == (
         control.spec
     )
-    found = rewrite.rewrite_bin(store, control.spec, 0)
-    row_map = rewrite.row_map_of(control.spec, job, found)
+    found = rewrite_bin(store, control.spec, 0)
+    row_map = row_map_of(control.spec, job, found)
     assert from_bytes(to_bytes(row_map)) == row_map
     content = {file.logged_path: jobs.read_output(control, file.logged_path, {}) for file in inputs}
     wanted: dict[object, list[int]] = defaultdict(list)
@@ -154,8 +155,8 @@ def test_a_bin_of_which_nothing_is_taken_leaves_no_file(tmp_path: Path) -> None:
         take=((0, 1),),
     )
     control = jobs.control(store, snapshot, job)
-    found = rewrite.rewrite_bin(store, control.spec, 0)
-    row_map = rewrite.row_map_of(control.spec, job, found)
+    found = rewrite_bin(store, control.spec, 0)
+    row_map = row_map_of(control.spec, job, found)
     assert (found.files, row_map.outputs) == ((), ())
     assert [file.live for file in row_map.inputs] == [0, 0, 0]
 

@@ -15,7 +15,9 @@ from support.jobs import job_files as jobs
 from tandem.errors import CountMismatch, DataFileMissing
 from tandem.jobs.formats import JobBin, RewriteJob
 from tandem.rowmap.binary_format import from_bytes
-from tandem.spark.jobs import rewrite
+from tandem.spark.jobs.rewrite import job as rewrite
+from tandem.spark.jobs.rewrite.bins import rewrite_bin
+from tandem.spark.jobs.rewrite.row_maps import after_live, bin_row_map
 from tandem.spark.runtime.control import Control, answer
 
 DV_ON = {"delta.enableDeletionVectors": "true"}
@@ -84,10 +86,10 @@ def test_live_rows_are_kept_and_every_row_is_mapped(
     }
     for index in range(bins):
         # In this process, so that the small row groups above count.
-        found = rewrite.rewrite_bin(job.store, job.spec, index)
+        found = rewrite_bin(job.store, job.spec, index)
         assert isinstance(job.spec.job, RewriteJob)
         assert len(found.files) > 1
-        built = rewrite.bin_row_map(job.spec, job.spec.job, job.spec.job.bins[index], found.files)
+        built = bin_row_map(job.spec, job.spec.job, job.spec.job.bins[index], found.files)
         for file in found.files:
             ids = jobs.read_output(job, file.path, {})["id"].to_pylist()
             for position, id_ in enumerate(ids):
@@ -150,4 +152,4 @@ def test_after_live_counts_live_rows(seed: int) -> None:
     dead = BitMap64(p for p in range(200) if (p * (seed + 3)) % 7 < seed % 7)
     live = [p for p in range(30, 200) if p not in dead]
     for count in range(1, len(live) + 1):
-        assert rewrite.after_live(dead, 30, count) == live[count - 1] + 1
+        assert after_live(dead, 30, count) == live[count - 1] + 1

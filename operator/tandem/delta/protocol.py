@@ -408,9 +408,14 @@ def supports_deletion_vectors(protocol: Protocol) -> bool:
     )
 
 
+def asks_for_deletion_vectors(configuration: Mapping[str, str]) -> bool:
+    """Whether `delta.enableDeletionVectors` is true."""
+    return configuration.get("delta.enableDeletionVectors", "").lower() == "true"
+
+
 def writes_deletion_vectors(protocol: Protocol, metadata: Metadata) -> bool:
     """Whether writers are to use them: supported, and `delta.enableDeletionVectors` is true."""
-    enabled = metadata.configuration.get("delta.enableDeletionVectors", "").lower() == "true"
+    enabled = asks_for_deletion_vectors(metadata.configuration)
     return enabled and supports_deletion_vectors(protocol)
 
 

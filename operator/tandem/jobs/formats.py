@@ -204,14 +204,15 @@ class SourceJob(Job):
 
 
 class RewriteJob(FileJob):
-    """Re-encode each bin, in order or in that of `layout`, without the rows deleted at the read
+    """Rewrite each bin, in order or in that of `layout`, without the rows deleted at the read
     version.
 
     `target_file_size` is in bytes, 0 for one file per bin. `codec` is a Parquet codec, "" for
     the table's; `codec_level` is one of its levels. With `take`, only the rows are taken whose time
     lies in one of these intervals (milliseconds since 1970 in UTC, the end not included): the row
-    map counts the others as dead, and they stay in the inputs. It goes with `borders` only. Neither
-    is written down if there is none: earlier drivers know no such fields.
+    map counts the others as dead, and they stay in the inputs. It goes with `borders` only.
+    `reencode`: copy no row groups, but decode and encode every row. None of the three is written
+    down if it is not set: earlier drivers know no such fields.
     """
 
     app: ClassVar[str] = "rewrite"
@@ -223,6 +224,7 @@ class RewriteJob(FileJob):
     layout: JobLayout | None = None
     borders: TimeBorders | None = None
     take: tuple[tuple[int, int], ...] | None = None
+    reencode: Literal[True] | None = None
 
     @property
     def tasks(self) -> int:
@@ -231,7 +233,7 @@ class RewriteJob(FileJob):
 
     @model_serializer(mode="wrap")
     def _as_before(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return _without_unset(written(self), "borders", "take")
+        return _without_unset(written(self), "borders", "take", "reencode")
 
 
 class StatementJob(FileJob):

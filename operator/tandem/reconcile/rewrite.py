@@ -23,19 +23,23 @@ from tandem.rowmap.positions import span
 
 @dataclass(frozen=True, slots=True)
 class RewriteInput:
-    """An input of the plan: physical `rows`, and those deleted at the read version. `cut`: the
-    rewrite takes only the rows that are in its map; the others stay where they are."""
+    """An input of the plan: physical `rows`, and those that the rewrite left out, since they were
+    deleted at the read version. `cut`: the rewrite takes only the rows that are in its map; the
+    others stay where they are. `kept` are rows deleted at the read version that the outputs have
+    nevertheless, copied with the others: none is left out then."""
 
     path: str
     dead_at_read: BitMap64
     rows: int
     cut: bool = False
+    kept: BitMap64 = field(default_factory=BitMap64)
 
 
 @dataclass(frozen=True, slots=True)
 class RewriteCounts:
-    """`deletes_remapped`: rows deleted since the read version, moved onto outputs.
-    `rows_masked`: rows masked because their input is no longer live or stays live."""
+    """`deletes_remapped`: rows deleted since the read version, moved onto outputs; those that were
+    deleted before, and copied, do not count. `rows_masked`: rows masked because their input is no
+    longer live or stays live."""
 
     deletes_remapped: int = 0
     rows_masked: int = 0
@@ -50,7 +54,8 @@ class RewriteDecision:
     files to add, each with its `masks` as its initial deletion vector. `superseded`: nothing is
     left to commit. `replayed` are the deletes since the read version by the output that they were
     moved onto. `cuts` are inputs that lose the rows that were taken from them, and live on with the
-    others.
+    others. `carried` counts, by output, masked rows that were deleted before the read version, and
+    copied.
     """
 
     removes: tuple[str, ...]
@@ -61,6 +66,7 @@ class RewriteDecision:
     superseded: bool
     replayed: Mapping[str, int] = field(default_factory=dict)
     cuts: Mapping[str, FileDeletes] = field(default_factory=dict)
+    carried: Mapping[str, int] = field(default_factory=dict)
 
 
 Moved = dict[str, tuple[BitMap64, Mapping[str, BitMap64]]]
@@ -123,6 +129,7 @@ def rewrite(
     cuts: dict[str, FileDeletes] = {}
     remapped = masked = 0
     replayed: dict[str, int] = {}
+    carried: dict[str, int] = {}
     for path, file in files.items():
         if path in dropped:
             continue
@@ -145,13 +152,15 @@ def rewrite(
                 since &= taken
             forwarded = _forward(row_map, path, since, moved if moved is not None else {})
             _mask(masks, forwarded, len(since), path)
-            remapped += len(since)
+            remapped += len(since - file.kept)
             for output, positions in forwarded.items():
                 replayed[output] = replayed.get(output, 0) + len(positions)
+            _carry(carried, row_map, path, since & file.kept)
         elif mask is OutputMask.ALL:
             live = file.rows - len(file.dead_at_read) if taken is None else len(taken)
             _mask(masks, row_map.forward_all(path), live, path)
-            masked += live
+            masked += live - len(file.kept)
+            _carry(carried, row_map, path, file.kept)
     rows = {file.path: file.rows for file in row_map.outputs}
     candidates = [path for _, outputs in bins for path in outputs]
     published = tuple(
@@ -168,7 +177,12 @@ def rewrite(
         fates=fates,
         counts=RewriteCounts(remapped, masked, bins_dropped),
         superseded=not removes and not cuts and not published,
-        replayed=replayed,
+        replayed={
+            path: count - carried.get(path, 0)
+            for path, count in replayed.items()
+            if count > carried.get(path, 0)
+        },
+        carried=carried,
         cuts=cuts,
     )
 
@@ -184,6 +198,11 @@ def _taken(row_map: RowMapLike, path: str) -> BitMap64:
     """The rows of an input that the outputs have."""
     known = row_map.input(path)
     return span(0, known.rows) - known.dead
+
+
+def _carry(carried: dict[str, int], row_map: RowMapLike, path: str, rows: BitMap64) -> None:
+    for output, positions in (row_map.forward(path, rows) if rows else {}).items():
+        carried[output] = carried.get(output, 0) + len(positions)
 
 
 def _forward(

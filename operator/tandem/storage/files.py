@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Any, BinaryIO
 
 # A request for less than this is extended to it: footers and page headers are read in many small
 # pieces, and each piece would otherwise cost a round trip.
@@ -84,6 +84,28 @@ class PublishingWriter(io.RawIOBase):
         # The base class would close here, and so publish an incomplete object.
         if not getattr(self, "_done", True):
             self.abort()
+
+
+PIECE = 8 << 20
+"""Bytes that `append_range` holds at most."""
+
+
+def append_range(source: BinaryIO, start: int, size: int, sink: Any) -> None:
+    """Append `size` bytes of an open object, from `start`, to one that is being written.
+
+    Between local files the kernel copies; a file system may even share the blocks.
+    Raises: StorageError, OSError; OSError if the source has fewer bytes.
+    """
+    copy = getattr(sink, "append_file_range", None)
+    if copy is not None and copy(source, start, size):
+        return
+    source.seek(start)
+    while size:
+        data = source.read(min(size, PIECE))
+        if not data:
+            raise OSError(f"the source ends {size} bytes early")
+        sink.write(data)
+        size -= len(data)
 
 
 class RangeReader(io.RawIOBase):

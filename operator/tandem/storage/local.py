@@ -42,6 +42,8 @@ _STAGING = re.compile(r"#\d+\Z")
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _DENIED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR})
+_NO_COPY = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF})
+"""Files between which the kernel does not copy, such as of two file systems."""
 _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV})
 
 
@@ -302,6 +304,31 @@ class LocalWriter(PublishingWriter):
                 data = data[os.write(self._fd, data) :]
         except OSError as error:
             raise self._store._translate(error, self._path, writing=True) from error
+
+    def append_file_range(self, source: BinaryIO, start: int, size: int) -> bool:
+        """Let the kernel copy `size` bytes of a local file; False, with nothing copied, where it
+        cannot. Raises: StorageError, OSError if the source has fewer bytes."""
+        if not isinstance(source, pa.OSFile):
+            return False
+        if self._done:
+            raise ValueError("write to a closed or aborted writer")
+        left = size
+        try:
+            while left:
+                count = os.copy_file_range(source.fileno(), self._fd, left, start)
+                if not count:
+                    raise EOFError
+                start, left = start + count, left - count
+        except EOFError:
+            self.abort()
+            raise OSError(f"the source ends {left} bytes early") from None
+        except OSError as error:
+            if left == size and error.errno in _NO_COPY:
+                return False
+            self.abort()
+            raise self._store._translate(error, self._path, writing=True) from error
+        self._position += size
+        return True
 
     def _publish(self) -> None:
         try:

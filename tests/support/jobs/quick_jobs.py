@@ -42,8 +42,11 @@ from tandem.jobs.runner import JobPhase, JobRequest, JobStatus
 from tandem.mergelog.rows.columns import converted
 from tandem.rowmap.binary_format import to_bytes
 from tandem.rowmap.rowmap import merge
-from tandem.spark.jobs import log_merge, rewrite, stitch
+from tandem.spark.jobs import log_merge, stitch
 from tandem.spark.jobs.replace import file_rows
+from tandem.spark.jobs.rewrite.bins import rewrite_bin
+from tandem.spark.jobs.rewrite.decoded_rows import decoded
+from tandem.spark.jobs.rewrite.row_maps import row_map_of
 from tandem.spark.jobs.statement import serve
 from tandem.spark.jobs.upsert import block_files
 from tandem.spark.runtime import control
@@ -159,9 +162,9 @@ class QuickJobs:
         if job.layout is not None:
             self.sort(opened, job, job.layout)
             return
-        results = [rewrite.rewrite_bin(opened.store, spec, n) for n in range(len(job.bins))]
+        results = [rewrite_bin(opened.store, spec, n) for n in range(len(job.bins))]
         self.hook("written")
-        maps = [rewrite.row_map_of(spec, job, r) for r in results]
+        maps = [row_map_of(spec, job, r) for r in results]
         store_facts(opened.store, spec.table.table_id, (f for r in results for f in r.files))
         opened.publish(
             JobResult(
@@ -350,7 +353,7 @@ def _rows(opened: Control, inputs: Sequence[InputFile]) -> pa.Table:
     hidden = [("__position", pa.int64()), ("__input", pa.int32())]
     parts = [pa.schema([*schema, *(pa.field(*h) for h in hidden)]).empty_table()]
     for number, file in enumerate(inputs):
-        path = rewrite.decoded(file)
+        path = decoded(file)
         values = file.partition_values
         with DataFileReader(opened.store, path, opened.table, partition_values=values) as reader:
             dead = dead_rows(file)

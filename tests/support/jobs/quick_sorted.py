@@ -1,5 +1,6 @@
-"""Sorted bins without Spark: the same files and row maps as of `tandem.spark.jobs.rewrite_sorted`,
-in the calling thread. A z-order is some order by all of its columns."""
+"""Sorted bins without Spark: the same files and row maps as of
+`tandem.spark.jobs.rewrite.reordered`, in the calling thread. A z-order is some order by all of its
+columns."""
 
 from __future__ import annotations
 

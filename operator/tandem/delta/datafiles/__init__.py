@@ -10,6 +10,7 @@ Depends on a file and a schema only: not on the log or on deletion vectors.
     int96            INT96 timestamps, exactly
     bloom_filters    bloom filters of new files
     filter_columns   of which columns they are
+    rowgroups        package: row groups that are copied as bytes
     footer           amends the Parquet footer while it is written
     thrift           Thrift's compact protocol
     float_bounds     bounds of floats that are safe for data skipping in every reader

@@ -9,9 +9,10 @@ is finished (decision 0090). No I/O.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import reduce
+from itertools import accumulate
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -81,19 +82,25 @@ class FloatBounds:
 
     def add(self, rows: pa.Table) -> None:
         """Take the rows of the next row group into account."""
-        group: dict[int, FloatStatistics] = {}
-        index = 0
-        for column in rows.columns:
-            for offset, values in _floats(column):
-                group[index + offset] = FloatStatistics.of(values)
-            index += _width(column.type)
-        self.groups.append(group)
+        starts = accumulate((leaves_of(column.type) for column in rows.columns), initial=0)
+        self.groups.append(summaries(zip(starts, rows.columns, strict=False)))
 
     def column(self, index: int) -> FloatStatistics:
         """The summary of a column over all row groups."""
         return reduce(
             FloatStatistics.joined, (g[index] for g in self.groups if index in g), FloatStatistics()
         )
+
+
+def summaries(
+    columns: Iterable[tuple[int, pa.ChunkedArray]],
+) -> dict[int, FloatStatistics]:
+    """Of the floats in columns, each with the index of the first Parquet column that it has."""
+    return {
+        first + offset: FloatStatistics.of(values)
+        for first, column in columns
+        for offset, values in _floats(column)
+    }
 
 
 def _floats(column: pa.ChunkedArray) -> Iterator[tuple[int, pa.ChunkedArray]]:
@@ -106,11 +113,11 @@ def _floats(column: pa.ChunkedArray) -> Iterator[tuple[int, pa.ChunkedArray]]:
             if pa.types.is_floating(child.type) or pa.types.is_struct(child.type):
                 for offset, values in _floats(pc.struct_field(column, [position])):
                     yield before + offset, values
-            before += _width(child.type)
+            before += leaves_of(child.type)
 
 
-def _width(type_: pa.DataType) -> int:
+def leaves_of(type_: pa.DataType) -> int:
     """How many Parquet columns a type has."""
     if pa.types.is_dictionary(type_) or not pa.types.is_nested(type_):
         return 1
-    return sum(_width(type_.field(index).type) for index in range(type_.num_fields))
+    return sum(leaves_of(type_.field(index).type) for index in range(type_.num_fields))

@@ -11,6 +11,7 @@ import datetime as dt
 import json
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from tandem.delta.datafiles.float_bounds import FloatBounds, FloatStatistics
@@ -93,6 +94,25 @@ def from_footer(
         ensure_ascii=False,
         separators=(",", ":"),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class CountedLeaf:
+    """A simple column outside of arrays and maps: the logical name of the top-level column that it
+    is in, and whether Delta has bounds for its type."""
+
+    column: str
+    bounded: bool
+
+
+def counted_leaves(schema: StructType) -> dict[int, CountedLeaf]:
+    """The leaves of which `from_footer` takes statistics from the footer, by the index of their
+    Parquet column: all but floats."""
+    return {
+        index: CountedLeaf(path[0].name, _has_bounds(type_))
+        for index, (path, type_) in _columns(schema)
+        if isinstance(type_, PrimitiveType) and type_.name not in _FLOATS
+    }
 
 
 def _limit(configuration: Mapping[str, str]) -> int:

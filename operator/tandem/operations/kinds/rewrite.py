@@ -118,11 +118,14 @@ class RewriteKind:
         refusal = verdict_of_table(work, self.protocol_kind, needs_vectors=cuts)
         if refusal is not None:
             return refusal
-        decision = self._rewrite(
-            SnapshotView(snapshot, self.vectors(work)),
-            self._inputs or _as_planned(job.job),
-            protocol.writes_deletion_vectors(snapshot.protocol, snapshot.metadata),
-        )
+        vectors = protocol.writes_deletion_vectors(snapshot.protocol, snapshot.metadata)
+        inputs = self._inputs or _as_planned(job.job, self.row_map)
+        if not vectors and any(each.kept for each in inputs):
+            why = (
+                "the table has stopped using deletion vectors, which hide deleted rows in its files"
+            )
+            return Decision(Verdict.REPLAN, why)
+        decision = self._rewrite(SnapshotView(snapshot, self.vectors(work)), inputs, vectors)
         if decision.superseded:
             nothing = "other commits have replaced all of its inputs"
             if cuts and not work.results[0].rows_written:
@@ -181,8 +184,9 @@ class RewriteKind:
             tags = tags_of(output)
             name = tags[TAG_SEGMENT]
             mask = decision.masks.get(output.path)
-            if mask is not None:
-                replayed[name] = replayed.get(name, 0) + len(mask)
+            new = len(mask or ()) - decision.carried.get(output.path, 0)
+            if new:
+                replayed[name] = replayed.get(name, 0) + new
             add = output_add(output, tags, data_change=False)
             outputs.append(OutputFileChange(add, output.rows, mask))
         counts = decision.counts
@@ -214,16 +218,17 @@ def locks_described(work: Work, locks: LockResources) -> tuple[str, ...]:
     return tuple(f"{mode} {each}" for each in locks)
 
 
-def _as_planned(job: RewriteJob) -> tuple[RewriteInput, ...]:
-    return tuple(
-        RewriteInput(
-            path=file.logged_path,
-            dead_at_read=dv.from_base64(file.dv) if file.dv else BitMap64(),
-            rows=file.rows,
-            cut=job.take is not None,
-        )
-        for file in job.inputs
-    )
+def _as_planned(job: RewriteJob, row_map: RowMap) -> tuple[RewriteInput, ...]:
+    return tuple(_input(file, row_map, cut=job.take is not None) for file in job.inputs)
+
+
+def _input(file: InputFile, row_map: RowMap, *, cut: bool) -> RewriteInput:
+    dead = dv.from_base64(file.dv) if file.dv else BitMap64()
+    path = file.logged_path
+    # A job that copies row groups copies deleted rows with them: its map has none of them as dead.
+    keeps = bool(dead) and not cut and path in row_map.input_paths and not row_map.input(path).dead
+    left_out, kept = (BitMap64(), dead) if keeps else (dead, BitMap64())
+    return RewriteInput(path, left_out, file.rows, cut=cut, kept=kept)
 
 
 def _cut_in_words(decision: RewriteDecision) -> tuple[str, ...]:

@@ -77,6 +77,7 @@ class SegmentRewriteKind(RewriteKind):
             codec=recompress.codec if recompress is not None else "",
             codec_level=recompress.level if recompress is not None else None,
             layout=order,
+            reencode=True,
         )
         return Planned(summary, job, locks, bloom_filters=filters)
 

@@ -2,11 +2,7 @@
 
 A job never commits, and never writes to `_delta_log`.
 
-    rewrite         bins in their existing order
-    rewrite_divided bins divided by time
-    rewrite_sorted  bins sorted or z-ordered
-    ordering        the order of sorted rows
-    sorted_rows     the sink of sorted rows
+    rewrite         package: bins in their order, divided, or sorted
     statement       update and delete
     merge           merge
     merge_source    the source of a merge

@@ -24,8 +24,8 @@ from tandem.jobs.formats import InputFile, JobLayout, RewriteJob
 from tandem.jobs.results import OutputFile, SidecarRef
 from tandem.rowmap.permutation import starts
 from tandem.rowmap.rowmap import MapOutput, RowMap, RowMapBuilder, RowMapIdentity
-from tandem.spark.jobs.ordering import Integers, bits_of, cuts, quantiles, z_values
-from tandem.spark.jobs.sorted_rows import BIN, NAME, PART, SortedRowsSource, SortedWork, Z
+from tandem.spark.jobs.rewrite.ordering import Integers, bits_of, cuts, quantiles, z_values
+from tandem.spark.jobs.rewrite.sorted_rows import BIN, NAME, PART, SortedRowsSource, SortedWork, Z
 from tandem.spark.runtime.control import Control
 from tandem.spark.runtime.counters import prefix_of
 from tandem.spark.runtime.datasource import WriteResult, put_work

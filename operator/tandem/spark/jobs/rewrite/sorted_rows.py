@@ -22,7 +22,7 @@ from tandem.delta.datafiles.writer import ParquetDataWriter
 from tandem.errors import ManifestInvalid
 from tandem.jobs.formats import JobBin, JobLayout
 from tandem.jobs.results import SidecarRef
-from tandem.spark.jobs.ordering import Integers, part_of, z_values
+from tandem.spark.jobs.rewrite.ordering import Integers, part_of, z_values
 from tandem.spark.runtime.datasource import RowsReader, RowsWriter, get_work
 from tandem.spark.runtime.input_splits import InputSplit
 from tandem.spark.runtime.row_files import INPUT, POSITION, RowsWork

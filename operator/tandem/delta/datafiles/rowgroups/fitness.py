@@ -1,0 +1,130 @@
+"""Whether the row groups of a file can be copied into another file, and if not, why.
+
+Copying is a decision: row groups of a thousand rows make a joined file larger, and more than twice
+as slow to read, as one that is encoded again; at 100,000 rows there is no difference. A file that
+does not fit is decoded and encoded, which is always right. No I/O.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from tandem.delta.datafiles.reader import TableFormat
+from tandem.delta.datafiles.rowgroups.footer import ColumnChunk, FileFooter
+from tandem.delta.datafiles.rowgroups.schema import fits, written_by_us
+from tandem.delta.datafiles.stats import counted_leaves
+from tandem.delta.datafiles.times import RebaseBoundaries
+from tandem.delta.datafiles.writer import codec_of
+
+GROUP_ROWS: Final = 64_000
+GROUP_BYTES: Final = 4 << 20
+"""A row group is large enough to be copied with so many rows, or so many bytes; on average in its
+file."""
+DELETED_SHARE: Final = 0.05
+"""A file with a larger share of deleted rows is encoded again, without them."""
+
+_CODECS: Final = {0: "none", 1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: "lz4"}
+"""By Parquet's numbers, without those that our writer does not write: 5, for one, is an LZ4 that
+each writer framed in its own way."""
+_OLD_WRITER: Final = re.compile(rb"parquet-mr version (0|1)\.\d\.|parquet-cpp version ")
+"""parquet-mr before 1.10 and the first parquet-cpp, some of which wrote wrong statistics or sizes
+(PARQUET-251, PARQUET-816); readers know them by this text, which a joined file may not keep."""
+
+
+class Unfit(StrEnum):
+    """Why the row groups of a file are not copied, in words that follow "files"."""
+
+    SMALL = "with small row groups"
+    DELETED = "with many deleted rows"
+    COLUMNS = "with other columns or types than the table"
+    CODEC = "with another codec than new files"
+    STATISTICS = "with incomplete statistics"
+    CALENDAR = "with times of another calendar"
+    FILTERS = "without the bloom filters of the table"
+    WRITER = "of an old writer"
+    FOOTER = "with a footer that cannot be copied"
+
+
+@dataclass(frozen=True, slots=True)
+class Demands:
+    """What row groups must be like to be copied into files of a table.
+
+    `ours` is the footer that our writer gives a file of the table; `codec` the one that it would
+    use: rows are encoded into it once, and copied from then on; `filters` the indexes of the
+    Parquet columns that must have bloom filters; `bounded` those that must have bounds; `counted`
+    those that must count nulls.
+    """
+
+    table: TableFormat
+    ours: FileFooter
+    codec: str
+    filters: frozenset[int]
+    bounded: frozenset[int]
+    counted: frozenset[int]
+
+    @classmethod
+    def of(cls, table: TableFormat) -> Demands:
+        """Raises: UnsupportedFeature if the table sets a codec that Tandem does not write."""
+        leaves = counted_leaves(table.data_schema)
+        return cls(
+            table=table,
+            ours=written_by_us(table),
+            codec=codec_of(table.configuration),
+            filters=frozenset(i for i, leaf in leaves.items() if leaf.column in table.filters),
+            bounded=frozenset(i for i, leaf in leaves.items() if leaf.bounded),
+            counted=frozenset(leaves),
+        )
+
+
+def is_small(rows: int, size: int) -> bool:
+    """Whether the row groups of a file of so many rows and bytes are small, whatever they are."""
+    return rows < GROUP_ROWS and size < GROUP_BYTES
+
+
+def unfit(footer: FileFooter, demands: Demands, *, deleted: int = 0) -> Unfit | None:
+    """Why the row groups of a file are not copied, None if they are.
+
+    Args:
+        deleted: rows of the file that are deleted, and are copied with the others.
+    """
+    if _OLD_WRITER.match(footer.creator):
+        return Unfit.WRITER
+    if not footer.orders or not fits(footer, demands.table, demands.ours):
+        return Unfit.COLUMNS
+    if deleted > DELETED_SHARE * footer.rows:
+        return Unfit.DELETED
+    pairs = {key: value or b"" for key, value in footer.pairs.items()}
+    if not RebaseBoundaries.of(pairs).always:
+        return Unfit.CALENDAR
+    groups = [group for group in footer.groups if group.rows]
+    size = sum(group.size for group in groups)
+    if groups and is_small(footer.rows // len(groups), size // len(groups)):
+        return Unfit.SMALL
+    for group in groups:
+        for index, chunk in enumerate(group.chunks):
+            found = _unfit_chunk(chunk, index, demands)
+            if found is not None:
+                return found
+    return None
+
+
+def _unfit_chunk(chunk: ColumnChunk, index: int, demands: Demands) -> Unfit | None:
+    if _CODECS.get(chunk.codec) != demands.codec:
+        return Unfit.CODEC
+    if index in demands.filters and chunk.filter is None:
+        return Unfit.FILTERS
+    if index in demands.counted and chunk.nulls is None:
+        return Unfit.STATISTICS
+    if index in demands.bounded and not chunk.has_bounds and chunk.nulls != chunk.values:
+        return Unfit.STATISTICS
+    return None
+
+
+def counted_reasons(reasons: Mapping[Unfit, int]) -> tuple[str, ...]:
+    """`3 files with small row groups`, the most frequent first."""
+    ordered = sorted(reasons.items(), key=lambda item: (-item[1], item[0]))
+    return tuple(f"{count} file{'s' if count != 1 else ''} {why}" for why, count in ordered)

@@ -1,0 +1,248 @@
+"""Writes one data file of row groups of other files, and reads it back.
+
+The bytes of a column go from file to file as they are, inside of the kernel where both are local.
+Page indexes follow all row groups, as readers expect them; a bloom filter follows its row group.
+Floats are decoded for their bounds alone: those of other writers may hide NaN (`float_bounds`).
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, BinaryIO, Final
+
+import pyarrow.parquet as pq
+
+from tandem.delta.datafiles import thrift
+from tandem.delta.datafiles.float_bounds import FloatBounds, FloatStatistics
+from tandem.delta.datafiles.footer import with_floats
+from tandem.delta.datafiles.reader import TableFormat
+from tandem.delta.datafiles.rowgroups.footer import (
+    MAGIC,
+    ByteRange,
+    FileFooter,
+    FooterInvalid,
+    Placed,
+    RowGroup,
+    footer_bytes,
+    group_at,
+    offset_index_at,
+    read_footer,
+)
+from tandem.delta.datafiles.stats import from_footer
+from tandem.delta.datafiles.writer import Describe, WrittenFile
+from tandem.errors import StorageError
+from tandem.storage.files import append_range
+from tandem.storage.store import Store
+
+MOST_GROUPS: Final = 30_000
+"""Row groups of a file: their numbers have 16 bits."""
+MOST_FOOTER: Final = 16 << 20
+"""Bytes of a footer with page indexes, about: every reader of a file reads it first."""
+_CREATOR: Final = b"tandem version 1.0.0 (build )"
+"""Of files that have row groups of several writers; in the form that parquet-java parses."""
+_PER_FILE: Final = frozenset({b"pandas"})
+"""Key-value metadata that describes the rows of one file."""
+_PAGE_TYPES: Final = frozenset({0, 2, 3})
+"""Data pages of both versions, and dictionaries."""
+_LONGEST_PAGE_HEADER: Final = 64 << 10
+
+
+@dataclass
+class _Copied:
+    """A row group in the new file; the places of its page indexes are not known yet."""
+
+    group: RowGroup
+    data: list[int]
+    filters: list[int]
+    column_indexes: list[bytes]
+    offset_indexes: list[bytes]
+
+
+@dataclass
+class JoinedFile:
+    """One unfinished file of row groups whose schemas have the same key (`schema.key_of`).
+
+    Args:
+        prefix: folder of the file below the root; its name is `part-<task>-<uuid4>.parquet`.
+        like: a footer of that schema.
+    """
+
+    store: Store
+    prefix: str
+    table: TableFormat
+    like: FileFooter
+    task: int = 0
+    rows: int = 0
+    _groups: list[_Copied] = field(default_factory=list)
+    _floats: FloatBounds = field(default_factory=FloatBounds)
+    _pairs: dict[bytes, bytes | None] | None = None
+    _version: int = 1
+    _creators: set[bytes] = field(default_factory=set)
+    _footer_size: int = 0
+
+    def __post_init__(self) -> None:
+        name = f"{self.prefix.rstrip('/')}/part-{self.task:05d}-{uuid.uuid4()}.parquet"
+        self.path = name.lstrip("/")
+        self._sink: Any = self.store.open_output(self.path)
+        self._sink.write(MAGIC)
+
+    @property
+    def size(self) -> int:
+        """Bytes so far, without the footer."""
+        return int(self._sink.tell())
+
+    @property
+    def is_full(self) -> bool:
+        """Whether its footer has reached its bounds."""
+        return len(self._groups) >= MOST_GROUPS or self._footer_size >= MOST_FOOTER
+
+    def copy(
+        self,
+        source: BinaryIO,
+        footer: FileFooter,
+        group: RowGroup,
+        floats: Mapping[int, FloatStatistics],
+    ) -> None:
+        """Add a row group of a file. Raises: FooterInvalid, StorageError, OSError."""
+        copied = _Copied(group, self._copy_pages(source, group), [], [], [])
+        for chunk, start in zip(group.chunks, copied.data, strict=True):
+            copied.filters.append(self.size)
+            if chunk.filter is not None:
+                append_range(source, chunk.filter.start, chunk.filter.size, self._sink)
+            index = _bytes_of(source, chunk.column_index)
+            offsets = _bytes_of(source, chunk.offset_index)
+            if offsets:
+                offsets = offset_index_at(offsets, start - chunk.data.start)
+            copied.column_indexes.append(index)
+            copied.offset_indexes.append(offsets)
+        self._groups.append(copied)
+        self._floats.groups.append(dict(floats))
+        self._footer_size += sum(len(each.value) for each in group.fields)
+        self._footer_size += sum(map(len, (*copied.column_indexes, *copied.offset_indexes)))
+        self.rows += group.rows
+        self._remember(footer)
+
+    def _remember(self, footer: FileFooter) -> None:
+        self._version = max(self._version, footer.version)
+        self._creators.add(footer.creator)
+        kept = {key: value for key, value in footer.pairs.items() if key not in _PER_FILE}
+        before = self._pairs
+        self._pairs = kept if before is None else dict(before.items() & kept.items())
+
+    def _copy_pages(self, source: BinaryIO, group: RowGroup) -> list[int]:
+        """Where the pages of each column begin; ranges that touch are copied at once."""
+        starts = [0] * len(group.chunks)
+        order = sorted(range(len(starts)), key=lambda index: group.chunks[index].data.start)
+        run = ByteRange(0, 0)
+        for index in order:
+            data = group.chunks[index].data
+            if data.start != run.end:
+                append_range(source, run.start, run.size, self._sink)
+                run = ByteRange(data.start, 0)
+            starts[index] = self.size + run.size
+            run = ByteRange(run.start, run.size + data.size)
+        append_range(source, run.start, run.size, self._sink)
+        return starts
+
+    def close(self, values: Mapping[str, str | None], describe: Describe | None) -> WrittenFile:
+        """Finish the file, and read it back. Raises: StorageError."""
+        groups = self._write_indexes()
+        footer = footer_bytes(
+            version=self._version,
+            schema=self.like.schema,
+            rows=self.rows,
+            groups=groups,
+            pairs=self._pairs or {},
+            creator=self._creators.pop() if len(self._creators) == 1 else _CREATOR,
+            orders=self.like.orders,
+        )
+        footer = with_floats(footer, self._floats)
+        self._sink.write(footer + len(footer).to_bytes(4, "little") + MAGIC)
+        size = self.size
+        self._sink.close()
+        metadata = self._read_back(footer)
+        return WrittenFile(
+            path=self.path,
+            size=size,
+            rows=metadata.num_rows,
+            modified_ms=time.time_ns() // 1_000_000,
+            stats=from_footer(
+                metadata, self.table.data_schema, self.table.configuration, self._floats
+            ),
+            partition_values=dict(values),
+            facts=b"" if describe is None else describe(self.path, size, footer),
+        )
+
+    def _write_indexes(self) -> list[bytes]:
+        """Write the page indexes; returns the encoded row groups."""
+        columns = [[self._append(each) for each in c.column_indexes] for c in self._groups]
+        offsets = [[self._append(each) for each in c.offset_indexes] for c in self._groups]
+        return [
+            group_at(
+                copied.group,
+                [
+                    Placed(*each)
+                    for each in zip(
+                        copied.data,
+                        copied.filters,
+                        columns[n],
+                        map(ByteRange, offsets[n], map(len, copied.offset_indexes)),
+                        strict=True,
+                    )
+                ],
+                n,
+            )
+            for n, copied in enumerate(self._groups)
+        ]
+
+    def _append(self, data: bytes) -> int:
+        """Where it begins."""
+        start = self.size
+        if data:
+            self._sink.write(data)
+        return start
+
+    def _read_back(self, expected: bytes) -> Any:
+        """The footer as pyarrow reads it. Raises: StorageError if the file is not what was
+        written."""
+        try:
+            with self.store.open_input(self.path) as source:
+                if read_footer(source) != expected:
+                    raise FooterInvalid("its footer is another one")
+                for copied in self._groups:
+                    _require_page(source, min(copied.data, default=0))
+                source.seek(0)
+                metadata = pq.read_metadata(source)
+            if metadata.num_rows != self.rows:
+                raise FooterInvalid(f"{metadata.num_rows} rows, {self.rows} were copied")
+        except (ValueError, IndexError, OSError) as error:
+            raise StorageError(
+                "a file of copied row groups is not what was written",
+                resource=self.path,
+                found=str(error)[:300],
+                expected="the row groups that were copied",
+                remedy="Nothing was published; run the operation again",
+            ) from error
+        return metadata
+
+    def abort(self) -> None:
+        """Discard the file."""
+        self._sink.abort()
+
+
+def _bytes_of(source: BinaryIO, where: ByteRange | None) -> bytes:
+    if where is None or not where.size:
+        return b""
+    source.seek(where.start)
+    return bytes(source.read(where.size))
+
+
+def _require_page(source: BinaryIO, at: int) -> None:
+    """Raises: ValueError, IndexError if no page begins at `at`."""
+    source.seek(at)
+    found, _ = thrift.read(bytes(source.read(_LONGEST_PAGE_HEADER)), 0, {1: thrift.INT})
+    if found.get(1) not in _PAGE_TYPES:
+        raise FooterInvalid(f"no page begins at byte {at}")

@@ -1,0 +1,137 @@
+"""A bin in its order, without the rows deleted at the read version: the work of a task.
+
+Where the row groups of its inputs can be copied, they are (`copied`). Otherwise a task reads its
+inputs with pyarrow through our store, decoding ahead while the writer encodes, and writes files of
+the target size under unique final names. It must not import Spark.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from tandem.delta.datafiles.reader import TableFormat
+from tandem.delta.datafiles.writer import ParquetDataWriter, WrittenFile
+from tandem.errors import CountMismatch
+from tandem.jobs.formats import InputFile, JobSpec, RewriteJob
+from tandem.spark.jobs.rewrite.copied import BinFiles, CopyChoice, choose
+from tandem.spark.jobs.rewrite.decoded_rows import ahead, encoding_of, live_batches
+from tandem.spark.jobs.rewrite.divided import ChunkRows, DividedRows
+from tandem.spark.runtime.control import job_table_format
+from tandem.spark.runtime.counters import Counter, prefix_of
+from tandem.spark.runtime.frames import dead_rows
+from tandem.spark.runtime.row_files import POSITION
+from tandem.spark.runtime.written_facts import FileDescriber
+from tandem.storage import Store
+
+
+@dataclass(frozen=True)
+class BinResult:
+    """The result of a task: the files that it wrote and the rows that it read."""
+
+    index: int
+    files: tuple[WrittenFile, ...]
+    rows_read: int
+    parts: tuple[ChunkRows, ...] | None = None
+    """By the chunk of the rows, if the bin was divided by time."""
+    kept: frozenset[int] = frozenset()
+    """The numbers of the inputs whose deleted rows are in the files, too."""
+
+
+def rewrite_bin(store: Store, spec: JobSpec, index: int) -> BinResult:
+    """Rewrite one bin: the work of a task.
+
+    Raises:
+        DataFileMissing, StorageError: an input does not exist or cannot be read.
+        CountMismatch: an input has another number of rows than planned.
+    """
+    job = spec.job
+    assert isinstance(job, RewriteJob)
+    bin_ = job.bins[index]
+    inputs = [job.inputs[i] for i in bin_.inputs]
+    table = job_table_format(spec.table)
+    # Spark limits native threads per task; a lone bin would leave the other cores idle.
+    pa.set_cpu_count(os.cpu_count() or 1)
+    counter = Counter(store, prefix_of(spec.control_prefix), index)
+    if job.borders is None and not job.reencode:
+        chosen = choose(store, inputs, table)
+        if chosen is not None:
+            return _copied(store, spec, index, inputs, chosen, table, counter)
+    expected = sum(i.rows - len(dead_rows(i)) for i in inputs)
+    encoding = encoding_of(store, inputs, table)
+    describe = FileDescriber(store, spec.table.table_id)
+
+    def open_writer() -> ParquetDataWriter:
+        return ParquetDataWriter(
+            store,
+            spec.data_prefix,
+            table,
+            partition_values=bin_.partition_values,
+            target_size=job.target_file_size,
+            task=index,
+            dictionary=encoding,
+            codec=job.codec,
+            codec_level=job.codec_level,
+            describe=describe,
+        )
+
+    read = left = 0
+    parts: tuple[ChunkRows, ...] | None = None
+    if job.borders is None:
+        batches = live_batches(store, inputs, table, counter)
+        writer = open_writer()
+        with writer:
+            for _, batch in ahead(batches):
+                read += batch.num_rows
+                writer.write(batch)
+        files = writer.files
+    else:
+        batches = live_batches(store, inputs, table, counter, POSITION)
+        with DividedRows(job.borders, job.take, open_writer) as divided:
+            for slot, batch in ahead(batches):
+                read += batch.num_rows
+                divided.write(slot, batch)
+        parts, left = divided.parts, divided.left
+        files = tuple(file for part in parts for file in part.files)
+    written = sum(file.rows for file in files)
+    if not read == written + left == expected:
+        raise CountMismatch(
+            "a rewrite would not have kept every row",
+            resource=f"bin {index}",
+            found=f"{read} rows read, {written} written, {left} left",
+            expected=f"{expected} live rows by the plan",
+        )
+    return BinResult(index, files, read, parts)
+
+
+def _copied(
+    store: Store,
+    spec: JobSpec,
+    index: int,
+    inputs: list[InputFile],
+    chosen: CopyChoice,
+    table: TableFormat,
+    counter: Counter,
+) -> BinResult:
+    job = spec.job
+    assert isinstance(job, RewriteJob)
+    kept = frozenset(n for n in chosen.copied if inputs[n].dv)
+    expected = sum(
+        each.rows - (0 if n in kept else len(dead_rows(each))) for n, each in enumerate(inputs)
+    )
+    describe = FileDescriber(store, spec.table.table_id)
+    with BinFiles(
+        store, spec.data_prefix, table, job.bins[index], index, job.target_file_size, describe,
+        counter,
+    ) as files:  # fmt: skip
+        files.write(inputs, chosen)
+    if files.rows != expected:
+        raise CountMismatch(
+            "a rewrite would not have kept every row",
+            resource=f"bin {index}",
+            found=f"{files.rows} rows copied",
+            expected=f"{expected} rows by the plan",
+        )
+    return BinResult(index, tuple(files.files), files.rows, kept=kept)

@@ -1,0 +1,102 @@
+"""The live rows of a bin's inputs, decoded ahead of the writer.
+
+It must not import Spark.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from queue import Queue
+from urllib.parse import unquote
+
+import pyarrow as pa
+
+from tandem.delta.datafiles.reader import DataFileReader, TableFormat
+from tandem.delta.datafiles.writer import compact_columns
+from tandem.errors import CountMismatch
+from tandem.jobs.formats import InputFile
+from tandem.spark.runtime.counters import Counter
+from tandem.spark.runtime.frames import dead_rows
+from tandem.storage import Store
+
+AHEAD = 4
+"""The most decoded batches that wait for the writer."""
+
+
+def encoding_of(store: Store, inputs: Sequence[InputFile], table: TableFormat) -> list[str] | None:
+    """Encode like the largest input; under column mapping let the encoder decide, since an old
+    file may have other column names."""
+    if not inputs or table.mapping != "none":
+        return None
+    largest = max(inputs, key=lambda i: i.size)
+    with DataFileReader(store, decoded(largest), table, columns=()) as reader:
+        if len(reader.metadata.schema.names) < len(table.data_schema):
+            return None  # the file is older than a column
+        return compact_columns(reader.metadata)
+
+
+def decoded(input_: InputFile) -> str:
+    return unquote(input_.logged_path)
+
+
+def live_batches(
+    store: Store,
+    inputs: Sequence[InputFile],
+    table: TableFormat,
+    counter: Counter,
+    positions: str | None = None,
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """(number of the input, rows of it), in order."""
+    columns = table.data_schema.names
+    for slot, input_ in enumerate(inputs):
+        path = decoded(input_)
+        with DataFileReader(store, path, table, columns=columns, dictionaries=True) as reader:
+            require_rows(input_, reader.num_rows)
+            for batch in reader.batches(dead=dead_rows(input_), positions=positions):
+                yield slot, batch
+        counter.add()
+    counter.show()
+
+
+def ahead(batches: Iterator[tuple[int, pa.RecordBatch]]) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The same batches, decoded by another thread while the caller processes the previous one."""
+    queue: Queue[tuple[int, pa.RecordBatch] | BaseException | None] = Queue(AHEAD)
+    stop = threading.Event()
+
+    def produce() -> None:
+        try:
+            for batch in batches:
+                queue.put(batch)
+                if stop.is_set():
+                    break
+            queue.put(None)
+        except BaseException as error:  # noqa: BLE001 - handed to the consumer, raised there
+            queue.put(error)
+
+    thread = threading.Thread(target=produce, name="tandem-decode", daemon=True)
+    thread.start()
+    try:
+        while (item := queue.get()) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+    finally:
+        stop.set()
+        while thread.is_alive():
+            # Free a slot in case the producer waits for one.
+            if not queue.empty():
+                queue.get_nowait()
+            thread.join(0.01)
+
+
+def require_rows(input_: InputFile, found: int) -> None:
+    """Raises: CountMismatch if a file has another number of rows than the log says."""
+    if found != input_.rows:
+        raise CountMismatch(
+            "the number of rows in a data file differs from the log",
+            resource=decoded(input_),
+            found=found,
+            expected=str(input_.rows),
+            remedy="Restore the file, or the table to a version without it",
+        )
