@@ -138,7 +138,8 @@ def after_field(data: bytes, at: int, type_: int) -> int:
 
 
 def after(data: bytes, at: int, type_: int) -> int:
-    """Where the value of a type that begins at `at` ends; outside of a struct's fields."""
+    """Where the value of a type that begins at `at` ends; outside of a struct's fields. Numbers are
+    skipped in place, since footers consist of them: a call costs more than the number."""
     match type_:
         case 4 | 5 | 6:  # integers
             while data[at] > 127:
@@ -148,13 +149,26 @@ def after(data: bytes, at: int, type_: int) -> int:
             length, at = varint(data, at)
             return at + length
         case 12:  # a struct
-            last = 0
-            while data[at] != STOP:
-                last, of, at = field_head(data, at, last)
-                at = after_field(data, at, of)
+            while head := data[at]:
+                at += 1
+                if head < 16:  # the field's number follows
+                    _, at = varint(data, at)
+                of = head & 15
+                if 4 <= of <= 6:
+                    while data[at] > 127:
+                        at += 1
+                    at += 1
+                elif of > FALSE:
+                    at = after(data, at, of)
             return at + 1
         case 9 | 10:  # a list, a set
             count, of, at = list_head(data, at)
+            if 4 <= of <= 6:
+                for _ in range(count):
+                    while data[at] > 127:
+                        at += 1
+                    at += 1
+                return at
             for _ in range(count):
                 at = after(data, at, of)
             return at

@@ -10,10 +10,10 @@ Source: `parquet.thrift` of apache/parquet-format for the numbers of fields. No 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import BinaryIO, Final
+from functools import cached_property, partial
+from typing import Any, BinaryIO, Final
 
 from tandem.delta.datafiles import thrift
 from tandem.delta.datafiles.thrift import EncodedField
@@ -127,7 +127,8 @@ def parse(data: bytes, size: int) -> FileFooter:
 
 
 def _parse(data: bytes, size: int) -> FileFooter:
-    fields, end = thrift.fields(data, 0)
+    limit = size - TAIL - len(data)
+    fields, inner, end = _struct(data, 0, {_GROUPS: _each(partial(_group, limit=limit))})
     if end != len(data):
         raise FooterInvalid(f"{len(data) - end} bytes after the footer's end")
     found = _by_id(fields)
@@ -135,8 +136,7 @@ def _parse(data: bytes, size: int) -> FileFooter:
     if unknown:
         what = "encrypted" if _ENCRYPTION in unknown else "from a later format"
         raise FooterInvalid(f"the file is {what}: fields {unknown}")
-    limit = size - TAIL - len(data)
-    groups = tuple(_group(each, limit) for each in _structs(found[_GROUPS].value))
+    groups = tuple(inner[_GROUPS])
     leaves = {len(group.chunks) for group in groups}
     if len(leaves) > 1:
         raise FooterInvalid(f"row groups of {sorted(leaves)} columns")
@@ -154,40 +154,37 @@ def _parse(data: bytes, size: int) -> FileFooter:
     return footer
 
 
-def _group(data: bytes, limit: int) -> RowGroup:
-    fields = thrift.fields(data, 0)[0]
-    found = _by_id(fields)
-    chunks = tuple(_chunk(each, limit) for each in _structs(found[_G_COLUMNS].value))
-    rows = _number(found, _G_ROWS)
+def _group(data: bytes, at: int, limit: int) -> tuple[RowGroup, int]:
+    fields, inner, after = _struct(data, at, {_G_COLUMNS: _each(partial(_chunk, limit=limit))})
+    rows = _number(_by_id(fields), _G_ROWS)
     if rows < 0:
         raise FooterInvalid(f"a row group of {rows} rows")
+    chunks = tuple(inner[_G_COLUMNS])
     end = len(MAGIC)
     for range_ in sorted((chunk.data for chunk in chunks), key=lambda each: each.start):
         if range_.start < end:
             raise FooterInvalid(f"columns overlap at byte {range_.start}")
         end = range_.end
-    return RowGroup(tuple(fields), rows, chunks)
+    return RowGroup(tuple(fields), rows, chunks), after
 
 
-def _chunk(data: bytes, limit: int) -> ColumnChunk:
-    fields = thrift.fields(data, 0)[0]
+def _chunk(data: bytes, at: int, limit: int) -> tuple[ColumnChunk, int]:
+    fields, inner, end = _struct(data, at, {_C_METADATA: _fields})
     found = _by_id(fields)
     if _C_CRYPTO in found or _C_ENCRYPTED in found:
         raise FooterInvalid("a column is encrypted")
     if _C_PATH in found and _bytes(found[_C_PATH].value):
         raise FooterInvalid("a column is in another file")
-    metadata = thrift.fields(found[_C_METADATA].value, 0)[0]
+    metadata = inner[_C_METADATA]
     values = _by_id(metadata)
     start = _number(values, _M_DATA)
     dictionary = _number(values, _M_DICTIONARY) if _M_DICTIONARY in values else 0
     if 0 < dictionary < start:
         start = dictionary
-    statistics = (
-        _by_id(thrift.fields(values[_M_STATISTICS].value, 0)[0])
-        if (_M_STATISTICS in values)
-        else {}
-    )
-    return ColumnChunk(
+    statistics: dict[int, EncodedField] = {}
+    if _M_STATISTICS in values:
+        statistics = _by_id(thrift.fields(values[_M_STATISTICS].value, 0)[0])
+    chunk = ColumnChunk(
         fields=tuple(fields),
         metadata=tuple(metadata),
         type=_number(values, _M_TYPE),
@@ -200,6 +197,52 @@ def _chunk(data: bytes, limit: int) -> ColumnChunk:
         nulls=_number(statistics, _S_NULLS) if _S_NULLS in statistics else None,
         has_bounds=_S_MIN_VALUE in statistics and _S_MAX_VALUE in statistics,
     )
+    return chunk, end
+
+
+_Reader = Callable[[bytes, int, int], tuple[Any, int]]
+"""(data, where a value begins, its type) → (the value, where it ends)."""
+
+
+def _struct(
+    data: bytes, at: int, inner: Mapping[int, _Reader]
+) -> tuple[list[EncodedField], dict[int, Any], int]:
+    """(the fields of the struct that begins at `at`, the values that were read by `inner`, where it
+    ends). The encoded values of the latter are left empty: each byte is read once."""
+    fields: list[EncodedField] = []
+    found: dict[int, Any] = {}
+    last = 0
+    while data[at] != thrift.STOP:
+        last, type_, at = thrift.field_head(data, at, last)
+        reader = inner.get(last)
+        value = b""
+        if reader is not None:
+            found[last], at = reader(data, at, type_)
+        else:
+            end = thrift.after_field(data, at, type_)
+            value, at = data[at:end], end
+        fields.append(EncodedField(last, type_, value))
+    return fields, found, at + 1
+
+
+def _each(read: Callable[[bytes, int], tuple[Any, int]]) -> _Reader:
+    """Reads a list of structs."""
+
+    def read_list(data: bytes, at: int, type_: int) -> tuple[list[Any], int]:
+        count, at = thrift.struct_list_head(data, at, type_)
+        found = []
+        for _ in range(count):
+            value, at = read(data, at)
+            found.append(value)
+        return found, at
+
+    return read_list
+
+
+def _fields(data: bytes, at: int, type_: int) -> tuple[list[EncodedField], int]:
+    if type_ != thrift.STRUCT:
+        raise FooterInvalid(f"a field of type {type_} at byte {at}, expected a struct")
+    return thrift.fields(data, at)
 
 
 def _optional(
@@ -282,16 +325,21 @@ def _statistics(data: bytes) -> bytes:
 def offset_index_at(data: bytes, moved: int) -> bytes:
     """A chunk's offset index after its pages were moved by so many bytes. Raises: FooterInvalid."""
     try:
-        fields = thrift.fields(data, 0)[0]
-        pages = _by_id(fields)[_PAGES]
-        new = []
-        for page in _structs(pages.value):
-            parts = thrift.fields(page, 0)[0]
-            at = thrift.integer(_by_id(parts)[_PAGE_OFFSET].value, 0)[0]
-            new.append(_amended(parts, {_PAGE_OFFSET: _i64(_PAGE_OFFSET, at + moved)}))
-        return _amended(fields, {_PAGES: EncodedField(_PAGES, thrift.LIST, list_bytes(new))})
+        fields, inner, _ = _struct(data, 0, {_PAGES: _each(partial(_page_at, moved=moved))})
+        pages = EncodedField(_PAGES, thrift.LIST, list_bytes(inner[_PAGES]))
+        return _amended(fields, {_PAGES: pages})
     except (ValueError, IndexError, RecursionError, KeyError) as error:
         raise FooterInvalid(f"an offset index cannot be read: {error}") from error
+
+
+def _page_at(data: bytes, at: int, moved: int) -> tuple[bytes, int]:
+    """A page's location after it was moved; its offset comes first."""
+    id_, type_, start = thrift.field_head(data, at, 0)
+    if id_ != _PAGE_OFFSET or type_ != thrift.I64:
+        raise FooterInvalid(f"a page's location begins with field {id_} of type {type_}")
+    offset, rest = thrift.integer(data, start)
+    end = thrift.after(data, rest, thrift.STRUCT)
+    return data[at:start] + _zigzag(offset + moved) + data[rest:end], end
 
 
 def footer_bytes(
