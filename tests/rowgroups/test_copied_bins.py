@@ -204,3 +204,22 @@ def test_an_update_meanwhile_follows_its_rows_into_copied_ones(
     expected = [(i, k, -1 if i in (4, 251) else v) for i, k, v in without(3, 250)]
     lake.assert_rows(tuple(expected))
     lake.assert_clean()
+
+
+def test_a_plan_says_what_is_copied_and_why_the_rest_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = make(tmp_path)
+    lake.load(batch(LOADS, SIZE)[:5])
+    lake.do(lake.delete("id >= 110 AND id < 120"))
+    status = lake.do(lake.compaction("Major"))
+    assert status.plan
+    assert status.plan.copies == (
+        "the row groups of 3 files (0 MiB), where they fit; "
+        "encodes 1 file with many deleted rows, 1 file with small row groups"
+    )
+    monkeypatch.setattr(fitness, "GROUP_ROWS", 1 << 40)
+    lake.load(batch(LOADS + 1, SIZE))
+    status = lake.do(lake.compaction("Major"))
+    assert status.plan
+    assert status.plan.copies is None

@@ -21,7 +21,7 @@ from tandem.delta.datafiles.rowgroups.schema import key_of
 from tandem.delta.datafiles.writer import WrittenFile
 from tandem.errors import StorageError
 from tandem.spark.jobs.rewrite.copied import FloatColumns
-from tandem.storage import open_store
+from tandem.storage import Store, open_store
 
 
 @pytest.fixture(autouse=True)
@@ -29,8 +29,9 @@ def _small_row_groups_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fitness, "GROUP_ROWS", 1)
 
 
-def joined(folder: Path, paths: Sequence[Path]) -> WrittenFile:
-    store = open_store(f"file://{folder}")
+def joined(folder: Path, paths: Sequence[Path], store: Store | None = None) -> WrittenFile:
+    """A file of the row groups of others, in their folder; or in `store`, where they are, too."""
+    store = store or open_store(f"file://{folder}")
     footers = [footer_of(path) for path in paths]
     file = JoinedFile(store, "", TABLE, footers[0])
     for path, footer in zip(paths, footers, strict=True):
@@ -127,6 +128,19 @@ def test_pushed_filters_find_rows_of_moved_row_groups(files: list[Path], tmp_pat
             assert session.sql(query).fetchall() == [(id_,)]
         lazy = pl.scan_parquet(path).filter(pl.col("id") == id_).select("id").collect()
         assert lazy["id"].to_list() == [id_]
+
+
+def test_row_groups_are_copied_between_objects_as_between_files(
+    tmp_path: Path, s3_store: Store
+) -> None:
+    paths = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
+    for number, path in enumerate(paths):
+        WRITERS["pyarrow page indexes"](path, rows(number))
+        s3_store.put(path.name, path.read_bytes())
+    found = joined(tmp_path, paths, s3_store)
+    local = joined(tmp_path, paths)
+    assert found.stats == local.stats
+    assert s3_store.get(found.path) == (tmp_path / local.path).read_bytes()
 
 
 def test_nan_is_in_no_bound(tmp_path: Path) -> None:

@@ -83,6 +83,7 @@ def _lines(outcome: ResourceOutcome, sources: SourceSummaries) -> list[tuple[str
         ("instants", shortened_names(plan.instants or ())),
         ("steps", "\n".join(_some([_shortened_step(step) for step in steps]))),
         ("writes", output),
+        ("copies", plan.copies or ""),
         ("cost", "" if plan.cost_bytes is None
          else f"about {human_bytes(plan.cost_bytes)} to read and write"),
         ("locks", ", ".join(_some(plan.locks or ()))),

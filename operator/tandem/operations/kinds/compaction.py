@@ -26,6 +26,7 @@ from tandem.operations.kinds.rewrite import (
     past_segments,
     published,
 )
+from tandem.operations.kinds.table.copied_files import described
 from tandem.operations.kinds.table.job_files import require_inside
 from tandem.operations.kinds.table.lock_times import times_of
 from tandem.operations.kinds.table.output_roots import root_tags
@@ -74,6 +75,10 @@ class CompactionKind(RewriteKind):
         )
         locks = self._locks(plan, exclusive=work.exclusive)
         summary = _summary(plan, snapshot.version, locks_described(work, locks))
+        if borders is None and request.layout is LayoutStrategy.BIN_PACK:
+            keeps_deleted = work.table.will_write_vectors(snapshot)
+            copies = described(plan.files, keeps_deleted=keeps_deleted)
+            summary = summary.model_copy(update={"copies": copies})
         if not plan.runs:
             return Planned(summary, None, locks, nothing_to_do=plan.nothing)
         decode_adds(plan.files)

@@ -59,6 +59,8 @@ class Plan(StatusModel):
     """The intervals of instants whose blocks it replaces, one for each run: `1-3`."""
     steps: tuple[str, ...] | None = None
     """How the runs were found, level by level."""
+    copies: str | None = None
+    """Of which files it copies row groups, if their footers allow it, and why it encodes others."""
     locks: tuple[str, ...] | None = None
     """What it locks."""
     statement: str | None = None

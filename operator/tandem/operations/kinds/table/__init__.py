@@ -3,6 +3,7 @@
 Decides nothing about an operation.
 
     job_files           from live files to job inputs, from job outputs to `add` actions
+    copied_files        what of a compaction's inputs is copied
     snapshot_view       the live files as reconciliation sees them
     commit_history      what was committed since a version
     table_changes       schema and protocol changes in between
