@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from badinput.bad_input import BadLake, Ended, assert_mentions, compaction, update
+from badinput.bad_input import BadLake, Ended, assert_mentions, compaction, sorting, update
 from support.some import some
 from tandem.spark.runtime.parent_watch import alive
 
@@ -81,7 +81,7 @@ def statement_is_asked_for(lake: BadLake) -> bool:
 
 def test_spark_is_missing(lake: BadLake) -> None:
     env = {"JAVA_HOME": "", "PATH": str(Path(sys.executable).parent)}
-    with lake.unharmed(), tandem_run(lake, compaction(), **env) as process:
+    with lake.unharmed(), tandem_run(lake, sorting(), **env) as process:
         end = ended(process)
     assert end.code == 1
     condition = end.condition("TableCompaction")
@@ -92,13 +92,23 @@ def test_spark_is_missing(lake: BadLake) -> None:
     )  # fmt: skip
 
 
+def test_a_small_compaction_that_keeps_the_order_of_rows_needs_no_java(lake: BadLake) -> None:
+    before = lake.shown()
+    env = {"JAVA_HOME": "", "PATH": str(Path(sys.executable).parent)}
+    with tandem_run(lake, compaction(), **env) as process:
+        end = ended(process)
+    assert end.code == 0, end
+    assert lake.shown() == before
+    assert lake.unreachable() == set()
+
+
 def test_java_is_too_old(lake: BadLake, tmp_path: Path) -> None:
     home = tmp_path / "java"
     (home / "bin").mkdir(parents=True)
     java = home / "bin" / "java"
     java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
     java.chmod(0o755)
-    with lake.unharmed(), tandem_run(lake, compaction(), JAVA_HOME=str(home)) as process:
+    with lake.unharmed(), tandem_run(lake, sorting(), JAVA_HOME=str(home)) as process:
         end = ended(process)
     assert end.code == 1
     condition = end.condition("TableCompaction")
@@ -108,7 +118,7 @@ def test_java_is_too_old(lake: BadLake, tmp_path: Path) -> None:
 
 def test_the_driver_is_killed(lake: BadLake) -> None:
     """Each attempt has a driver; with `backoffLimit: 1` the second one does the work."""
-    with tandem_run(lake, compaction(backoffLimit=1)) as process:
+    with tandem_run(lake, sorting(backoffLimit=1)) as process:
         [driver] = until(lambda: drivers(process), process)
         os.kill(driver, signal.SIGKILL)
         end = ended(process)
@@ -119,7 +129,7 @@ def test_the_driver_is_killed(lake: BadLake) -> None:
 
 
 def test_the_driver_is_killed_and_no_attempt_is_left(lake: BadLake) -> None:
-    with lake.unharmed(), tandem_run(lake, compaction(backoffLimit=0)) as process:
+    with lake.unharmed(), tandem_run(lake, sorting(backoffLimit=0)) as process:
         [driver] = until(lambda: drivers(process), process)
         os.kill(driver, signal.SIGKILL)
         end = ended(process)
@@ -131,7 +141,7 @@ def test_the_driver_is_killed_and_no_attempt_is_left(lake: BadLake) -> None:
 
 def test_the_driver_hangs(lake: BadLake) -> None:
     """Stopped by SIGSTOP it answers nothing, not even a request to end."""
-    operation = compaction(activeDeadlineSeconds=5)
+    operation = sorting(activeDeadlineSeconds=5)
     with lake.unharmed(), tandem_run(lake, operation) as process:
         [driver] = until(lambda: drivers(process), process)
         os.kill(driver, signal.SIGSTOP)
@@ -143,7 +153,7 @@ def test_the_driver_hangs(lake: BadLake) -> None:
     assert not alive(driver)
 
 
-@pytest.mark.parametrize("operation", some([update(), compaction()]), ids=itemgetter("kind"))
+@pytest.mark.parametrize("operation", some([update(), sorting()]), ids=itemgetter("kind"))
 def test_the_engine_is_killed_while_spark_works(operation: dict[str, Any], lake: BadLake) -> None:
     """Its driver does not outlive it, the table is as before, and a restart does the work once."""
     before = lake.shown()

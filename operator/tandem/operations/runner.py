@@ -94,9 +94,10 @@ def plan(
 
 def local_ports() -> Ports:
     """The ports for this machine, with locks in this process and local Spark."""
-    from tandem.spark.launch.local import LocalRunner  # a slow import
+    from tandem.spark.launch.in_process import InProcessJobs  # slow imports
+    from tandem.spark.launch.local import LocalRunner
 
-    return Ports(jobs=LocalRunner())
+    return Ports(jobs=InProcessJobs(LocalRunner()))
 
 
 class _Runner:

@@ -1,6 +1,7 @@
-"""Jobs as processes on this machine.
+"""Jobs on this machine: Spark's as processes, small ones in this process.
 
 Does not read the result of a job: the engine does.
 
-    local  `spark-submit` processes
+    local      `spark-submit` processes
+    in_process small jobs without Spark
 """

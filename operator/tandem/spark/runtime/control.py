@@ -354,11 +354,18 @@ def say(control: Control, text: str) -> None:
 
 def answer(run: Callable[[Control], None], control: Control) -> int:
     """Run a job; a failure is written to `failure.json` of round 0 and to stderr."""
+    failure = recorded(run, control)
+    if failure is not None:
+        say(control, str(failure))
+    return 1 if failure is not None else 0
+
+
+def recorded(run: Callable[[Control], None], control: Control) -> TandemError | None:
+    """Run a job; a failure is written to `failure.json` of round 0, and returned."""
     try:
         run(control)
-    except Exception as error:  # noqa: BLE001 - the process boundary: recorded, not lost
+    except Exception as error:  # noqa: BLE001 - the boundary of a job: recorded, not lost
         described = translate(error)
-        say(control, str(described))
         control.fail(described)
-        return 1
-    return 0
+        return described
+    return None

@@ -17,7 +17,6 @@ from itertools import accumulate, groupby
 from typing import Self
 
 import pyarrow as pa
-import structlog
 
 from tandem.delta.datafiles.float_bounds import FloatStatistics, has_float, leaves_of, summaries
 from tandem.delta.datafiles.missing import missing
@@ -25,7 +24,6 @@ from tandem.delta.datafiles.reader import DataFileReader, TableFormat, arrow_sch
 from tandem.delta.datafiles.rowgroups.fitness import (
     Demands,
     Unfit,
-    counted_reasons,
     is_small,
     unfit,
 )
@@ -47,8 +45,6 @@ from tandem.spark.runtime.counters import Counter
 from tandem.spark.runtime.frames import dead_rows
 from tandem.storage import Store, open_store
 
-_log = structlog.get_logger("tandem.rewrite")
-
 
 @dataclass(frozen=True, slots=True)
 class CopyChoice:
@@ -60,11 +56,6 @@ class CopyChoice:
     def copied(self) -> frozenset[int]:
         """The numbers of the inputs that are copied."""
         return frozenset(n for n, each in enumerate(self.inputs) if isinstance(each, FileFooter))
-
-    @property
-    def reasons(self) -> tuple[str, ...]:
-        """`3 files with small row groups` of those that are encoded."""
-        return counted_reasons(Tally(each for each in self.inputs if isinstance(each, Unfit)))
 
 
 def choose(store: Store, inputs: Sequence[InputFile], table: TableFormat) -> CopyChoice | None:
@@ -154,8 +145,6 @@ class BinFiles:
                 self._encode([input_ for input_, _ in run])
         self.counter.show()
         self._finish()
-        _log.info("row groups copied", bin=self.task, files=len(chosen.copied),
-                  encoded=list(chosen.reasons))  # fmt: skip
 
     def _encode(self, inputs: Sequence[InputFile]) -> None:
         with tempfile.TemporaryDirectory(prefix="tandem-encoded-") as folder:

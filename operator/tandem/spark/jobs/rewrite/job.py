@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
 
-def run(control: Control, context: SparkContext) -> None:
-    """Execute the job and publish its result. Raises: TandemError."""
+def run(control: Control, context: SparkContext | None) -> None:
+    """Execute the job and publish its result; without a context in this thread, one bin after the
+    other, which a job that reorders rows cannot. Raises: TandemError."""
     spec = control.spec
     job = spec.job
     assert isinstance(job, RewriteJob)
@@ -34,6 +35,7 @@ def run(control: Control, context: SparkContext) -> None:
         # Needs a session, which takes longer to start than a context.
         from tandem.spark.jobs.rewrite.reordered import run_sorted
 
+        assert context is not None
         _publish(control, *run_sorted(control, context, job, job.layout))
         return
     results = _run_bins(control, context, job)
@@ -70,7 +72,7 @@ def _publish(
     )
 
 
-def _run_bins(control: Control, context: SparkContext, job: RewriteJob) -> list[BinResult]:
+def _run_bins(control: Control, context: SparkContext | None, job: RewriteJob) -> list[BinResult]:
     spec, store = control.spec, control.store
 
     def task(index: int) -> BinResult | TandemError:
@@ -90,7 +92,10 @@ def _run_bins(control: Control, context: SparkContext, job: RewriteJob) -> list[
     # Large bins first: the job ends with its last task.
     order = sorted(range(len(job.bins)), key=lambda i: -size_of(job.bins[i].inputs)[1])
     with reported(control, "Rewriting", size_of(i for b in job.bins for i in b.inputs), done):
-        found = context.parallelize(order, max(len(order), 1)).map(task).collect()
+        if context is None:
+            found = [task(index) for index in order]
+        else:
+            found = context.parallelize(order, max(len(order), 1)).map(task).collect()
         for answer in found:
             if isinstance(answer, TandemError):
                 raise answer
