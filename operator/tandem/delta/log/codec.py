@@ -60,6 +60,7 @@ _METADATA_FIELDS = frozenset(
         "configuration",
     ]
 )
+_INFO = b'"commitInfo"'
 _PARQUET: Json = {"provider": "parquet", "options": {}}
 
 
@@ -95,6 +96,34 @@ def decode_commit(version: int, data: bytes, *, path: str, modified_ms: int) -> 
         if isinstance(action, CommitInfo) and action.in_commit_timestamp is not None:
             timestamp = action.in_commit_timestamp
     return Commit(version, timestamp, tuple(actions))
+
+
+def decode_info(data: bytes, *, path: str) -> CommitInfo | None:
+    """The commitInfo of a commit file, of which the other actions are not looked at; None if the
+    complete lines of `data` have none.
+
+    Args:
+        data: the whole object, or its beginning.
+    Raises: CorruptLog if a line that may be a commitInfo is not a JSON object.
+    """
+    start = 0
+    # Within a text its quotes would be escaped. A field of another action can have this name.
+    while (at := data.find(_INFO, start)) >= 0:
+        first = data.rfind(b"\n", 0, at) + 1
+        end = data.find(b"\n", at)
+        number = data.count(b"\n", 0, first) + 1
+        try:
+            line = data[first : len(data) if end < 0 else end].decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise _corrupt(path, f"line {number}", "bytes that are not UTF-8") from error
+        body = decode_line(line, path=path, number=number)
+        action = decode_action("commitInfo", body.get("commitInfo"), path=path, number=number)
+        if isinstance(action, CommitInfo):
+            return action
+        if end < 0:
+            break
+        start = end
+    return None
 
 
 def decode_line(line: str, *, path: str, number: int) -> Json:

@@ -29,6 +29,9 @@ from tandem.errors import (
 )
 from tandem.storage.store import ObjectInfo, Store
 
+_INFO_BYTES = 65_536
+"""The first bytes of a commit that are read for its commitInfo."""
+
 
 class DeltaLog:
     """The log of the table at a store's root. Holds no state between calls: thread-safe.
@@ -404,8 +407,9 @@ class DeltaLog:
         assert metadata is not None
         assert protocol_ is not None
         if own is not None and target == checkpoint.version:
-            commit = self._read([own])[0]
-            info, timestamp = commit.info, commit.timestamp_ms
+            info = self._info(own)
+            if info is not None and info.in_commit_timestamp is not None:
+                timestamp = info.in_commit_timestamp
         base = Snapshot(
             location=self._store.location,
             version=checkpoint.version,
@@ -445,6 +449,19 @@ class DeltaLog:
             with ThreadPoolExecutor(self.parallel_reads) as pool:
                 return list(pool.map(read, metas))
         return [read(meta) for meta in metas]
+
+    def _info(self, meta: ObjectInfo) -> CommitInfo | None:
+        """The commitInfo of a commit whose other actions a checkpoint has. It mostly comes first:
+        the rest, which can be a million files, is not read then."""
+        if self._check is not None:
+            return self._read([meta])[0].info
+        start = self._store.get_range(meta.path, 0, _INFO_BYTES)
+        # Without the line that is cut off.
+        whole = start if meta.size <= len(start) else start[: start.rfind(b"\n") + 1]
+        found = codec.decode_info(whole, path=meta.path)
+        if found is None and len(whole) < meta.size:
+            found = codec.decode_info(self._store.get(meta.path), path=meta.path)
+        return found
 
     def _read_one(self, meta: ObjectInfo, known: Mapping[int, bytes]) -> Commit:
         file = names.parse(meta.path.rsplit("/", 1)[-1])
