@@ -12,7 +12,7 @@ the texts themselves decide.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -69,6 +69,31 @@ def entry_column(bounds: ColumnBounds) -> EntryColumn:
             return PartitionColumn(bounds)
         case _:
             raise TypeError(type(bounds).__name__)
+
+
+def joined(parts: Sequence[EntryColumn]) -> EntryColumn:
+    """The bounds of one column by statistics in several runs of entries, at least one, as one."""
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    nulls = (
+        np.concatenate([part.some_null for part in parts]),
+        np.concatenate([part.some_value for part in parts]),
+    )
+    if isinstance(first, NumberColumn):
+        numbers = [part for part in parts if isinstance(part, NumberColumn)]
+        return NumberColumn(
+            first,
+            np.concatenate([part.low for part in numbers]),
+            np.concatenate([part.high for part in numbers]),
+            _either([part.no_low for part in numbers], numbers),
+            _either([part.no_high for part in numbers], numbers),
+            nulls,
+        )
+    texts = [part.texts for part in parts if isinstance(part, TextColumn) and part.texts]
+    low, high = (pa.concat_arrays([each[side] for each in texts]) for side in (0, 1))
+    bounds = StatisticsBounds(first.type, low, high, *nulls)
+    return TextColumn.of(bounds)
 
 
 class NumberColumn(EntryColumn):
@@ -309,6 +334,18 @@ class PartitionColumn(EntryColumn):
             self._known[name] = test()
         found: BoolArray = self._known[name][self._bounds.codes]
         return found
+
+
+def _either(masks: Sequence[BoolArray | None], parts: Sequence[EntryColumn]) -> BoolArray | None:
+    """What is unknown in some runs of entries; None for nothing."""
+    if all(mask is None for mask in masks):
+        return None
+    return np.concatenate(
+        [
+            np.zeros(len(part.some_null), bool) if mask is None else mask
+            for mask, part in zip(masks, parts, strict=True)
+        ]
+    )
 
 
 def _ends(type_: pa.DataType) -> tuple[Any, Any]:

@@ -12,18 +12,19 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tandem.delta import stats as stats_
 from tandem.delta.log import files as files_
 from tandem.delta.log.codec import decode_deletion_vector
 from tandem.delta.log.replay import FileKey
 from tandem.delta.schema import StructType
 from tandem.distinct import BoolArray, IntArray
-from tandem.index.columns import EntryColumn, entry_column
+from tandem.index.base.statistics import UNKNOWN, ColumnName, HeldStatistics
+from tandem.index.columns import EntryColumn, PartitionColumn
 from tandem.pruning.bounds import ColumnBounds
-from tandem.pruning.files import FileBounds, bounds_of
+from tandem.pruning.files import FileBounds, partition_bounds
 from tandem.pruning.predicate import columns_of, may_match, must_match
 from tandem.statements.tree import Expr
 from tandem.statements.types import SqlType
@@ -35,19 +36,21 @@ ZONE = 1_024
 _PIECE = 128 * ZONE
 """Entries that are looked at in one go: enough to outweigh what a condition costs apart from them,
 and few enough to stop early where none is left."""
+_SMALL = 1_024
+"""So few entries are found by their paths in a dictionary."""
 _GAP = 16
 """So many zones between two that may match are looked at, too, rather than in two goes."""
 
 FOREVER = np.iinfo(np.int64).max
 """`died` of an entry that is live."""
 
-UNKNOWN_ROWS = -1
+UNKNOWN_ROWS = UNKNOWN
 
 _HELD = (
-    *("path", "partition_values", "size", "modified_ms", "stats", "tags", "deletion_vector"),
+    *("path", "partition_values", "size", "modified_ms", "tags", "deletion_vector"),
     *("base_row_id", "default_row_commit_version"),
 )
-"""What readers need of a file."""
+"""What readers need of a file beside its statistics."""
 
 
 class Entries:
@@ -56,16 +59,25 @@ class Entries:
     Args:
         born: the version that added each entry, or one before which no version is asked for.
         died: the first version without it.
+        statistics: those of `files`, if they are held already.
     """
 
-    def __init__(self, files: pa.Table, born: IntArray, died: IntArray) -> None:
+    def __init__(
+        self,
+        files: pa.Table,
+        born: IntArray,
+        died: IntArray,
+        statistics: HeldStatistics | None = None,
+    ) -> None:
         # Of a column that has nothing, nothing is kept.
         held = [name for name in _HELD if files[name].null_count < len(born)]
         self._files = files.select(held).combine_chunks()
         self.born, self.died = born, died
+        self.statistics = HeldStatistics(files["stats"]) if statistics is None else statistics
         self._last_born = int(born.max(initial=0))
         self._first_died = int(died.min(initial=FOREVER))
-        self._columns: dict[tuple[str, SqlType], _Known | None] = {}
+        self._removed = int((died != FOREVER).sum())
+        self._columns: dict[ColumnName, _Known | None] = {}
         self._lock = threading.Lock()
 
     @classmethod
@@ -78,17 +90,35 @@ class Entries:
         return len(self.born)
 
     def _column(self, name: str) -> pa.ChunkedArray:
+        if name == "stats":
+            return self.statistics.every
         if name in self._files.column_names:
             return self._files[name]
         return pa.chunked_array([pa.nulls(len(self), files_.SCHEMA.field(name).type)])
 
     @property
     def files(self) -> pa.Table:
+        """The files without their statistics, as in `Snapshot.files`."""
         return _whole(self._files)
 
     def take(self, rows: IntArray) -> pa.Table:
         """Some of the files, as in `Snapshot.files`."""
-        return _whole(self._files.take(pa.array(rows)))
+        return _whole(self._files.take(pa.array(rows)), self.statistics.take(rows))
+
+    def keep(self, keep: BoolArray) -> Entries:
+        """The entries where `keep` is true."""
+        files = self.files.filter(pa.array(keep))
+        return Entries(files, self.born[keep], self.died[keep], self.statistics.keep(keep))
+
+    @classmethod
+    def together(cls, parts: Sequence[Entries]) -> Entries:
+        """The entries of all parts."""
+        return cls(
+            pa.concat_tables([entries.files for entries in parts]),
+            np.concatenate([entries.born for entries in parts]),
+            np.concatenate([entries.died for entries in parts]),
+            HeldStatistics.together([entries.statistics for entries in parts]),
+        )
 
     def columns_at(self, rows: IntArray, names: Sequence[str]) -> pa.Table:
         """Some columns of some of the files, as in `Snapshot.files`."""
@@ -104,10 +134,9 @@ class Entries:
     def rows(self) -> IntArray:
         """Physical rows of each file, `UNKNOWN_ROWS` if they are unknown, or fewer than are
         deleted."""
-        found = pc.fill_null(stats_.num_records(self._column("stats")), UNKNOWN_ROWS)
-        rows: IntArray = found.to_numpy().astype(np.int64)
-        rows[rows < self.dead] = UNKNOWN_ROWS
-        return rows
+        found = self.statistics.rows
+        wrong = found < self.dead
+        return np.where(wrong, UNKNOWN_ROWS, found) if wrong.any() else found
 
     @cached_property
     def dead(self) -> IntArray:
@@ -121,11 +150,15 @@ class Entries:
     @cached_property
     def tight(self) -> BoolArray:
         """Whether the statistics of each file are those of its rows, and not merely bound them."""
-        wanted = pa.schema([("tightBounds", pa.bool_())])
-        found = stats_.read(self._column("stats"), wanted)["tightBounds"]
-        tight: BoolArray = pc.fill_null(found, True).to_numpy().astype(bool)
-        tight &= self.dead == 0
+        if not self.dead.any():
+            return self.statistics.tight
+        tight: BoolArray = self.statistics.tight & (self.dead == 0)
         return tight
+
+    def mostly_gone(self, version: int) -> bool:
+        """Whether half of them have died by a version."""
+        # What was removed is counted, so that most commits look at none.
+        return 2 * self._removed > len(self) and 2 * int((self.died <= version).sum()) > len(self)
 
     def first_removal(self, version: int) -> int:
         """The first version without one of the files of this one; `FOREVER` if there is none."""
@@ -141,21 +174,18 @@ class Entries:
     def remove(self, keys: set[FileKey], version: int) -> IntArray:
         """Note that a version removes entries; returns those that are here and were live, and takes
         their keys out of `keys`."""
-        hashes, by_hash = self._by_path
-        names = list(keys)
-        wanted = np.array([hash(path) for path, _ in names], np.int64)
-        first = np.searchsorted(hashes, wanted, "left")
-        last = np.searchsorted(hashes, wanted, "right")
-        removed: list[int] = []
-        for at in np.flatnonzero(last > first).tolist():
-            for row in by_hash[first[at] : last[at]].tolist():
-                if self.died[row] == FOREVER and self._key(row) == names[at]:
-                    self.died[row] = version
-                    removed.append(row)
-                    keys.discard(names[at])
-        if removed:
+        found = self._with_paths(keys)
+        found = found[self.died[found] == FOREVER]
+        if not len(found):
+            return found
+        hit = [key in keys for key in self._keys(found)]
+        removed = found[np.array(hit)]
+        keys.difference_update(self._keys(removed))
+        if len(removed):
+            self.died[removed] = version
             self._first_died = min(self._first_died, version)
-        return np.array(removed, np.int64)
+            self._removed += len(removed)
+        return removed
 
     def survivors(self, where: Expr | None, version: int, schema: StructType,
                   partition_columns: Iterable[str]) -> IntArray:  # fmt: skip
@@ -204,12 +234,13 @@ class Entries:
     @property
     def nbytes(self) -> int:
         """Bytes of its buffers."""
-        cached = [self.__dict__.get(name) for name in ("rows", "dead", "tight", "_empty")]
+        made = [self.__dict__.get(name) for name in ("dead", "_empty")]
         by_path, segments = self.__dict__.get("_by_path", ()), self.__dict__.get("segments", ())
-        own = (self.born, self.died, self._files, *cached, *by_path, *segments)
-        return sum(
-            int(each.nbytes) for each in (*own, *list(self._columns.values())) if each is not None
-        )
+        # Of one value for all files, nothing is held.
+        own = [each for each in made if each is not None and each.strides != (0,)]
+        held = [self._files, self.statistics, self.born, self.died, *own, *by_path, *segments]
+        known = [each for each in list(self._columns.values()) if each is not None]
+        return sum(int(each.nbytes) for each in (*held, *known))
 
     # Internals
 
@@ -232,10 +263,17 @@ class Entries:
         with self._lock:
             new = {name: wanted[name] for name, key in keys.items() if key not in self._columns}
             if new:
-                bounds = bounds_of(self.files, schema, partition_columns, new)
+                values = self._column("partition_values")
+                mine = partition_bounds(values, schema, partition_columns, new)
+                others = {name: type_ for name, type_ in new.items() if name not in mine}
+                stated = self.statistics.columns(others, schema, partition_columns)
                 for name in new:
-                    known = bounds.columns.get(name)
-                    self._columns[keys[name]] = _known_of(known, self._zone_starts)
+                    if name in mine:
+                        known: EntryColumn | None = PartitionColumn(mine[name])
+                    else:
+                        known = stated[name]
+                    found = None if known is None else _Known(known, self._zone_starts)
+                    self._columns[keys[name]] = found
             return {name: self._columns[key] for name, key in keys.items()}
 
     def _runs(self, where: Expr, columns: Mapping[str, _Known]) -> Iterator[tuple[int, int]]:
@@ -277,19 +315,42 @@ class Entries:
     def _zone_starts(self) -> IntArray:
         return np.arange(0, len(self), ZONE)
 
+    def _with_paths(self, keys: Collection[FileKey]) -> IntArray:
+        """The entries at the paths of keys, and perhaps others."""
+        if len(self) <= _SMALL:
+            there = self._rows_by_path
+            rows = [row for path in {path for path, _ in keys} for row in there.get(path, ())]
+            return np.array(rows, np.int64)
+        hashes, by_hash = self._by_path
+        wanted = np.array(list({hash(path) for path, _ in keys}), np.int64)
+        first = np.searchsorted(hashes, wanted, "left")
+        last = np.searchsorted(hashes, wanted, "right")
+        runs = [by_hash[first[at] : last[at]] for at in np.flatnonzero(last > first).tolist()]
+        return np.concatenate([np.zeros(0, np.int64), *runs])
+
     @cached_property
-    def _by_path(self) -> tuple[IntArray, IntArray]:
+    def _rows_by_path(self) -> Mapping[str, Sequence[int]]:
+        found: dict[str, list[int]] = {}
+        for row, path in enumerate(self._column("path").to_pylist()):
+            found.setdefault(path, []).append(row)
+        return found
+
+    @cached_property
+    def _by_path(self) -> tuple[IntArray, npt.NDArray[np.int32]]:
         """Hashes of the logged paths, ascending, and the entry of each."""
         hashes = _hashes(self._column("path"))
         order = np.argsort(hashes, kind="stable")
-        return hashes[order], order
+        return hashes[order], order.astype(np.int32)
 
-    def _key(self, row: int) -> FileKey:
-        vector = None
-        if "deletion_vector" in self._files.column_names:
-            vector = self._files["deletion_vector"][row].as_py()
-        unique = decode_deletion_vector(vector).unique_id if vector else None
-        return self._files["path"][row].as_py(), unique
+    def _keys(self, rows: IntArray) -> list[FileKey]:
+        found = self.columns_at(rows, ("path",))["path"].to_pylist()
+        if "deletion_vector" not in self._files.column_names:
+            return [(path, None) for path in found]
+        vectors = self.columns_at(rows, ("deletion_vector",))["deletion_vector"].to_pylist()
+        return [
+            (path, decode_deletion_vector(vector).unique_id if vector else None)
+            for path, vector in zip(found, vectors, strict=True)
+        ]
 
     def _has_all(self, version: int) -> bool:
         return self._last_born <= version < self._first_died
@@ -311,11 +372,9 @@ class _Known:
 
     @property
     def nbytes(self) -> int:
-        return self.column.nbytes + (0 if self.zones is None else self.zones.nbytes)
-
-
-def _known_of(bounds: ColumnBounds | None, starts: IntArray) -> _Known | None:
-    return None if bounds is None else _Known(entry_column(bounds), starts)
+        # A column by statistics is held there.
+        own = self.column.nbytes if isinstance(self.column, PartitionColumn) else 0
+        return own + (0 if self.zones is None else self.zones.nbytes)
 
 
 def _pieces(start: int, stop: int) -> Iterator[tuple[int, int]]:
@@ -327,10 +386,10 @@ def _hashes(paths: pa.ChunkedArray) -> IntArray:
     return np.fromiter(map(hash, paths.to_pylist()), np.int64, len(paths))
 
 
-def _whole(files: pa.Table) -> pa.Table:
+def _whole(files: pa.Table, stats: pa.ChunkedArray | None = None) -> pa.Table:
     """With the columns that are not held."""
-    columns = [
-        files[field.name] if field.name in files.column_names else pa.nulls(len(files), field.type)
-        for field in files_.SCHEMA
-    ]
+    held = {name: files[name] for name in files.column_names}
+    if stats is not None:
+        held["stats"] = stats
+    columns = [held.get(field.name, pa.nulls(len(files), field.type)) for field in files_.SCHEMA]
     return pa.table(columns, schema=files_.SCHEMA)

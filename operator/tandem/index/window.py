@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
-import pyarrow as pa
 
 from tandem.delta import schema as schema_
 from tandem.delta.actions import AddFile, Commit, Metadata, Protocol
@@ -68,11 +67,18 @@ class Chosen:
 
 @dataclass(frozen=True)
 class View:
-    """One version of a table. `total` are its live rows, None if the log does not say them."""
+    """One version of a table. `totals` are those of versions that are known."""
 
     head: Head
     parts: tuple[Entries, ...]
-    total: int | None
+    totals: dict[int, int | None] = field(compare=False, repr=False)
+
+    @property
+    def total(self) -> int | None:
+        """The live rows, None if the log does not say them."""
+        if self.version not in self.totals:
+            self.totals[self.version] = _total(self.parts, self.version)
+        return self.totals[self.version]
 
     @property
     def version(self) -> int:
@@ -161,9 +167,7 @@ class Window:
                     found=version,
                     expected=f"a version from {heads[0].version} to {heads[-1].version}",
                 )
-            if version not in self._totals:
-                self._totals[version] = _total(parts, version)
-            return View(heads[version - heads[0].version], parts, self._totals[version])
+            return View(heads[version - heads[0].version], parts, self._totals)
 
     def first_removal_ms(self, version: int) -> int | None:
         """When a file of a version was first removed, by the time of the commit (Unix
@@ -187,12 +191,13 @@ class Window:
             keep = max(0, min(before - self._heads[0].version, len(self._heads) - 1))
             self._heads = self._heads[keep:]
             first = self._heads[0].version
-            self._totals = {at: total for at, total in self._totals.items() if at >= first}
-            parts = []
-            for entries in self._parts:
-                gone = entries.died <= first
-                parts.append(_part(entries, ~gone) if 2 * gone.sum() > len(entries) else entries)
-            self._parts = tuple(parts)
+            # Views add to it meanwhile.
+            known = list(self._totals.items())
+            self._totals = {version: total for version, total in known if version >= first}
+            self._parts = tuple(
+                entries.keep(entries.died > first) if entries.mostly_gone(first) else entries
+                for entries in self._parts
+            )
 
     def _follow(self, commit: Commit) -> None:
         with self._lock:
@@ -233,8 +238,10 @@ def _total(parts: Sequence[Entries], version: int) -> int | None:
 
 
 def _plus(total: int | None, sign: int, entries: Entries, rows: IntArray) -> int | None:
+    if total is None or not len(rows):
+        return total
     live = entries.live(rows)
-    if total is None or (live == UNKNOWN_ROWS).any():
+    if (live == UNKNOWN_ROWS).any():
         return None
     return total + sign * exact_sum(live)
 
@@ -247,13 +254,4 @@ def _merged(parts: tuple[Entries, ...]) -> tuple[Entries, ...]:
     small = parts[first:]
     if len(small) <= _SMALL_PARTS:
         return parts
-    whole = Entries(
-        pa.concat_tables([entries.files for entries in small]),
-        np.concatenate([entries.born for entries in small]),
-        np.concatenate([entries.died for entries in small]),
-    )
-    return (*parts[:first], whole)
-
-
-def _part(entries: Entries, keep: BoolArray) -> Entries:
-    return Entries(entries.files.filter(pa.array(keep)), entries.born[keep], entries.died[keep])
+    return (*parts[:first], Entries.together(small))

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from tandem.delta import stats as stats_
 from tandem.delta.partition_text import to_scalar
 from tandem.delta.schema import Field, PrimitiveType, StructType
-from tandem.distinct import BoolArray
+from tandem.distinct import BoolArray, IntArray
 from tandem.errors import CorruptLog
 from tandem.pruning.bounds import (
     ColumnBounds,
@@ -46,6 +46,21 @@ class FileBounds:
     empty: BoolArray
 
 
+@dataclass(frozen=True)
+class StatedBounds:
+    """What the statistics of files say.
+
+    Attributes:
+        columns: the bounds of columns that have usable statistics.
+        rows: physical rows of each file, -1 if unknown.
+        tight: whether the statistics are those of its rows, and not merely bound them.
+    """
+
+    columns: Mapping[str, StatisticsBounds]
+    rows: IntArray
+    tight: BoolArray
+
+
 def bounds_of(
     files: pa.Table,
     schema: StructType,
@@ -59,26 +74,59 @@ def bounds_of(
         wanted: names as in the schema, with their types.
     """
     partitions = set(partition_columns)
-    columns: dict[str, ColumnBounds] = {}
-    stated: dict[str, SqlType] = {}
+    found = partition_bounds(files["partition_values"], schema, partitions, wanted)
+    others = {name: type_ for name, type_ in wanted.items() if name not in partitions}
+    stated = stated_bounds(files["stats"], schema, others)
+    empty = stated.rows == _NO_ROWS
+    return FileBounds(files.num_rows, {**found, **stated.columns}, empty)
+
+
+def partition_bounds(
+    values: pa.ChunkedArray,
+    schema: StructType,
+    partition_columns: Iterable[str],
+    wanted: Mapping[str, SqlType],
+) -> dict[str, PartitionBounds]:
+    """The bounds of those wanted columns that are partition columns.
+
+    Args:
+        values: `partition_values` of `Snapshot.files`.
+    """
+    partitions = set(partition_columns)
+    columns = {}
     for name, type_ in wanted.items():
         field = schema.get(name)
-        if field is None or not isinstance(field.type, PrimitiveType):
-            continue
-        if name in partitions:
-            column = partition_codes(files["partition_values"], field.physical_name)
-            columns[name] = _partition(*column, field.type, type_)
-        elif statistics_type(type_) is not None:
-            stated[name] = type_
-    physical = {name: schema[name].physical_name for name in stated}
-    stats = stats_.read(files["stats"], _fields(stated, physical)).combine_chunks()
-    rows = _numbers(stats["numRecords"])
-    if stated:
-        tight = pc.fill_null(stats["tightBounds"], True).to_numpy().astype(bool)
-    for at, (name, type_) in enumerate(stated.items()):
+        if name in partitions and field is not None and isinstance(field.type, PrimitiveType):
+            codes = partition_codes(values, field.physical_name)
+            columns[name] = _partition(*codes, field.type, type_)
+    return columns
+
+
+def stated_bounds(
+    stats: pa.ChunkedArray, schema: StructType, wanted: Mapping[str, SqlType]
+) -> StatedBounds:
+    """The bounds of the wanted columns by statistics.
+
+    Args:
+        stats: as in `Snapshot.files`.
+        wanted: names as in the schema, with their types; no partition columns.
+    """
+    used = {
+        name: type_
+        for name, type_ in wanted.items()
+        if (field := schema.get(name)) is not None
+        and isinstance(field.type, PrimitiveType)
+        and statistics_type(type_) is not None
+    }
+    physical = {name: schema[name].physical_name for name in used}
+    table = stats_.read(stats, _fields(used, physical)).combine_chunks()
+    rows = _numbers(table["numRecords"])
+    tight = np.asarray(pc.fill_null(table["tightBounds"], True)).astype(bool)
+    columns = {}
+    for at, (name, type_) in enumerate(used.items()):
         low, high, nulls = (
             # By index: Arrow parses a name that begins with a dot as a path.
-            _one(pc.struct_field(stats[field], [at]))
+            _one(pc.struct_field(table[field], [at]))
             for field in ("minValues", "maxValues", "nullCount")
         )
         known = np.where(tight, _numbers(nulls), MISSING)
@@ -88,7 +136,7 @@ def bounds_of(
             some_null=known != _NO_ROWS,
             some_value=(known != rows) | (known == MISSING),
         )
-    return FileBounds(files.num_rows, columns, rows == _NO_ROWS)
+    return StatedBounds(columns, rows, tight)
 
 
 def _written_as(field: Field, type_: SqlType) -> SqlType:
@@ -123,12 +171,11 @@ def _value(text: str | None, type_: PrimitiveType) -> tuple[bool, Any]:
 
 
 def _fields(types: Mapping[str, SqlType], physical: Mapping[str, str]) -> pa.Schema:
-    fields = [("numRecords", pa.int64())]
+    fields = [("numRecords", pa.int64()), ("tightBounds", pa.bool_())]
     if types:
         bounds = pa.struct([(physical[name], statistics_type(t)) for name, t in types.items()])
         nulls = pa.struct([(physical[name], pa.int64()) for name in types])
         fields += [("minValues", bounds), ("maxValues", bounds), ("nullCount", nulls)]
-        fields += [("tightBounds", pa.bool_())]
     return pa.schema(fields)
 
 

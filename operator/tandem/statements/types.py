@@ -186,6 +186,11 @@ def close_names(columns: Sequence[SchemaColumn], name: str) -> list[str]:
     return [by_lower[lower] for lower in close]
 
 
+def type_named(name: str) -> SqlType:
+    """The type that Delta's schema calls so: a primitive one, or an opaque one."""
+    return _type(name)
+
+
 _DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(-?\d+)\s*\)", re.ASCII)
 
 

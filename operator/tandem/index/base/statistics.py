@@ -1,0 +1,222 @@
+"""The statistics of many files: JSON texts, decoded by column when a condition first names one.
+
+Pure. Decoded a piece at a time and in several threads, so that it takes little memory beside the
+result. Thread-safe.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tandem.delta import stats as stats_
+from tandem.delta.schema import PrimitiveType, StructType
+from tandem.distinct import BoolArray, IntArray
+from tandem.index.base.texts import PackedTexts, pieces
+from tandem.index.columns import EntryColumn, entry_column, joined
+from tandem.pruning.bounds import statistics_type
+from tandem.pruning.files import stated_bounds
+from tandem.statements.types import SqlType, type_named
+
+ColumnName = tuple[str, SqlType]
+"""A column's physical name, by which a renamed one is the same, and its type."""
+
+_T = TypeVar("_T")
+
+UNKNOWN: Final = -1
+"""A number of rows that is not known."""
+
+_PLAIN: Final = 8_192
+"""So few texts are kept as they are."""
+_FEW: Final = 4
+"""If a table has no more columns with statistics, all are decoded at once: parsing the texts takes
+as long as two of them."""
+
+
+class HeldStatistics:
+    """Statistics in the order of entries.
+
+    Args:
+        texts: as in `Snapshot.files`.
+        rows, tight, columns: what is known of them without looking.
+    """
+
+    def __init__(
+        self,
+        texts: pa.ChunkedArray | PackedTexts,
+        *,
+        rows: IntArray | None = None,
+        tight: BoolArray | None = None,
+        columns: Mapping[ColumnName, EntryColumn | None] | None = None,
+    ) -> None:
+        self._texts = texts
+        if not isinstance(texts, PackedTexts) and len(texts) > _PLAIN:
+            self._texts = PackedTexts.of(texts)
+        self._rows, self._tight = rows, tight
+        self._columns = dict(columns or {})
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    @property
+    def packed(self) -> PackedTexts:
+        """The texts."""
+        return self._texts if isinstance(self._texts, PackedTexts) else PackedTexts.of(self._texts)
+
+    def take(self, rows: IntArray) -> pa.ChunkedArray:
+        """The texts of some entries."""
+        return self._texts.take(rows if isinstance(self._texts, PackedTexts) else pa.array(rows))
+
+    @property
+    def every(self) -> pa.ChunkedArray:
+        """All texts."""
+        if isinstance(self._texts, PackedTexts):
+            found = [self._texts.slice(start, stop) for start, stop in pieces(len(self))]
+            return pa.chunked_array(found, pa.string())
+        return self._texts
+
+    @property
+    def rows(self) -> IntArray:
+        """Physical rows of each file, -1 if unknown."""
+        with self._lock:
+            if self._rows is None:
+                self._rows = self._counted()
+            return self._rows
+
+    @property
+    def tight(self) -> BoolArray:
+        """Whether they are those of each file's rows, and not merely bound them."""
+        with self._lock:
+            if self._tight is None:
+                self._decode({}, StructType(()))
+            assert self._tight is not None
+            return self._tight
+
+    def columns(
+        self, wanted: Mapping[str, SqlType], schema: StructType, partition_columns: Iterable[str]
+    ) -> dict[str, EntryColumn | None]:
+        """The bounds of columns by their names; None where nothing is known. Those that are not
+        known yet are decoded together."""
+        keys = {name: (schema[name].physical_name, type_) for name, type_ in wanted.items()}
+        with self._lock:
+            new = {name: wanted[name] for name, key in keys.items() if key not in self._columns}
+            if new:
+                self._decode(self._with_few(new, schema, partition_columns), schema)
+            return {name: self._columns[key] for name, key in keys.items()}
+
+    @property
+    def decoded(self) -> dict[ColumnName, EntryColumn | None]:
+        """The columns that have been decoded."""
+        with self._lock:
+            return dict(self._columns)
+
+    @property
+    def nbytes(self) -> int:
+        held = [self._texts, self._rows, self._tight, *list(self._columns.values())]
+        return sum(int(each.nbytes) for each in held if each is not None)
+
+    def keep(self, keep: BoolArray) -> HeldStatistics:
+        """Those of the entries where `keep` is true."""
+        at = np.flatnonzero(keep)
+        texts = self._texts
+        if isinstance(texts, PackedTexts):
+            texts = texts if keep.all() else texts.filter(keep)
+        else:
+            texts = texts.filter(pa.array(keep))
+        return HeldStatistics(
+            texts,
+            rows=None if self._rows is None else self._rows[at],
+            tight=None if self._tight is None else self._tight[at],
+            columns={
+                key: None if column is None else column.take(at)
+                for key, column in self.decoded.items()
+            },
+        )
+
+    @classmethod
+    def together(cls, parts: Sequence[HeldStatistics]) -> HeldStatistics:
+        """The statistics of several runs of entries, with what all of them have decoded."""
+        columns = [part.decoded for part in parts]
+        shared: dict[ColumnName, EntryColumn | None] = {}
+        for key in columns[0]:
+            found = [each.get(key) for each in columns]
+            known = [column for column in found if column is not None]
+            if len(known) == len(parts):
+                shared[key] = joined(known)
+        texts = [chunk for part in parts for chunk in part.every.chunks]
+        return cls(
+            pa.chunked_array(texts, pa.string()),
+            rows=_concatenated([part._rows for part in parts]),
+            tight=_concatenated([part._tight for part in parts]),
+            columns=shared,
+        )
+
+    # Internals: with the lock
+
+    def _with_few(
+        self, new: Mapping[str, SqlType], schema: StructType, partition_columns: Iterable[str]
+    ) -> Mapping[str, SqlType]:
+        if self._columns or len(self) <= _PLAIN:
+            return new
+        partitions = set(partition_columns)
+        fields = [field for field in schema if field.name not in partitions]
+        if len(fields) > _FEW:
+            return new
+        others = {
+            field.name: type_
+            for field in fields
+            if isinstance(field.type, PrimitiveType)
+            and statistics_type(type_ := type_named(field.type.name)) is not None
+        }
+        return {**others, **new}
+
+    def _counted(self) -> IntArray:
+        return np.concatenate([np.zeros(0, np.int64), *self._each(_numbers)])
+
+    def _decode(self, wanted: Mapping[str, SqlType], schema: StructType) -> None:
+        found = self._each(lambda texts: stated_bounds(texts, schema, wanted))
+        self._rows = np.concatenate([np.zeros(0, np.int64), *(each.rows for each in found)])
+        self._tight = np.concatenate([np.zeros(0, bool), *(each.tight for each in found)])
+        for name, type_ in wanted.items():
+            parts = [entry_column(each.columns[name]) for each in found if name in each.columns]
+            key = schema[name].physical_name, type_
+            self._columns[key] = joined(parts) if parts else None
+
+    def _each(self, function: Callable[[pa.ChunkedArray], _T]) -> list[_T]:
+        """What a function returns for each piece of the texts."""
+
+        def of(run: tuple[int, int]) -> _T:
+            start, stop = run
+            texts = self._texts
+            if isinstance(texts, PackedTexts):
+                return function(pa.chunked_array([texts.slice(start, stop)]))
+            return function(texts.slice(start, stop - start))
+
+        runs = list(pieces(len(self)))
+        if len(runs) < 2:
+            return [of(run) for run in runs]
+        with ThreadPoolExecutor(min(_threads(), len(runs)), "tandem-statistics") as pool:
+            return list(pool.map(of, runs))
+
+
+def _threads() -> int:
+    return min(os.cpu_count() or 1, 8)
+
+
+def _numbers(texts: pa.ChunkedArray) -> IntArray:
+    numbers: IntArray = pc.fill_null(stats_.num_records(texts), UNKNOWN).to_numpy()
+    return numbers.astype(np.int64)
+
+
+def _concatenated(arrays: Sequence[Any]) -> Any:
+    """All of them as one; None if one is not known."""
+    known = [each for each in arrays if each is not None]
+    return np.concatenate(known) if known and len(known) == len(arrays) else None

@@ -1,0 +1,150 @@
+"""Texts of many entries that are seldom read, compressed in blocks of neighbours. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from tandem.distinct import BoolArray, IntArray
+
+BLOCK: Final = 512
+"""Texts of a block: enough to compress well, few enough to read one of them in microseconds."""
+_AT_ONCE: Final = 128
+"""Blocks that are read together at most."""
+_NULL: Final = -1
+_LEVEL: Final = 1
+
+
+class PackedTexts:
+    """An array of texts, null where there is none.
+
+    A block is the lengths of its texts as 32-bit numbers, -1 for null, and then their bytes.
+
+    Args:
+        count: of texts.
+        data: the compressed blocks, one after the other.
+        starts: where in `data` each of them begins, and where the last one ends.
+        sizes: bytes of each block when it is not compressed.
+    """
+
+    def __init__(self, count: int, data: pa.Buffer, starts: IntArray, sizes: IntArray) -> None:
+        self._count, self.data, self.starts, self.sizes = count, data, starts, sizes
+
+    @classmethod
+    def of(cls, texts: pa.ChunkedArray | pa.Array) -> PackedTexts:
+        chunked = texts if isinstance(texts, pa.ChunkedArray) else pa.chunked_array([texts])
+        codec = pa.Codec("zstd", _LEVEL)
+        packed: list[bytes] = []
+        sizes: list[int] = []
+        for block in _blocks(chunked):
+            packed.append(codec.compress(block, asbytes=True))
+            sizes.append(len(block))
+        starts = np.zeros(len(packed) + 1, np.int64)
+        np.cumsum([len(each) for each in packed], out=starts[1:])
+        return cls(
+            len(chunked), pa.py_buffer(b"".join(packed)), starts, np.array(sizes, np.int64)
+        )
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.data.size) + self.starts.nbytes + self.sizes.nbytes
+
+    def slice(self, start: int, stop: int) -> pa.Array:
+        """Texts `start` to `stop` (excluded)."""
+        if stop <= start:
+            return pa.array([], pa.string())
+        first = start // BLOCK
+        whole = self._blocks_at(range(first, (stop - 1) // BLOCK + 1))
+        return whole.slice(start - first * BLOCK, stop - start)
+
+    def take(self, rows: IntArray) -> pa.ChunkedArray:
+        """Some of the texts, in the order given."""
+        order = None if (np.diff(rows) >= 0).all() else np.argsort(rows, kind="stable")
+        rows = rows if order is None else rows[order]
+        numbers = rows // BLOCK
+        blocks = np.unique(numbers)
+        found = []
+        for at in range(0, len(blocks), _AT_ONCE):
+            group = blocks[at : at + _AT_ONCE]
+            first = np.searchsorted(numbers, group[0], "left")
+            last = np.searchsorted(numbers, group[-1], "right")
+            place = np.searchsorted(group, numbers[first:last])
+            # Only the last block of all has fewer texts, so that all before it are full.
+            wanted = place * BLOCK + rows[first:last] % BLOCK
+            found.append(self._blocks_at(group.tolist()).take(pa.array(wanted)))
+        texts = pa.chunked_array(found, pa.string())
+        return texts if order is None else texts.take(pa.array(np.argsort(order)))
+
+    def filter(self, keep: BoolArray) -> PackedTexts:
+        """Those where `keep` is true, blocks of few at a time."""
+        found = [
+            self.slice(start, stop).filter(pa.array(keep[start:stop]))
+            for start, stop in pieces(self._count)
+        ]
+        return PackedTexts.of(pa.chunked_array(found, pa.string()))
+
+    def _blocks_at(self, numbers: Sequence[int]) -> pa.Array:
+        """The texts of some blocks. Raises: ValueError, OSError if they are none."""
+        lengths, contents = [], []
+        for number in numbers:
+            start, stop = int(self.starts[number]), int(self.starts[number + 1])
+            packed = self.data.slice(start, stop - start)
+            block = pa.decompress(packed, int(self.sizes[number]), codec="zstd")
+            count = min(BLOCK, self._count - number * BLOCK)
+            lengths.append(np.frombuffer(block, np.int32, count))
+            contents.append(memoryview(block)[4 * count :])
+        length = np.concatenate(lengths)
+        content = b"".join(contents)
+        offsets = np.zeros(len(length) + 1, np.int64)
+        np.cumsum(np.maximum(length, 0), out=offsets[1:])
+        if offsets[-1] != len(content):
+            raise ValueError(f"{len(content)} bytes of texts of {offsets[-1]}")
+        nulls = length == _NULL
+        valid = pa.py_buffer(np.packbits(~nulls, bitorder="little")) if nulls.any() else None
+        ends = pa.py_buffer(offsets.astype(np.int32))
+        return pa.Array.from_buffers(
+            pa.string(), len(length), [valid, ends, pa.py_buffer(content)]
+        )
+
+
+def pieces(count: int, size: int = 65_536) -> Iterator[tuple[int, int]]:
+    """Ranges of whole blocks that cover so many texts."""
+    for start in range(0, count, size):
+        yield start, min(start + size, count)
+
+
+def _blocks(texts: pa.ChunkedArray) -> Iterator[bytes]:
+    for start, stop in pieces(len(texts)):
+        piece = texts.slice(start, stop - start).combine_chunks()
+        if isinstance(piece, pa.ChunkedArray):
+            piece = pa.concat_arrays(piece.chunks) if piece.num_chunks else pa.array([], pa.string())
+        _, ends, data = piece.buffers()
+        offsets = np.frombuffer(ends, np.int32)[piece.offset : piece.offset + len(piece) + 1]
+        missing = np.asarray(piece.is_null()) if piece.null_count else None
+        content = memoryview(data) if data is not None else memoryview(b"")
+        for first in range(0, len(piece), BLOCK):
+            last = min(first + BLOCK, len(piece))
+            lengths = np.diff(offsets[first : last + 1])
+            begin, end = int(offsets[first]), int(offsets[last])
+            if missing is None:
+                yield lengths.tobytes() + bytes(content[begin:end])
+                continue
+            # What a null hides is not kept.
+            texts_ = [
+                b"" if gone else bytes(content[at:until])
+                for gone, at, until in zip(
+                    missing[first:last],
+                    offsets[first:last].tolist(),
+                    offsets[first + 1 : last + 1].tolist(),
+                    strict=True,
+                )
+            ]
+            yield np.where(missing[first:last], _NULL, lengths).astype(np.int32).tobytes() + b"".join(
+                texts_
+            )
