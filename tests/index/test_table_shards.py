@@ -51,7 +51,7 @@ class Table:
     def __init__(self) -> None:
         head = Head("memory", 0, 1, Metadata("t", SCHEMA, (), {}), Protocol(1, 2))
 
-        self.window = Window(loaded(View(head, (), None)))
+        self.window = Window(loaded(View(head, ())))
         self.live: dict[str, AddFile] = {}
         self.next = 0
 

@@ -3,7 +3,9 @@
 A cache of what is in the log and in footers: it decides nothing, holds no lock, and losing it costs
 time, never an answer. Every answer is of exactly one version. Data pages are read by `rows` only.
 
+    statistics    package: what the log says of the rows of files
     facts         package: statistics of row groups, and bloom filters
+    base          package: the entries of a version, written down
     server        package: the index of many tables as a service
     library       count, bounds, splits, reader, paths: in the caller's process
     table         a table that is followed from commit to commit

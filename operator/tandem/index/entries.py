@@ -21,8 +21,8 @@ from tandem.delta.log.codec import decode_deletion_vector
 from tandem.delta.log.replay import FileKey
 from tandem.delta.schema import StructType
 from tandem.distinct import BoolArray, IntArray
-from tandem.index.base.statistics import UNKNOWN, ColumnName, HeldStatistics
 from tandem.index.columns import EntryColumn, PartitionColumn
+from tandem.index.statistics.held import UNKNOWN, ColumnName, HeldStatistics
 from tandem.pruning.bounds import ColumnBounds
 from tandem.pruning.files import FileBounds, partition_bounds
 from tandem.pruning.predicate import columns_of, may_match, must_match
@@ -174,12 +174,12 @@ class Entries:
     def remove(self, keys: set[FileKey], version: int) -> IntArray:
         """Note that a version removes entries; returns those that are here and were live, and takes
         their keys out of `keys`."""
-        found = self._with_paths(keys)
+        found: IntArray = self._with_paths(keys)
         found = found[self.died[found] == FOREVER]
         if not len(found):
             return found
         hit = [key in keys for key in self._keys(found)]
-        removed = found[np.array(hit)]
+        removed: IntArray = found[np.array(hit)]
         keys.difference_update(self._keys(removed))
         if len(removed):
             self.died[removed] = version

@@ -194,6 +194,15 @@ class TableIndex(IndexReader):
         """The newest version that is held."""
         return self._table.latest
 
+    @property
+    def base_due(self) -> bool:
+        """As of `FollowedTable`."""
+        return self._table.base_due
+
+    def write_base(self) -> bool:
+        """As of `FollowedTable`: for processes that hold a table for long, such as a server."""
+        return self._table.write_base()
+
     def view(self, query: Query = EVERYTHING) -> View:
         """The version that a question is about. Raises: as `FollowedTable.view`."""
         return self._table.view(

@@ -11,6 +11,7 @@ from tandem.delta import protocol
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.snapshot import LogPosition
 from tandem.errors import VersionNotFound
+from tandem.index.base.table import BasedTable
 from tandem.index.window import View, Window
 
 
@@ -40,6 +41,7 @@ class FollowedTable:
         self._position: LogPosition | None = None
         self._listed = -float("inf")
         """When the last look at the log began that `_window` has the result of."""
+        self._based = BasedTable(log, now=now)
 
     def view(
         self,
@@ -148,9 +150,28 @@ class FollowedTable:
     def _load(self) -> Window:
         self._window = None  # what was replaced is not held while its successor is read
         self._superseded.clear()
-        snapshot = self.log.snapshot()
-        self._window, self._position = Window(snapshot), snapshot.position
+        found = self._based.load()
+        if found is None:
+            snapshot = self.log.snapshot()
+            found = Window(snapshot), snapshot.position
+        self._window, self._position = found
         return self._window
+
+    @property
+    def base_due(self) -> bool:
+        """Whether what is held should be written down for the next process."""
+        with self._lock:
+            return self._window is not None and self._based.due(self._window)
+
+    def write_base(self) -> bool:
+        """Write what is held of the newest version; returns whether it is there. A store that
+        cannot be written is left alone for a while. Raises: AccessDenied, StorageError."""
+        with self._lock:
+            window, position = self._window, self._position
+            if window is None:
+                return False
+            view = window.view()
+        return self._based.write(window, view, position)
 
 
 def _readable(view: View) -> View:

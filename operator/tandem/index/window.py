@@ -21,6 +21,7 @@ from tandem.delta.log.snapshot import Snapshot
 from tandem.distinct import BoolArray, IntArray
 from tandem.errors import UnknownSegment, VersionNotFound, closest_name
 from tandem.index.entries import FOREVER, UNKNOWN_ROWS, Entries, exact_sum
+from tandem.index.statistics.held import ColumnName
 from tandem.statements.tree import Expr
 
 _SMALL_PARTS = 8
@@ -71,7 +72,7 @@ class View:
 
     head: Head
     parts: tuple[Entries, ...]
-    totals: dict[int, int | None] = field(compare=False, repr=False)
+    totals: dict[int, int | None] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def total(self) -> int | None:
@@ -131,16 +132,20 @@ class View:
 
 
 class Window:
-    """The versions of a table that can be viewed. Thread-safe.
+    """The versions of a table that can be viewed, beginning with that of a snapshot. Thread-safe.
 
     A version that was not seen, because it lies before `first`, has to be loaded by itself.
     """
 
-    def __init__(self, snapshot: Snapshot) -> None:
+    def __init__(self, snapshot: Snapshot, entries: Entries | None = None) -> None:
         self._lock = threading.Lock()
         self._heads = [Head.of(snapshot)]
-        self._parts: tuple[Entries, ...] = (Entries.live_since(snapshot.files, snapshot.version),)
+        if entries is None:
+            entries = Entries.live_since(snapshot.files, snapshot.version)
+        self._parts: tuple[Entries, ...] = (entries,)
         self._totals: dict[int, int | None] = {}
+        self.changes = 0
+        """Files that came or went since it was made."""
 
     @property
     def first(self) -> int:
@@ -153,6 +158,16 @@ class Window:
     @property
     def nbytes(self) -> int:
         return sum(entries.nbytes for entries in self._parts)
+
+    def __len__(self) -> int:
+        """Entries that are held, of all versions."""
+        return sum(map(len, self._parts))
+
+    @property
+    def decoded(self) -> set[ColumnName]:
+        """The columns by statistics that are decoded in all large parts."""
+        large = [part.statistics.decoded for part in self._parts if len(part) >= _SMALL]
+        return set(large[0]).intersection(*large) if large else set()
 
     def view(self, version: int | None = None) -> View:
         """A version, the latest by default. Raises: VersionNotFound if it is not in the window."""
@@ -207,6 +222,7 @@ class Window:
             state = fold(EMPTY, [commit])
             # A file that is added again is another entry: its statistics may differ.
             gone = set(state.files)
+            self.changes += len(gone)
             total = self._totals.get(last.version)
             for entries in reversed(self._parts):
                 if not gone:

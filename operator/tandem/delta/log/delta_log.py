@@ -118,17 +118,20 @@ class DeltaLog:
         return advanced
 
     def later(
-        self, version: int, position: LogPosition | None
+        self, version: int, position: LogPosition | None, *, most: int | None = None
     ) -> tuple[list[Commit], LogPosition | None] | None:
         """The commits after a version, oldest first, and the position of the last one.
 
         Args:
             position: that of `version` when it was read.
+            most: so many commits at most.
         Returns: None if the log does not continue that version any more: it was cleaned beyond it
-            or replaced.
+            or replaced; or if there are more commits.
         """
         listing = self._list(version)
         last = max(listing.commits, default=-1)
+        if most is not None and last - version > most:
+            return None
         commits = self._after(listing, version, position, last, {})
         if commits is None:
             return None

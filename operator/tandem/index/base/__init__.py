@@ -1,6 +1,8 @@
-"""What the log says of the files of a version, and the base: that, written down. Reads no footer
-and no data page.
+"""The base: the entries of a version, written down, so that the next process need not parse the
+log. It is never needed: whatever is wrong with one, the log is read instead.
 
-    texts       texts that are seldom read, compressed
-    statistics  the statistics of many files, decoded by column
+    arrays   Arrow arrays as the buffers that they consist of
+    packed   a base as bytes
+    bases    the bases of a table, in its store
+    table    when a table's base is read and written
 """

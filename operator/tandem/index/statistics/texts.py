@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -34,19 +34,24 @@ class PackedTexts:
         self._count, self.data, self.starts, self.sizes = count, data, starts, sizes
 
     @classmethod
-    def of(cls, texts: pa.ChunkedArray | pa.Array) -> PackedTexts:
-        chunked = texts if isinstance(texts, pa.ChunkedArray) else pa.chunked_array([texts])
+    def of(cls, texts: pa.ChunkedArray) -> PackedTexts:
+        return cls.streamed(texts.chunks)
+
+    @classmethod
+    def streamed(cls, runs: Iterable[pa.Array]) -> PackedTexts:
+        """The texts of all runs, of which few are in memory together."""
         codec = pa.Codec("zstd", _LEVEL)
         packed: list[bytes] = []
         sizes: list[int] = []
-        for block in _blocks(chunked):
-            packed.append(codec.compress(block, asbytes=True))
-            sizes.append(len(block))
+        count = 0
+        for piece in _whole_blocks(runs):
+            count += len(piece)
+            for block in _blocks(piece):
+                packed.append(codec.compress(block, asbytes=True))
+                sizes.append(len(block))
         starts = np.zeros(len(packed) + 1, np.int64)
         np.cumsum([len(each) for each in packed], out=starts[1:])
-        return cls(
-            len(chunked), pa.py_buffer(b"".join(packed)), starts, np.array(sizes, np.int64)
-        )
+        return cls(count, pa.py_buffer(b"".join(packed)), starts, np.array(sizes, np.int64))
 
     def __len__(self) -> int:
         return self._count
@@ -54,6 +59,11 @@ class PackedTexts:
     @property
     def nbytes(self) -> int:
         return int(self.data.size) + self.starts.nbytes + self.sizes.nbytes
+
+    def validate(self) -> None:
+        """Raises: ValueError, OSError if some are no texts."""
+        for run in self.runs():
+            run.validate(full=True)
 
     def slice(self, start: int, stop: int) -> pa.Array:
         """Texts `start` to `stop` (excluded)."""
@@ -81,13 +91,17 @@ class PackedTexts:
         texts = pa.chunked_array(found, pa.string())
         return texts if order is None else texts.take(pa.array(np.argsort(order)))
 
+    def runs(self) -> Iterator[pa.Array]:
+        """All texts, some at a time."""
+        for start, stop in pieces(self._count):
+            yield self.slice(start, stop)
+
     def filter(self, keep: BoolArray) -> PackedTexts:
-        """Those where `keep` is true, blocks of few at a time."""
-        found = [
+        """Those where `keep` is true."""
+        return PackedTexts.streamed(
             self.slice(start, stop).filter(pa.array(keep[start:stop]))
             for start, stop in pieces(self._count)
-        ]
-        return PackedTexts.of(pa.chunked_array(found, pa.string()))
+        )
 
     def _blocks_at(self, numbers: Sequence[int]) -> pa.Array:
         """The texts of some blocks. Raises: ValueError, OSError if they are none."""
@@ -108,9 +122,7 @@ class PackedTexts:
         nulls = length == _NULL
         valid = pa.py_buffer(np.packbits(~nulls, bitorder="little")) if nulls.any() else None
         ends = pa.py_buffer(offsets.astype(np.int32))
-        return pa.Array.from_buffers(
-            pa.string(), len(length), [valid, ends, pa.py_buffer(content)]
-        )
+        return pa.Array.from_buffers(pa.string(), len(length), [valid, ends, pa.py_buffer(content)])
 
 
 def pieces(count: int, size: int = 65_536) -> Iterator[tuple[int, int]]:
@@ -119,32 +131,41 @@ def pieces(count: int, size: int = 65_536) -> Iterator[tuple[int, int]]:
         yield start, min(start + size, count)
 
 
-def _blocks(texts: pa.ChunkedArray) -> Iterator[bytes]:
-    for start, stop in pieces(len(texts)):
-        piece = texts.slice(start, stop - start).combine_chunks()
-        if isinstance(piece, pa.ChunkedArray):
-            piece = pa.concat_arrays(piece.chunks) if piece.num_chunks else pa.array([], pa.string())
-        _, ends, data = piece.buffers()
-        offsets = np.frombuffer(ends, np.int32)[piece.offset : piece.offset + len(piece) + 1]
-        missing = np.asarray(piece.is_null()) if piece.null_count else None
-        content = memoryview(data) if data is not None else memoryview(b"")
-        for first in range(0, len(piece), BLOCK):
-            last = min(first + BLOCK, len(piece))
-            lengths = np.diff(offsets[first : last + 1])
-            begin, end = int(offsets[first]), int(offsets[last])
-            if missing is None:
-                yield lengths.tobytes() + bytes(content[begin:end])
-                continue
-            # What a null hides is not kept.
-            texts_ = [
-                b"" if gone else bytes(content[at:until])
-                for gone, at, until in zip(
-                    missing[first:last],
-                    offsets[first:last].tolist(),
-                    offsets[first + 1 : last + 1].tolist(),
-                    strict=True,
-                )
-            ]
-            yield np.where(missing[first:last], _NULL, lengths).astype(np.int32).tobytes() + b"".join(
-                texts_
+def _whole_blocks(runs: Iterable[pa.Array]) -> Iterator[pa.Array]:
+    """The same texts in arrays of whole blocks; only the last one has another number."""
+    left = pa.array([], pa.string())
+    for run in runs:
+        for start, stop in pieces(len(run)):
+            left = pa.concat_arrays([left, run.slice(start, stop - start)])
+            whole = len(left) // BLOCK * BLOCK
+            if whole:
+                yield left.slice(0, whole)
+                left = left.slice(whole)
+    if len(left):
+        yield left
+
+
+def _blocks(piece: pa.Array) -> Iterator[bytes]:
+    _, ends, data = piece.buffers()
+    offsets = np.frombuffer(ends, np.int32)[piece.offset : piece.offset + len(piece) + 1]
+    missing = np.asarray(piece.is_null()) if piece.null_count else None
+    content = memoryview(data) if data is not None else memoryview(b"")
+    for first in range(0, len(piece), BLOCK):
+        last = min(first + BLOCK, len(piece))
+        lengths = np.diff(offsets[first : last + 1])
+        begin, end = int(offsets[first]), int(offsets[last])
+        if missing is None:
+            yield lengths.tobytes() + bytes(content[begin:end])
+            continue
+        # What a null hides is not kept.
+        texts_ = [
+            b"" if gone else bytes(content[at:until])
+            for gone, at, until in zip(
+                missing[first:last],
+                offsets[first:last].tolist(),
+                offsets[first + 1 : last + 1].tolist(),
+                strict=True,
             )
+        ]
+        marked = np.where(missing[first:last], _NULL, lengths).astype(np.int32)
+        yield marked.tobytes() + b"".join(texts_)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 from tandem.delta import stats as stats_
 from tandem.delta.schema import PrimitiveType, StructType
 from tandem.distinct import BoolArray, IntArray
-from tandem.index.base.texts import PackedTexts, pieces
 from tandem.index.columns import EntryColumn, entry_column, joined
+from tandem.index.statistics.texts import PackedTexts, pieces
 from tandem.pruning.bounds import statistics_type
 from tandem.pruning.files import stated_bounds
 from tandem.statements.types import SqlType, type_named
@@ -79,8 +79,7 @@ class HeldStatistics:
     def every(self) -> pa.ChunkedArray:
         """All texts."""
         if isinstance(self._texts, PackedTexts):
-            found = [self._texts.slice(start, stop) for start, stop in pieces(len(self))]
-            return pa.chunked_array(found, pa.string())
+            return pa.chunked_array(list(self._texts.runs()), pa.string())
         return self._texts
 
     @property
@@ -144,6 +143,8 @@ class HeldStatistics:
     @classmethod
     def together(cls, parts: Sequence[HeldStatistics]) -> HeldStatistics:
         """The statistics of several runs of entries, with what all of them have decoded."""
+        if len(parts) == 1:
+            return parts[0]
         columns = [part.decoded for part in parts]
         shared: dict[ColumnName, EntryColumn | None] = {}
         for key in columns[0]:
@@ -151,13 +152,19 @@ class HeldStatistics:
             known = [column for column in found if column is not None]
             if len(known) == len(parts):
                 shared[key] = joined(known)
-        texts = [chunk for part in parts for chunk in part.every.chunks]
+        runs = (run for part in parts for run in part._runs())
+        few = sum(map(len, parts)) <= _PLAIN
+        texts = pa.chunked_array(runs, pa.string()) if few else PackedTexts.streamed(runs)
         return cls(
-            pa.chunked_array(texts, pa.string()),
+            texts,
             rows=_concatenated([part._rows for part in parts]),
             tight=_concatenated([part._tight for part in parts]),
             columns=shared,
         )
+
+    def _runs(self) -> Iterator[pa.Array]:
+        texts = self._texts
+        yield from texts.runs() if isinstance(texts, PackedTexts) else texts.chunks
 
     # Internals: with the lock
 
