@@ -160,8 +160,8 @@ class FollowedTable:
     @property
     def base_due(self) -> bool:
         """Whether what is held should be written down for the next process."""
-        with self._lock:
-            return self._window is not None and self._based.due(self._window)
+        window = self._window
+        return window is not None and self._based.due(window)
 
     def write_base(self) -> bool:
         """Write what is held of the newest version; returns whether it is there. A store that

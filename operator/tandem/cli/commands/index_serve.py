@@ -69,8 +69,9 @@ def serve(
     local = LocalSlot(ExecutorService(stores, limit_bytes=half))
     with (
         closing(Coordinator(local=local)) as coordinator,
+        closing(IndexService(openers, parts, limit_bytes=half, coordinator=coordinator)) as service,
         FlightServer(
-            IndexService(openers, parts, limit_bytes=half, coordinator=coordinator),
+            service,
             host,
             port,
             token=token,

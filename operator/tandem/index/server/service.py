@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
+import structlog
 
 from tandem.delta.scan import column_names
-from tandem.errors import InvalidSpec, ReferenceNotFound, closest_name
+from tandem.errors import InvalidSpec, ReferenceNotFound, StorageError, closest_name
 from tandem.index import answers
 from tandem.index.library import Query, TableIndex, condition
 from tandem.index.narrowing import Narrower
 from tandem.index.server.answer_files import AnswerFiles
+from tandem.index.server.background import Background
 from tandem.index.server.calls import Answer, parsed
 from tandem.index.server.executors.coordinator import Coordinator
 from tandem.index.server.messages import (
@@ -36,6 +39,8 @@ from tandem.index.server.messages import (
     splits_table,
 )
 from tandem.index.window import View
+
+_log = structlog.get_logger("tandem.index.server")
 
 
 @dataclass
@@ -84,6 +89,12 @@ class IndexService:
         self._openers = dict(tables)
         self._lock = threading.Lock()
         self._served: dict[str, _Served] = {}
+        self._background = Background(1, "base")
+        self._writing: dict[str, Future[object]] = {}
+
+    def close(self) -> None:
+        """Write no more bases."""
+        self._background.close()
 
     def ask(self, call: str, body: bytes, caller: str = "") -> Answer:
         """Answer one call.
@@ -239,6 +250,7 @@ class IndexService:
         served = served or self._opened(name, opener)
         before = served.index.latest
         view = served.index.view(Query())
+        self._write_base(name, served.index)
         if self.coordinator is not None:
             self.coordinator.followed(name, view)
         if view.version != before:
@@ -254,11 +266,22 @@ class IndexService:
         query = asked.query
         if query.max_staleness_s is None:
             query = replace(query, max_staleness_s=self._max_staleness_s)
-        view = (index or self._table(asked.table)).view(query)
+        index = index or self._table(asked.table)
+        view = index.view(query)
+        self._write_base(asked.table, index)
         newest = asked.version is None and asked.timestamp_ms is None
         if newest and self.coordinator is not None:
             self.coordinator.followed(asked.table, view)
         return view
+
+    def _write_base(self, name: str, index: TableIndex) -> None:
+        """Begin to write what is held of a table, if that is due; nobody waits for it."""
+        if not index.base_due:
+            return
+        with self._lock:
+            task = self._writing.get(name)
+            if task is None or task.done():
+                self._writing[name] = self._background.submit(name, _written, name, index)
 
     def _narrower(self, asked: Question, view: View) -> Narrower | None:
         if self.coordinator is None or not asked.where:
@@ -292,3 +315,12 @@ class IndexService:
                 expected=f"perhaps {meant}" if meant else "the name of a LakeTable that it serves",
             )
         return opener
+
+
+def _written(name: str, index: TableIndex) -> None:
+    try:
+        if index.write_base():
+            _log.info("a base was written", table=name)
+    except StorageError as error:
+        # The next process reads the log, as this one did.
+        _log.info("a base cannot be written now", table=name, problem=str(error))

@@ -1,5 +1,5 @@
-"""The driver of an `IndexServer`: serves tables until SIGTERM. Commits nothing, writes
-to no table, and reads no data page.
+"""The driver of an `IndexServer`: serves tables until SIGTERM. Commits nothing, writes nothing but
+files of the index, and reads no data page.
 
 It ends with an error that names the cause where it cannot serve at all: a certificate or token that
 is not there, an address that it cannot listen on. A table that cannot be read fails only the
@@ -110,6 +110,7 @@ def serve(
             max_staleness_s=config.max_staleness_s,
             coordinator=coordinator,
         )
+        stack.callback(service.close)
         try:
             server = FlightServer(service, host, port, access=access, tls=tls)
         except (pa.ArrowException, OSError) as error:
