@@ -41,7 +41,8 @@ class FollowedTable:
         self._position: LogPosition | None = None
         self._listed = -float("inf")
         """When the last look at the log began that `_window` has the result of."""
-        self._based = BasedTable(log, now=now)
+        self.based = BasedTable(log, now=now)
+        """What begins with a base, and writes one."""
 
     def view(
         self,
@@ -150,7 +151,7 @@ class FollowedTable:
     def _load(self) -> Window:
         self._window = None  # what was replaced is not held while its successor is read
         self._superseded.clear()
-        found = self._based.load()
+        found = self.based.load()
         if found is None:
             snapshot = self.log.snapshot()
             found = Window(snapshot), snapshot.position
@@ -161,7 +162,7 @@ class FollowedTable:
     def base_due(self) -> bool:
         """Whether what is held should be written down for the next process."""
         window = self._window
-        return window is not None and self._based.due(window)
+        return window is not None and self.based.due(window)
 
     def write_base(self) -> bool:
         """Write what is held of the newest version; returns whether it is there. A store that
@@ -171,7 +172,7 @@ class FollowedTable:
             if window is None:
                 return False
             view = window.view()
-        return self._based.write(window, view, position)
+        return self.based.write(window, view, position)
 
 
 def _readable(view: View) -> View:
