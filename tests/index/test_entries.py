@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -100,7 +101,12 @@ def history(draw: st.DrawFn) -> list[Commit]:
 
 
 def files_at(view: View) -> dict[FileKey, str | None]:
-    return {add.key: add.stats for add in files_.to_adds(splits(view).files)}
+    found: dict[FileKey, str | None] = {}
+    for part in view.chosen():
+        texts = pa.chunked_array(part.entries.statistics.texts(), pa.string()).to_pylist()
+        adds = files_.to_adds(part.entries.take(part.rows))
+        found |= {add.key: texts[row] for add, row in zip(adds, part.rows, strict=True)}
+    return found
 
 
 @settings(deadline=None, max_examples=few(50, 600), suppress_health_check=[HealthCheck.too_slow])
@@ -173,3 +179,37 @@ def test_a_renamed_column_keeps_its_bounds() -> None:
     where = parse_where("other > 4", renamed.schema_string)
     assert len(splits(view, where)) == 0
     assert len(splits(window.view(0), parse_where("m > 3", SCHEMA))) == 1
+
+
+STATED = [
+    f'{{"numRecords":{rows},"minValues":{{"l":{low}}},"maxValues":{{"l":{low + rows}}},'
+    f'"nullCount":{{"l":0}}}}'
+    for rows, low in ((5, 0), (9, 3), (2, 40))
+]
+ASKED = [parse_where(text, Schema.from_json(SCHEMA)) for text in ("l > 4", "l < 3", "l >= 0")]
+
+
+@settings(deadline=None, max_examples=few(50, 600), suppress_health_check=[HealthCheck.too_slow])
+@given(history(), st.data())
+def test_questions_that_were_asked_before_are_answered_as_new_ones(
+    commits: list[Commit], data: st.DataObject
+) -> None:
+    """Of the newest version, and of views that are held while commits come."""
+    window = Window(Snapshot("t", 0, 0, METADATA, PROTOCOL, {}, {}, files_.EMPTY))
+    views = [window.view()]
+    for commit in commits:
+        stated = tuple(
+            replace(action, stats=data.draw(st.sampled_from(STATED)))
+            if isinstance(action, AddFile)
+            else action
+            for action in commit.actions
+        )
+        window.follow([replace(commit, actions=stated)])
+        views.append(window.view())
+        if data.draw(st.booleans()):
+            window.forget(commit.version - data.draw(st.integers(0, 3)))
+        for view in data.draw(st.lists(st.sampled_from(views), max_size=4)):
+            for where in ASKED:
+                found = certain_count(view, where)
+                again = certain_count(replace(view, lately=window_.Lately()), where)
+                assert (found.rows, found.rest.files) == (again.rows, again.rest.files)

@@ -31,7 +31,7 @@ class Splits:
     """Files of one version that have to be read, and nothing else of it.
 
     Attributes:
-        files: one row per file, as `Snapshot.files`.
+        files: one row per file, as `Snapshot.files` but without statistics.
         certain: for each file, whether the filter is true on all of its rows that are needed.
         rows: for each file its live rows, -1 if unknown.
         groups: for each file the row groups that are needed (`narrowing.GROUPS`).

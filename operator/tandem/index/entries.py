@@ -90,20 +90,18 @@ class Entries:
         return len(self.born)
 
     def _column(self, name: str) -> pa.ChunkedArray:
-        if name == "stats":
-            return self.statistics.every
         if name in self._files.column_names:
             return self._files[name]
         return pa.chunked_array([pa.nulls(len(self), files_.SCHEMA.field(name).type)])
 
     @property
     def files(self) -> pa.Table:
-        """The files without their statistics, as in `Snapshot.files`."""
+        """The files, as in `Snapshot.files` but without statistics."""
         return _whole(self._files)
 
     def take(self, rows: IntArray) -> pa.Table:
-        """Some of the files, as in `Snapshot.files`."""
-        return _whole(self._files.take(pa.array(rows)), self.statistics.take(rows))
+        """Some of the files, as in `Snapshot.files` but without statistics."""
+        return _whole(self._files.take(pa.array(rows)))
 
     def keep(self, keep: BoolArray) -> Entries:
         """The entries where `keep` is true."""
@@ -386,10 +384,10 @@ def _hashes(paths: pa.ChunkedArray) -> IntArray:
     return np.fromiter(map(hash, paths.to_pylist()), np.int64, len(paths))
 
 
-def _whole(files: pa.Table, stats: pa.ChunkedArray | None = None) -> pa.Table:
+def _whole(files: pa.Table) -> pa.Table:
     """With the columns that are not held."""
-    held = {name: files[name] for name in files.column_names}
-    if stats is not None:
-        held["stats"] = stats
-    columns = [held.get(field.name, pa.nulls(len(files), field.type)) for field in files_.SCHEMA]
+    columns = [
+        files[field.name] if field.name in files.column_names else pa.nulls(len(files), field.type)
+        for field in files_.SCHEMA
+    ]
     return pa.table(columns, schema=files_.SCHEMA)

@@ -10,11 +10,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, TypedDict, Unpack
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tandem.delta import schema as schema_
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.files import to_adds
 from tandem.delta.scan import column_names
@@ -34,6 +36,9 @@ from tandem.statements.statement import referenced
 from tandem.statements.tree import Expr
 from tandem.storage import open_store
 from tandem.storage.store import Store
+
+_SHORT = 4_096
+"""The trees of conditions of so many characters are kept."""
 
 
 @dataclass(frozen=True)
@@ -303,16 +308,24 @@ def paths(location: str, where: str = "", **given: Unpack[Options]) -> list[str]
 
 
 def condition(head: Head, text: str) -> Expr | None:
-    """The condition of a question, for a version's columns. Raises: InvalidStatement."""
+    """The condition of a question, for a version's columns. Equal questions get the same one.
+    Raises: InvalidStatement."""
     if not text:
         return None
-    where = parse_where(text, head.metadata.schema_string, resource=head.location)
+    parsed = _condition if len(text) <= _SHORT else _condition.__wrapped__
+    return parsed(text, head.metadata.schema_string, head.location)
+
+
+@lru_cache(maxsize=1_024)
+def _condition(text: str, schema_string: str, location: str) -> Expr:
+    where = parse_where(text, schema_string, resource=location)
+    schema = schema_.parse(schema_string, resource=location)
     for name in sorted(referenced(where)):
-        field = head.schema.get(name)
+        field = schema.get(name)
         if field is not None and "__COLLATIONS" in field.metadata:
             raise InvalidStatement(
                 "a column with a collation does not compare by its bytes",
-                resource=head.location,
+                resource=location,
                 field="where",
                 found=name,
                 expected="columns without a collation",

@@ -7,7 +7,6 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from tandem.delta import protocol
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.snapshot import LogPosition
 from tandem.errors import VersionNotFound
@@ -176,8 +175,6 @@ class FollowedTable:
 
 
 def _readable(view: View) -> View:
-    head = view.head
-    protocol.check(
-        head.protocol, head.metadata, protocol.OperationKind.READ, resource=head.location
-    )
+    """Raises: UnsupportedFeature."""
+    assert view.head.readable
     return view

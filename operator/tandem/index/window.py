@@ -13,6 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
+from tandem.delta import protocol
 from tandem.delta import schema as schema_
 from tandem.delta.actions import AddFile, Commit, Metadata, Protocol
 from tandem.delta.log import files as files_
@@ -24,6 +25,10 @@ from tandem.index.entries import FOREVER, UNKNOWN_ROWS, Entries, exact_sum
 from tandem.index.statistics.held import ColumnName
 from tandem.statements.tree import Expr
 
+_LATELY = 256
+"""Conditions of which it is known what they chose."""
+_LATELY_BYTES = 8 << 20
+"""Bytes of that at most."""
 _SMALL_PARTS = 8
 """Parts of few entries, as each commit adds one, before they are merged into one."""
 _SMALL = 16_384
@@ -55,6 +60,14 @@ class Head:
         """Raises: CorruptLog."""
         return schema_.parse(self.metadata.schema_string, resource=self.location)
 
+    @cached_property
+    def readable(self) -> bool:
+        """Whether rows of the version can be read. Raises: UnsupportedFeature if not."""
+        protocol.check(
+            self.protocol, self.metadata, protocol.OperationKind.READ, resource=self.location
+        )
+        return True
+
 
 @dataclass(frozen=True)
 class Chosen:
@@ -66,13 +79,46 @@ class Chosen:
     certain: BoolArray
 
 
+class Lately:
+    """What conditions chose lately: many askers have the same question, and a version does not
+    change. Conditions are known by identity. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._found: dict[tuple[int, int], tuple[Expr, list[Chosen]]] = {}
+        self.nbytes = 0
+
+    def get(self, version: int, where: Expr) -> list[Chosen] | None:
+        """None if that is not known."""
+        with self._lock:
+            found = self._found.get((version, id(where)))
+        return None if found is None else found[1]
+
+    def put(self, version: int, where: Expr, chosen: list[Chosen]) -> None:
+        size = sum(part.rows.nbytes + part.certain.nbytes for part in chosen)
+        if size > _LATELY_BYTES // 8:
+            return
+        with self._lock:
+            if len(self._found) >= _LATELY or self.nbytes + size > _LATELY_BYTES:
+                self._found, self.nbytes = {}, 0
+            # The condition is kept with it: no other one has its identity meanwhile.
+            self._found[version, id(where)] = where, chosen
+            self.nbytes += size
+
+
 @dataclass(frozen=True)
 class View:
-    """One version of a table. `totals` are those of versions that are known."""
+    """One version of a table.
+
+    Attributes:
+        totals: the live rows of versions, as far as they are known.
+        lately: what conditions chose lately.
+    """
 
     head: Head
     parts: tuple[Entries, ...]
     totals: dict[int, int | None] = field(default_factory=dict, compare=False, repr=False)
+    lately: Lately = field(default_factory=lambda: Lately(), compare=False, repr=False)
 
     @property
     def total(self) -> int | None:
@@ -92,6 +138,15 @@ class View:
             segments: only files of these; empty for all.
         Raises: UnknownSegment.
         """
+        if where is None or segments:
+            return self._chosen(where, segments)
+        known = self.lately.get(self.version, where)
+        if known is None:
+            known = self._chosen(where, ())
+            self.lately.put(self.version, where, known)
+        return known
+
+    def _chosen(self, where: Expr | None, segments: Collection[str]) -> list[Chosen]:
         schema, partitions = self.head.schema, self.head.metadata.partition_columns
         found = []
         for entries, mine in zip(self.parts, self._of_segments(segments), strict=True):
@@ -144,6 +199,7 @@ class Window:
             entries = Entries.live_since(snapshot.files, snapshot.version)
         self._parts: tuple[Entries, ...] = (entries,)
         self._totals: dict[int, int | None] = {}
+        self._lately = Lately()
         self.changes = 0
         """Files that came or went since it was made."""
 
@@ -157,7 +213,7 @@ class Window:
 
     @property
     def nbytes(self) -> int:
-        return sum(entries.nbytes for entries in self._parts)
+        return self._lately.nbytes + sum(entries.nbytes for entries in self._parts)
 
     def __len__(self) -> int:
         """Entries that are held, of all versions."""
@@ -182,7 +238,8 @@ class Window:
                     found=version,
                     expected=f"a version from {heads[0].version} to {heads[-1].version}",
                 )
-            return View(heads[version - heads[0].version], parts, self._totals)
+            head = heads[version - heads[0].version]
+            return View(head, parts, self._totals, self._lately)
 
     def first_removal_ms(self, version: int) -> int | None:
         """When a file of a version was first removed, by the time of the commit (Unix
@@ -209,10 +266,12 @@ class Window:
             # Views add to it meanwhile.
             known = list(self._totals.items())
             self._totals = {version: total for version, total in known if version >= first}
-            self._parts = tuple(
+            kept = tuple(
                 entries.keep(entries.died > first) if entries.mostly_gone(first) else entries
                 for entries in self._parts
             )
+            if any(new is not old for new, old in zip(kept, self._parts, strict=True)):
+                self._parts, self._lately = kept, Lately()
 
     def _follow(self, commit: Commit) -> None:
         with self._lock:
@@ -243,6 +302,8 @@ class Window:
                 state.protocol or last.protocol,
             )
             self._heads = [*self._heads, head]
+            # It may hold entries that are merged now; a view that is held adds to its own.
+            self._lately = Lately()
 
 
 def _total(parts: Sequence[Entries], version: int) -> int | None:

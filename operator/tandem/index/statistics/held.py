@@ -71,16 +71,10 @@ class HeldStatistics:
         """The texts."""
         return self._texts if isinstance(self._texts, PackedTexts) else PackedTexts.of(self._texts)
 
-    def take(self, rows: IntArray) -> pa.ChunkedArray:
-        """The texts of some entries."""
-        return self._texts.take(rows if isinstance(self._texts, PackedTexts) else pa.array(rows))
-
-    @property
-    def every(self) -> pa.ChunkedArray:
-        """All texts."""
-        if isinstance(self._texts, PackedTexts):
-            return pa.chunked_array(list(self._texts.runs()), pa.string())
-        return self._texts
+    def texts(self) -> Iterator[pa.Array]:
+        """All texts, some at a time."""
+        texts = self._texts
+        yield from texts.runs() if isinstance(texts, PackedTexts) else texts.chunks
 
     @property
     def rows(self) -> IntArray:
@@ -152,7 +146,7 @@ class HeldStatistics:
             known = [column for column in found if column is not None]
             if len(known) == len(parts):
                 shared[key] = joined(known)
-        runs = (run for part in parts for run in part._runs())
+        runs = (run for part in parts for run in part.texts())
         few = sum(map(len, parts)) <= _PLAIN
         texts = pa.chunked_array(runs, pa.string()) if few else PackedTexts.streamed(runs)
         return cls(
@@ -161,10 +155,6 @@ class HeldStatistics:
             tight=_concatenated([part._tight for part in parts]),
             columns=shared,
         )
-
-    def _runs(self) -> Iterator[pa.Array]:
-        texts = self._texts
-        yield from texts.runs() if isinstance(texts, PackedTexts) else texts.chunks
 
     # Internals: with the lock
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import numpy as np
@@ -11,9 +11,7 @@ import pyarrow as pa
 from tandem.distinct import BoolArray, IntArray
 
 BLOCK: Final = 512
-"""Texts of a block: enough to compress well, few enough to read one of them in microseconds."""
-_AT_ONCE: Final = 128
-"""Blocks that are read together at most."""
+"""Texts of a block: enough to compress well."""
 _NULL: Final = -1
 _LEVEL: Final = 1
 
@@ -73,24 +71,6 @@ class PackedTexts:
         whole = self._blocks_at(range(first, (stop - 1) // BLOCK + 1))
         return whole.slice(start - first * BLOCK, stop - start)
 
-    def take(self, rows: IntArray) -> pa.ChunkedArray:
-        """Some of the texts, in the order given."""
-        order = None if (np.diff(rows) >= 0).all() else np.argsort(rows, kind="stable")
-        rows = rows if order is None else rows[order]
-        numbers = rows // BLOCK
-        blocks = np.unique(numbers)
-        found = []
-        for at in range(0, len(blocks), _AT_ONCE):
-            group = blocks[at : at + _AT_ONCE]
-            first = np.searchsorted(numbers, group[0], "left")
-            last = np.searchsorted(numbers, group[-1], "right")
-            place = np.searchsorted(group, numbers[first:last])
-            # Only the last block of all has fewer texts, so that all before it are full.
-            wanted = place * BLOCK + rows[first:last] % BLOCK
-            found.append(self._blocks_at(group.tolist()).take(pa.array(wanted)))
-        texts = pa.chunked_array(found, pa.string())
-        return texts if order is None else texts.take(pa.array(np.argsort(order)))
-
     def runs(self) -> Iterator[pa.Array]:
         """All texts, some at a time."""
         for start, stop in pieces(self._count):
@@ -103,7 +83,7 @@ class PackedTexts:
             for start, stop in pieces(self._count)
         )
 
-    def _blocks_at(self, numbers: Sequence[int]) -> pa.Array:
+    def _blocks_at(self, numbers: range) -> pa.Array:
         """The texts of some blocks. Raises: ValueError, OSError if they are none."""
         lengths, contents = [], []
         for number in numbers:
