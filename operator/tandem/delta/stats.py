@@ -30,8 +30,6 @@ MOST_ROWS = 10**18 - 1
 _CHUNK_ROWS = 65_536
 _HANDFUL = 4
 """So many texts are parsed one by one: what a commit adds is often one file."""
-_FEW_NUMBERS = 64
-"""So many texts are parsed one by one for their numbers of rows alone: what a commit adds."""
 _FEW_ROWS = 256
 """So many texts around one that Arrow refuses are parsed one by one."""
 
@@ -59,10 +57,6 @@ def read(stats: pa.ChunkedArray, wanted: pa.Schema) -> pa.Table:
 
 def num_records(stats: pa.ChunkedArray) -> pa.ChunkedArray:
     """int64, one value per file: its physical rows, null if unknown."""
-    if len(stats) <= _FEW_NUMBERS:
-        with suppress(UnicodeDecodeError):
-            found = [num_records_of(text) for text in stats.to_pylist()]
-            return pa.chunked_array([found], pa.int64())
     return valid_counts(read(stats, _ROWS)["numRecords"])
 
 

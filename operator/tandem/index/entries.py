@@ -70,7 +70,8 @@ class Entries:
         statistics: HeldStatistics | None = None,
     ) -> None:
         # Of a column that has nothing, nothing is kept.
-        held = [name for name in _HELD if files[name].null_count < len(born)]
+        there = [name for name in _HELD if name in files.column_names]
+        held = [name for name in there if files[name].null_count < len(born)]
         self._files = files.select(held).combine_chunks()
         self.born, self.died = born, died
         self.statistics = HeldStatistics(files["stats"]) if statistics is None else statistics
@@ -105,14 +106,14 @@ class Entries:
 
     def keep(self, keep: BoolArray) -> Entries:
         """The entries where `keep` is true."""
-        files = self.files.filter(pa.array(keep))
+        files = self._files.filter(pa.array(keep))
         return Entries(files, self.born[keep], self.died[keep], self.statistics.keep(keep))
 
     @classmethod
     def together(cls, parts: Sequence[Entries]) -> Entries:
         """The entries of all parts."""
         return cls(
-            pa.concat_tables([entries.files for entries in parts]),
+            pa.concat_tables([entries._files for entries in parts], promote_options="default"),
             np.concatenate([entries.born for entries in parts]),
             np.concatenate([entries.died for entries in parts]),
             HeldStatistics.together([entries.statistics for entries in parts]),
@@ -176,9 +177,9 @@ class Entries:
         found = found[self.died[found] == FOREVER]
         if not len(found):
             return found
-        hit = [key in keys for key in self._keys(found)]
-        removed: IntArray = found[np.array(hit)]
-        keys.difference_update(self._keys(removed))
+        here = self._keys(found)
+        removed: IntArray = found[np.array([key in keys for key in here])]
+        keys.difference_update(here)
         if len(removed):
             self.died[removed] = version
             self._first_died = min(self._first_died, version)

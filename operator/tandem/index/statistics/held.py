@@ -10,6 +10,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -35,6 +36,8 @@ UNKNOWN: Final = -1
 
 _PLAIN: Final = 8_192
 """So few texts are kept as they are."""
+_FEW_TEXTS: Final = 64
+"""So few are parsed one by one for their numbers of rows, since Arrow takes longer to begin."""
 _FEW: Final = 4
 """If a table has no more columns with statistics, all are decoded at once: parsing the texts takes
 as long as two of them."""
@@ -209,6 +212,10 @@ def _threads() -> int:
 
 
 def _numbers(texts: pa.ChunkedArray) -> IntArray:
+    if len(texts) <= _FEW_TEXTS:
+        with suppress(UnicodeDecodeError):  # Arrow looks at less of them
+            found = [stats_.num_records_of(text) for text in texts.to_pylist()]
+            return np.array([UNKNOWN if number is None else number for number in found], np.int64)
     numbers: IntArray = pc.fill_null(stats_.num_records(texts), UNKNOWN).to_numpy()
     return numbers.astype(np.int64)
 
