@@ -13,6 +13,7 @@
     _tandem/dv/<id>-<n>/…                                   deletion vectors of its commit
     _tandem/holds/…                                         holds of readers
     _tandem/index/facts/<id>-<n>/…                          facts of its data files, for the index
+    _tandem/index/base/…                                    files of a version, for the index
     <id>-<n>/…                                              data files
 
 All files that only one attempt writes have paths that only this attempt uses, so that cleaning
