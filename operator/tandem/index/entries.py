@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -204,6 +204,8 @@ class Entries:
     def certain(self, where: Expr, rows: IntArray, schema: StructType,
                 partition_columns: Iterable[str]) -> BoolArray:  # fmt: skip
         """For each of the entries, whether the condition is true on all its rows."""
+        if not len(rows):
+            return np.zeros(0, bool)
         columns = self._wanted(where, schema, partition_columns)
         found = [np.zeros(0, bool)]
         for start in range(0, len(rows), _PIECE):
@@ -387,8 +389,20 @@ def _hashes(paths: pa.ChunkedArray) -> IntArray:
 
 def _whole(files: pa.Table) -> pa.Table:
     """With the columns that are not held."""
+    count = len(files)
     columns = [
-        files[field.name] if field.name in files.column_names else pa.nulls(len(files), field.type)
+        files[field.name] if field.name in files.column_names else _nothing(count, field.type)
         for field in files_.SCHEMA
     ]
     return pa.table(columns, schema=files_.SCHEMA)
+
+
+def _nothing(count: int, type_: pa.DataType) -> pa.Array:
+    if count > _SMALL:
+        return pa.nulls(count, type_)
+    return _nulls(type_).slice(0, count)
+
+
+@cache
+def _nulls(type_: pa.DataType) -> pa.Array:
+    return pa.nulls(_SMALL, type_)

@@ -34,6 +34,7 @@ from tandem.mergelog.state.log_table import MergeLog
 from tandem.statements import parse_where
 from tandem.statements.statement import referenced
 from tandem.statements.tree import Expr
+from tandem.statements.types import Schema
 from tandem.storage import open_store
 from tandem.storage.store import Store
 
@@ -318,8 +319,8 @@ def condition(head: Head, text: str) -> Expr | None:
 
 @lru_cache(maxsize=1_024)
 def _condition(text: str, schema_string: str, location: str) -> Expr:
-    where = parse_where(text, schema_string, resource=location)
-    schema = schema_.parse(schema_string, resource=location)
+    columns, schema = _schemas(schema_string, location)
+    where = parse_where(text, columns, resource=location)
     for name in sorted(referenced(where)):
         field = schema.get(name)
         if field is not None and "__COLLATIONS" in field.metadata:
@@ -332,6 +333,13 @@ def _condition(text: str, schema_string: str, location: str) -> Expr:
                 remedy="Read the table with Spark",
             )
     return where
+
+
+@lru_cache(maxsize=64)
+def _schemas(schema_string: str, location: str) -> tuple[Schema, schema_.StructType]:
+    """A schema as conditions and as files name its columns. Raises: InvalidStatement,
+    CorruptLog."""
+    return Schema.from_json(schema_string), schema_.parse(schema_string, resource=location)
 
 
 def _opened(location: str, where: str, given: Options) -> tuple[TableIndex, Query]:

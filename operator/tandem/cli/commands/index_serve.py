@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import ipaddress
 import signal
 import threading
@@ -78,6 +79,7 @@ def serve(
             tls=tls,
         ) as server,
     ):
+        gc.freeze()  # all callers wait for a collection: it looks at what comes from now on only
         say(f"Serves {counted(len(openers), 'table')} on {_scheme(tls)}://{host}:{server.port}")
         stop.wait()
     return Exit.OK

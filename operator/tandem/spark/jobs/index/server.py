@@ -9,6 +9,7 @@ questions about it.
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import signal
 import sys
@@ -125,6 +126,7 @@ def serve(
             target=follow, args=(service, config, stop), name="follow", daemon=True
         )
         following.start()
+        gc.freeze()  # all callers wait for a collection: it looks at what comes from now on only
         ready(f"{'grpc' if tls is None else 'grpc+tls'}://{host}:{server.port}")
         _log.info("serves", tables=len(config.tables), port=server.port, mode=config.access.mode)
         stop.wait()
