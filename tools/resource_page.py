@@ -15,6 +15,7 @@ from pydantic.fields import FieldInfo
 from tandem.spec import KINDS
 from tandem.spec.common import OPERATIONS, OperationSpec
 from tandem.spec.crd import definitions
+from tandem.spec.crd.descriptions import described_fields
 from tandem.spec.crd.schema import RULES, object_schema
 from tandem.spec.fields import OneOf, format_duration, format_quantity
 from tandem.spec.status import IndexServerStatus, OperationStatus, TableStatus
@@ -137,7 +138,7 @@ def _table(rows: Iterator[Row] | list[Row]) -> str:
 
 
 def _rows(model: Any, prefix: str, schema: Schema) -> Iterator[Row]:
-    for name, field in model.model_fields.items():
+    for name, field in described_fields(model).items():
         alias = field.alias or name
         path, own = f"{prefix}.{alias}", schema["properties"][alias]
         yield path, field, own

@@ -85,7 +85,7 @@ class Model(BaseModel):
         populate_by_name=True,
         extra="forbid",
         frozen=True,
-        use_attribute_docstrings=True,
+        defer_build=True,
     )
 
     @model_validator(mode="before")

@@ -2,6 +2,7 @@
 
 Talks to no cluster.
 
-    definitions  one definition per kind
-    schema       a pydantic model as a structural schema
+    definitions   one definition per kind
+    descriptions  the docstring under each field
+    schema        a pydantic model as a structural schema
 """

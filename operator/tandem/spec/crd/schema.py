@@ -19,6 +19,7 @@ from pydantic.fields import FieldInfo
 from pydantic.types import Strict
 from pydantic_core import PydanticUndefined
 
+from tandem.spec.crd.descriptions import described_fields
 from tandem.spec.fields import ListType, OneOf, format_duration, format_quantity
 from tandem.spec.rules import Rule, rules_of
 
@@ -49,7 +50,7 @@ def object_schema(model: type[BaseModel], *, defaults: bool = True) -> JsonSchem
     properties: dict[str, JsonSchema] = {}
     required: list[str] = []
     field_rules = _field_rules(model)
-    for name, field in model.model_fields.items():
+    for name, field in described_fields(model).items():
         alias = field.alias or name
         schema = value_schema(field.annotation, field.metadata, defaults=defaults)
         _add_rules(schema, field_rules.get(name, ()))

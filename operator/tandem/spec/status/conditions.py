@@ -18,7 +18,7 @@ class StatusModel(BaseModel):
         populate_by_name=True,
         extra="ignore",
         frozen=True,
-        use_attribute_docstrings=True,
+        defer_build=True,
     )
 
     def manifest(self) -> dict[str, Any]:
