@@ -1,13 +1,18 @@
-"""For Python processes of the shared Spark session: PySpark's daemon collects garbage after each
-task and each planning step. A full collection walks all that a worker has imported, which takes
-longer than a task on a table of some rows. The interpreter still collects by its own thresholds.
+"""For Python processes of the shared Spark session. Python imports this module as it starts, where
+this folder is on PYTHONPATH.
 
-Python imports this module as it starts, where this folder is on PYTHONPATH.
+PySpark's daemon collects garbage after each task and each planning step. A full collection walks
+all that a worker has imported, which takes longer than a task on a table of some rows. The
+interpreter still collects by its own thresholds.
+
+The daemon of tasks forks a worker for each core, and new ones after each task that fails. It
+imports once what tasks use, which takes a second of each worker otherwise.
 """
 
 from __future__ import annotations
 
 import gc
+import sys
 
 
 def _collect_nothing(_generation: int = 2) -> int:
@@ -15,3 +20,9 @@ def _collect_nothing(_generation: int = 2) -> int:
 
 
 gc.collect = _collect_nothing
+
+if sys.orig_argv[-2:] == ["pyspark.daemon", "pyspark.worker"]:
+    import tandem.spark.jobs.ingest
+    import tandem.spark.jobs.merge
+    import tandem.spark.jobs.rewrite
+    import tandem.spark.jobs.statement  # noqa: F401
