@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
+import typer.main
+import typer.testing
 
 # PySpark forks to start its JVM. With gRPC's support for forks, the child starts threads of gRPC
 # before it becomes the JVM, and sometimes dies of them: 1 of 150 beside a busy client of etcd.
@@ -16,6 +19,10 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 # How long an example takes depends on the machine; the suite's time limit ends what hangs.
 hypothesis.settings.register_profile("tandem", deadline=None)
 hypothesis.settings.load_profile("tandem")
+
+# `CliRunner` makes all commands of an application again for each call: 80 ms of the 100 of a small
+# command. Nothing is added to an application after its import.
+typer.testing.__dict__["_get_command"] = functools.cache(typer.main.get_command)
 
 # Before any of it is imported: a failed assertion in a helper shows its values, too.
 pytest.register_assert_rewrite(
