@@ -82,7 +82,7 @@ def test_plan_counts_on_the_deletion_vectors_that_a_run_would_enable(tmp_path: P
         file.write_text(DIVIDED.format(location=location, enabled=enabled))
         found = CliRunner().invoke(app, ["plan", "-f", str(file), "-o", "json"])
         table, compaction = (each["status"] for each in json.loads(found.stdout))
-        assert "spec.retention.rows needs the operator" in found.stderr
+        assert "spec.retention.rows is for the operator" in found.stderr
         return table["nextDrop"].get("what", "").partition("T")[0], compaction["phase"]
 
     assert planned("false") == ("", "Failed")

@@ -204,7 +204,8 @@ def test_errors_are_printed_below_the_table(tandem: Tandem, fake: FakeEngine, fi
     index = lines.index("TableUpdate/late: JobFailed: the job died")
     assert index > lines.index(row)
     # Without --only, what has succeeded beside it would be done once more.
-    remedy = "Read the log that the message names, then tandem run --again --only TableUpdate/late."
+    again = f"tandem run -f {files} --again --only TableUpdate/late"
+    remedy = f"Read the log that the message names, then `{again}`."
     assert lines[index + 1].strip() == f"remedy:   {remedy}"
 
 
@@ -302,7 +303,7 @@ def test_automatic_compaction_is_noted_to_need_the_operator(
     )
     result = tandem("run", "-f", files)
     assert result.exit_code == 0
-    assert "needs the operator" in result.stderr
+    assert "`tandem maintain` does once" in result.stderr
 
 
 def test_plan_names_inputs_and_segments(tandem: Tandem, fake: FakeEngine, files: Path) -> None:

@@ -138,7 +138,33 @@ def test_minor_and_major_sort_what_they_merge(kind: CompactionType) -> None:
     assert len(run.bins) == 1
     plain = replace(request, layout=LayoutStrategy.BIN_PACK, layout_columns=())
     assert not plan_compaction(loads(range(4), sizes=sizes), plain).runs
-    assert not plan_compaction(loads(range(1), sizes=sizes), request).runs
+
+
+@pytest.mark.parametrize("layout", [LayoutStrategy.SORT, LayoutStrategy.Z_ORDER])
+def test_a_major_sorts_a_single_segment_of_any_size_once(layout: LayoutStrategy) -> None:
+    request = replace(
+        SORTED, type=CompactionType.MAJOR, layout=layout, target_segment_size=10 * MIB
+    )
+    for size in (MIB, 40 * MIB):
+        live = loads(["0"], sizes={"0": size})
+        (run,) = plan_compaction(live, request).runs
+        assert (run.segments, run.output, run.major) == (("0",), "0.1", True)
+        again = plan_compaction(after(live, request), request)
+        assert not again.runs
+        assert f"in order {layout}:a" in again.nothing
+    held = replace(request, excluded=frozenset({"0"}))
+    assert not plan_compaction(loads(["0"]), held).runs
+    assert not plan_compaction(loads(["0"]), replace(request, type=CompactionType.MINOR)).runs
+
+
+def test_a_major_sorts_a_segment_beyond_its_size_alone() -> None:
+    request = replace(SORTED, type=CompactionType.MAJOR, target_segment_size=10 * MIB)
+    sizes = {"0": 9 * MIB, "1": 40 * MIB}
+    assert plan_compaction(loads(range(3), sizes=sizes), request).segments == ("0",)
+    rest = {"1": 40 * MIB}
+    assert plan_compaction(loads([1, 2], sizes=rest), request).segments == ("1",)
+    both = {"1": 9 * MIB, "2": 9 * MIB}
+    assert plan_compaction(loads([1, 2], sizes=both), request).segments == ("1",)
 
 
 def test_more_rows_than_a_row_map_counts_are_cut() -> None:

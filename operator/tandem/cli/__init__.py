@@ -6,6 +6,7 @@ inside the functions that need them, so that `tandem --help` starts quickly.
 
     main             the entry point
     commands         package: one module for each command
+    direct           package: commands that do one thing to one table
     history          package: `tandem history`
     kubectl          package: `kubectl tandem`
     timeline         package: `tandem timeline`

@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from tandem.spec import AnyResource, ResourceOutcome, StatusObserver
+from tandem.spec import AnyResource, LakeTable, Operation, ResourceOutcome, StatusObserver
+
+if TYPE_CHECKING:
+    from tandem.operations.maintain import Maintenance
 
 DEFAULT_PARALLEL = 8
 """Concurrent operations: each has a Spark driver of its own, of about half a GiB. Without a limit,
@@ -46,3 +50,25 @@ def plan(resources: Sequence[AnyResource]) -> list[ResourceOutcome]:
     from tandem.operations import runner as engine
 
     return engine.plan(list(resources))
+
+
+def maintain(
+    resource: LakeTable,
+    *,
+    also: Operation | None,
+    plan_only: bool,
+    observer: StatusObserver,
+    cancel: threading.Event,
+) -> Maintenance:
+    """Run what is due on a table, after `also`, and clean it; with `plan_only`, plan the first
+    operation that is due. `observer` and `cancel` as of `run`."""
+    from tandem.operations import maintain as engine
+    from tandem.operations.runner import RunOptions
+
+    return engine.maintain(
+        resource,
+        RunOptions(plan_only=plan_only),
+        also=also,
+        observer=observer,
+        cancel=cancel,
+    )

@@ -19,6 +19,14 @@ from tandem.errors import (
     UnknownSegment,
 )
 
+TYPED = "tandem.typed"
+"""The key of the command's words in the context of a command."""
+
+
+def typed_words(context: typer.Context) -> list[str]:
+    """The command as it was typed: `tandem compact /data/t`. For remedies that can be pasted."""
+    return ["tandem", *context.meta.get(TYPED, ())]
+
 
 class Exit(IntEnum):
     """`OK`: all operations ended `Succeeded` or `Superseded`. `FAILED`: at least one did not.

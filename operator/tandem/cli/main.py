@@ -6,28 +6,41 @@ Every command is a few lines that call a module, which is imported when the comm
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 import tandem
 from tandem.cli.commands.arguments import (
     OptionalFilenames,
     StoreOptions,
     TableArgument,
+    Timestamp,
     Version,
     opened,
 )
 from tandem.cli.commands.etcd import etcd_user
 from tandem.cli.commands.index_app import index_app
 from tandem.cli.commands.operator_options import operator
+from tandem.cli.direct.app import COMMANDS
 from tandem.cli.engine import DEFAULT_PARALLEL
-from tandem.cli.errors import errors_to_exit
+from tandem.cli.errors import TYPED, errors_to_exit
 from tandem.cli.output import Output, OutputOption
 from tandem.cli.scan_output import ScanOutput
 
+
+class _Commands(TyperGroup):
+    """Keeps what was typed, for messages."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        ctx.meta[TYPED] = tuple(args)
+        return super().parse_args(ctx, args)
+
+
 app = typer.Typer(
     name="tandem",
+    cls=_Commands,
     help="Table services on Delta Lake tables while everyone writes.",
     no_args_is_help=True,
     add_completion=False,
@@ -132,6 +145,7 @@ def plan(files: Filenames, output: OutputOption = Output.TABLE, only: OnlyResour
 def scan(
     location: TableArgument,
     version: Version = None,
+    timestamp: Timestamp = None,
     columns: Annotated[
         str | None, typer.Option("--columns", metavar="A,B", help="Only these columns.")
     ] = None,
@@ -167,6 +181,7 @@ def scan(
             scan.scan(
                 target,
                 version=version,
+                timestamp=timestamp,
                 columns=None if columns is None else scan.names_in(columns),
                 where=where,
                 output=output,
@@ -364,6 +379,8 @@ def clean(
         raise typer.Exit(clean.clean(target, output=output, dry_run=dry_run))
 
 
+for _command in COMMANDS:
+    app.command(_command.__name__)(_command)
 app.command("operator")(operator)
 app.command("etcd-user")(etcd_user)
 

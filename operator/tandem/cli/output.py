@@ -66,6 +66,13 @@ def print_data(data: Any, output: Output) -> None:
         write(json.dumps(data, indent=2, ensure_ascii=False) + "\n")
 
 
+def print_documents(manifests: Iterable[Mapping[str, Any]]) -> None:
+    """Print resources as YAML documents, as a file holds them."""
+    import yaml
+
+    write(yaml.safe_dump_all(manifests, sort_keys=False, allow_unicode=True))
+
+
 def error_console() -> Console:
     """A console on standard error, for progress and messages."""
     from rich.console import Console

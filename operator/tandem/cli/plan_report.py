@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tandem.cli import output, spec_summary
 from tandem.cli.output import human_bytes
-from tandem.cli.report import file_count, message_of, shortened_names
+from tandem.cli.report import RepeatCommands, file_count, message_of, shortened_names
 from tandem.errors import Reason
 from tandem.spec import OperationStatus, ResourceOutcome, TableStatus
 from tandem.spec.status import ENDED, PLANNED_ONLY, Phase
@@ -22,10 +22,15 @@ SourceSummaries = Mapping[str, str]
 """The summary of a resource's source, by the resource's id."""
 
 
-def blocks(outcomes: Sequence[ResourceOutcome], sources: SourceSummaries) -> Group:
+def blocks(
+    outcomes: Sequence[ResourceOutcome], sources: SourceSummaries, commands: RepeatCommands
+) -> Group:
     """A block per resource: what would be read, written and locked."""
     return output.blocks(
-        (f"{outcome.resource.id}: {_headline(outcome)}", _lines(outcome, sources))
+        (
+            f"{outcome.resource.id}: {commands.reworded(_headline(outcome))}",
+            _lines(outcome, sources),
+        )
         for outcome in outcomes
     )
 

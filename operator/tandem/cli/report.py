@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tandem.cli.errors import Exit
@@ -16,12 +18,12 @@ if TYPE_CHECKING:
     from rich.console import Group
 
 AUTOMATIC_NOTE = (
-    "spec.compaction needs the operator: without a cluster it has no effect. "
-    "Run a TableCompaction instead."
+    "spec.compaction is for the operator, and has no effect here; `tandem maintain` does once what "
+    "it asks for"
 )
 RETENTION_NOTE = (
-    "spec.retention.rows needs the operator: without a cluster it has no effect. "
-    "Run a TableReplace without a source instead."
+    "spec.retention.rows is for the operator, and has no effect here; `tandem maintain` does once "
+    "what it asks for"
 )
 
 
@@ -48,7 +50,33 @@ def exit_of(outcomes: Sequence[ResourceOutcome], *, interrupted: bool) -> Exit:
     return Exit.FAILED if failed else Exit.OK
 
 
-def result_table(outcomes: Sequence[ResourceOutcome]) -> Group:
+@dataclass(frozen=True)
+class RepeatCommands:
+    """What to type to run resources again.
+
+    Attributes:
+        again: repeats the operation of the id `{id}` only, even if it has a recorded result.
+        wording: what messages say of fields of resources, and what is said of options instead.
+    """
+
+    run: str
+    again: str
+    wording: Mapping[str, str] = field(default_factory=dict)
+
+    def reworded(self, message: str) -> str:
+        """A message to those who typed options and no resource."""
+        for said, instead in self.wording.items():
+            message = message.replace(said, instead)
+        return message
+
+    def of(self, outcome: ResourceOutcome) -> str:
+        """The command that starts this resource again, and no operation that has succeeded."""
+        if isinstance(outcome.status, TableStatus):
+            return self.run
+        return self.again.replace("{id}", shlex.quote(outcome.resource.id))
+
+
+def result_table(outcomes: Sequence[ResourceOutcome], commands: RepeatCommands) -> Group:
     """One line per resource; below them, over the full width, the errors and the commits that were
     met, which are too long for a column."""
     from rich.console import Group
@@ -58,9 +86,9 @@ def result_table(outcomes: Sequence[ResourceOutcome]) -> Group:
     below = []
     for outcome in outcomes:
         status = outcome.status
-        message = message_of(status)
+        message = commands.reworded(message_of(status))
         if status.phase is Phase.FAILED and message:
-            todo = remedy_here(message.partition(":")[0], _again(outcome)).replace("`", "")
+            todo = remedy_here(message.partition(":")[0], commands.of(outcome))
             hint = f"\n    remedy:   {todo}" if todo else ""
             below.append(Text(f"{outcome.resource.id}: {message}{hint}\n"))
             message = message.partition(":")[0] + ", see below"
@@ -82,14 +110,6 @@ def result_table(outcomes: Sequence[ResourceOutcome]) -> Group:
         )
     names = ["resource", "phase", "version", "files", "rows", "segments", "message"]
     return Group(table_of(names, rows), *below)
-
-
-def _again(outcome: ResourceOutcome) -> str:
-    """The command that starts this resource again. `--again` would also repeat operations that
-    have succeeded, so it names this one only."""
-    if isinstance(outcome.status, TableStatus):
-        return "tandem run"
-    return f"tandem run --again --only {outcome.resource.id}"
 
 
 def file_count(files: int) -> str:

@@ -17,4 +17,5 @@ its answer.
     ports      dependencies: clock, processes, job runner, locks
     execute    runs one operation to its end
     runner     orders and runs many: `tandem run`, `tandem plan`
+    maintain   runs what is due on a table: `tandem maintain`
 """

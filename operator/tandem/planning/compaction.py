@@ -117,11 +117,12 @@ def _why_nothing(
         return "The table has no segments."
     count = _segments(len(segments))
     label = request.layout_label
-    gain = "another order" if label else "fewer files"
     if request.type is CompactionType.MAJOR:
+        if label:
+            return f"Of {count}, none is to be put in order {label}.{tail}"
         return (
             f"Of {count}, no two adjacent ones stay below {request.target_segment_size:,} bytes "
-            f"together and would result in {gain}.{tail}"
+            f"together and would result in fewer files.{tail}"
         )
     if request.type is CompactionType.SEMI_MAJOR:
         if not chosen_files(segments, request, granularity):

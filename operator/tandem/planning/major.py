@@ -5,6 +5,9 @@ sum stays below the target. A single segment over the target ends the run if it 
 segments, else collecting starts again after it; a segment that would make the sum too big ends the
 run if it has two or more, else collecting starts again with it. One pass, one run: segments loaded
 meanwhile wait for the next one. The output is marked `Major`.
+
+With a layout, segments that CarbonData would leave alone are runs of one: also a single segment is
+rewritten to be sorted, whatever its size, unless its rows are in that order already.
 """
 
 from __future__ import annotations
@@ -33,7 +36,9 @@ def major_runs(
     files = kept.files
     if young:
         excluded |= kept.having(files.where(files.among(young)))
-    spans = list(size_runs(kept.sizes, request.target_segment_size, excluded))
+    sorts = bool(request.layout_label)
+    target = request.target_segment_size
+    spans = list(size_runs(kept.sizes, target, excluded, singles=sorts))
     runs = np.full(len(segments.columns.starts), -1, np.int64)
     for number, (start, stop) in enumerate(spans):
         runs[kept.codes[start:stop]] = number
@@ -44,22 +49,30 @@ def major_runs(
     return []
 
 
-def size_runs(sizes: IntArray, target: int, excluded: BoolArray) -> Iterator[tuple[int, int]]:
+def size_runs(
+    sizes: IntArray, target: int, excluded: BoolArray, *, singles: bool = False
+) -> Iterator[tuple[int, int]]:
     """Contiguous runs of two or more segments (start, stop), in order; CarbonData takes the first.
 
     An excluded segment breaks contiguity like one that is too big.
+
+    Args:
+        singles: a segment without a neighbour to join is a run, too, even one that is too big.
     """
+    least = 1 if singles else 2
     start = total = 0
     for at, (size, out) in enumerate(zip(sizes.tolist(), excluded.tolist(), strict=True)):
         if size > target or out:
-            if at - start > 1:
+            if at - start >= least:
                 yield start, at
+            if singles and not out:
+                yield at, at + 1
             start, total = at + 1, 0
         elif total + size < target:
             total += size
         else:
-            if at - start > 1:
+            if at - start >= least:
                 yield start, at
             start, total = at, size
-    if len(sizes) - start > 1:
+    if len(sizes) - start >= least:
         yield start, len(sizes)

@@ -97,10 +97,10 @@ class MergeOnRead(Model):
     """Only with `orderingColumn`: how long a delete stays in force after it was merged, so that an
     older row that arrives later does not come back; 168h by default."""
     log_compaction: AutomaticLogCompaction | None = None
-    """Stitch small blocks as they arrive; off unless given. Needs the operator."""
+    """Stitch small blocks as they arrive; off unless given."""
     merge: AutomaticLogMerge | None = None
     """Merge the log into the table by blocks, bytes or age, whichever comes first; off unless
-    given. Needs the operator."""
+    given."""
 
     @model_validator(mode="after")
     @cel(

@@ -240,7 +240,8 @@ class Retention(Model):
     began before is under way."""
     rows: Annotated[Milliseconds, Field(gt=0)] | None = None
     """Drop whole time chunks that ended longer ago than this, by the operator's clock; never rows
-    without a time. Off unless given. Needs `time`, and the operator."""
+    without a time. Off unless given. Needs `time`, and the operator or
+    `tandem maintain`."""
 
 
 class AutomaticMinor(Model):
@@ -341,7 +342,7 @@ class HistoryLimits(Model):
 
 
 class AutomaticCompaction(Model):
-    """Needs the operator: without a cluster it is accepted and has no effect."""
+    """For the operator, or without a cluster for `tandem maintain`; `tandem run` ignores it."""
 
     minor: AutomaticMinor | None = None
     """Compact by level thresholds as segments arrive; off unless given."""
@@ -390,7 +391,7 @@ class LakeTableSpec(Model):
     has ever referred to, and `tandem clean` uses the table property. See docs/cleaning.md. With
     `rows`, also how long rows are kept: see docs/automatic-compaction.md."""
     compaction: AutomaticCompaction | None = None
-    """Automatic compaction; off unless given. Needs the operator."""
+    """Automatic compaction; off unless given."""
     merge_on_read: MergeOnRead | None = None
     """Create a log of upserts and deletes for the table, unless it has one; none by default.
     Needs deletion vectors. A log stays if this is removed. See docs/merge-on-read.md."""

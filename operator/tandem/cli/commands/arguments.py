@@ -32,6 +32,40 @@ StoreOptions = Annotated[
 Version = Annotated[
     int | None, typer.Option("--version", min=0, help="Delta version; the latest by default.")
 ]
+Timestamp = Annotated[
+    str | None,
+    typer.Option(
+        "--timestamp",
+        metavar="TIME",
+        help="The newest version not after this time; in UTC unless it names a zone.",
+    ),
+]
+
+
+def moment_ms(version: int | None, timestamp: str | None) -> int | None:
+    """`--timestamp` in Unix milliseconds; None without. Raises: InvalidSpec for what is no time,
+    or beside a version."""
+    if timestamp is None:
+        return None
+    from tandem.errors import InvalidSpec
+    from tandem.timeline.chunks import parse_moment
+
+    if version is not None:
+        raise InvalidSpec(
+            "a version and a timestamp cannot be combined",
+            resource="--timestamp",
+            found=f"--version {version} --timestamp {timestamp}",
+            expected="one of them",
+        )
+    moment = parse_moment(timestamp)
+    if moment is None:
+        raise InvalidSpec(
+            "not a date or a time",
+            resource="--timestamp",
+            found=timestamp,
+            expected="2013, 2013-02, 2013-02-01, 2013-02-01T05 or 2013-02-01T05:30:00Z",
+        )
+    return moment
 
 
 @contextmanager

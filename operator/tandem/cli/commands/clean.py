@@ -51,6 +51,11 @@ def clean(target: Target, *, output: Output, dry_run: bool) -> Exit:
             ],
             output,
         )
+    return say_what_else(cleaned, dry_run=dry_run)
+
+
+def say_what_else(cleaned: CleaningResult, *, dry_run: bool) -> Exit:
+    """What a cleaning did beside removing files, on standard error; and how it ended."""
     verb = "would be" if dry_run else "was"
     for operation_id, attempt in cleaned.abandoned:
         attempt_of = f"Attempt {attempt} of operation {operation_id}"
@@ -64,7 +69,6 @@ def clean(target: Target, *, output: Output, dry_run: bool) -> Exit:
 
 
 def _show(cleaned: CleaningResult, rules: CleaningRules, *, dry_run: bool) -> None:
-    from tandem.mergelog.state.log_table import LOG_FOLDER
     from tandem.planning.cleaning import RemovalReason
 
     if not cleaned.garbage:
@@ -85,10 +89,18 @@ def _show(cleaned: CleaningResult, rules: CleaningRules, *, dry_run: bool) -> No
         cells.append([what, RemovalReason.ARCHIVED.value, size])
     verb = "would remove" if dry_run else "removed"
     print_table(table_of([verb, "why", "size"], cells))
+    say(summary(cleaned, dry_run=dry_run))
+
+
+def summary(cleaned: CleaningResult, *, dry_run: bool) -> str:
+    """`Removed 3 files, 1.2 MiB: 3 …`"""
+    from tandem.mergelog.state.log_table import LOG_FOLDER
+
+    verb = "would remove" if dry_run else "removed"
     counts = Counter(each.why.value for each in cleaned.garbage)
     reasons = ", ".join(f"{count} {why}" for why, count in counts.items())
     of_log = sum(each.file.path.startswith(f"{LOG_FOLDER}/") for each in cleaned.garbage)
-    say(
+    return (
         f"{verb.capitalize()} {counted(len(cleaned.garbage), 'file')}, {human_bytes(cleaned.size)}"
         f"{f', {of_log} in the log of blocks' if of_log else ''}"
         f"{': ' if reasons else ''}{reasons}."

@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tandem.cli.commands.arguments import moment_ms
 from tandem.cli.commands.scan import names_in
 from tandem.cli.commands.tables import Target
 from tandem.cli.errors import Exit, say
 from tandem.cli.output import ByteSize, Output, json_value, print_data, print_table, table_of, write
 from tandem.cli.scan_filter import row_test
-from tandem.errors import InvalidSpec
 from tandem.index import Query, TableIndex, answers, rows
 from tandem.index.library import condition
 from tandem.index.verification import Difference, verify_view
@@ -28,14 +28,7 @@ def query(
     where: str | None, version: int | None, timestamp: str | None, segments: str | None
 ) -> Query:
     """The question of the options. Raises: InvalidSpec."""
-    if version is not None and timestamp is not None:
-        raise InvalidSpec(
-            "a version and a timestamp cannot be combined",
-            resource="--timestamp",
-            found=f"--version {version} --timestamp {timestamp}",
-            expected="one of them",
-        )
-    moment = None if timestamp is None else _moment_ms(timestamp)
+    moment = moment_ms(version, timestamp)
     chosen = () if segments is None else tuple(names_in(segments))
     return Query(where or "", version, moment, chosen)
 
@@ -202,17 +195,3 @@ def _test(where: Expr | None) -> Iterator[RowTest | None]:
 def _say_read(files: int, version: int) -> None:
     how = "by the log alone" if not files else f"after reading {counted(files, 'file')}"
     say(f"Rows of version {version}, {how}")
-
-
-def _moment_ms(text: str) -> int:
-    from tandem.timeline.chunks import parse_moment
-
-    moment = parse_moment(text)
-    if moment is None:
-        raise InvalidSpec(
-            "not a date or a time",
-            resource="--timestamp",
-            found=text,
-            expected="2013, 2013-02, 2013-02-01, 2013-02-01T05 or 2013-02-01T05:30:00Z",
-        )
-    return moment

@@ -11,6 +11,7 @@ from tandem.cli.commands.arguments import (
     OptionalFilenames,
     StoreOptions,
     TableArgument,
+    Timestamp,
     Version,
     opened,
 )
@@ -30,14 +31,6 @@ Where = Annotated[
     str | None,
     typer.Option(
         "--where", metavar="EXPR", help="Only rows for which this Spark SQL condition is true."
-    ),
-]
-Timestamp = Annotated[
-    str | None,
-    typer.Option(
-        "--timestamp",
-        metavar="TIME",
-        help="The newest version not after this time; in UTC unless it names a zone.",
     ),
 ]
 Segments = Annotated[

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -13,8 +14,9 @@ from tandem.cli import engine, plan_report, report, source_check
 from tandem.cli.errors import Exit, say
 from tandem.cli.output import Output, print_data, print_table
 from tandem.cli.progress import ProgressDisplay
+from tandem.cli.report import RepeatCommands
 from tandem.cli.resource_filter import select
-from tandem.spec import AnyResource, IndexServer, LakeTable, load_all
+from tandem.spec import AnyKind, AnyResource, IndexServer, LakeTable, ResourceOutcome, load_all
 
 
 def run(
@@ -27,13 +29,44 @@ def run(
     quiet: bool,
 ) -> Exit:
     """Check everything, then run it. Raises what `load` raises before anything is started."""
-    resources = _checked(paths, only)
-    with _interruptible() as cancel, ProgressDisplay(quiet=quiet) as display:
+    resources = _checked(select(load_all(paths), only))
+    return run_resources(
+        resources,
+        output=output,
+        parallel=parallel,
+        again=again,
+        quiet=quiet,
+        commands=_commands(paths),
+    )
+
+
+def _commands(paths: Sequence[str]) -> RepeatCommands:
+    typed = shlex.join(["tandem", "run", *(word for path in paths for word in ("-f", path))])
+    return RepeatCommands(typed, f"{typed} --again --only {{id}}")
+
+
+def run_resources(
+    resources: Sequence[AnyResource],
+    *,
+    output: Output,
+    parallel: int,
+    again: bool,
+    quiet: bool,
+    commands: RepeatCommands,
+    shown: Callable[[ResourceOutcome], bool] = lambda _: True,
+) -> Exit:
+    """Run resources and print their results.
+
+    Args:
+        commands: what to type to run them again, for remedies.
+        shown: which results have a line in a table.
+    """
+    with interruptible() as cancel, ProgressDisplay(quiet=quiet) as display:
         outcomes = engine.run(
             resources, parallel=parallel, again=again, observer=display, cancel=cancel
         )
     if output is Output.TABLE:
-        print_table(report.result_table(outcomes))
+        print_table(report.result_table([each for each in outcomes if shown(each)], commands))
     else:
         print_data(report.documents(outcomes), output)
     return report.exit_of(outcomes, interrupted=cancel.is_set())
@@ -41,22 +74,35 @@ def run(
 
 def plan(paths: Sequence[str], *, output: Output, only: Sequence[str]) -> Exit:
     """Print what `run` would do now."""
-    resources = _checked(paths, only)
+    resources = _checked(select(load_all(paths), only))
+    return plan_resources(resources, output=output, commands=_commands(paths))
+
+
+def plan_resources(
+    resources: Sequence[AnyResource],
+    *,
+    output: Output,
+    commands: RepeatCommands,
+    shown: Callable[[ResourceOutcome], bool] = lambda _: True,
+) -> Exit:
+    """Print what `run_resources` would do now. Arguments as there."""
     outcomes = engine.plan(resources)
     seen = source_check.check_sources(outcomes)
     for id_, sight in seen.items():
         if sight.warning:
             say(f"Warning: {id_}: {sight.warning}")
     if output is Output.TABLE:
-        print_table(plan_report.blocks(outcomes, {id_: each.summary for id_, each in seen.items()}))
+        sources = {id_: each.summary for id_, each in seen.items()}
+        chosen = [each for each in outcomes if shown(each)]
+        print_table(plan_report.blocks(chosen, sources, commands))
     else:
         print_data(report.documents(outcomes), output)
     return report.exit_of(outcomes, interrupted=False)
 
 
-def _checked(paths: Sequence[str], only: Sequence[str]) -> list[AnyResource]:
+def _checked(found: Sequence[AnyKind]) -> list[AnyResource]:
     resources: list[AnyResource] = []
-    for resource in select(load_all(paths), only):
+    for resource in found:
         if isinstance(resource, IndexServer):
             say(f"Note: {resource.id} needs the operator; here, `tandem index serve` serves tables")
         else:
@@ -87,7 +133,7 @@ def _check_template(resource: AnyResource) -> None:
 
 
 @contextmanager
-def _interruptible() -> Iterator[threading.Event]:
+def interruptible() -> Iterator[threading.Event]:
     """An event that is set by the first SIGINT or SIGTERM. A second one ends the process at
     once, as by default; the table stays valid, and only unreferenced files are left behind."""
     cancel = threading.Event()

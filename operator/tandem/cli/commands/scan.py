@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from tandem.cli.commands.arguments import moment_ms
 from tandem.cli.commands.tables import Target
 from tandem.cli.errors import Exit, say
 from tandem.cli.output import json_line, json_value, print_table, table_of, write
@@ -24,6 +25,7 @@ def scan(
     table: Target,
     *,
     version: int | None,
+    timestamp: str | None = None,
     columns: Sequence[str] | None,
     where: str | None,
     output: ScanOutput,
@@ -44,6 +46,9 @@ def scan(
         limit = PREVIEW_ROWS
     from tandem.delta.calendar import python_values
 
+    moment = moment_ms(version, timestamp)
+    if moment is not None:
+        version = table.log().version_at(moment)
     schema, batches = _read(table, version=version, columns=columns, where=where, base=base)
     if limit is not None:
         batches = first_rows(batches, limit + (output is ScanOutput.TABLE))

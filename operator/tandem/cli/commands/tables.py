@@ -70,7 +70,7 @@ def target(location_or_name: str, files: Sequence[str] = (), options: Sequence[s
     Raises:
         InvalidSpec, ReferenceNotFound
     """
-    given = dict(_option(text) for text in options)
+    given = dict(key_and_value(text, "--option") for text in options)
     if files:
         tables = [resource for resource in load(files) if isinstance(resource, LakeTable)]
         for table in tables:
@@ -118,10 +118,11 @@ def _as_a_shell_would(path: Path) -> Path:
     return Path(*path.parts[:after]).resolve().joinpath(*path.parts[after:])
 
 
-def _option(text: str) -> tuple[str, str]:
+def key_and_value(text: str, option: str) -> tuple[str, str]:
+    """The parts of `KEY=VALUE`. Raises: InvalidSpec."""
     key, separator, value = text.partition("=")
     if not key or not separator:
-        raise InvalidSpec("not an option", resource="--option", found=text, expected="KEY=VALUE")
+        raise InvalidSpec("not an option", resource=option, found=text, expected="KEY=VALUE")
     return key, value
 
 

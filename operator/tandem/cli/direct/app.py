@@ -1,0 +1,414 @@
+"""The commands that do one thing to one table, and their options.
+
+`COMMANDS` is the list of them: an entry turns its options into the spec of a resource.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from tandem.cli.commands.arguments import OptionalFilenames, StoreOptions, TableArgument, opened
+from tandem.cli.errors import errors_to_exit, typed_words
+from tandem.cli.output import Output
+from tandem.spec.update import SourceFormat
+
+if TYPE_CHECKING:
+    from tandem.cli.direct.resources import DirectOperation
+
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only plan; change nothing.")]
+DirectOutput = Annotated[
+    Output,
+    typer.Option(
+        "-o",
+        "--output",
+        help="Output format; yaml prints the resources for `tandem run -f`, and does nothing.",
+    ),
+]
+Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Hide progress.")]
+TargetFileSize = Annotated[
+    str | None,
+    typer.Option("--target-file-size", metavar="SIZE", help="Of output files; 128Mi by default."),
+]
+FileFilter = Annotated[
+    str | None,
+    typer.Option(
+        "--where",
+        metavar="EXPR",
+        help="Only files that may have such rows, by their statistics and partition values.",
+    ),
+]
+Columns = Annotated[
+    str, typer.Argument(metavar="A,B", help="Columns to order by, separated by commas.")
+]
+Rows = Annotated[
+    str,
+    typer.Option("--where", metavar="EXPR", help="Which rows: a Spark SQL condition; true: all."),
+]
+EnableDeletionVectors = Annotated[
+    bool,
+    typer.Option(
+        "--enable-deletion-vectors",
+        help="Enable deletion vectors if the table lacks them, which deletes and updates need. "
+        "It upgrades the table's protocol: old readers may then refuse it.",
+    ),
+]
+From = Annotated[
+    str, typer.Option("--from", metavar="SOURCE", help="URL or path of a file, folder or table.")
+]
+Format = Annotated[
+    SourceFormat | None,
+    typer.Option(
+        "--format",
+        case_sensitive=False,
+        help="Format of the source; by default what its name tells.",
+    ),
+]
+SourceOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--source-option",
+        metavar="KEY=VALUE",
+        help="Spark's option for reading the source, such as header=true; repeatable.",
+    ),
+]
+SourceVersion = Annotated[
+    int | None,
+    typer.Option(
+        "--source-version", min=0, help="Version of a Delta source; the latest by default."
+    ),
+]
+Assignments = Annotated[
+    list[str],
+    typer.Option(
+        "--set", metavar="COLUMN=EXPR", help="New value of a column, in Spark SQL; repeatable."
+    ),
+]
+
+
+def compact(
+    context: typer.Context,
+    location: TableArgument,
+    where: FileFilter = None,
+    target_file_size: TargetFileSize = None,
+    dry_run: DryRun = False,
+    output: DirectOutput = Output.TABLE,
+    quiet: Quiet = False,
+    files: OptionalFilenames = None,
+    options: StoreOptions = None,
+) -> None:
+    """Rewrite small files as larger ones, while the table is written: OPTIMIZE.
+
+    Files that are large enough and have few deleted rows are left alone.
+    """
+    spec = {**_selection(where), **_sizes(target_file_size)}
+    found = _operation("compact", "TableCompaction", spec, {"spec.custom.where": "--where"})
+    _perform(context, location, files, options, lambda: found, output, dry_run=dry_run, quiet=quiet)
+
+
+def zorder(
+    context: typer.Context,
+    location: TableArgument,
+    columns: Columns,
+    where: FileFilter = None,
+    target_file_size: TargetFileSize = None,
+    dry_run: DryRun = False,
+    output: DirectOutput = Output.TABLE,
+    quiet: Quiet = False,
+    files: OptionalFilenames = None,
+    options: StoreOptions = None,
+) -> None:
+    """Cluster rows by several columns at once: OPTIMIZE … ZORDER BY.
+
+    Filters on any of the columns then skip files. Files that are in this order already are left
+    alone.
+    """
+    found = _laid_out("zorder", "ZOrder", columns, where, target_file_size)
+    _perform(context, location, files, options, lambda: found, output, dry_run=dry_run, quiet=quiet)
+
+
+def sort(
+    context: typer.Context,
+    location: TableArgument,
+    columns: Columns,
+    where: FileFilter = None,
+    target_file_size: TargetFileSize = None,
+    dry_run: DryRun = False,
+    output: DirectOutput = Output.TABLE,
+    quiet: Quiet = False,
+    files: OptionalFilenames = None,
+    options: StoreOptions = None,
+) -> None:
+    """Sort rows by columns, the first one first.
+
+    Files that are in this order already are left alone.
+    """
+    found = _laid_out("sort", "Sort", columns, where, target_file_size)
+    _perform(context, location, files, options, lambda: found, output, dry_run=dry_run, quiet=quiet)
+
+
+def update(
+    context: typer.Context,
+    location: TableArgument,
+    where: Rows,
+    assignments: Assignments,
+    enable_deletion_vectors: EnableDeletionVectors = False,
+    dry_run: DryRun = False,
+    output: DirectOutput = Output.TABLE,
+    quiet: Quiet = False,
+    files: OptionalFilenames = None,
+    options: StoreOptions = None,
+) -> None:
+    """Change rows, while the table is compacted and written."""
+
+    def asked() -> DirectOperation:
+        from tandem.cli.direct.resources import assignments as parsed
+
+        return _operation(
+            "update",
+            "TableUpdate",
+            {"update": {"where": where, "set": parsed(assignments)}},
+            {"spec.update.where": "--where", "spec.update": "--set"},
+            _vectors(enable_deletion_vectors),
+        )
+
+    _perform(context, location, files, options, asked, output, dry_run=dry_run, quiet=quiet)
+
+
+def delete(
+    context: typer.Context,
+    location: TableArgument,
+    where: Rows,
+    enable_deletion_vectors: EnableDeletionVectors = False,
+    dry_run: DryRun = False,
+    output: DirectOutput = Output.TABLE,
+    quiet: Quiet = False,
+    files: OptionalFilenames = None,
+    options: StoreOptions = None,
+) -> None:
+    """Delete rows, while the table is compacted and written."""
+    found = _operation(
+        "delete",
+        "TableUpdate",
+        {"delete": {"where": where}},
+        {"spec.delete": "--where"},
+        _vectors(enable_deletion_vectors),
+    )
+    _perform(context, location, files, options, lambda: found, output, dry_run=dry_run, quiet=quiet)
+
+
+def merge(
+    context: typer.Context,
+    location: TableArgument,
+    from_: From,
+    on: Annotated[
+        str,
+        typer.Option(
+            "--on",
+            metavar="EXPR",
+            help="Which rows match; t is the table, s the source: 't.id = s.id'.",
+        ),
+    ],
+    update_all: Annotated[
+        bool,
+        typer.Option("--update-all", help="Replace rows that match by those of the source."),
+    ] = False,
+    insert_all: Annotated[
+        bool, typer.Option("--insert-all", help="Insert rows of the source without a match.")
+    ] = False,
+    assignments: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="COLUMN=EXPR",
+            help="Update rows that match: new value of a column, such as n=s.n; repeatable.",
+        ),
+    ] = None,
+    delete_when: Annotated[
+        str | None,
+        typer.Option(
+            "--delete-when",
+            metavar="EXPR",
+            help="Delete rows that match and for which this is true, such as s.op = 'D'.",
+        ),
+    ] = None,
+    format_: Format = None,
+    source_options: SourceOptions = None,
+    source_version: SourceVersion = None,
+    enable_deletion_vectors: EnableDeletionVectors = False,
+    dry_run: DryRun = False,
+    output: DirectOutput = Output.TABLE,
+    quiet: Quiet = False,
+    files: OptionalFilenames = None,
+    options: StoreOptions = None,
+) -> None:
+    """Merge a source into the table, while it is compacted and written.
+
+    `-o yaml` prints a resource to which further clauses can be added.
+    """
+
+    def asked() -> DirectOperation:
+        from tandem.cli.direct.resources import merge_spec
+
+        spec = merge_spec(
+            on, update_all=update_all, insert_all=insert_all, set_=assignments or [],
+            delete_when=delete_when,
+        )  # fmt: skip
+        source = _source(from_, format_, source_options, source_version)
+        return _operation(
+            "merge",
+            "TableUpdate",
+            {"merge": {"source": source, **spec}},
+            {"spec.merge.on": "--on", **_source_fields("spec.merge.source")},
+            _vectors(enable_deletion_vectors),
+        )
+
+    _perform(context, location, files, options, asked, output, dry_run=dry_run, quiet=quiet)
+
+
+def ingest(
+    context: typer.Context,
+    location: TableArgument,
+    from_: From,
+    format_: Format = None,
+    source_options: SourceOptions = None,
+    source_version: SourceVersion = None,
+    target_file_size: TargetFileSize = None,
+    dry_run: DryRun = False,
+    output: DirectOutput = Output.TABLE,
+    quiet: Quiet = False,
+    files: OptionalFilenames = None,
+    options: StoreOptions = None,
+) -> None:
+    """Append the rows of a source."""
+
+    def asked() -> DirectOperation:
+        source = _source(from_, format_, source_options, source_version)
+        spec = {"source": source, **_sizes(target_file_size)}
+        return _operation("ingest", "TableIngest", spec, _source_fields("spec.source"))
+
+    _perform(context, location, files, options, asked, output, dry_run=dry_run, quiet=quiet)
+
+
+def maintain(
+    context: typer.Context,
+    location_or_file: Annotated[
+        str,
+        typer.Argument(
+            metavar="LOCATION_OR_FILE",
+            help="A file with LakeTables, or URL or path of a table, which is compacted and "
+            "cleaned.",
+        ),
+    ],
+    dry_run: DryRun = False,
+    output: DirectOutput = Output.TABLE,
+    quiet: Quiet = False,
+    files: OptionalFilenames = None,
+    options: StoreOptions = None,
+) -> None:
+    """Do once what an operator would do now: for cron or Airflow.
+
+    Runs what `spec.compaction`, `spec.retention.rows` and `spec.mergeOnRead` of LakeTables ask for,
+    and cleans by `spec.retention`. A schedule runs once each time that its cron fires, however
+    often this is called. Exit code 0 also if nothing is due.
+    """
+    with errors_to_exit():
+        from tandem.cli.direct import maintain as command
+        from tandem.cli.direct.command import DirectOptions
+
+        chosen = DirectOptions(output, dry_run, quiet, typed_words(context))
+        code = command.maintain(location_or_file, files or [], options or [], chosen)
+        raise typer.Exit(code)
+
+
+COMMANDS: Final[tuple[Callable[..., None], ...]] = (
+    compact,
+    zorder,
+    sort,
+    update,
+    delete,
+    merge,
+    ingest,
+    maintain,
+)
+"""The commands, in the order of the help."""
+
+
+def _perform(
+    context: typer.Context,
+    location: str,
+    files: Sequence[str] | None,
+    options: Sequence[str] | None,
+    asked: Callable[[], DirectOperation],
+    output: Output,
+    *,
+    dry_run: bool,
+    quiet: bool,
+) -> None:
+    with opened(location, files, options) as target:
+        from tandem.cli.direct import command
+
+        chosen = command.DirectOptions(output, dry_run, quiet, typed_words(context))
+        raise typer.Exit(command.perform(target, asked(), chosen))
+
+
+def _operation(
+    word: str,
+    kind: str,
+    spec: Mapping[str, Any],
+    options: Mapping[str, str],
+    table: Mapping[str, Any] | None = None,
+) -> DirectOperation:
+    from tandem.cli.direct.resources import DirectOperation
+
+    return DirectOperation(word, kind, spec, options, table or {})
+
+
+def _laid_out(
+    word: str, strategy: str, columns: str, where: str | None, size: str | None
+) -> DirectOperation:
+    from tandem.cli.commands.scan import names_in
+
+    layout = {"strategy": strategy, "columns": [name.strip() for name in names_in(columns)]}
+    spec = {**_selection(where), "layout": layout, **_sizes(size)}
+    fields = {"spec.layout": "A,B", "spec.custom.where": "--where"}
+    return _operation(word, "TableCompaction", spec, fields)
+
+
+def _selection(where: str | None) -> dict[str, Any]:
+    """Which files a compaction takes: those of all chunks, or those that a condition selects."""
+    if where is None:
+        return {"type": "SemiMajor"}
+    return {"type": "Custom", "custom": {"where": where}}
+
+
+def _sizes(target_file_size: str | None) -> dict[str, Any]:
+    return {} if target_file_size is None else {"targetFileSize": target_file_size}
+
+
+def _vectors(enable: bool) -> dict[str, Any]:
+    return {"enableDeletionVectors": True} if enable else {}
+
+
+def _source(
+    location: str,
+    format_: SourceFormat | None,
+    options: Sequence[str] | None,
+    version: int | None,
+) -> dict[str, Any]:
+    from tandem.cli.commands.tables import key_and_value
+    from tandem.cli.direct.sources import source
+
+    pairs = dict(key_and_value(text, "--source-option") for text in options or ())
+    return source(location, format_, pairs, version)
+
+
+def _source_fields(field: str) -> dict[str, str]:
+    return {
+        field: "--from",
+        f"{field}.format": "--format",
+        f"{field}.options": "--source-option",
+        f"{field}.version": "--source-version",
+    }

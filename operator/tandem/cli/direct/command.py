@@ -1,0 +1,74 @@
+"""Plans, prints or runs what a command asks for, as `tandem plan` and `tandem run` do."""
+
+from __future__ import annotations
+
+import secrets
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from tandem.cli.commands.run import plan_resources, run_resources
+from tandem.cli.commands.tables import Target
+from tandem.cli.direct.resources import DirectOperation, manifests, resources_of
+from tandem.cli.errors import Exit
+from tandem.cli.output import Output, print_documents
+from tandem.cli.report import RepeatCommands, message_of
+from tandem.spec import AnyResource, ResourceOutcome, TableStatus
+from tandem.spec.status import Phase
+
+WORDING: Final = {
+    "Set enableDeletionVectors: true in the LakeTable": "Add --enable-deletion-vectors",
+}
+"""What the engine says of a resource, and what those who typed a command read instead."""
+
+
+@dataclass(frozen=True)
+class DirectOptions:
+    """What every such command takes. `typed` are its words, for messages."""
+
+    output: Output
+    dry_run: bool
+    quiet: bool
+    typed: Sequence[str]
+
+
+def perform(target: Target, asked: DirectOperation, options: DirectOptions) -> Exit:
+    """Do what was asked for. Raises: InvalidSpec before anything is started."""
+    now, token = datetime.now(UTC), secrets.token_hex(2)
+    return perform_resources(resources_of(asked, target, now, token), options)
+
+
+def perform_resources(resources: Sequence[AnyResource], options: DirectOptions) -> Exit:
+    """Print resources as YAML, plan them, or run them."""
+    again = shlex.join(options.typed)
+    if options.output is Output.YAML:
+        print_documents(manifests(resources))
+        return Exit.OK
+    if options.dry_run:
+        return plan_resources(
+            resources,
+            output=options.output,
+            commands=RepeatCommands(again, again, WORDING),
+            shown=says_something,
+        )
+    return run_resources(
+        resources,
+        output=options.output,
+        parallel=1,
+        again=False,
+        quiet=options.quiet,
+        commands=RepeatCommands(again, again, WORDING),
+        shown=says_something,
+    )
+
+
+def says_something(outcome: ResourceOutcome) -> bool:
+    """Whether a result is of the operation, or of a table that has changed or cannot be used."""
+    status = outcome.status
+    return (
+        not isinstance(status, TableStatus)
+        or status.phase is Phase.FAILED
+        or bool(message_of(status))
+    )

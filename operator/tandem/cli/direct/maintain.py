@@ -1,0 +1,112 @@
+"""`tandem maintain`: what cron or Airflow calls in place of an operator."""
+
+from __future__ import annotations
+
+import secrets
+import shlex
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tandem.cli import engine, plan_report, report
+from tandem.cli.commands import clean
+from tandem.cli.commands.run import interruptible
+from tandem.cli.commands.tables import Target, target
+from tandem.cli.direct.command import WORDING, DirectOptions, says_something
+from tandem.cli.direct.resources import DirectOperation, manifests, resources_of, table_of
+from tandem.cli.errors import Exit, add_table_to_errors, say
+from tandem.cli.output import Output, print_data, print_documents, print_table
+from tandem.cli.progress import ProgressDisplay
+from tandem.cli.report import RepeatCommands
+from tandem.errors import ReferenceNotFound
+from tandem.spec import AnyResource, LakeTable, Operation, ResourceOutcome, load_all
+
+_ENDINGS = (".yaml", ".yml", ".json")
+_WITHOUT_A_POLICY = DirectOperation("maintain", "TableCompaction", {"type": "SemiMajor"}, {})
+
+
+def maintain(
+    location_or_file: str, files: Sequence[str], options: Sequence[str], chosen: DirectOptions
+) -> Exit:
+    """Do what is due on the tables of a file, or on the table at a location.
+
+    A table without a LakeTable is compacted, and cleaned by its property.
+    """
+    codes: list[Exit] = []
+    outcomes: list[ResourceOutcome] = []
+    wanted: list[AnyResource] = []
+    if not files and _is_file(location_or_file):
+        tables: list[tuple[LakeTable, Operation | None]] = [
+            (table, None) for table in _tables_in(location_or_file)
+        ]
+    else:
+        tables = [_at(target(location_or_file, files, options))]
+    with interruptible() as cancel, ProgressDisplay(quiet=chosen.quiet) as display:
+        for table, also in tables:
+            with add_table_to_errors(table.spec.location):
+                plan_only = chosen.dry_run or chosen.output is Output.YAML
+                done = engine.maintain(
+                    table, also=also, plan_only=plan_only, observer=display, cancel=cancel
+                )
+            outcomes += done.outcomes
+            wanted += [table, *(each.resource for each in done.operations)]
+            for why in done.waits if not done.operations else ():
+                say(f"{table.id}: nothing is due. {why}")
+            if done.cleaned is not None and chosen.output is not Output.YAML:
+                if done.cleaned.garbage:
+                    say(f"{table.id}: {clean.summary(done.cleaned, dry_run=plan_only)}")
+                codes.append(clean.say_what_else(done.cleaned, dry_run=plan_only))
+    if chosen.output is Output.YAML:
+        print_documents(manifests(wanted))
+    elif chosen.output is Output.JSON:
+        print_data(report.documents(outcomes), chosen.output)
+    else:
+        _print(outcomes, chosen)
+    codes.append(report.exit_of(outcomes, interrupted=cancel.is_set()))
+    return max(codes)
+
+
+def _print(outcomes: Sequence[ResourceOutcome], chosen: DirectOptions) -> None:
+    shown = [outcome for outcome in outcomes if says_something(outcome)]
+    again = shlex.join(chosen.typed)
+    commands = RepeatCommands(again, again, WORDING)
+    if shown and chosen.dry_run:
+        print_table(plan_report.blocks(shown, {}, commands))
+    elif shown:
+        print_table(report.result_table(shown, commands))
+
+
+def _at(found: Target) -> tuple[LakeTable, Operation | None]:
+    """The table of an argument, and what to do if no LakeTable says it."""
+    if found.table is not None:
+        return table_of(found, "maintain", {}), None
+    now, token = datetime.now(UTC), secrets.token_hex(2)
+    return resources_of(_WITHOUT_A_POLICY, found, now, token)
+
+
+def _is_file(text: str) -> bool:
+    if text == "-":
+        return True
+    path = Path(text)
+    return "://" not in text and (
+        path.is_file()
+        or path.suffix in _ENDINGS
+        or (
+            path.is_dir()
+            and not (path / "_delta_log").is_dir()
+            and any(child.suffix in _ENDINGS for child in path.iterdir())
+        )
+    )
+
+
+def _tables_in(path: str) -> list[LakeTable]:
+    found = load_all([path], references=False)
+    tables = [resource for resource in found if isinstance(resource, LakeTable)]
+    if not tables:
+        raise ReferenceNotFound(
+            "no LakeTable in this file",
+            resource=path,
+            expected="a LakeTable, with spec.compaction or spec.retention",
+            remedy="Give the file with the LakeTable, or the location of a table",
+        )
+    return tables

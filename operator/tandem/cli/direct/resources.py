@@ -1,0 +1,210 @@
+"""Arguments of a command as the resources that `tandem run -f` takes. Pure.
+
+Everything is checked by the models of the resources. What they refuse is reported by the names of
+the options, which are all that the user has typed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from tandem.cli.commands.tables import Target
+from tandem.errors import InvalidSpec
+from tandem.spec import API_VERSION, AnyResource, LakeTable, Operation
+from tandem.spec.loading.loader import parse
+from tandem.spec.problems import InvalidSpecs
+from tandem.spec.resources import AnyKind
+
+_NOT_IN_NAMES = re.compile(r"[^a-z0-9]+")
+_MOST_OF_A_NAME = 40
+_ASSIGNMENT = re.compile(r"\s*(?:`((?:[^`]|``)+)`|([^=`]+?))\s*=(.*)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class DirectOperation:
+    """One operation as a command asks for it.
+
+    Attributes:
+        word: the command: the first part of the operation's name.
+        spec: without `tableRef`.
+        options: which option or argument each field comes from, for messages: the longest prefix
+            of a field's path counts.
+        table: fields of the LakeTable's spec.
+    """
+
+    word: str
+    kind: str
+    spec: Mapping[str, Any]
+    options: Mapping[str, str]
+    table: Mapping[str, Any] = field(default_factory=dict)
+
+
+def resources_of(
+    asked: DirectOperation, target: Target, now: datetime, token: str
+) -> tuple[LakeTable, Operation]:
+    """The table and the operation. `now` and `token` make the operation's name: each run of a
+    command is an operation of its own.
+
+    Raises: InvalidSpec.
+    """
+    lake = table_of(target, asked.word, asked.table)
+    name = f"{asked.word}-{now:%Y%m%d-%H%M%S}-{token}"
+    operation = _parsed(
+        asked.kind,
+        {**_namespace(lake), "name": name},
+        {"tableRef": {"name": lake.name}, **asked.spec},
+        asked.word,
+        {**asked.options, "spec.targetFileSize": "--target-file-size"},
+    )
+    assert isinstance(operation, Operation)
+    return lake, operation
+
+
+def table_of(target: Target, word: str, more: Mapping[str, Any]) -> LakeTable:
+    """The LakeTable of a command's argument, with some more fields of its spec.
+
+    Raises: InvalidSpec for options of the store that are secret.
+    """
+    options = {"spec.storage.options": "--option", "spec.location": "LOCATION"}
+    metadata: dict[str, Any] = {"name": _name_of(target.location)}
+    spec: dict[str, Any] = {"location": target.location}
+    if target.table is not None:
+        manifest = target.table.manifest()
+        metadata, spec = manifest["metadata"], manifest["spec"]
+    if target.options:
+        spec = {**spec, "storage": {**spec.get("storage", {}), "options": target.options}}
+    found = _parsed(LakeTable.kind_name, metadata, {**spec, **more}, word, options)
+    assert isinstance(found, LakeTable)
+    return found
+
+
+def _namespace(lake: LakeTable) -> dict[str, str]:
+    given = lake.manifest()["metadata"]
+    return {"namespace": given["namespace"]} if "namespace" in given else {}
+
+
+def manifests(resources: Sequence[AnyResource]) -> list[dict[str, Any]]:
+    """The resources as `tandem run -f` takes them."""
+    return [resource.manifest() for resource in resources]
+
+
+def assignments(texts: Sequence[str]) -> dict[str, str]:
+    """`--set COLUMN=EXPR`, repeated, as column → expression. A name in backquotes, as in SQL, may
+    contain any character.
+
+    Raises: InvalidSpec.
+    """
+    found: dict[str, str] = {}
+    for text in texts:
+        match = _ASSIGNMENT.fullmatch(text)
+        if match is None or not match[3].strip():
+            raise InvalidSpec(
+                "not an assignment",
+                resource="--set",
+                found=text,
+                expected="COLUMN=EXPR",
+                remedy="Put it in quotes for the shell: --set 'delay=delay + 15'",
+            )
+        name = match[2] if match[1] is None else match[1].replace("``", "`")
+        if name.lower() in (other.lower() for other in found):
+            raise InvalidSpec(
+                "the column is set twice",
+                resource="--set",
+                found=name,
+                expected="each column once",
+                remedy="Remove one of the two",
+            )
+        found[name] = match[3].strip()
+    return found
+
+
+def merge_spec(
+    on: str,
+    *,
+    update_all: bool,
+    insert_all: bool,
+    set_: Sequence[str],
+    delete_when: str | None,
+) -> dict[str, Any]:
+    """`spec.merge` without its source. The delete comes first: its rows are not updated.
+
+    Raises: InvalidSpec.
+    """
+    if update_all and set_:
+        raise InvalidSpec(
+            "rows that match are updated in one way",
+            resource="tandem merge",
+            found="--update-all and --set",
+            expected="one of them",
+            remedy="Remove one of the two",
+        )
+    matched: list[dict[str, Any]] = []
+    if delete_when is not None:
+        matched.append({"where": delete_when, "delete": {}})
+    if update_all:
+        matched.append({"updateAll": {}})
+    if set_:
+        matched.append({"update": {"set": assignments(set_)}})
+    if not matched and not insert_all:
+        raise InvalidSpec(
+            "does nothing to any row",
+            resource="tandem merge",
+            found="no option that says what happens",
+            expected="--update-all, --insert-all, --set or --delete-when",
+            remedy="Add --update-all --insert-all to write each row of the source",
+        )
+    spec: dict[str, Any] = {"on": on}
+    if matched:
+        spec["whenMatched"] = matched
+    if insert_all:
+        spec["whenNotMatched"] = [{"insertAll": {}}]
+    return spec
+
+
+def _name_of(location: str) -> str:
+    """A name for the LakeTable: the last part of its location, as far as names allow it."""
+    parts = urlsplit(location)
+    last = unquote(parts.path).rstrip("/").rpartition("/")[2] or parts.netloc
+    name = _NOT_IN_NAMES.sub("-", last.lower()).strip("-")[:_MOST_OF_A_NAME].strip("-")
+    return name or "table"
+
+
+def _parsed(
+    kind: str,
+    metadata: Mapping[str, Any],
+    spec: Mapping[str, Any],
+    word: str,
+    options: Mapping[str, str],
+) -> AnyKind:
+    try:
+        return parse({"apiVersion": API_VERSION, "kind": kind, "metadata": metadata, "spec": spec})
+    except InvalidSpec as error:
+        problems = error.problems if isinstance(error, InvalidSpecs) else (error,)
+        InvalidSpecs.raise_if([_by_options(each, word, options) for each in problems])
+        raise AssertionError("an error without a problem") from error
+
+
+def _by_options(problem: InvalidSpec, word: str, options: Mapping[str, str]) -> InvalidSpec:
+    """The problem, said of the option that its field comes from."""
+    fields = [name for name in options if _leads_to(name, problem.field)]
+    option = options[max(fields, key=len)] if fields else ""
+    remedy = problem.remedy
+    if not remedy or "docs/resources.md" in remedy:
+        remedy = f"`tandem {word} --help` describes the options"
+    return InvalidSpec(
+        problem.message,
+        resource=option or f"tandem {word}",
+        field="" if option else problem.field,
+        found=problem.found,
+        expected=problem.expected,
+        remedy=remedy,
+    )
+
+
+def _leads_to(prefix: str, path: str) -> bool:
+    return path == prefix or path.startswith((f"{prefix}.", f"{prefix}["))

@@ -1,0 +1,324 @@
+"""Commands without YAML: each does one thing to one table, as a new operation.
+
+Jobs are done without Spark (`support.jobs.quick_jobs`); all else is as it is.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from deltalake import DeltaTable, write_deltalake
+
+from cli.invoke import Tandem
+from support.jobs.quick_jobs import QuickJobs
+from tandem.cli.direct import app, sources
+from tandem.cli.direct.resources import assignments
+from tandem.errors import InvalidSpec
+from tandem.operations import runner
+from tandem.operations.ports import Ports
+from tandem.spec import KINDS, load_text
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "local_ports", lambda: Ports(jobs=QuickJobs()))
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    """Four loads by `deltalake` with its defaults: without deletion vectors."""
+    folder = tmp_path / "Events 2026"
+    for load in range(4):
+        ids = pa.array([load * 2, load * 2 + 1], pa.int64())
+        write_deltalake(folder, pa.table({"id": ids, "n": ids}), mode="append")
+    return folder
+
+
+def rows(folder: Path) -> dict[int, int]:
+    return {row["id"]: row["n"] for row in pa.table(DeltaTable(folder).scan()).to_pylist()}
+
+
+def files(folder: Path) -> int:
+    return len(DeltaTable(folder).file_uris())
+
+
+def done(tandem: Tandem, *words: str | Path) -> dict[str, Any]:
+    """The status of the one operation of a command."""
+    result = tandem(*words, "-o", "json", "-q")
+    assert result.exit_code == 0, result.stderr
+    _, operation = json.loads(result.stdout)
+    status: dict[str, Any] = operation["status"]
+    return status
+
+
+def test_compact_is_optimize(tandem: Tandem, lake: Path) -> None:
+    before = rows(lake)
+    assert done(tandem, "compact", lake)["result"]["filesRemoved"] == 4
+    assert (files(lake), rows(lake)) == (1, before)
+    again = done(tandem, "compact", lake)
+    assert again["conditions"][0]["reason"] == "NothingToDo"
+    assert DeltaTable(lake).version() == 4, "nothing was committed"
+
+
+def test_compact_takes_the_files_of_a_condition(tandem: Tandem, lake: Path) -> None:
+    assert done(tandem, "compact", lake, "--where", "id < 4")["result"]["filesRemoved"] == 2
+
+
+@pytest.mark.parametrize("command", ["zorder", "sort"])
+def test_a_single_segment_is_put_in_order_once(tandem: Tandem, lake: Path, command: str) -> None:
+    done(tandem, "compact", lake)
+    assert done(tandem, command, lake, "n, id")["result"]["filesRemoved"] == 1
+    version = DeltaTable(lake).version()
+    assert done(tandem, command, lake, "n,id")["conditions"][0]["reason"] == "NothingToDo"
+    assert DeltaTable(lake).version() == version
+
+
+def test_each_run_is_a_new_operation(tandem: Tandem, lake: Path) -> None:
+    words = ("update", lake, "--where", "id = 1", "--set", "n=n + 10")
+    done(tandem, *words, "--enable-deletion-vectors")
+    status = done(tandem, *words)
+    assert status["result"]["rowsAffected"]["updated"] == 1
+    assert rows(lake)[1] == 21
+
+
+def test_delete_needs_deletion_vectors_and_says_what_to_type(tandem: Tandem, lake: Path) -> None:
+    words = ("delete", str(lake), "--where", "id >= 4")
+    refused = tandem(*words)
+    assert refused.exit_code == 1
+    assert "Add --enable-deletion-vectors" in " ".join(refused.stdout.split())
+    assert "LakeTable" not in refused.stdout
+    assert "Add --enable-deletion-vectors" in tandem(*words, "--dry-run").stdout
+    assert DeltaTable(lake).version() == 3
+    assert done(tandem, *words, "--enable-deletion-vectors")["result"]["rowsAffected"] == {
+        "updated": 0, "deleted": 4, "inserted": 0,
+    }  # fmt: skip
+    assert set(rows(lake)) == {0, 1, 2, 3}
+
+
+def test_merge_and_ingest_read_a_source(tandem: Tandem, lake: Path, tmp_path: Path) -> None:
+    new = tmp_path / "new.parquet"
+    pq.write_table(pa.table({"id": [1, 50], "n": [100, 500]}), new)
+    on = ("--on", "t.id = s.id", "--enable-deletion-vectors")
+    merged = done(tandem, "merge", lake, "--from", new, *on, "--update-all", "--insert-all")
+    assert merged["result"]["rowsAffected"] == {"updated": 1, "deleted": 0, "inserted": 1}
+    assert (rows(lake)[1], rows(lake)[50]) == (100, 500)
+    more = ("--set", "n=s.n + 1", "--delete-when", "s.id = 50")
+    merged = done(tandem, "merge", lake, "--from", new, *on, *more)
+    assert merged["result"]["rowsAffected"] == {"updated": 1, "deleted": 1, "inserted": 0}
+    assert rows(lake)[1] == 101
+    again = done(tandem, "ingest", lake, "--from", new)
+    assert again["result"]["rowsAffected"]["inserted"] == 2
+
+
+def test_a_source_of_the_working_directory_needs_no_path(
+    tandem: Tandem, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "in.CSV.gz").touch()
+    planned = tandem("ingest", lake, "--from", "in.CSV.gz", "-o", "yaml")
+    _, ingest = yaml.safe_load_all(planned.stdout)
+    location = (tmp_path / "in.CSV.gz").as_uri()
+    assert ingest["spec"]["source"] == {"format": "Csv", "location": location}
+
+
+def test_the_format_of_a_source_is_that_of_its_name(tmp_path: Path, lake: Path) -> None:
+    mixed, one = tmp_path / "mixed", tmp_path / "one"
+    for folder, names in ((mixed, ("a.csv", "b.json")), (one, ("a.ndjson", "b.json", "_SUCCESS"))):
+        folder.mkdir()
+        for name in names:
+            (folder / name).touch()
+    for location, expected in (
+        (str(lake), "Delta"),
+        (str(one), "Json"),
+        ("s3://bucket/in.parquet", "Parquet"),
+        ("s3://bucket/day=1/x.tsv.gz", "Csv"),
+    ):
+        assert sources.source(location, None, {}, None)["format"] == expected
+    for location in (str(mixed), "s3://bucket/in"):
+        with pytest.raises(InvalidSpec, match="does not tell its format") as refused:
+            sources.source(location, None, {}, None)
+        assert "--format" in refused.value.remedy
+
+
+COMMANDS: list[tuple[str, Sequence[str]]] = [
+    ("compact", ()),
+    ("zorder", ("id,n",)),
+    ("sort", ("id",)),
+    ("update", ("--where", "id = 1", "--set", "n=0")),
+    ("delete", ("--where", "id = 1")),
+    ("merge", ("--from", "in.parquet", "--on", "t.id = s.id", "--insert-all")),
+    ("ingest", ("--from", "in.parquet")),
+    ("maintain", ()),
+]
+
+
+@pytest.mark.parametrize(("command", "more"), COMMANDS, ids=[name for name, _ in COMMANDS])
+def test_dry_run_plans_and_yaml_prints_what_run_takes(
+    tandem: Tandem, lake: Path, tmp_path: Path, command: str, more: Sequence[str]
+) -> None:
+    vectors = ("--enable-deletion-vectors",) if command in ("update", "delete", "merge") else ()
+    words = (command, lake, *more, *vectors)
+    planned = tandem(*words, "--dry-run")
+    assert planned.exit_code == 0, planned.stderr
+    assert re.search(rf"/{command}-\d{{8}}-\d{{6}}-[0-9a-f]{{4}}: Planned", planned.stdout)
+    printed = tandem(*words, "-o", "yaml").stdout
+    table, operation = load_text(printed)
+    assert table.name == "events-2026"
+    assert operation.kind_name in KINDS
+    resources = tmp_path / "resources.yaml"
+    resources.write_text(printed)
+    assert tandem("plan", "-f", resources).exit_code == 0
+    assert DeltaTable(lake).version() == 3, "nothing was written"
+
+
+def test_every_command_is_tried_here() -> None:
+    assert [name for name, _ in COMMANDS] == [each.__name__ for each in app.COMMANDS]
+
+
+@pytest.mark.parametrize(
+    ("words", "option", "said"),
+    [
+        (("compact", "--target-file-size", "3x"), "--target-file-size", "must be a size"),
+        (("compact", "--option", "secret=x"), "--option", "must not contain secrets"),
+        (("zorder", "id,"), "A,B", "must not be empty"),
+        (("update", "--where", " ", "--set", "n=1"), "--where", "must not be empty"),
+        (("update", "--where", "true", "--set", "n"), "--set", "not an assignment"),
+        (("update", "--where", "true", "--set", "n=1", "--set", "N=2"), "--set", "twice"),
+        (("merge", "--from", "a.csv", "--on", "true"), "tandem merge", "does nothing"),
+        (("ingest", "--from", "a.csv", "--source-version", "1"), "--from", "only goes"),
+        (("ingest", "--from", "a.csv", "--source-option", "x"), "--source-option", "KEY=VALUE"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_errors_name_the_option_that_was_typed(
+    tandem: Tandem, lake: Path, words: Sequence[str], option: str, said: str
+) -> None:
+    command, *rest = words
+    refused = tandem(command, lake, *rest)
+    assert refused.exit_code == 2
+    assert refused.stderr.startswith(f"Error (InvalidSpec): {option}"), refused.stderr
+    assert said in refused.stderr
+    assert "docs/resources.md" not in refused.stderr
+
+
+def test_assignments_are_split_at_the_first_sign_outside_a_name() -> None:
+    assert assignments(["a=b = c", " x y = 1", "`a=``b`='='"]) == {
+        "a": "b = c",
+        "x y": "1",
+        "a=`b": "'='",
+    }
+
+
+def test_a_laketable_of_a_file_gives_its_settings(
+    tandem: Tandem, lake: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "lake.yaml"
+    file.write_text(
+        "apiVersion: tandem.dev/v1alpha1\nkind: LakeTable\n"
+        "metadata: {name: events, namespace: team}\n"
+        f"spec: {{location: '{lake.as_uri()}', enableDeletionVectors: true}}\n"
+    )
+    words = ("delete", "events", "-f", file, "--where", "id = 1")
+    table, operation = yaml.safe_load_all(tandem(*words, "-o", "yaml").stdout)
+    assert table["spec"]["enableDeletionVectors"] is True
+    assert operation["metadata"]["namespace"] == "team"
+    assert done(tandem, *words)["phase"] == "Succeeded"
+    assert 1 not in rows(lake)
+
+
+def test_what_failed_says_what_to_type(tandem: Tandem, lake: Path) -> None:
+    refused = tandem("zorder", lake, "nn")
+    assert refused.exit_code == 1
+    shown = " ".join(refused.stdout.split())
+    assert f"tandem zorder '{lake}' nn" in shown
+    assert "no column nn" in shown
+
+
+# maintain
+
+LAKE = """
+apiVersion: tandem.dev/v1alpha1
+kind: LakeTable
+metadata: {{name: events}}
+spec:
+  location: "{location}"
+  enableDeletionVectors: true
+  retention: {{files: 0s}}
+  compaction:
+    minor: {{thresholds: [2, 2]}}
+    schedules:
+    - {{cron: "* * * * *", template: {{type: SemiMajor, layout: {{strategy: Sort, columns: [n]}}}}}}
+"""
+
+
+def test_maintain_does_what_is_due_once(tandem: Tandem, lake: Path, tmp_path: Path) -> None:
+    file = tmp_path / "lake.yaml"
+    file.write_text(LAKE.format(location=lake.as_uri()))
+    before = rows(lake)
+    planned = tandem("maintain", file, "--dry-run")
+    assert "TableCompaction/events-minor-" in planned.stdout
+    assert DeltaTable(lake).version() == 3
+    result = tandem("maintain", file, "-o", "json")
+    assert result.exit_code == 0, result.stderr
+    _, *operations = json.loads(result.stdout)
+    assert [each["spec"]["type"] for each in operations] == ["Minor", "SemiMajor"]
+    assert all(each["status"]["phase"] == "Succeeded" for each in operations)
+    assert (files(lake), rows(lake)) == (1, before)
+    assert "Removed " in result.stderr, "the files of the loads, which nobody needs any more"
+    version = DeltaTable(lake).version()
+    again = tandem("maintain", file, "-o", "json")
+    assert again.exit_code == 0
+    assert DeltaTable(lake).version() == version, "nothing is due"
+
+
+def test_maintain_runs_a_schedule_once_each_time_it_fires(
+    tandem: Tandem, lake: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "lake.yaml"
+    text = LAKE.format(location=lake.as_uri()).replace("* * * * *", "0 3 1 1 *")
+    file.write_text(text.replace("minor: {thresholds: [2, 2]}", ""))
+    tandem("maintain", file)
+    version = DeltaTable(lake).version()
+    write_deltalake(lake, pa.table({"id": [90], "n": [90]}), mode="append")
+    assert tandem("maintain", file).exit_code == 0
+    assert DeltaTable(lake).version() == version + 1, "the year has had its run"
+
+
+def test_maintain_of_a_location_compacts_and_cleans(tandem: Tandem, lake: Path) -> None:
+    assert done(tandem, "maintain", lake)["result"]["filesRemoved"] == 4
+    assert done(tandem, "maintain", lake)["conditions"][0]["reason"] == "NothingToDo"
+    assert files(lake) == 1
+
+
+def test_maintain_says_that_nothing_is_due(tandem: Tandem, lake: Path, tmp_path: Path) -> None:
+    file = tmp_path / "lake.yaml"
+    file.write_text(LAKE.format(location=lake.as_uri()).partition("    schedules")[0])
+    tandem("maintain", file)
+    result = tandem("maintain", file)
+    assert result.exit_code == 0
+    assert "LakeTable/events: nothing is due." in result.stderr
+    assert result.stdout == ""
+
+
+def test_maintain_fails_where_the_table_is_not_there(tandem: Tandem, tmp_path: Path) -> None:
+    file = tmp_path / "lake.yaml"
+    file.write_text(LAKE.format(location=(tmp_path / "none").as_uri()))
+    assert tandem("maintain", file).exit_code == 1
+    assert tandem("maintain", tmp_path / "none").exit_code == 1
+    file.write_text(file.read_text().partition("---")[0].replace("LakeTable", "TableIngest"))
+    assert tandem("maintain", file).exit_code == 2
+
+
+def test_scan_shows_a_table_as_of_a_time(tandem: Tandem, lake: Path) -> None:
+    found = tandem("scan", lake, "--timestamp", "2999", "-o", "json").stdout.splitlines()
+    assert len(found) == 8
+    assert tandem("scan", lake, "--timestamp", "2001").exit_code == 1
+    assert tandem("scan", lake, "--timestamp", "2999", "--version", "1").exit_code == 2
