@@ -81,7 +81,7 @@ def test_a_file_runs_once_however_often_it_is_given(folder: Path, tmp_path: Path
     code, second, errors = tandem("run", "-f", file)
     assert code == 0, errors
     assert [item["status"].get("result") for item in second[1:]] == [
-        item["status"]["result"] for item in first[1:]
+        {**item["status"]["result"], "repeated": True} for item in first[1:]
     ]
     assert DeltaTable(str(folder)).version() == version
     assert rows(folder) == expected

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from tandem.cli.errors import Exit
@@ -55,12 +56,16 @@ class RepeatCommands:
     """What to type to run resources again.
 
     Attributes:
-        again: repeats the operation of the id `{id}` only, even if it has a recorded result.
+        run: the command as it was typed.
+        again: the command that repeats operations of the ids `{ids}` only, even if they have a
+            recorded result.
+        only: what stands before each of the ids.
         wording: what messages say of fields of resources, and what is said of options instead.
     """
 
     run: str
     again: str
+    only: str = ""
     wording: Mapping[str, str] = field(default_factory=dict)
 
     def reworded(self, message: str) -> str:
@@ -73,10 +78,37 @@ class RepeatCommands:
         """The command that starts this resource again, and no operation that has succeeded."""
         if isinstance(outcome.status, TableStatus):
             return self.run
-        return self.again.replace("{id}", shlex.quote(outcome.resource.id))
+        return self.all_of([outcome.resource.id])
+
+    def all_of(self, ids: Sequence[str]) -> str:
+        """The command that starts these operations again, and no others."""
+        chosen = " ".join(f"{self.only} {shlex.quote(id_)}" for id_ in ids)
+        return self.again.replace("{ids}", chosen)
 
 
-def result_table(outcomes: Sequence[ResourceOutcome], commands: RepeatCommands) -> Group:
+def is_repeated(outcome: ResourceOutcome) -> bool:
+    """Whether a status reports what an earlier run did."""
+    status = outcome.status
+    return (
+        not isinstance(status, TableStatus)
+        and status.result is not None
+        and bool(status.result.repeated)
+    )
+
+
+def new_run(outcomes: Sequence[ResourceOutcome], commands: RepeatCommands) -> str:
+    """What to type to run again what an earlier run did, and nothing else; "" if there is
+    nothing."""
+    ids = [outcome.resource.id for outcome in outcomes if is_repeated(outcome)]
+    if not ids:
+        return ""
+    them = f"{ids[0]} has" if len(ids) == 1 else f"{len(ids)} operations have"
+    return f"{them} ended before, and nothing was done now. For a new run: {commands.all_of(ids)}"
+
+
+def result_table(
+    outcomes: Sequence[ResourceOutcome], commands: RepeatCommands, *, now_ms: int
+) -> Group:
     """One line per resource; below them, over the full width, the errors and the commits that were
     met, which are too long for a column."""
     from rich.console import Group
@@ -92,6 +124,10 @@ def result_table(outcomes: Sequence[ResourceOutcome], commands: RepeatCommands) 
             hint = f"\n    remedy:   {todo}" if todo else ""
             below.append(Text(f"{outcome.resource.id}: {message}{hint}\n"))
             message = message.partition(":")[0] + ", see below"
+            if is_repeated(outcome):
+                message = f"failed {_ago(status, now_ms)}; nothing was done now; see below"
+        elif is_repeated(outcome):
+            message = f"{_already(outcome, message, now_ms)}; nothing was done now"
         elif message.startswith(committed := f"committed as version {_version(status)}"):
             # It has a column of its own.
             story, message = message.removeprefix(committed).removeprefix(": "), ""
@@ -110,6 +146,26 @@ def result_table(outcomes: Sequence[ResourceOutcome], commands: RepeatCommands) 
         )
     names = ["resource", "phase", "version", "files", "rows", "segments", "message"]
     return Group(table_of(names, rows), *below)
+
+
+def _already(outcome: ResourceOutcome, message: str, now_ms: int) -> str:
+    """`already done at version 12, 3 h ago`"""
+    version = _version(outcome.status)
+    what = f"at version {version}, " if version is not None else ""
+    done = f"already done {what}{_ago(outcome.status, now_ms)}"
+    return done if version is not None else f"{done}: {message.rstrip('.')}"
+
+
+def _ago(status: ResourceStatus, now_ms: int) -> str:
+    """How long ago an operation ended: `3 h ago`, "" if that is unknown."""
+    if isinstance(status, TableStatus) or status.completion_time is None:
+        return ""
+    ended = datetime.fromisoformat(status.completion_time)
+    seconds = max(0, now_ms // 1000 - int(ended.timestamp()))
+    for unit, size in (("days", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= (2 * size if unit == "days" else size):
+            return f"{seconds // size} {unit} ago"
+    return f"{seconds} s ago"
 
 
 def file_count(files: int) -> str:

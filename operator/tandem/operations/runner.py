@@ -26,7 +26,7 @@ from tandem.operations.execute import ExecutionOptions, finish, open_session
 from tandem.operations.machine.events import StopRequest
 from tandem.operations.model import Table
 from tandem.operations.ports import Ports, SystemClock
-from tandem.operations.report.status import conditions
+from tandem.operations.report.status import conditions, repeated
 from tandem.operations.session.session import Session
 from tandem.operations.tables import adopt as tables
 from tandem.operations.tables import auto_compaction, log_status
@@ -258,7 +258,8 @@ class _Runner:
             if self._stopping:
                 session.request_stop(StopRequest.INTERRUPT)
         try:
-            return ResourceOutcome(resource, finish(session, resource, self._ports))
+            status = finish(session, resource, self._ports)
+            return ResourceOutcome(resource, repeated(status, session.ending))
         finally:
             with self._lock:
                 del self._sessions[resource.key]

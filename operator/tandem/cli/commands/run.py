@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
@@ -42,7 +43,7 @@ def run(
 
 def _commands(paths: Sequence[str]) -> RepeatCommands:
     typed = shlex.join(["tandem", "run", *(word for path in paths for word in ("-f", path))])
-    return RepeatCommands(typed, f"{typed} --again --only {{id}}")
+    return RepeatCommands(typed, f"{typed} --again {{ids}}", "--only")
 
 
 def run_resources(
@@ -66,10 +67,17 @@ def run_resources(
             resources, parallel=parallel, again=again, observer=display, cancel=cancel
         )
     if output is Output.TABLE:
-        print_table(report.result_table([each for each in outcomes if shown(each)], commands))
+        print_results([each for each in outcomes if shown(each)], commands)
     else:
         print_data(report.documents(outcomes), output)
+    if again_line := report.new_run(outcomes, commands):
+        say(again_line)
     return report.exit_of(outcomes, interrupted=cancel.is_set())
+
+
+def print_results(outcomes: Sequence[ResourceOutcome], commands: RepeatCommands) -> None:
+    """Print what operations did, as a table."""
+    print_table(report.result_table(outcomes, commands, now_ms=time.time_ns() // 1_000_000))
 
 
 def plan(paths: Sequence[str], *, output: Output, only: Sequence[str]) -> Exit:

@@ -50,7 +50,7 @@ def perform_resources(resources: Sequence[AnyResource], options: DirectOptions) 
         return plan_resources(
             resources,
             output=options.output,
-            commands=RepeatCommands(again, again, WORDING),
+            commands=RepeatCommands(again, again, wording=WORDING),
             shown=says_something,
         )
     return run_resources(
@@ -59,7 +59,7 @@ def perform_resources(resources: Sequence[AnyResource], options: DirectOptions) 
         parallel=1,
         again=False,
         quiet=options.quiet,
-        commands=RepeatCommands(again, again, WORDING),
+        commands=RepeatCommands(again, again, wording=WORDING),
         shown=says_something,
     )
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tandem.cli import engine, plan_report, report
 from tandem.cli.commands import clean
-from tandem.cli.commands.run import interruptible
+from tandem.cli.commands.run import interruptible, print_results
 from tandem.cli.commands.tables import Target, target
 from tandem.cli.direct.command import WORDING, DirectOptions, says_something
 from tandem.cli.direct.resources import DirectOperation, manifests, resources_of, table_of
@@ -69,11 +69,11 @@ def maintain(
 def _print(outcomes: Sequence[ResourceOutcome], chosen: DirectOptions) -> None:
     shown = [outcome for outcome in outcomes if says_something(outcome)]
     again = shlex.join(chosen.typed)
-    commands = RepeatCommands(again, again, WORDING)
+    commands = RepeatCommands(again, again, wording=WORDING)
     if shown and chosen.dry_run:
         print_table(plan_report.blocks(shown, {}, commands))
     elif shown:
-        print_table(report.result_table(shown, commands))
+        print_results(shown, commands)
 
 
 def _at(found: Target) -> tuple[LakeTable, Operation | None]:

@@ -72,7 +72,11 @@ class PrerequisiteFound:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How an operation ended, for its status; if `elsewhere`, only how this session ended."""
+    """How an operation ended, for its status; if `elsewhere`, only how this session ended.
+
+    Of an operation that an earlier session ended, `ended_ms` is when (Unix milliseconds), and
+    `started_ms` when it began, if that is known; else 0.
+    """
 
     phase: Phase
     reason: Reason
@@ -80,6 +84,8 @@ class Ending:
     attempt: int = 0
     result: OperationResult | None = None
     plan: Plan | None = None
+    started_ms: int = 0
+    ended_ms: int = 0
 
     @property
     def elsewhere(self) -> bool:
@@ -90,9 +96,11 @@ class Ending:
 
 @dataclass(frozen=True, slots=True)
 class CommitFound:
-    """The committed result, rebuilt from the log (only its version if no more is left)."""
+    """The committed result, rebuilt from the log (only its version if no more is left), and when
+    it was committed, in Unix milliseconds; 0 if that is unknown."""
 
     result: OperationResult
+    committed_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -167,8 +167,10 @@ def _abandon_earlier(state: OperationState, why: str, *, counted: bool = True) -
 
 
 def commit_found(state: OperationState, event: CommitFound) -> Transition:
-    """The commit is there already: report it."""
-    return succeed(_work_on(state, state.log.succeeded), event.result)
+    """The commit is there already: report it. It is an earlier session's unless this one has
+    worked on the attempt."""
+    earlier_ms = 0 if state.attempt.owned else event.committed_ms
+    return succeed(_work_on(state, state.log.succeeded), event.result, earlier_ms=earlier_ms)
 
 
 def attempt_adopted(state: OperationState, event: AttemptAdopted) -> Transition:

@@ -166,8 +166,9 @@ def fail(state: OperationState, reason: Reason, message: str, *, fresh: bool) ->
     return give_up(state, Phase.FAILED, reason, message, again=True, delay_ms=delay)
 
 
-def succeed(state: OperationState, result: OperationResult) -> Transition:
-    """The commit is in the log: the remaining effects cannot change that."""
+def succeed(state: OperationState, result: OperationResult, *, earlier_ms: int = 0) -> Transition:
+    """The commit is in the log: the remaining effects cannot change that. `earlier_ms` is when an
+    earlier session made it, in Unix milliseconds; 0: this one did."""
     version = "" if result.version is None else f" as version {result.version}"
     # Only what is noteworthy: the first sentence counts other commits, and is left out if none was
     # met.
@@ -180,5 +181,6 @@ def succeed(state: OperationState, result: OperationResult) -> Transition:
         state.attempt.number,
         result=result,
         plan=state.attempt.plan,
+        ended_ms=earlier_ms,
     )
     return close(replace(state, message=ending.message), Closing(AFTER_SUCCESS, ending))

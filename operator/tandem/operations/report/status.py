@@ -5,12 +5,14 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from tandem.errors import Reason
+from tandem.operations.machine.events import Ending
 from tandem.operations.machine.state import OperationState
 from tandem.spec.status import (
     ENDED,
     Condition,
     ConditionStatus,
     ConditionType,
+    OperationResult,
     OperationStatus,
     Phase,
     Progress,
@@ -56,6 +58,21 @@ def status_of(
         plan=(ending.plan if ending else None) or state.attempt.plan,
         yields=_yields(state),
         result=ending.result if ending else None,
+    )
+
+
+def repeated(status: OperationStatus, ending: Ending | None) -> OperationStatus:
+    """A status without a cluster: if it reports what an earlier run did, it says so, with the times
+    of that run. (In a cluster there is one run, whichever session reports it.)"""
+    if ending is None or not ending.ended_ms:
+        return status
+    result = status.result or OperationResult()
+    return status.model_copy(
+        update={
+            "result": result.model_copy(update={"repeated": True}),
+            "start_time": rfc3339(ending.started_ms or ending.ended_ms),
+            "completion_time": rfc3339(ending.ended_ms),
+        }
     )
 
 

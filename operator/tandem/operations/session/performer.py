@@ -186,8 +186,9 @@ class Performer:
             path = paths.result(self._id)
             recorded = records.load(self._store, path, ResultRecord, operation_id=self._id)
             if recorded is not None and recorded.result is not None:
-                return CommitFound(recorded.result)
-        return CommitFound(commit_actions.result_in(found))
+                return CommitFound(recorded.result, recorded.ended_ms)
+        committed_ms = found.info.timestamp_ms if found is not None and found.info else None
+        return CommitFound(commit_actions.result_in(found), committed_ms or 0)
 
     # Planning and locking
 

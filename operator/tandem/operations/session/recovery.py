@@ -132,6 +132,8 @@ def ending_of(record: ResultRecord) -> Ending:
         record.attempt,
         result=record.result,
         plan=record.plan,
+        started_ms=record.started_ms,
+        ended_ms=record.ended_ms,
     )
 
 

@@ -179,6 +179,8 @@ class OperationResult(StatusModel):
     """What a replace removed, and what it left."""
     reconciled: Reconciled | None = None
     """The concurrent commits of other writers, and how they were reconciled with."""
+    repeated: bool | None = None
+    """Without a cluster: an earlier run did this, and this one only reports it."""
     summary: tuple[str, ...] | None = None
     """The same in sentences: `3 commits since version 41`, …"""
 
