@@ -187,8 +187,8 @@ HERE: Final[Mapping[Reason, str]] = {
     Reason.TABLE_NOT_FOUND: _FIXED,
     Reason.VERSION_NOT_FOUND: _OR_THE_TABLE,
     Reason.STATEMENT_FAILED: _OR_THE_TABLE,
-    Reason.CORRUPT_LOG: "Restore the file that the message names, then `tandem run`; if that "
-    "reports the same, `{again}`.",
+    Reason.CORRUPT_LOG: "Restore the file that the message names, then `{run}`; if that reports "
+    "the same, `{again}`.",
     Reason.CORRUPT_DELETION_VECTOR: _RESTORE,
     Reason.DATA_FILE_MISSING: _RESTORE,
     Reason.UNSUPPORTED_FEATURE: _FIXED,
@@ -209,7 +209,8 @@ HERE: Final[Mapping[Reason, str]] = {
     Reason.COUNT_MISMATCH: "Nothing was published. Please report it.",
     Reason.INTERNAL_ERROR: "Please report it.",
 }
-"""What to do without a cluster if the message does not say it. `{again}` is a command."""
+"""What to do without a cluster if the message does not say it. `{run}` and `{again}` are
+commands."""
 
 
 def remedy(reason: str) -> str:
@@ -217,7 +218,10 @@ def remedy(reason: str) -> str:
     return REMEDY.get(Reason(reason), "") if reason in set(Reason) else ""
 
 
-def remedy_here(reason: str, again: str) -> str:
-    """What to do about a `tandem run`, "" where nothing is known or the message says it.
-    `again` is the command that starts this resource again, and no other."""
-    return HERE[Reason(reason)].format(again=again) if reason in HERE else ""
+def remedy_here(reason: str, run: str, again: str) -> str:
+    """What to do about an operation without a cluster, "" where nothing is known or the message
+    says it. `run` is the command that was typed, and `again` the one that starts this resource
+    again, and no other."""
+    if reason not in HERE:
+        return ""
+    return HERE[Reason(reason)].replace("{run}", run).replace("{again}", again)

@@ -303,7 +303,7 @@ def test_automatic_compaction_is_noted_to_need_the_operator(
     )
     result = tandem("run", "-f", files)
     assert result.exit_code == 0
-    assert "`tandem maintain` does once" in result.stderr
+    assert f"`tandem maintain {files}` does once" in result.stderr
 
 
 def test_plan_names_inputs_and_segments(tandem: Tandem, fake: FakeEngine, files: Path) -> None:

@@ -151,7 +151,10 @@ def test_refusals_name_verb_and_resource() -> None:
 
 def test_what_to_do_about_a_feature_is_left_to_the_message() -> None:
     """It may be to upgrade Tandem, or to enable deletion vectors, and not to give the table up."""
-    texts = remedy("UnsupportedFeature"), remedy_here("UnsupportedFeature", "tandem run --again")
+    texts = (
+        remedy("UnsupportedFeature"),
+        remedy_here("UnsupportedFeature", "tandem run", "tandem run --again"),
+    )
     assert texts == (
         "Do what the message says, then `kubectl tandem retry`.",
         "Once that is fixed, `tandem run --again`.",

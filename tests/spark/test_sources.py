@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from support.lake.memory_store import MemoryStore
 from tandem.errors import DataFileMissing, InvalidSpec, StatementFailed
+from tandem.spark.sources.footers import schema_string
 from tandem.spark.sources.options import checked, storage_options
-from tandem.spark.sources.readers import schema_string
 from tandem.spark.sources.text import lines
 
 TEXTS = st.lists(st.text("ab\u00e9\u2028", max_size=6), max_size=12)

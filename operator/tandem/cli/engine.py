@@ -39,7 +39,7 @@ def run(
 
     return engine.run(
         list(resources),
-        engine.RunOptions(parallel=parallel, again=again),
+        engine.RunOptions(parallel=parallel, again=again, reads_sources=True),
         observer=observer,
         cancel=cancel,
     )
@@ -49,7 +49,7 @@ def plan(resources: Sequence[AnyResource]) -> list[ResourceOutcome]:
     """What `run` would do now; nothing is written."""
     from tandem.operations import runner as engine
 
-    return engine.plan(list(resources))
+    return engine.plan(list(resources), engine.RunOptions(reads_sources=True))
 
 
 def maintain(

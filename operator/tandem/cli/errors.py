@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -87,6 +89,18 @@ def add_table_to_errors(location: str) -> Iterator[None]:
         raise
 
 
+_OF_A_TABLE = re.compile(
+    r"`(tandem (?:table show|table segments|history|timeline|log show|log resolve|index show))"
+    r"((?: --[a-z-]+)*)`"
+)
+
+
+def with_location(text: str, location: str) -> str:
+    """A message whose commands name the table, so that they can be pasted."""
+    place = shlex.quote(location)
+    return _OF_A_TABLE.sub(lambda found: f"`{found[1]} {place}{found[2]}`", text)
+
+
 def print_error(error: TandemError) -> None:
     """Print one error to standard error: what happened, then found, expected and remedy on lines
     of their own."""
@@ -103,13 +117,15 @@ def error_text(error: TandemError) -> str:
     joint = ", " if "://" in error.resource else "."
     where = joint.join(part for part in (error.resource, error.field) if part)
     lines = [f"{where}: {error.message}" if where else error.message]
+    [table] = getattr(error, "__notes__", ())[:1] or ("",)
+    remedy = with_location(error.remedy, table) if table else error.remedy
     lines += [
         f"    {name + ':':<10}{value}"
         for name, value in (
             *(("table", note) for note in getattr(error, "__notes__", ())),
             ("found", error.found),
             ("expected", error.expected),
-            ("remedy", error.remedy),
+            ("remedy", remedy),
         )
         if value
     ]

@@ -28,7 +28,7 @@ def blocks(
     """A block per resource: what would be read, written and locked."""
     return output.blocks(
         (
-            f"{outcome.resource.id}: {commands.reworded(_headline(outcome))}",
+            f"{outcome.resource.id}: {commands.reworded(_headline(outcome), outcome.resource)}",
             _lines(outcome, sources),
         )
         for outcome in outcomes

@@ -3,39 +3,50 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from tandem.cli.errors import Exit
+from tandem.cli.errors import Exit, with_location
 from tandem.cli.output import human_bytes, table_of
 from tandem.operations.report.sentences import left_by_replace
 from tandem.remedies import remedy_here
-from tandem.spec import LakeTable, ResourceOutcome, ResourceStatus, TableStatus
+from tandem.spec import AnyResource, LakeTable, ResourceOutcome, ResourceStatus, TableStatus
 from tandem.spec.status import Phase
 
 if TYPE_CHECKING:
     from rich.console import Group
 
 AUTOMATIC_NOTE = (
-    "spec.compaction is for the operator, and has no effect here; `tandem maintain` does once what "
-    "it asks for"
+    "spec.compaction is for the operator, and has no effect here; `{maintain}` does once what it "
+    "asks for"
 )
 RETENTION_NOTE = (
-    "spec.retention.rows is for the operator, and has no effect here; `tandem maintain` does once "
-    "what it asks for"
+    "spec.retention.rows is for the operator, and has no effect here; `{maintain}` does once what "
+    "it asks for"
 )
 
 
-def notes_on(table: LakeTable) -> list[str]:
-    """What a table asks for that only the operator does."""
+def locations_of(resources: Iterable[AnyResource]) -> dict[str, str]:
+    """Where tables are, by namespace and name."""
+    return {
+        f"{each.namespace}/{each.name}": each.spec.location
+        for each in resources
+        if isinstance(each, LakeTable)
+    }
+
+
+def notes_on(table: LakeTable, file: str) -> list[str]:
+    """What a table asks for that `run` does not do. `file` is where the table was read from."""
     spec = table.spec
     rows = spec.retention is not None and spec.retention.rows is not None
-    return [
+    notes = [
         *([AUTOMATIC_NOTE] if spec.compaction is not None else []),
         *([RETENTION_NOTE] if rows else []),
     ]
+    maintain = shlex.join(["tandem", "maintain", file])
+    return [note.replace("{maintain}", maintain) for note in notes]
 
 
 def documents(outcomes: Sequence[ResourceOutcome]) -> list[dict[str, Any]]:
@@ -61,24 +72,32 @@ class RepeatCommands:
             recorded result.
         only: what stands before each of the ids.
         wording: what messages say of fields of resources, and what is said of options instead.
+        locations: where tables are, by namespace and name (`default/flights`).
+        more: the option that helps, by the reason of a failure.
     """
 
     run: str
     again: str
     only: str = ""
     wording: Mapping[str, str] = field(default_factory=dict)
+    locations: Mapping[str, str] = field(default_factory=dict)
+    more: Mapping[str, str] = field(default_factory=dict)
 
-    def reworded(self, message: str) -> str:
-        """A message to those who typed options and no resource."""
+    def reworded(self, message: str, resource: AnyResource) -> str:
+        """A message about a resource: to those who typed options and no resource, and with the
+        table's location in the commands that it names."""
         for said, instead in self.wording.items():
             message = message.replace(said, instead)
-        return message
+        table = resource.name if isinstance(resource, LakeTable) else resource.spec.table_ref.name
+        location = self.locations.get(f"{resource.namespace}/{table}", "")
+        return with_location(message, location) if location else message
 
-    def of(self, outcome: ResourceOutcome) -> str:
-        """The command that starts this resource again, and no operation that has succeeded."""
+    def of(self, outcome: ResourceOutcome, reason: str) -> str:
+        """The command that starts this resource again after a failure, and no operation that has
+        succeeded."""
         if isinstance(outcome.status, TableStatus):
             return self.run
-        return self.all_of([outcome.resource.id])
+        return " ".join(filter(None, (self.all_of([outcome.resource.id]), self.more.get(reason))))
 
     def all_of(self, ids: Sequence[str]) -> str:
         """The command that starts these operations again, and no others."""
@@ -118,9 +137,10 @@ def result_table(
     below = []
     for outcome in outcomes:
         status = outcome.status
-        message = commands.reworded(message_of(status))
+        message = commands.reworded(message_of(status), outcome.resource)
         if status.phase is Phase.FAILED and message:
-            todo = remedy_here(message.partition(":")[0], commands.of(outcome))
+            reason = message.partition(":")[0]
+            todo = remedy_here(reason, commands.run, commands.of(outcome, reason))
             hint = f"\n    remedy:   {todo}" if todo else ""
             below.append(Text(f"{outcome.resource.id}: {message}{hint}\n"))
             message = message.partition(":")[0] + ", see below"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from typing import Protocol
 
 from pyroaring import BitMap64
@@ -31,6 +32,15 @@ from tandem.storage.store import Store
 from tandem.timeline.names import SegmentNumbers
 
 
+class SourceAccess(Enum):
+    """Whether the engine may read the sources of operations: not in a cluster, where only jobs may.
+    In a plan, a source that is not there yet may still come."""
+
+    NONE = auto()
+    MAY_COME = auto()
+    FULL = auto()
+
+
 @dataclass(frozen=True)
 class Table:
     """An opened table. `storage_options` contain no secrets; `display` is the name for messages
@@ -43,6 +53,7 @@ class Table:
     storage_options: Mapping[str, str] = field(default_factory=dict)
     allowed_prefixes: tuple[str, ...] = ()
     base: Table | None = None
+    source_access: SourceAccess = SourceAccess.NONE
 
     @property
     def location(self) -> str:

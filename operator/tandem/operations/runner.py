@@ -24,7 +24,7 @@ from tandem.mergelog import upkeep
 from tandem.mergelog.state.log_table import MergeLog
 from tandem.operations.execute import ExecutionOptions, finish, open_session
 from tandem.operations.machine.events import StopRequest
-from tandem.operations.model import Table
+from tandem.operations.model import SourceAccess, Table
 from tandem.operations.ports import Ports, SystemClock
 from tandem.operations.report.status import conditions, repeated
 from tandem.operations.session.session import Session
@@ -48,7 +48,7 @@ _GLANCE_S = 0.2
 class RunOptions:
     """`parallel` operations at once, 0 for no limit. Without `ports`: this machine's clock and
     processes, locks inside this process, jobs by local Spark. `open_table` is how a LakeTable
-    becomes a `Table`."""
+    becomes a `Table`. `reads_sources`: sources are checked before a job starts."""
 
     ports: Ports | None = None
     parallel: int = 0
@@ -59,6 +59,7 @@ class RunOptions:
     environ: Mapping[str, str] | None = None
     probe: bool = True
     open_table: Callable[..., Table] = tables.open_table
+    reads_sources: bool = False
     execution: ExecutionOptions = field(default_factory=ExecutionOptions)
 
 
@@ -191,6 +192,9 @@ class _Runner:
         table = options.open_table(
             resource, allowed_prefixes=options.allowed_prefixes, environ=options.environ
         )
+        if options.reads_sources:
+            access = SourceAccess.MAY_COME if options.plan_only else SourceAccess.FULL
+            table = replace(table, source_access=access)
         if options.plan_only:
             adopted = tables.preview(table)
         else:

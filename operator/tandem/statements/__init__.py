@@ -10,6 +10,7 @@ accepted language is in docs/statements.md.
     tree       the typed tree
     types      data types and columns
     coercion   the result types of operators
+    literals   constants that have no value of the type that they are converted to
     datetimes  typed dates and timestamps
     generate   tree to canonical Spark SQL
     statement  update and delete

@@ -17,6 +17,7 @@ from tandem.errors import InvalidStatement
 from tandem.statements import coercion, tree
 from tandem.statements.dialect import MAX_SET
 from tandem.statements.generate import quote_name, to_spark_sql
+from tandem.statements.literals import wrong_literals
 from tandem.statements.parsing.functions import FUNCTIONS
 from tandem.statements.parsing.lexer import tokenize
 from tandem.statements.parsing.parser import parse
@@ -141,7 +142,22 @@ def parse_expression(
             expected="a Spark SQL expression in quotes",
         )
     names = schema if isinstance(schema, Relations) else as_schema(schema)
-    return parse(ExpressionText(text, resource, field), names)
+    source = ExpressionText(text, resource, field)
+    root = parse(source, names)
+    check_literals(root, source)
+    return root
+
+
+def check_literals(root: Expr, source: ExpressionText) -> None:
+    """Raises: InvalidStatement for a constant on which Spark would fail at the first row."""
+    for literal, target, expected in wrong_literals(root):
+        raise source.error(
+            literal.at,
+            f"this is no {target}",
+            found=str(literal.value),
+            expected=expected,
+            remedy="Correct the constant.",
+        )
 
 
 def parse_where(
@@ -339,7 +355,9 @@ def stored(value: Expr, column: SchemaColumn, source: ExpressionText) -> Expr:
             if coercion.can_cast(value.type, column.type)
             else "",
         )
-    return tree.Cast(operand=value, type=column.type, at=value.at)
+    cast = tree.Cast(operand=value, type=column.type, at=value.at)
+    check_literals(cast, source)
+    return cast
 
 
 def _is_null(value: Expr) -> bool:

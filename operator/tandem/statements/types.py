@@ -172,6 +172,16 @@ class Schema:
             ) from error
         return cls(columns)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(column.name for column in self.columns)
+
+    def with_types(self, names: Sequence[str]) -> Schema:
+        """Columns of a text source: with the types of this table's columns of these names, or
+        strings."""
+        known = {column.name.lower(): column.type for column in self.columns}
+        return Schema(tuple(SchemaColumn(n, known.get(n.lower(), STRING)) for n in names))
+
 
 def matching(columns: Sequence[SchemaColumn], name: str) -> list[SchemaColumn]:
     """The columns that a name may refer to, as Spark resolves it with caseSensitive=false."""

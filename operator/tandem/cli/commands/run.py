@@ -30,20 +30,21 @@ def run(
     quiet: bool,
 ) -> Exit:
     """Check everything, then run it. Raises what `load` raises before anything is started."""
-    resources = _checked(select(load_all(paths), only))
+    resources = _checked(select(load_all(paths), only), paths)
     return run_resources(
         resources,
         output=output,
         parallel=parallel,
         again=again,
         quiet=quiet,
-        commands=_commands(paths),
+        commands=_commands(paths, resources),
     )
 
 
-def _commands(paths: Sequence[str]) -> RepeatCommands:
+def _commands(paths: Sequence[str], resources: Sequence[AnyResource]) -> RepeatCommands:
+    locations = report.locations_of(resources)
     typed = shlex.join(["tandem", "run", *(word for path in paths for word in ("-f", path))])
-    return RepeatCommands(typed, f"{typed} --again {{ids}}", "--only")
+    return RepeatCommands(typed, f"{typed} --again {{ids}}", "--only", locations=locations)
 
 
 def run_resources(
@@ -82,8 +83,8 @@ def print_results(outcomes: Sequence[ResourceOutcome], commands: RepeatCommands)
 
 def plan(paths: Sequence[str], *, output: Output, only: Sequence[str]) -> Exit:
     """Print what `run` would do now."""
-    resources = _checked(select(load_all(paths), only))
-    return plan_resources(resources, output=output, commands=_commands(paths))
+    resources = _checked(select(load_all(paths), only), paths)
+    return plan_resources(resources, output=output, commands=_commands(paths, resources))
 
 
 def plan_resources(
@@ -108,7 +109,8 @@ def plan_resources(
     return report.exit_of(outcomes, interrupted=False)
 
 
-def _checked(found: Sequence[AnyKind]) -> list[AnyResource]:
+def _checked(found: Sequence[AnyKind], paths: Sequence[str]) -> list[AnyResource]:
+    file = paths[0] if len(paths) == 1 else "FILE"
     resources: list[AnyResource] = []
     for resource in found:
         if isinstance(resource, IndexServer):
@@ -117,7 +119,7 @@ def _checked(found: Sequence[AnyKind]) -> list[AnyResource]:
             resources.append(resource)
     for resource in resources:
         if isinstance(resource, LakeTable):
-            for note in report.notes_on(resource):
+            for note in report.notes_on(resource, file):
                 say(f"Note: {resource.id}: {note}")
         _check_template(resource)
     return resources

@@ -14,7 +14,8 @@ from tandem.cli.commands.tables import Target
 from tandem.cli.direct.resources import DirectOperation, manifests, resources_of
 from tandem.cli.errors import Exit
 from tandem.cli.output import Output, print_documents
-from tandem.cli.report import RepeatCommands, message_of
+from tandem.cli.report import RepeatCommands, locations_of, message_of
+from tandem.errors import Reason
 from tandem.spec import AnyResource, ResourceOutcome, TableStatus
 from tandem.spec.status import Phase
 
@@ -22,6 +23,8 @@ WORDING: Final = {
     "Set enableDeletionVectors: true in the LakeTable": "Add --enable-deletion-vectors",
 }
 """What the engine says of a resource, and what those who typed a command read instead."""
+MORE: Final = {Reason.DELETION_VECTORS_DISABLED.value: "--enable-deletion-vectors"}
+"""The option that helps, by the reason of a failure."""
 
 
 @dataclass(frozen=True)
@@ -46,11 +49,13 @@ def perform_resources(resources: Sequence[AnyResource], options: DirectOptions) 
     if options.output is Output.YAML:
         print_documents(manifests(resources))
         return Exit.OK
+    locations = locations_of(resources)
+    commands = RepeatCommands(again, again, wording=WORDING, locations=locations, more=MORE)
     if options.dry_run:
         return plan_resources(
             resources,
             output=options.output,
-            commands=RepeatCommands(again, again, wording=WORDING),
+            commands=commands,
             shown=says_something,
         )
     return run_resources(
@@ -59,7 +64,7 @@ def perform_resources(resources: Sequence[AnyResource], options: DirectOptions) 
         parallel=1,
         again=False,
         quiet=options.quiet,
-        commands=RepeatCommands(again, again, wording=WORDING),
+        commands=commands,
         shown=says_something,
     )
 

@@ -69,7 +69,8 @@ def maintain(
 def _print(outcomes: Sequence[ResourceOutcome], chosen: DirectOptions) -> None:
     shown = [outcome for outcome in outcomes if says_something(outcome)]
     again = shlex.join(chosen.typed)
-    commands = RepeatCommands(again, again, wording=WORDING)
+    locations = report.locations_of(outcome.resource for outcome in outcomes)
+    commands = RepeatCommands(again, again, wording=WORDING, locations=locations)
     if shown and chosen.dry_run:
         print_table(plan_report.blocks(shown, {}, commands))
     elif shown:

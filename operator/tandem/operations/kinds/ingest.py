@@ -14,6 +14,7 @@ from tandem.locks.model import NOTHING, within
 from tandem.operations.kinds.table.job_files import output_add
 from tandem.operations.kinds.table.lock_times import time_of_locks, times_of_files
 from tandem.operations.kinds.table.segment_numbers import new_segment, numbers_at
+from tandem.operations.kinds.table.source_columns import check_loaded
 from tandem.operations.kinds.table.sources import check_source, version_of_source
 from tandem.operations.kinds.table.table_changes import verdict_of_table
 from tandem.operations.kinds.table.time_column import borders_of_load, shared_files
@@ -35,6 +36,7 @@ class IngestKind:
     def plan(self, work: Work) -> Planned:
         source = self._resource.spec.source
         check_source(work, source, resource=self._resource.id, field="spec.source")
+        check_loaded(work, source, resource=self._resource.id, field="spec.source")
         summary = Plan(
             read_version=work.snapshot.version,
             inputs=0,

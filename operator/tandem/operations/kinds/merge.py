@@ -13,6 +13,7 @@ from tandem.delta.log.snapshot import Snapshot
 from tandem.jobs.formats import InputFile, MergeClause, MergeJob
 from tandem.operations.kinds.row_level import RowLevelKind
 from tandem.operations.kinds.statement_run import CommitDescription
+from tandem.operations.kinds.table.source_columns import columns_of
 from tandem.operations.model import Work
 from tandem.operations.rounds.source_copy import SourceCopy, newest_copy
 from tandem.pruning.keys import Keys
@@ -53,15 +54,23 @@ class MergeKind(RowLevelKind[statements.MergeStatement]):
             resource=self._resource.id,
             field=f"{_FIELD}.source.location",
         )
+        field = f"{_FIELD}.source"
+        table = Schema.from_json(work.snapshot.metadata.schema_string)
+        for found in columns_of(work, source, resource=self._resource.id, field=field):
+            if found.all_known:
+                self._parsed(table, found.schema)
 
     def parsed(self, metadata: Metadata) -> statements.MergeStatement:
         """The statement as far as it can be resolved without the source: the job parses it again,
         with the source's columns."""
+        return self._parsed(Schema.from_json(metadata.schema_string), None)
+
+    def _parsed(self, table: Schema, source: Schema | None) -> statements.MergeStatement:
         return statements.parse_merge(
             self._merge.on,
             clauses(self._merge),
-            Schema.from_json(metadata.schema_string),
-            None,
+            table,
+            source,
             resource=self._resource.id,
             field=_FIELD,
         )

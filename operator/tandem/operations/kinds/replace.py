@@ -46,6 +46,7 @@ from tandem.operations.kinds.table.row_scope import (
 )
 from tandem.operations.kinds.table.segment_numbers import new_segment, numbers_at
 from tandem.operations.kinds.table.snapshot_view import SnapshotView, VectorCache
+from tandem.operations.kinds.table.source_columns import check_loaded
 from tandem.operations.kinds.table.sources import check_source, version_of_source
 from tandem.operations.kinds.table.table_changes import verdict_of_table
 from tandem.operations.kinds.table.time_column import borders_of_load, shared_files
@@ -103,6 +104,7 @@ class ReplaceKind:
         self._found = None
         if spec.source is not None:
             check_source(work, spec.source, resource=self._resource.id, field="spec.source")
+            check_loaded(work, spec.source, resource=self._resource.id, field="spec.source")
             self._require_another_version(work, spec.source)
         self._check_start(work)
         scope = self._resolve(work, snapshot)

@@ -4,6 +4,7 @@ Never guesses: a value that does not fit is an error, and no row is dropped.
 
     text              package: CSV and JSON text
     readers           a source as a DataFrame
+    footers           schemas of Parquet files
     options           options of a source
     text_frames       CSV and JSON as DataFrames
     text_casts        texts as values of a schema

@@ -42,31 +42,44 @@ def read_csv(
     """For each group of files with the same header: its rows, the location of a row if `places`,
     and the path of the first file. Columns that the table lacks are strings."""
     job = source_job(control.spec)
-    dialect = Dialect.of(options)
-    header = options.get("header", "false").lower() == "true"
     alike: dict[tuple[str, ...], list[TextFile]] = {}
     for meta in source.files:
-        first, skip = _first_row(source, meta.path, options, dialect)
-        if first is None:
+        names, skip = csv_columns(source, meta.path, options, schema.names, job.source_field)
+        if names is None:
             continue
-        if header:
-            names = _header(first, f"{source.store.location}/{meta.path}")
-        elif len(first) != len(schema.names):
-            raise InvalidSpec(
-                "a CSV source without a header has a different number of columns",
-                resource=f"{source.store.location}/{meta.path}",
-                field=f"{job.source_field}.options.header",
-                found=len(first),
-                expected=str(len(schema.names)),
-                remedy='If the first line names the columns, set header: "true"',
-            )
-        else:
-            names, skip = tuple(schema.names), 0
         alike.setdefault(names, []).append(TextFile(path=meta.path, size=meta.size, skip=skip))
     for names, files in alike.items():
         wanted = _with_types(names, schema)
         rows = _records(control, spark, source, files, "Csv", options, wanted, places=places)
         yield *rows, files[0].path
+
+
+def csv_columns(
+    source: ListedSource, path: str, options: Mapping[str, str], table: Sequence[str], field: str
+) -> tuple[tuple[str, ...] | None, int]:
+    """The names of the columns of a file, None for one without a row; and the number of lines of
+    its header.
+
+    Args:
+        table: the table's columns, which a file without a header has in this order.
+        field: the field of the resource that describes the source.
+    Raises: InvalidSpec, StatementFailed, SourceUnreadable, StorageError.
+    """
+    first, skip = _first_row(source, path, options, Dialect.of(options))
+    if first is None:
+        return None, 0
+    if options.get("header", "false").lower() == "true":
+        return _header(first, f"{source.store.location}/{path}"), skip
+    if len(first) != len(table):
+        raise InvalidSpec(
+            "a CSV source without a header has a different number of columns",
+            resource=f"{source.store.location}/{path}",
+            field=f"{field}.options.header",
+            found=len(first),
+            expected=str(len(table)),
+            remedy='If the first line names the columns, set header: "true"',
+        )
+    return tuple(table), 0
 
 
 def read_json(

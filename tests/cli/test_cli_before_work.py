@@ -1,0 +1,149 @@
+"""What is wrong with a statement or with the columns of a source is found by `plan`, and by `run`
+before a job starts and before anything is written to the log."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from deltalake.schema import Field, PrimitiveType, Schema
+
+from cli.invoke import Tandem
+from tandem.jobs.runner import JobRequest, JobStatus
+from tandem.operations import runner
+from tandem.operations.ports import Ports
+
+VECTORS = ("--enable-deletion-vectors",)
+ON = ("--on", "t.id = s.id", *VECTORS)
+HEADER = ("--source-option", "header=true")
+
+
+class NoJobs:
+    """A `JobRunner` that is not called."""
+
+    def start(self, request: JobRequest) -> None:
+        raise AssertionError(f"a job was started: {request.name}")
+
+    def status(self, name: str) -> JobStatus:
+        raise AssertionError(f"a job was looked for: {name}")
+
+    def stop(self, name: str) -> None:
+        raise AssertionError(f"a job was stopped: {name}")
+
+
+@pytest.fixture
+def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(runner, "local_ports", lambda: Ports(jobs=NoJobs()))
+    folder = tmp_path / "lake"
+    columns = (("id", "long", False), ("name", "string", True), ("day", "date", True))
+    schema = Schema(
+        [Field(name, PrimitiveType(type_), nullable=null) for name, type_, null in columns]
+    )
+    vectors = {"delta.enableDeletionVectors": "true"}
+    DeltaTable.create(folder, schema, configuration=vectors)
+    ids, names = pa.array([1, 2], pa.int64()), pa.array(["a", "b"])
+    rows = pa.table({"id": ids, "name": names, "day": pa.array([None, None], pa.date32())})
+    write_deltalake(folder, rows.cast(pa.schema([
+        pa.field("id", pa.int64(), nullable=False), ("name", pa.string()), ("day", pa.date32()),
+    ])), mode="append")  # fmt: skip
+    return folder
+
+
+def refused(tandem: Tandem, lake: Path, *words: str | Path) -> str:
+    """The message of a refusal, which `plan` and `run` give alike."""
+    version = DeltaTable(lake).version()
+    command, *rest = words
+    planned = tandem(command, lake, *rest, "--dry-run")
+    assert planned.exit_code == 1, planned.stdout
+    assert "Would fail" in planned.stdout
+    ran = tandem(command, lake, *rest, "-o", "json", "-q")
+    assert ran.exit_code == 1, ran.stdout
+    _, operation = json.loads(ran.stdout)
+    assert DeltaTable(lake).version() == version, "something was written to the log"
+    condition = operation["status"]["conditions"][0]
+    message: str = f"{condition['reason']}: {condition['message']}"
+    shown = " ".join(planned.stdout.split())
+    assert " ".join(condition["message"].split("(found")[0].split()).partition("/")[0] in shown
+    return message
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("delete", "--where", "id = 'abc'"),
+        ("delete", "--where", "day > '2013-13-01'"),
+        ("update", "--where", "id IN (1, 'x')", "--set", "name='y'"),
+        ("update", "--where", "true", "--set", "id=99999999999999999999"),
+        ("update", "--where", "true", "--set", "day='2013-01-01'"),
+        ("compact", "--where", "day = 'x'"),
+    ],
+    ids=" ".join,
+)
+def test_a_wrong_constant_costs_no_job(tandem: Tandem, lake: Path, words: Sequence[str]) -> None:
+    vectors = VECTORS if words[0] != "compact" else ()
+    assert refused(tandem, lake, *words, *vectors).startswith("InvalidStatement: ")
+
+
+def test_a_wrong_header_costs_no_job(tandem: Tandem, lake: Path, tmp_path: Path) -> None:
+    file = tmp_path / "in.csv"
+    file.write_text("id,nam\n3,c\n")
+    message = refused(tandem, lake, "ingest", "--from", file, *HEADER)
+    assert "the source has columns that the table lacks" in message
+    assert "found: nam in in.csv" in message
+    message = refused(tandem, lake, "ingest", "--from", file)
+    assert "set header" in message
+    message = refused(tandem, lake, "merge", "--from", file, *HEADER, *ON, "--update-all")
+    assert "the source must have every column of the table" in message
+    message = refused(tandem, lake, "merge", "--from", file, *HEADER, *ON, "--set", "name=s.name")
+    assert "nam" in message
+    file.write_text("name\nc\n")
+    message = refused(tandem, lake, "ingest", "--from", file, *HEADER)
+    assert "lacks columns that must not be null" in message
+
+
+@pytest.mark.parametrize("form", ["Parquet", "Delta", "Json"])
+def test_other_sources_are_checked_too(
+    tandem: Tandem, lake: Path, tmp_path: Path, form: str
+) -> None:
+    rows = pa.table({"id": [3], "nam": ["c"]})
+    source = tmp_path / "source.json"
+    source.write_text('{"id": 3, "nam": "c"}\n')
+    if form == "Parquet":
+        source = tmp_path / "source.parquet"
+        pq.write_table(rows, source)
+    elif form == "Delta":
+        source = tmp_path / "source"
+        write_deltalake(source, rows)
+    assert "found: nam in " in refused(tandem, lake, "ingest", "--from", source)
+    if form != "Json":  # a later line may have the column
+        message = refused(tandem, lake, "merge", "--from", source, *ON, "--update-all")
+        assert "the source must have every column" in message
+
+
+def test_types_of_a_source_are_checked(tandem: Tandem, lake: Path, tmp_path: Path) -> None:
+    source = tmp_path / "source.parquet"
+    pq.write_table(pa.table({"id": ["3"], "name": ["c"], "day": ["x"]}), source)
+    message = refused(tandem, lake, "ingest", "--from", source)
+    assert "another type than the table's" in message
+    assert "id: STRING in source.parquet" in message
+    message = refused(tandem, lake, "merge", "--from", source, *ON, "--update-all")
+    assert "STRING cannot be stored in id" in message
+
+
+@pytest.mark.parametrize("name", ["none.csv", "none.parquet"])
+def test_a_source_that_is_not_there_is_refused_by_a_run_and_may_come_after_a_plan(
+    tandem: Tandem, lake: Path, tmp_path: Path, name: str
+) -> None:
+    words = ("ingest", lake, "--from", tmp_path / name)
+    planned = tandem(*words, "--dry-run")
+    assert planned.exit_code == 0
+    assert "nothing to read at" in planned.stderr
+    ran = tandem(*words)
+    assert ran.exit_code == 1
+    assert "InvalidSpec" in ran.stdout
+    assert "the source does not exist" in ran.stdout
