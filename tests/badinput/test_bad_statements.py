@@ -98,7 +98,10 @@ FAILING = {
     "division by zero": (update("k = 1", v="CAST(v / (id - 11) AS BIGINT)"), "DIVIDE_BY_ZERO"),
     "division by zero in the condition": (delete("100 % (id - 11) = 0"), "REMAINDER_BY_ZERO"),
     "overflow": (update("id = 39", v="v + 9223372036854775807"), "ARITHMETIC_OVERFLOW"),
-    "cast": (update("id = 39", v="CAST('x' AS BIGINT)"), "CAST_INVALID_INPUT"),
+    "cast": (
+        update("id = 39", v="CAST(concat('x', CAST(id AS STRING)) AS BIGINT)"),
+        "CAST_INVALID_INPUT",
+    ),
 }
 
 

@@ -130,6 +130,8 @@ def test_an_age_has_one_unit(seconds: int, said: str) -> None:
         result=OperationResult(version=3, repeated=True),
     )
     outcomes = [ResourceOutcome(resource, status)]
-    table = report.result_table(outcomes, RepeatCommands("a", "b"), now_ms=60_000 + 1000 * seconds)
+    table = report.results(
+        outcomes, RepeatCommands("a", "b"), now_ms=60_000 + 1000 * seconds, width=200
+    )
     cells = list(table.renderables[0].columns[-1].cells)  # type: ignore[union-attr]
     assert str(cells[0]) == f"already done at version 3, {said}; nothing was done now"

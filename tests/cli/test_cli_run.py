@@ -181,7 +181,16 @@ def test_json_is_one_list_of_resources_with_status_and_nothing_else(
             "rounds": 0,
         },
     }
-    assert "TableCompaction/tidy: Running 1/2 files, attempt 2" in result.stderr
+    assert result.stderr.splitlines() == [
+        "TableCompaction/tidy: Succeeded, version 5",
+        "TableUpdate/late: Succeeded, version 5",
+    ]
+
+
+def test_verbose_prints_each_phase(tandem: Tandem, fake: FakeEngine, files: Path) -> None:
+    lines = tandem("-v", "run", "-f", files).stderr.splitlines()
+    assert "TableCompaction/tidy: Running 1/2 files, attempt 2" in lines
+    assert "TableCompaction/tidy: Succeeded, version 5" in lines
 
 
 def test_yaml_holds_the_same_as_json(tandem: Tandem, fake: FakeEngine, files: Path) -> None:

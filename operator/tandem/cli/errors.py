@@ -25,6 +25,11 @@ TYPED = "tandem.typed"
 """The key of the command's words in the context of a command."""
 
 
+def is_set(context: typer.Context, flag: str) -> bool:
+    """Whether a flag that stands before the command is given: `tandem -v run`."""
+    return bool(context.parent and context.parent.params.get(flag))
+
+
 def typed_words(context: typer.Context) -> list[str]:
     """The command as it was typed: `tandem compact /data/t`. For remedies that can be pasted."""
     return ["tandem", *context.meta.get(TYPED, ())]

@@ -25,7 +25,7 @@ from tandem.cli.commands.index_app import index_app
 from tandem.cli.commands.operator_options import operator
 from tandem.cli.direct.app import COMMANDS
 from tandem.cli.engine import DEFAULT_PARALLEL
-from tandem.cli.errors import TYPED, errors_to_exit
+from tandem.cli.errors import TYPED, errors_to_exit, is_set
 from tandem.cli.output import Output, OutputOption
 from tandem.cli.scan_output import ScanOutput
 
@@ -83,7 +83,10 @@ def common(
     log_json: Annotated[
         bool, typer.Option("--log-json", help="Log as JSON lines to standard error.")
     ] = False,
-    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Log more.")] = False,
+    verbose: Annotated[
+        bool,
+        typer.Option("-v", "--verbose", help="Print each phase of an operation, and log more."),
+    ] = False,
     _version: Annotated[
         bool,
         typer.Option(
@@ -127,7 +130,8 @@ def run(
             only=only or [],
             parallel=parallel,
             again=again,
-            quiet=quiet or bool(context.parent and context.parent.params.get("log_json")),
+            quiet=quiet or is_set(context, "log_json"),
+            verbose=is_set(context, "verbose"),
         )
         raise typer.Exit(code)
 

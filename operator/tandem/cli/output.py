@@ -99,6 +99,15 @@ def terminal_width() -> int:
     return console.width if console.is_terminal else PIPE_WIDTH
 
 
+def natural_width(table: Table) -> int:
+    """Characters of the widest line of a table in which nothing is wrapped."""
+    from rich.console import Console
+    from rich.measure import Measurement
+
+    console = Console(width=10_000)
+    return Measurement.get(console, console.options, table).maximum
+
+
 NEVER_BROKEN = 14
 """Names in a table's first column of at most so many characters stay on one line: a segment's
 name has 14."""

@@ -5,6 +5,7 @@ The status of a plan is that of a dry run, which has succeeded as such; it is sh
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -43,7 +44,9 @@ def _headline(outcome: ResourceOutcome) -> str:
             return f"Would fail, {message}"
         return message or "would be adopted as it is"
     if _reason(status) == Reason.DRY_RUN:
-        return "Planned" if message == PLANNED_ONLY else f"Nothing to do, {message}"
+        if message == PLANNED_ONLY:
+            return "Planned"
+        return f"Nothing to do, {message[:1].lower()}{message[1:]}"
     if status.phase is Phase.FAILED and not status.attempt:
         return f"Would fail, {message}"
     if status.phase in ENDED:
@@ -91,8 +94,20 @@ def _lines(outcome: ResourceOutcome, sources: SourceSummaries) -> list[tuple[str
         ("copies", plan.copies or ""),
         ("cost", "" if plan.cost_bytes is None
          else f"about {human_bytes(plan.cost_bytes)} to read and write"),
-        ("locks", ", ".join(_some(plan.locks or ()))),
+        ("locks", _folded_locks(plan.locks or ())),
     ]  # fmt: skip
+
+
+_ONE_SEGMENT = re.compile(r"(\w+ segment) (\S+)")
+
+
+def _folded_locks(locks: Sequence[str]) -> str:
+    """`Rewrite segments 0, 1`: what stands before the name of each segment is said once."""
+    found = [_ONE_SEGMENT.fullmatch(lock) for lock in locks]
+    kinds = {each[1] for each in found if each is not None}
+    if len(locks) < 2 or len(kinds) != 1 or None in found:
+        return ", ".join(_some(locks))
+    return f"{kinds.pop()}s {shortened_names([each[2] for each in found if each is not None])}"
 
 
 def _of_table(status: TableStatus) -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""Shows operations while they run: bars on a terminal, a line per change elsewhere."""
+"""Shows operations while they run: bars on a terminal, a line for each elsewhere."""
 
 from __future__ import annotations
 
@@ -49,10 +49,21 @@ def describe(status: ResourceStatus) -> str:
     return text.strip()
 
 
-class ProgressDisplay:
-    """A context manager that is also the observer of a run; may be called from any thread."""
+def _is_news(resource: AnyResource, status: ResourceStatus) -> bool:
+    """Whether a status has a line although not every phase is shown: an operation has ended, or a
+    table could not be used."""
+    return status.phase is Phase.FAILED or (
+        not isinstance(resource, LakeTable) and status.phase in ENDED
+    )
 
-    def __init__(self, *, quiet: bool = False) -> None:
+
+class ProgressDisplay:
+    """A context manager that is also the observer of a run; may be called from any thread. Without
+    a terminal, there is a line for each operation when it has ended; with `verbose`, for each
+    phase."""
+
+    def __init__(self, *, quiet: bool = False, verbose: bool = False) -> None:
+        self._verbose = verbose
         self._lock = threading.Lock()
         self._quiet = quiet
         self._bars: Progress | None = None
@@ -83,7 +94,8 @@ class ProgressDisplay:
             return
         with self._lock:
             if self._bars is None:
-                if self._last.get(resource.key) != status.phase:
+                changed = self._last.get(resource.key) != status.phase
+                if changed and (self._verbose or _is_news(resource, status)):
                     say(f"{resource.id}: {describe(status)}")
             elif not isinstance(resource, LakeTable):
                 self._update_bar(self._bars, resource, status)

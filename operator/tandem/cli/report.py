@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +10,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from tandem.cli.errors import Exit, with_location
-from tandem.cli.output import human_bytes, table_of
+from tandem.cli.output import blocks, human_bytes, natural_width, table_of
 from tandem.operations.report.sentences import left_by_replace
 from tandem.remedies import remedy_here
 from tandem.spec import AnyResource, LakeTable, ResourceOutcome, ResourceStatus, TableStatus
@@ -125,11 +126,11 @@ def new_run(outcomes: Sequence[ResourceOutcome], commands: RepeatCommands) -> st
     return f"{them} ended before, and nothing was done now. For a new run: {commands.all_of(ids)}"
 
 
-def result_table(
-    outcomes: Sequence[ResourceOutcome], commands: RepeatCommands, *, now_ms: int
+def results(
+    outcomes: Sequence[ResourceOutcome], commands: RepeatCommands, *, now_ms: int, width: int
 ) -> Group:
-    """One line per resource; below them, over the full width, the errors and the commits that were
-    met, which are too long for a column."""
+    """One line per resource, or a block where lines would be wider than `width` characters; below
+    them, over the full width, the errors and the commits that were met."""
     from rich.console import Group
     from rich.text import Text
 
@@ -165,7 +166,21 @@ def result_table(
             ]
         )
     names = ["resource", "phase", "version", "files", "rows", "segments", "message"]
-    return Group(table_of(names, rows), *below)
+    table = table_of(names, rows)
+    if natural_width(table) <= width:
+        return Group(table, *below)
+    found = (
+        (
+            f"{row[0]}: {row[1]}",
+            [
+                (name, str(value))
+                for name, value in zip(names[2:], row[2:], strict=True)
+                if value is not None
+            ],
+        )
+        for row in rows
+    )
+    return Group(blocks(found), *below)
 
 
 def _already(outcome: ResourceOutcome, message: str, now_ms: int) -> str:
@@ -218,10 +233,16 @@ def _files(status: ResourceStatus) -> str:
     result = status.result
     if result is None or (result.files_added is None and result.files_removed is None):
         return ""
-    return (
-        f"-{result.files_removed or 0} ({human_bytes(result.bytes_removed or 0)}) "
-        f"+{result.files_added or 0} ({human_bytes(result.bytes_added or 0)})"
-    )
+    parts = [
+        f"{sign}{count} ({human_bytes(size or 0)})"
+        for sign, count, size in (
+            ("-", result.files_removed, result.bytes_removed),
+            ("+", result.files_added, result.bytes_added),
+        )
+        if count
+    ]
+    parts += [f"{result.files_marked} marked"] if result.files_marked else []
+    return " ".join(parts) or "none"
 
 
 def _rows(status: ResourceStatus) -> str:
@@ -260,7 +281,9 @@ def _segments(status: ResourceStatus) -> str:
 
 
 def shortened_names(names: Sequence[str], limit: int = 8) -> str:
-    """Names with the middle of a long list left out."""
-    if len(names) <= limit:
-        return ", ".join(names)
-    return ", ".join(names[: limit - 2]) + f", … {names[-1]} ({len(names)})"
+    """Names with equal ones joined, and the middle of a long list left out."""
+    runs = [(name, len(list(group))) for name, group in itertools.groupby(names)]
+    folded = [f"{name} (×{count})" if count > 1 else name for name, count in runs]
+    if len(folded) <= limit:
+        return ", ".join(folded)
+    return ", ".join(folded[: limit - 2]) + f", … {folded[-1]} ({len(names)} in all)"

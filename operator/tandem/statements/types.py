@@ -138,6 +138,11 @@ def sql_name(data_type: SqlType) -> str:
     return _SQL_NAMES.get(data_type.name, data_type.name.upper())
 
 
+def type_name(delta_type: str) -> str:
+    """The SQL name of a type of a Delta schema that is not nested: `long` as `BIGINT`."""
+    return str(_type(delta_type))
+
+
 def as_decimal(data_type: SqlType) -> SqlType:
     """The decimal type that holds every value of an integral or decimal type."""
     if data_type.name == "decimal":

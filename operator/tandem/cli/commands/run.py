@@ -13,7 +13,7 @@ from typing import Any
 
 from tandem.cli import engine, plan_report, report, source_check
 from tandem.cli.errors import Exit, say
-from tandem.cli.output import Output, print_data, print_table
+from tandem.cli.output import Output, print_data, print_table, terminal_width
 from tandem.cli.progress import ProgressDisplay
 from tandem.cli.report import RepeatCommands
 from tandem.cli.resource_filter import select
@@ -28,6 +28,7 @@ def run(
     parallel: int,
     again: bool,
     quiet: bool,
+    verbose: bool = False,
 ) -> Exit:
     """Check everything, then run it. Raises what `load` raises before anything is started."""
     resources = _checked(select(load_all(paths), only), paths)
@@ -37,6 +38,7 @@ def run(
         parallel=parallel,
         again=again,
         quiet=quiet,
+        verbose=verbose,
         commands=_commands(paths, resources),
     )
 
@@ -54,6 +56,7 @@ def run_resources(
     parallel: int,
     again: bool,
     quiet: bool,
+    verbose: bool,
     commands: RepeatCommands,
     shown: Callable[[ResourceOutcome], bool] = lambda _: True,
 ) -> Exit:
@@ -63,7 +66,8 @@ def run_resources(
         commands: what to type to run them again, for remedies.
         shown: which results have a line in a table.
     """
-    with interruptible() as cancel, ProgressDisplay(quiet=quiet) as display:
+    progress = ProgressDisplay(quiet=quiet, verbose=verbose)
+    with interruptible() as cancel, progress as display:
         outcomes = engine.run(
             resources, parallel=parallel, again=again, observer=display, cancel=cancel
         )
@@ -78,7 +82,8 @@ def run_resources(
 
 def print_results(outcomes: Sequence[ResourceOutcome], commands: RepeatCommands) -> None:
     """Print what operations did, as a table."""
-    print_table(report.result_table(outcomes, commands, now_ms=time.time_ns() // 1_000_000))
+    now_ms, width = time.time_ns() // 1_000_000, terminal_width()
+    print_table(report.results(outcomes, commands, now_ms=now_ms, width=width))
 
 
 def plan(paths: Sequence[str], *, output: Output, only: Sequence[str]) -> Exit:

@@ -227,7 +227,8 @@ def show(table: Target, *, output: Output, version: int | None) -> Exit:
         log = _log(table, facts)
         facts |= {"log": log} if log is not None else {}
     if output is Output.TABLE:
-        cells = [[name, _cell(name, value)] for name, value in facts.items()]
+        shown = {**facts, "columns": _sql_columns(snapshot)}
+        cells = [[name, _cell(name, value)] for name, value in shown.items()]
         print_table(table_of(["fact", "value"], cells))
     else:
         print_data(facts, output)
@@ -261,6 +262,35 @@ def _columns(snapshot: Snapshot) -> dict[str, str]:
         else json.dumps(field["type"], separators=(",", ":"))
         for field in fields
     }
+
+
+def _sql_columns(snapshot: Snapshot) -> dict[str, str]:
+    """Column → its type as SQL writes it: `BIGINT NOT NULL`."""
+    return {
+        field["name"]: _sql_type(field["type"], field.get("metadata") or {})
+        + ("" if field.get("nullable", True) else " NOT NULL")
+        for field in json.loads(snapshot.metadata.schema_string)["fields"]
+    }
+
+
+def _sql_type(type_: Any, metadata: dict[str, Any] | None = None) -> str:
+    """`ARRAY<STRUCT<a: BIGINT>>`; a type that is unknown by its own name."""
+    from tandem.statements.types import type_name
+
+    if bounded := (metadata or {}).get("__CHAR_VARCHAR_TYPE_STRING"):
+        return str(bounded).upper()
+    if isinstance(type_, str):
+        return type_name(type_)
+    match type_.get("type"):
+        case "struct":
+            inner = (f"{part['name']}: {_sql_type(part['type'])}" for part in type_["fields"])
+            return f"STRUCT<{', '.join(inner)}>"
+        case "array":
+            return f"ARRAY<{_sql_type(type_['elementType'])}>"
+        case "map":
+            return f"MAP<{_sql_type(type_['keyType'])}, {_sql_type(type_['valueType'])}>"
+        case other:
+            return str(other).upper()
 
 
 def _cell(name: str, value: Any) -> str:

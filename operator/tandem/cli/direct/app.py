@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from tandem.cli.commands.arguments import OptionalFilenames, StoreOptions, TableArgument, opened
-from tandem.cli.errors import errors_to_exit, typed_words
+from tandem.cli.errors import errors_to_exit
 from tandem.cli.output import Output
 from tandem.spec.update import SourceFormat
 
@@ -316,9 +316,9 @@ def maintain(
     """
     with errors_to_exit():
         from tandem.cli.direct import maintain as command
-        from tandem.cli.direct.command import DirectOptions
+        from tandem.cli.direct.command import options as options_of
 
-        chosen = DirectOptions(output, dry_run, quiet, typed_words(context))
+        chosen = options_of(context, output, dry_run=dry_run, quiet=quiet)
         code = command.maintain(location_or_file, files or [], options or [], chosen)
         raise typer.Exit(code)
 
@@ -350,7 +350,7 @@ def _perform(
     with opened(location, files, options) as target:
         from tandem.cli.direct import command
 
-        chosen = command.DirectOptions(output, dry_run, quiet, typed_words(context))
+        chosen = command.options(context, output, dry_run=dry_run, quiet=quiet)
         raise typer.Exit(command.perform(target, asked(), chosen))
 
 

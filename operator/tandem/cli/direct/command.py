@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
+import typer
+
 from tandem.cli.commands.run import plan_resources, run_resources
 from tandem.cli.commands.tables import Target
 from tandem.cli.direct.resources import DirectOperation, manifests, resources_of
-from tandem.cli.errors import Exit
+from tandem.cli.errors import Exit, is_set, typed_words
 from tandem.cli.output import Output, print_documents
 from tandem.cli.report import RepeatCommands, locations_of, message_of
 from tandem.errors import Reason
@@ -34,7 +36,19 @@ class DirectOptions:
     output: Output
     dry_run: bool
     quiet: bool
+    verbose: bool
     typed: Sequence[str]
+
+
+def options(context: typer.Context, output: Output, *, dry_run: bool, quiet: bool) -> DirectOptions:
+    """Those of a command, with the flags before it."""
+    return DirectOptions(
+        output,
+        dry_run,
+        quiet or is_set(context, "log_json"),
+        is_set(context, "verbose"),
+        typed_words(context),
+    )
 
 
 def perform(target: Target, asked: DirectOperation, options: DirectOptions) -> Exit:
@@ -64,6 +78,7 @@ def perform_resources(resources: Sequence[AnyResource], options: DirectOptions) 
         parallel=1,
         again=False,
         quiet=options.quiet,
+        verbose=options.verbose,
         commands=commands,
         shown=says_something,
     )

@@ -41,7 +41,8 @@ def maintain(
         ]
     else:
         tables = [_at(target(location_or_file, files, options))]
-    with interruptible() as cancel, ProgressDisplay(quiet=chosen.quiet) as display:
+    progress = ProgressDisplay(quiet=chosen.quiet, verbose=chosen.verbose)
+    with interruptible() as cancel, progress as display:
         for table, also in tables:
             with add_table_to_errors(table.spec.location):
                 plan_only = chosen.dry_run or chosen.output is Output.YAML

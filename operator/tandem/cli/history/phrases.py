@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from tandem.cli.history.model import CommitEffect, ConcurrentCommit, HistoryEntry
+from tandem.spec.update import TableIngest
 
 _EFFECTS = {
     CommitEffect.REPLAYED: "{rows} deleted by {version} replayed{onto}",
     CommitEffect.MASKED: "{rows} masked because of {version}",
     CommitEffect.FOLLOWED: "{rows} followed into{onto} of {version}",
     CommitEffect.EVALUATED: "{rows} evaluated because of {version}",
-    CommitEffect.LOST: "{rows} lost to {version}",
+    CommitEffect.LOST: "{rows} already deleted by {version}",
     CommitEffect.AGAIN: "executed again after {version}",
 }
 
@@ -17,6 +18,13 @@ _EFFECTS = {
 def author_name(entry: HistoryEntry) -> str:
     """The resource of an operation of ours, or else the engine."""
     return entry.by or entry.engine or "unknown"
+
+
+def operation(entry: HistoryEntry) -> str:
+    """Delta's name of the operation; of an ingest also that it is one."""
+    if entry.by.startswith(f"{TableIngest.kind_name}/"):
+        return f"{entry.operation} (ingest)"
+    return entry.operation
 
 
 def files(entry: HistoryEntry) -> str:

@@ -325,7 +325,7 @@ _VERBS = {
     CommitEffect.MASKED: "masked",
     CommitEffect.FOLLOWED: "followed",
     CommitEffect.EVALUATED: "evaluated",
-    CommitEffect.LOST: "lost",
+    CommitEffect.LOST: "already deleted",
     CommitEffect.AGAIN: "executed again",
 }
 

@@ -31,7 +31,7 @@ def table(entries: Sequence[HistoryEntry]) -> Table:
             entry.version,
             drawn,
             people_time(entry.time_ms),
-            entry.operation,
+            phrases.operation(entry),
             phrases.author_name(entry),
             phrases.files(entry),
             phrases.rows(entry),

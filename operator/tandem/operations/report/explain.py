@@ -51,7 +51,7 @@ class Explainer:
         found, onto = change.reconciled, dict[str, int]()
         if isinstance(payload, RewriteDecision):
             onto = _by_segment(change, payload.replayed)
-            met = self._removing_commits_of(work, payload)
+            met = self._removing_commits_of(work, payload, masks=bool(found.rows_masked))
             found = found.model_copy(
                 update={
                     "by_segment": onto or None,
@@ -109,9 +109,10 @@ class Explainer:
         return [self._commits[v] for v in range(last, first - 1, -1) if v in self._commits]
 
     def _removing_commits_of(
-        self, work: Work, decision: RewriteDecision
+        self, work: Work, decision: RewriteDecision, *, masks: bool = False
     ) -> tuple[ReconciledCommit, ...]:
-        """The commits that removed inputs of a rewrite or restored them."""
+        """The commits that removed inputs of a rewrite or restored them. `masks`: whether rows of
+        its outputs are hidden for it; where a bin is left out as a whole, none are."""
         taken: dict[str, InputFate] = {
             path: fate
             for path, fate in decision.fates.items()
@@ -119,7 +120,7 @@ class Explainer:
         }
         job = work.frozen[1].job
         assert isinstance(job, RewriteJob)
-        rows = {f.logged_path: _live(f) for f in job.inputs if f.logged_path in taken}
+        rows = {f.logged_path: _live(f) for f in job.inputs if masks and f.logged_path in taken}
         return self._removing_commits(work, taken, rows)
 
     def _removing_commits(

@@ -43,7 +43,7 @@ def sentences(
         runs = counted(found.runs_dropped, "run")
         lines.append(f"{runs} of blocks left out: a block was gone")
     if found.rows_lost and not any(met.rows_lost for met in found.met or ()):
-        lines.append(f"{counted(found.rows_lost, 'matched row')} lost to others")
+        lines.append(f"{counted(found.rows_lost, 'matched row')} already deleted by others")
     if len(lines) > MOST_SENTENCES:
         lines = [*lines[: MOST_SENTENCES - 1], f"and {len(lines) - MOST_SENTENCES + 1} more"]
     return tuple(lines)

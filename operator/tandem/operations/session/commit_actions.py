@@ -136,6 +136,7 @@ def result_of(work: Work, version: int) -> OperationResult:
         version=version,
         files_added=len(change.outputs),
         files_removed=len(change.removes),
+        files_marked=len(change.marked) or None,
         bytes_added=sum(f.add.size for f in change.outputs),
         bytes_removed=sum(add.size for add in change.removes),
         rows_affected=change.rows,

@@ -156,10 +156,12 @@ class OperationResult(StatusModel):
     """Files that the commit added."""
     files_removed: int | None = None
     """Files that the commit removed."""
+    files_marked: int | None = None
+    """Files that stay, in which the commit deleted rows, by deletion vectors."""
     bytes_added: int | None = None
-    """Their size."""
+    """The size of the added files."""
     bytes_removed: int | None = None
-    """Their size."""
+    """The size of the removed files."""
     rows_affected: RowsAffected | None = None
     """What a statement or an ingest did to rows."""
     segments: tuple[str, ...] | None = None

@@ -8,6 +8,7 @@ from typing import Any
 from tandem.cli.kubectl.output.overview import condition_message
 from tandem.cli.output import human_bytes
 from tandem.kube.client.kinds import status_of
+from tandem.text import counted
 
 
 def result_line(operation: Mapping[str, Any]) -> str | None:
@@ -22,6 +23,8 @@ def result_line(operation: Mapping[str, Any]) -> str | None:
         what = "files" if result.get("blocksIn") is None else "blocks"
         files = f"{removed} {what} ({human_bytes(result.get('bytesRemoved') or 0)})"
         parts.append(f"{files} → {added} ({human_bytes(result.get('bytesAdded') or 0)})")
+    if marked := result.get("filesMarked"):
+        parts.append(f"{counted(marked, 'file')} marked")
     rows = result.get("rowsAffected") or {}
     parts += [
         f"{rows[what]:,} rows {what}"
