@@ -14,8 +14,7 @@ from tandem.locks.model import NOTHING, within
 from tandem.operations.kinds.table.job_files import output_add
 from tandem.operations.kinds.table.lock_times import time_of_locks, times_of_files
 from tandem.operations.kinds.table.segment_numbers import new_segment, numbers_at
-from tandem.operations.kinds.table.source_columns import check_loaded
-from tandem.operations.kinds.table.sources import check_source, version_of_source
+from tandem.operations.kinds.table.sources import check_loaded, check_source, version_of_source
 from tandem.operations.kinds.table.table_changes import verdict_of_table
 from tandem.operations.kinds.table.time_column import borders_of_load, shared_files
 from tandem.operations.machine.events import Verdict

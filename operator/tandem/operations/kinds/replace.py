@@ -46,8 +46,7 @@ from tandem.operations.kinds.table.row_scope import (
 )
 from tandem.operations.kinds.table.segment_numbers import new_segment, numbers_at
 from tandem.operations.kinds.table.snapshot_view import SnapshotView, VectorCache
-from tandem.operations.kinds.table.source_columns import check_loaded
-from tandem.operations.kinds.table.sources import check_source, version_of_source
+from tandem.operations.kinds.table.sources import check_loaded, check_source, version_of_source
 from tandem.operations.kinds.table.table_changes import verdict_of_table
 from tandem.operations.kinds.table.time_column import borders_of_load, shared_files
 from tandem.operations.machine.events import Verdict

@@ -7,8 +7,7 @@ Decides nothing about an operation.
     snapshot_view       the live files as reconciliation sees them
     commit_history      what was committed since a version
     table_changes       schema and protocol changes in between
-    sources             the source of an operation that appends rows
-    source_columns      checks the columns of a source before a job starts
+    sources             sources: their columns, and the version of a Delta table
     prerequisite_merge  the log merge that has to end before a statement plans
     output_roots        which loads the outputs of a compaction were made from
     segment_numbers     names of new segments

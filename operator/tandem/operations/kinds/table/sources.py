@@ -1,14 +1,47 @@
-"""The source of an operation that appends rows: checks it, and pins a Delta version."""
+"""The sources of operations: checks one, and pins the version of a Delta table.
+
+The columns of a source are checked before a job starts, where the engine may read the source. That
+is so without a cluster: jobs run on this machine, in this environment. An operator may have no
+permission to read a source, so there its jobs find these errors. What is refused here would fail in
+the job; what takes reading rows is left to it.
+"""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
 from tandem.delta.log.delta_log import DeltaLog
+from tandem.errors import (
+    DataFileMissing,
+    InvalidSpec,
+    ObjectNotFound,
+    TableNotFound,
+    TandemError,
+    VersionNotFound,
+)
 from tandem.jobs.formats import JobSpec, SourceJob
 from tandem.operations.attempt import paths, records
-from tandem.operations.model import Work
+from tandem.operations.model import SourceAccess, Work
 from tandem.spark.sources.options import checked, storage_options
 from tandem.spec.update import Source, SourceFormat
+from tandem.statements.coercion import assignment_loss
+from tandem.statements.types import Schema
 from tandem.storage import allowed_locations, open_store
+
+_MOST_FILES = 16
+"""Files of a source whose columns are read."""
+_ABSENT = (ObjectNotFound, DataFileMissing, TableNotFound, VersionNotFound)
+
+
+@dataclass(frozen=True)
+class SourceColumns:
+    """The columns of some files of a source. `all_known`: they may have no others."""
+
+    path: str
+    schema: Schema
+    all_known: bool = True
 
 
 def check_source(work: Work, source: Source, *, resource: str, field: str) -> None:
@@ -35,3 +68,142 @@ def version_of_source(work: Work, source: Source) -> int | None:
         return first.job.source_version
     options = storage_options(source.location, work.table.location, work.table.storage_options)
     return DeltaLog(open_store(source.location, options)).latest_version()
+
+
+def check_loaded(work: Work, source: Source, *, resource: str, field: str) -> None:
+    """Check that rows of a source fit the table, as far as names and types tell.
+
+    Raises: InvalidSpec, also for a source that is not there.
+    """
+    table = Schema.from_json(work.snapshot.metadata.schema_string)
+    for found in columns_of(work, source, resource=resource, field=field):
+        _check(found, table, source, resource, field)
+
+
+def columns_of(work: Work, source: Source, *, resource: str, field: str) -> list[SourceColumns]:
+    """The columns of a source's files; none if they cannot be read now.
+
+    Raises: InvalidSpec for a source that is not there, unless it may still come.
+    """
+    access = work.table.source_access
+    if access is SourceAccess.NONE:
+        return []
+    options = storage_options(source.location, work.table.location, work.table.storage_options)
+    try:
+        return list(_columns(work, source, options, field))
+    except InvalidSpec as error:
+        if access is SourceAccess.MAY_COME and error.field == f"{field}.location":
+            return []
+        raise _of(error, resource) from error
+    except _ABSENT as error:
+        if access is SourceAccess.MAY_COME:
+            return []
+        raise InvalidSpec(
+            "the source does not exist",
+            resource=resource,
+            field=f"{field}.location",
+            found=source.location,
+            expected="a table, a file, or a folder of files",
+            remedy="Correct the location, or put the source there",
+        ) from error
+    except TandemError:
+        return []  # the job tries again, and reports it if it lasts
+
+
+def _of(error: InvalidSpec, resource: str) -> InvalidSpec:
+    """The error, said of the resource; the message names the file."""
+    where = f"{error.resource}: " if error.resource else ""
+    return InvalidSpec(
+        f"{where}{error.message}",
+        resource=resource,
+        field=error.field,
+        found=error.found,
+        expected=error.expected,
+        remedy=error.remedy,
+    )
+
+
+def _columns(
+    work: Work, source: Source, options: Mapping[str, str], field: str
+) -> Iterator[SourceColumns]:
+    from tandem.spark.runtime.listing import list_source
+
+    if source.format is SourceFormat.DELTA:
+        snapshot = DeltaLog(open_store(source.location, options)).snapshot(source.version)
+        text = snapshot.metadata.schema_string
+        yield SourceColumns(source.location, Schema.from_json(text))
+        return
+    listed = list_source(source.location, options, field=f"{field}.location")
+    files = listed.files[:_MOST_FILES]
+    table = Schema.from_json(work.snapshot.metadata.schema_string)
+    if source.format is SourceFormat.PARQUET:
+        from tandem.spark.sources.footers import parquet_schema, schema_string
+
+        for meta in files:
+            arrow, _ = parquet_schema(listed.store, meta.path)
+            yield SourceColumns(meta.path, Schema.from_json(schema_string(arrow)))
+        return
+    given = checked(source.format.value, source.options, field)
+    if source.format is SourceFormat.CSV:
+        from tandem.spark.sources.text_frames import csv_columns
+
+        for meta in files:
+            names, _ = csv_columns(listed, meta.path, given, table.names, field)
+            if names is not None:
+                yield SourceColumns(meta.path, table.with_types(names))
+        return
+    from tandem.spark.sources.text.lines import read_text
+
+    for meta in files:
+        text = next(iter(read_text(listed.store, meta.path, given.get("encoding", "utf-8"))), "")
+        yield SourceColumns(meta.path, table.with_types(_fields(text)), all_known=False)
+
+
+def _fields(text: str) -> Sequence[str]:
+    """The names of the fields of the first object, if it is there as a whole on a line."""
+    try:
+        first = json.loads(text.split("\n", 1)[0])
+    except ValueError:
+        return ()
+    return tuple(first) if isinstance(first, dict) else ()
+
+
+def _check(found: SourceColumns, table: Schema, source: Source, resource: str, field: str) -> None:
+    known = {column.name.lower(): column for column in table.columns}
+    extra = [c.name for c in found.schema.columns if c.name.lower() not in known]
+    csv = source.format is SourceFormat.CSV
+    if extra:
+        raise InvalidSpec(
+            "the source has columns that the table lacks",
+            resource=resource,
+            field=field,
+            found=f"{', '.join(extra)} in {found.path}",
+            expected=", ".join(table.names),
+            remedy="Add the columns to the table, or leave them out of the source"
+            + ("; if these are not column names, correct the options header and sep" * csv),
+        )
+    for column in found.schema.columns:
+        wanted = known[column.name.lower()]
+        if not (column.type.is_atomic and wanted.type.is_atomic):
+            continue  # the job compares them field by field
+        loss = assignment_loss(column.type, wanted.type)
+        if loss:
+            raise InvalidSpec(
+                f"a column of the source has another type than the table's: {loss}",
+                resource=resource,
+                field=field,
+                found=f"{column.name}: {column.type} in {found.path}",
+                expected=str(wanted.type),
+                remedy="Convert the column in the source",
+            )
+    given = {column.name.lower() for column in found.schema.columns}
+    missing = [c.name for c in table.columns if not c.nullable and c.name.lower() not in given]
+    if missing and found.all_known:
+        raise InvalidSpec(
+            "the source lacks columns that must not be null",
+            resource=resource,
+            field=field,
+            found=f"no {', '.join(missing)} in {found.path}",
+            expected="a value for each of them",
+            remedy="Add the columns to the source",
+        )
