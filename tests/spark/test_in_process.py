@@ -6,11 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tandem.locks.memory import InProcessLocks
 
 from support.jobs import quick_lake
 from support.lake.lake import batch
 from tandem.jobs.runner import JobPhase, JobRequest, JobStatus
+from tandem.locks.memory import InProcessLocks
 from tandem.operations.ports import Ports
 from tandem.spark.launch.in_process import MOST_BYTES, InProcessJobs, needs_no_spark
 from tandem.spec.status import Phase
