@@ -21,7 +21,9 @@ from badinput.bad_input import BadLake, Ended, assert_mentions, compaction, sort
 from support.some import some
 from tandem.spark.runtime.parent_watch import alive
 
-LIMIT_S = 120.0
+LIMIT_S = 240.0
+
+pytestmark = pytest.mark.timeout(3 * LIMIT_S)
 
 
 @contextmanager

@@ -45,7 +45,9 @@ def test_a_plan_says_planned_and_its_status_is_that_of_a_dry_run(
 ) -> None:
     text = typed(table, "TableCompaction", {"type": "Major"})
     shown = tandem("plan", "-f", "-", input_=text).stdout
-    assert "layout BinPack: rows keep their order" in block(shown, "TableCompaction/o: Planned")
+    lines = block(shown, "TableCompaction/o: Planned")
+    assert "layout BinPack: rows keep their order" in lines
+    assert "runs in this process, without Spark" in lines
     assert block(shown, "LakeTable/lake: would enable deletion vectors")[1].startswith(
         "is at version 3: 3 files"
     )

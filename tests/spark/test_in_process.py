@@ -9,14 +9,14 @@ import pytest
 
 from support.jobs import quick_lake
 from support.lake.lake import batch
-from tandem.jobs.runner import JobPhase, JobRequest, JobStatus
+from tandem.jobs.runner import SMALL_BYTES, JobPhase, JobRequest, JobStatus
 from tandem.locks.memory import InProcessLocks
 from tandem.operations.ports import Ports
-from tandem.spark.launch.in_process import MOST_BYTES, InProcessJobs, needs_no_spark
+from tandem.spark.launch.in_process import InProcessJobs, needs_no_spark
 from tandem.spec.status import Phase
 
 SMALL = JobRequest(
-    "job", "rewrite", "file:///lake", "job.json", input_bytes=MOST_BYTES, tasks=1, attempt=1
+    "job", "rewrite", "file:///lake", "job.json", input_bytes=SMALL_BYTES, tasks=1, attempt=1
 )
 
 
@@ -37,7 +37,7 @@ class NoSpark:
     ("request_", "here"),
     [
         (SMALL, True),
-        (replace(SMALL, input_bytes=MOST_BYTES + 1), False),
+        (replace(SMALL, input_bytes=SMALL_BYTES + 1), False),
         (replace(SMALL, tasks=0), False),  # it reorders rows
         (replace(SMALL, app="statement"), False),
         (replace(SMALL, environ=(("AWS_SECRET_ACCESS_KEY", "x"),)), False),

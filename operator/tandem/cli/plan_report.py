@@ -13,8 +13,10 @@ from tandem.cli import output, spec_summary
 from tandem.cli.output import human_bytes
 from tandem.cli.report import RepeatCommands, file_count, message_of, shortened_names
 from tandem.errors import Reason
-from tandem.spec import OperationStatus, ResourceOutcome, TableStatus
-from tandem.spec.status import ENDED, PLANNED_ONLY, Phase
+from tandem.jobs.runner import SMALL_BYTES
+from tandem.spec import AnyResource, OperationStatus, ResourceOutcome, TableStatus
+from tandem.spec.compaction import CompactionType, LayoutStrategy, TableCompaction
+from tandem.spec.status import ENDED, PLANNED_ONLY, Phase, Plan
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -92,6 +94,7 @@ def _lines(outcome: ResourceOutcome, sources: SourceSummaries) -> list[tuple[str
         ("steps", "\n".join(_some([_shortened_step(step) for step in steps]))),
         ("writes", output),
         ("copies", plan.copies or ""),
+        ("runs", "in this process, without Spark" if _needs_no_spark(resource, plan) else ""),
         ("cost", "" if plan.cost_bytes is None
          else f"about {human_bytes(plan.cost_bytes)} to read and write"),
         ("locks", _folded_locks(plan.locks or ())),
@@ -108,6 +111,15 @@ def _folded_locks(locks: Sequence[str]) -> str:
     if len(locks) < 2 or len(kinds) != 1 or None in found:
         return ", ".join(_some(locks))
     return f"{kinds.pop()}s {shortened_names([each[2] for each in found if each is not None])}"
+
+
+def _needs_no_spark(resource: AnyResource, plan: Plan) -> bool:
+    """Whether `tandem run` does the job itself: a small compaction that keeps the order of rows."""
+    if not isinstance(resource, TableCompaction) or plan.input_bytes > SMALL_BYTES:
+        return False
+    spec = resource.spec
+    bin_packs = spec.layout.strategy is LayoutStrategy.BIN_PACK
+    return bin_packs and spec.type is not CompactionType.LOG_MERGE
 
 
 def _of_table(status: TableStatus) -> list[tuple[str, str]]:

@@ -13,6 +13,10 @@ from typing import Protocol
 
 from tandem.errors import Reason
 
+SMALL_BYTES = 256 << 20
+"""Input bytes of a job that needs no Spark, at most: one core encodes them in the time in which
+Spark starts."""
+
 
 class JobPhase(StrEnum):
     STARTING = "Starting"

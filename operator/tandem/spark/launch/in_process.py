@@ -11,13 +11,9 @@ import threading
 from dataclasses import dataclass, field
 
 from tandem.errors import TandemError
-from tandem.jobs.runner import JobPhase, JobRequest, JobRunner, JobStatus
+from tandem.jobs.runner import SMALL_BYTES, JobPhase, JobRequest, JobRunner, JobStatus
 from tandem.spark.jobs.rewrite import job as rewrite
 from tandem.spark.runtime.control import open_job, recorded
-
-MOST_BYTES = 256 << 20
-"""Input bytes of a job that is done here at most: one core encodes them in the time in which Spark
-starts."""
 
 
 @dataclass
@@ -38,7 +34,7 @@ def needs_no_spark(request: JobRequest) -> bool:
     """Whether a job is done in this process: a small rewrite that keeps the order of rows, and
     whose credentials are those of this process."""
     keeps_order = request.app == "rewrite" and request.tasks > 0
-    return keeps_order and request.input_bytes <= MOST_BYTES and not request.environ
+    return keeps_order and request.input_bytes <= SMALL_BYTES and not request.environ
 
 
 class InProcessJobs:
