@@ -1,0 +1,67 @@
+"""Copied row groups and parquet-java: Spark reads those of every writer, and its own are copied."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from rowgroups.test_joined import joined
+from rowgroups.writers import WRITERS, demands, footer_of, rows
+from tandem.delta.datafiles.rowgroups import fitness
+from tandem.delta.datafiles.rowgroups.fitness import unfit
+
+VECTORISED = "spark.sql.parquet.enableVectorizedReader"
+
+
+@pytest.fixture(autouse=True)
+def _small_row_groups_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fitness, "GROUP_ROWS", 1)
+
+
+def by_spark(session: SparkSession, paths: Sequence[Path], *, vectorised: bool) -> DataFrame:
+    session.conf.set(VECTORISED, str(vectorised).lower())
+    return session.read.parquet(*map(str, paths))
+
+
+def assert_same(session: SparkSession, paths: Sequence[Path], copied: Path) -> None:
+    for vectorised in (True, False):
+        expected = by_spark(session, paths, vectorised=vectorised)
+        found = by_spark(session, [copied], vectorised=vectorised)
+        assert found.count() == expected.count()
+        assert found.exceptAll(expected).isEmpty()
+        wanted = expected.where("s = 'a' AND small = 127")
+        assert found.where("s = 'a' AND small = 127").exceptAll(wanted).isEmpty()
+        assert found.where("isnan(f) OR f > 1").count() == (
+            expected.where("isnan(f) OR f > 1").count()
+        )
+
+
+@pytest.mark.parametrize(
+    "name", ["pyarrow version 2 pages", "pyarrow page indexes", "polars", "delta-rs", "duckdb"]
+)
+def test_spark_reads_copied_row_groups(
+    name: str, tmp_path: Path, delta_spark: SparkSession
+) -> None:
+    paths = [tmp_path / f"{number}.parquet" for number in range(2)]
+    for number, path in enumerate(paths):
+        WRITERS[name](path, rows(number))
+    assert_same(delta_spark, paths, tmp_path / joined(tmp_path, paths).path)
+
+
+def test_row_groups_of_spark_are_copied(tmp_path: Path, delta_spark: SparkSession) -> None:
+    delta_spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+    paths = [tmp_path / f"{number}.parquet" for number in range(2)]
+    for number, path in enumerate(paths):
+        source = tmp_path / f"source-{number}.parquet"
+        pq.write_table(rows(number), source)
+        frame = by_spark(delta_spark, [source], vectorised=True).coalesce(1)
+        folder = tmp_path / f"spark-{number}"
+        frame.write.option("compression", "zstd").parquet(str(folder))
+        [written] = folder.glob("*.parquet")
+        written.rename(path)
+        assert unfit(footer_of(path), demands()) is None
+    assert_same(delta_spark, paths, tmp_path / joined(tmp_path, paths).path)
