@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tandem.delta.actions import AddFile
 from tandem.delta.log import files as files_
 from tandem.delta.log.codec import decode_deletion_vector
 from tandem.delta.log.replay import FileKey
@@ -86,6 +87,14 @@ class Entries:
         """Entries that are live at a version, and were not asked for before it."""
         count = files.num_rows
         return cls(files, np.full(count, version), np.full(count, FOREVER))
+
+    @classmethod
+    def added(cls, adds: Sequence[AddFile], version: int) -> Entries:
+        """The files that a version adds."""
+        found = cls.live_since(files_.from_adds(adds), version)
+        if len(adds) <= _SMALL:
+            found._rows_by_path = _by_path([add.logged_path for add in adds])
+        return found
 
     def __len__(self) -> int:
         return len(self.born)
@@ -331,10 +340,7 @@ class Entries:
 
     @cached_property
     def _rows_by_path(self) -> Mapping[str, Sequence[int]]:
-        found: dict[str, list[int]] = {}
-        for row, path in enumerate(self._column("path").to_pylist()):
-            found.setdefault(path, []).append(row)
-        return found
+        return _by_path(self._column("path").to_pylist())
 
     @cached_property
     def _by_path(self) -> tuple[IntArray, npt.NDArray[np.int32]]:
@@ -344,7 +350,7 @@ class Entries:
         return hashes[order], order.astype(np.int32)
 
     def _keys(self, rows: IntArray) -> list[FileKey]:
-        found = self.columns_at(rows, ("path",))["path"].to_pylist()
+        found = self._column("path").take(pa.array(rows)).to_pylist()
         if "deletion_vector" not in self._files.column_names:
             return [(path, None) for path in found]
         vectors = self.columns_at(rows, ("deletion_vector",))["deletion_vector"].to_pylist()
@@ -381,6 +387,13 @@ class _Known:
 def _pieces(start: int, stop: int) -> Iterator[tuple[int, int]]:
     for at in range(start, stop, _PIECE):
         yield at, min(at + _PIECE, stop)
+
+
+def _by_path(paths: Iterable[str]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for row, path in enumerate(paths):
+        found.setdefault(path, []).append(row)
+    return found
 
 
 def _hashes(paths: pa.ChunkedArray) -> IntArray:

@@ -16,7 +16,6 @@ import numpy as np
 from tandem.delta import protocol
 from tandem.delta import schema as schema_
 from tandem.delta.actions import AddFile, Commit, Metadata, Protocol
-from tandem.delta.log import files as files_
 from tandem.delta.log.replay import EMPTY, fold
 from tandem.delta.log.snapshot import Snapshot
 from tandem.distinct import BoolArray, IntArray
@@ -289,7 +288,7 @@ class Window:
                 total = _plus(total, -1, entries, entries.remove(gone, commit.version))
             adds = [action for action in state.files.values() if isinstance(action, AddFile)]
             if adds:
-                new = Entries.live_since(files_.from_adds(adds), commit.version)
+                new = Entries.added(adds, commit.version)
                 total = _plus(total, 1, new, np.arange(len(new)))
                 self._parts = _merged((*self._parts, new))
             if total is not None:
