@@ -14,8 +14,14 @@ from deltalake import write_deltalake
 
 from tandem import index
 from tandem.cli.scan_filter import matching_in
-from tandem.index import Query
+from tandem.delta.log.delta_log import DeltaLog
+from tandem.errors import UnsupportedFeature
+from tandem.index import Query, TableIndex
+from tandem.index.library import MERGE_LOG_S
+from tandem.mergelog.create import ensure_log
+from tandem.mergelog.state.log_table import LogSettings, MergeLog
 from tandem.statements import parse_where
+from tandem.storage import open_store
 
 
 @pytest.fixture
@@ -72,3 +78,18 @@ def test_a_column_of_a_merged_view_that_is_named_twice() -> None:
     found = pa.Table.from_batches(batches, schema)
     assert found.column_names == ["id", "s", "id"]
     assert found.column(0).to_pylist() == found.column(2).to_pylist() == [2, 3]
+
+
+def test_a_table_that_becomes_merge_on_read_is_refused_within_seconds(tmp_path: Path) -> None:
+    root = tmp_path / "orders"
+    rows = pa.table({"id": [1, 2, 3]})
+    write_deltalake(root, rows, configuration={"delta.enableDeletionVectors": "true"})
+    clock = [0.0]
+    log = DeltaLog(open_store(root.as_uri()))
+    held, base = (TableIndex(log, base=base, now=lambda: clock[0]) for base in (False, True))
+    assert held.count() == base.count() == 3
+    ensure_log(MergeLog(log), LogSettings(("id",)), now_ms=0, nonce="n")
+    clock[0] = MERGE_LOG_S
+    with pytest.raises(UnsupportedFeature, match="merge-on-read"):
+        held.count()
+    assert base.count() == 3

@@ -7,11 +7,12 @@ commits since the last one. The functions of the same names open a table for one
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, TypedDict, Unpack
+from typing import Any, Final, TypedDict, Unpack
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -67,6 +68,8 @@ class Query:
 
 
 EVERYTHING = Query()
+MERGE_LOG_S: Final = 5.0
+"""An index that is held looks so often, in seconds, whether its table has become merge-on-read."""
 
 
 class IndexReader(ABC):
@@ -157,6 +160,7 @@ class TableIndex(IndexReader):
         kept_ms: how long its LakeTable keeps removed files, in milliseconds; None for the table's
             property.
         history_s: as of `FollowedTable`.
+        now: seconds of a clock that never goes back.
     """
 
     def __init__(
@@ -167,16 +171,12 @@ class TableIndex(IndexReader):
         row_groups: bool = True,
         kept_ms: int | None = None,
         history_s: float | None = None,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
-        if not base and MergeLog(log).exists():
-            raise UnsupportedFeature(
-                "the index does not see the log of a merge-on-read table",
-                resource=log.store.location,
-                found="rows by key that no merge has taken into the table yet",
-                expected="a table without a log",
-                remedy="`tandem scan` reads the merged view; the index of the base alone takes "
-                "`--base`, in Python `base=True`",
-            )
+        self._base, self._now = base, now
+        if not base:
+            require_no_merge_log(log)
+        self._checked = now()
         self._table = FollowedTable(log, history_s=history_s)
         self._holds = Holds(log, kept_ms=kept_ms)
         self._facts = FactsCache(log.store) if row_groups else None
@@ -210,7 +210,11 @@ class TableIndex(IndexReader):
         return self._table.write_base()
 
     def view(self, query: Query = EVERYTHING) -> View:
-        """The version that a question is about. Raises: as `FollowedTable.view`."""
+        """The version that a question is about. Raises: as `FollowedTable.view`; UnsupportedFeature
+        if the table has become merge-on-read."""
+        if not self._base and self._now() - self._checked >= MERGE_LOG_S:
+            require_no_merge_log(self.log)
+            self._checked = self._now()
         return self._table.view(
             query.version,
             timestamp_ms=query.timestamp_ms,
@@ -241,6 +245,19 @@ class TableIndex(IndexReader):
         so many seconds. Raises: as `Holds.place`."""
         held_ms = self._holds.place(view.head, hold_s).end_ms if hold_s else 0
         return max(held_ms, self._holds.readable_until_ms(view.head, self._table.window))
+
+
+def require_no_merge_log(log: DeltaLog) -> None:
+    """Raises: UnsupportedFeature if the table is merge-on-read."""
+    if MergeLog(log).exists():
+        raise UnsupportedFeature(
+            "the index does not see the log of a merge-on-read table",
+            resource=log.store.location,
+            found="rows by key that no merge has taken into the table yet",
+            expected="a table without a log",
+            remedy="`tandem scan` reads the merged view; the index of the base alone takes "
+            "`--base`, in Python `base=True`",
+        )
 
 
 def open_index(

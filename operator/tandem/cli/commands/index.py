@@ -1,10 +1,11 @@
-"""`tandem index`: what the log says of a table's rows, without a server."""
+"""`tandem index`: what the log says of a table's rows. The server that a LakeTable names is asked;
+without one, and where it fails, this process answers.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tandem.cli.commands.arguments import moment_ms
@@ -14,11 +15,12 @@ from tandem.cli.errors import Exit, say
 from tandem.cli.output import ByteSize, Output, json_value, print_data, print_table, table_of, write
 from tandem.cli.scan_filter import row_test
 from tandem.index import Query, TableIndex, answers, rows
-from tandem.index.library import condition
+from tandem.index.library import IndexReader, condition
 from tandem.index.verification import Difference, verify_view
 from tandem.text import counted
 
 if TYPE_CHECKING:
+    from tandem.index.answers import Splits
     from tandem.index.rows import RowTest
     from tandem.index.window import View
     from tandem.statements.tree import Expr
@@ -34,27 +36,27 @@ def query(
 
 
 def count(table: Target, asked: Query, *, base: bool, output: Output) -> Exit:
-    index, view, where = _opened(table, asked, base=base)
-    found = answers.certain_count(view, where, asked.segments)
+    index = table.index(base=base)
+    found = index.certain_count(asked)
+    where = condition(found.rest.head, asked.where)
     with _test(where) as test:
         number = rows.count(found, index.store, where, test)
     if output is Output.TABLE:
         write(f"{number}\n")
-        _say_read(len(found.rest), view.version)
+        _say_read(len(found.rest), found.version)
     else:
-        print_data({"version": view.version, "rows": number, "filesRead": len(found.rest)}, output)
+        print_data({"version": found.version, "rows": number, "filesRead": len(found.rest)}, output)
     return Exit.OK
 
 
 def bounds(table: Target, columns: str, asked: Query, *, base: bool, output: Output) -> Exit:
-    from tandem.delta.scan import column_names
-
-    index, view, where = _opened(table, asked, base=base)
-    head = view.head
-    names = column_names(head.schema, names_in(columns), resource=head.location)
+    index = table.index(base=base)
+    parts = index.certain_bounds(names_in(columns), asked)
+    head = parts[0].below.head
+    where = condition(head, asked.where)
     found = {}
     with _test(where) as test:
-        for part in answers.certain_bounds(view, names, where, asked.segments):
+        for part in parts:
             found[part.column] = rows.bounds(part, index.store, where, test)
     if output is Output.TABLE:
         cells = [
@@ -67,13 +69,13 @@ def bounds(table: Target, columns: str, asked: Query, *, base: bool, output: Out
             {"column": name, "least": json_value(low), "greatest": json_value(high)}
             for name, (low, high) in found.items()
         ]
-        print_data({"version": view.version, "columns": shown}, output)
+        print_data({"version": head.version, "columns": shown}, output)
     return Exit.OK
 
 
 def splits(table: Target, asked: Query, *, base: bool, output: Output) -> Exit:
-    index, view, _ = _opened(table, asked, base=base)
-    found = index.splits(_at(view, asked))
+    index = table.index(base=base)
+    found = index.splits(asked)
     listed = found.files.select(["path", "size", "partition_values", "deletion_vector"])
     data = [
         {
@@ -94,7 +96,7 @@ def splits(table: Target, asked: Query, *, base: bool, output: Output) -> Exit:
         )
     ]
     if output is not Output.TABLE:
-        print_data({"version": view.version, "splits": data}, output)
+        print_data({"version": found.version, "splits": data}, output)
         return Exit.OK
     cells = [
         [
@@ -110,13 +112,20 @@ def splits(table: Target, asked: Query, *, base: bool, output: Output) -> Exit:
     if cells:
         headers = ["path", "size", "live rows", "deleted", "row groups", "needed"]
         print_table(table_of(headers, cells))
-    live = sum(len(part.rows) for part in view.chosen())
-    say(f"{len(cells)} of {counted(live, 'file')}, as of version {view.version}")
+    say(f"{_of_all(index, found)}, as of version {found.version}")
     return Exit.OK
 
 
+def _of_all(index: IndexReader, found: Splits) -> str:
+    if not isinstance(index, TableIndex):
+        # A server is not asked for all files only to count them.
+        return counted(len(found), "file")
+    view = index.view(Query(version=found.version))
+    return f"{len(found)} of {counted(sum(len(part.rows) for part in view.chosen()), 'file')}"
+
+
 def show(table: Target, version: int | None, *, base: bool, output: Output) -> Exit:
-    index, view, _ = _opened(table, Query(version=version), base=base)
+    index, view = _opened(table, version, base=base)
     known = answers.knowledge(view)
     facts = {
         "version": view.version,
@@ -151,7 +160,7 @@ def show(table: Target, version: int | None, *, base: bool, output: Output) -> E
 
 
 def verify(table: Target, version: int | None, *, base: bool, output: Output) -> Exit:
-    index, view, _ = _opened(table, Query(version=version), base=base)
+    index, view = _opened(table, version, base=base)
     found: list[Difference] = []
     files = 0
     for differences in verify_view(view, index.store):
@@ -172,15 +181,10 @@ def verify(table: Target, version: int | None, *, base: bool, output: Output) ->
     return Exit.FAILED if found else Exit.OK
 
 
-def _opened(table: Target, asked: Query, *, base: bool) -> tuple[TableIndex, View, Expr | None]:
+def _opened(table: Target, version: int | None, *, base: bool) -> tuple[TableIndex, View]:
+    """What this process finds in the log."""
     index = TableIndex(table.log(), base=base)
-    view = index.view(asked)
-    return index, view, condition(view.head, asked.where)
-
-
-def _at(view: View, asked: Query) -> Query:
-    """The same question about the version of a view."""
-    return replace(asked, version=view.version, timestamp_ms=None)
+    return index, index.view(Query(version=version))
 
 
 @contextmanager

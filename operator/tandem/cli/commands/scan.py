@@ -98,7 +98,10 @@ def _read(
     from tandem.mergelog.access import open_view
     from tandem.mergelog.state.log_table import MergeLog
 
-    view = open_view(MergeLog(table.log()), version, base=base)
+    log = MergeLog(table.log())
+    if where and not base and table.has_server and not log.exists():
+        return _by_server(table, version, columns, where)
+    view = open_view(log, version, base=base)
 
     def read(names: Sequence[str] | None) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
         scanned = view.scan(names)
@@ -123,6 +126,24 @@ def _read(
     return matching(
         splits(Window(snapshot).view(), condition), view.log.base.store, condition, names
     )
+
+
+def _by_server(
+    table: Target, version: int | None, columns: Sequence[str] | None, where: str
+) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    """As `_read`, of the files that the index chooses which the LakeTable names."""
+    from tandem.cli.scan_filter import matching
+    from tandem.delta.scan import column_names
+    from tandem.index import Query
+    from tandem.index.library import condition
+
+    index = table.index()
+    found = index.splits(Query(where, version))
+    tree = condition(found.head, where)
+    assert tree is not None
+    head = found.head
+    names = None if columns is None else column_names(head.schema, columns, resource=head.location)
+    return matching(found, index.store, tree, names)
 
 
 def _write_stream(schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:

@@ -29,6 +29,7 @@ from tandem.storage.paths import without_userinfo
 if TYPE_CHECKING:
     from tandem.delta.log.delta_log import DeltaLog
     from tandem.delta.log.snapshot import Snapshot
+    from tandem.index.library import IndexReader
     from tandem.storage.store import Store
     from tandem.timeline.chunks import TimeColumn
 
@@ -51,6 +52,23 @@ class Target:
         from tandem.delta.log.delta_log import DeltaLog
 
         return DeltaLog(self.open())
+
+    @property
+    def has_server(self) -> bool:
+        """Whether its LakeTable names an index server."""
+        from tandem.index.server.lake_table import server_of
+
+        return self.table is not None and server_of(self.table) is not None
+
+    def index(self, *, base: bool = False) -> IndexReader:
+        """Its index: that of the server that its LakeTable names, if there is one. Raises: as
+        `open_index`."""
+        from tandem.index import TableIndex
+        from tandem.index.server.lake_table import index_of
+
+        if self.table is None or not self.has_server:
+            return TableIndex(self.log(), base=base)
+        return index_of(self.table, self.options, base=base)
 
     def time_column(self, snapshot: Snapshot) -> TimeColumn | None:
         """The table's time column, as planning uses it."""

@@ -13,6 +13,7 @@ what the log leaves open is the caller's to read, with its own credentials.
     config        what the operator asks the program of a server to serve
     transport     Arrow Flight: the only module that knows it
     lake_table    the index that a LakeTable names
+    received      checks what a client sends and receives
     client        server, then the caller's own process, then every file
     executors     package: who holds what footers say, and narrows files by it
 """

@@ -12,12 +12,18 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 import structlog
-from pydantic import ValidationError
 
 from tandem.delta.log import files as files_
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.scan import check_rows, column_names
-from tandem.errors import AccessDenied, TandemError, Unreachable
+from tandem.errors import (
+    InvalidSpec,
+    InvalidStatement,
+    TandemError,
+    UnknownSegment,
+    Unreachable,
+    VersionNotFound,
+)
 from tandem.index.answers import CertainBounds, CertainCount, Splits, splits_of
 from tandem.index.entries import UNKNOWN_ROWS
 from tandem.index.holds import Holds
@@ -28,11 +34,12 @@ from tandem.index.server.messages import (
     BoundsQuestion,
     CountAnswer,
     IndexCall,
-    Message,
     Question,
     SplitsAnswer,
+    VersionOf,
     splits_from,
 )
+from tandem.index.server.received import broken, one, reading, received_splits, sending, whole
 from tandem.index.server.transport import Connection
 from tandem.index.window import Head
 from tandem.storage.store import Store
@@ -41,9 +48,10 @@ from tandem.timeline.segments import segments
 _log = structlog.get_logger("tandem.index.client")
 LEFT_OUT_S = 10.0
 """Seconds for which a server that failed is not asked again."""
+_WRONG_QUESTION = (InvalidStatement, UnknownSegment, VersionNotFound)
+"""What is the same everywhere."""
 
 T = TypeVar("T")
-M = TypeVar("M", bound=Message)
 
 
 class Fallback(StrEnum):
@@ -71,49 +79,70 @@ class RemoteIndex(IndexReader):
         return self._store
 
     def certain_count(self, query: Query = EVERYTHING) -> CertainCount:
-        message, tables = self._ask(IndexCall.GET_COUNT, Question.of(self._name, query))
-        answer = _whole(CountAnswer, message)
-        head = answer.of.head
+        message, tables = self._ask(IndexCall.GET_COUNT, self._question(query))
+        answer = whole(CountAnswer, message)
+        head = self._head(answer.of)
         if not answer.rest and not tables:
             return CertainCount(head.version, answer.rows, splits_of(head, []))
-        table = _one(tables)
+        table = one(tables)
         if table.num_rows != answer.rest:
-            raise _broken(f"{table.num_rows} splits", f"{answer.rest} splits")
-        return CertainCount(head.version, answer.rows, splits_from(head, table))
+            raise broken(f"{table.num_rows} splits", f"{answer.rest} splits")
+        return CertainCount(head.version, answer.rows, received_splits(head, table))
 
     def splits(self, query: Query = EVERYTHING) -> Splits:
-        message, tables = self._ask(IndexCall.GET_SPLITS, Question.of(self._name, query))
-        answer = _whole(SplitsAnswer, message)
-        table = self._connection.fetch(answer.ticket) if answer.ticket else _one(tables)
+        message, tables = self._ask(IndexCall.GET_SPLITS, self._question(query))
+        answer = whole(SplitsAnswer, message)
+        table = self._connection.fetch(answer.ticket) if answer.ticket else one(tables)
         if table.num_rows != answer.splits:
-            raise _broken(f"{table.num_rows} splits", f"{answer.splits} splits")
-        return splits_from(answer.of.head, table).kept(answer.readable_until_ms)
+            raise broken(f"{table.num_rows} splits", f"{answer.splits} splits")
+        return received_splits(self._head(answer.of), table).kept(answer.readable_until_ms)
 
     def certain_bounds(
         self, columns: Sequence[str], query: Query = EVERYTHING
     ) -> Sequence[CertainBounds]:
-        asked = BoundsQuestion.of(self._name, query, columns=tuple(columns))
-        message, tables = self._ask(IndexCall.GET_BOUNDS, asked)
-        answer = _whole(BoundsAnswer, message)
-        head = answer.of.head
+        message, tables = self._ask(IndexCall.GET_BOUNDS, self._bounds_question(columns, query))
+        answer = whole(BoundsAnswer, message)
+        head = self._head(answer.of)
         if len(tables) != 3 * len(answer.columns):
-            raise _broken(f"{len(tables)} tables", f"3 for each of {len(answer.columns)} columns")
+            raise broken(f"{len(tables)} tables", f"3 for each of {len(answer.columns)} columns")
         found = []
         for at, name in enumerate(answer.columns):
             best, below, above = tables[3 * at : 3 * at + 3]
-            found.append(
-                CertainBounds(
-                    answer.of.version,
-                    name,
-                    best["low"][0].as_py(),
-                    best["high"][0].as_py(),
-                    splits_from(head, below),
-                    splits_from(head, above),
-                    below["limit"].to_pylist(),
-                    above["limit"].to_pylist(),
+            with reading():
+                found.append(
+                    CertainBounds(
+                        answer.of.version,
+                        name,
+                        best["low"][0].as_py(),
+                        best["high"][0].as_py(),
+                        splits_from(head, below),
+                        splits_from(head, above),
+                        below["limit"].to_pylist(),
+                        above["limit"].to_pylist(),
+                    )
                 )
-            )
         return found
+
+    def _head(self, of: VersionOf) -> Head:
+        """The version of an answer. Raises: Unreachable if it is of another table than this
+        process would read, as where a resource was changed here and not in the cluster."""
+        if of.location.rstrip("/") != self._store.location.rstrip("/"):
+            raise Unreachable(
+                "the index server has another table under this name",
+                resource=self._name,
+                found=of.location,
+                expected=self._store.location,
+                remedy="Apply the LakeTable as it is here, or remove spec.index.server from it",
+            )
+        return of.head
+
+    def _question(self, query: Query) -> Question:
+        with sending():
+            return Question.of(self._name, query)
+
+    def _bounds_question(self, columns: Sequence[str], query: Query) -> BoundsQuestion:
+        with sending():
+            return BoundsQuestion.of(self._name, query, columns=tuple(columns))
 
     def _ask(self, call: IndexCall, asked: Question) -> tuple[dict[str, object], list[pa.Table]]:
         body = asked.model_dump_json(by_alias=True, exclude_none=True).encode()
@@ -164,10 +193,12 @@ class ChainedIndex(IndexReader):
     """A server's index, this process's own where the server fails, and every file where that does.
     Thread-safe.
 
-    What is wrong with the question itself is raised at once: it would be wrong everywhere.
+    A condition, segment or version that does not exist is raised at once: it would not exist
+    anywhere else, either.
 
     Args:
         embedded: opens the index in this process.
+        server: its name, for what is logged.
         now: seconds of a clock that never goes back.
     """
 
@@ -177,10 +208,11 @@ class ChainedIndex(IndexReader):
         embedded: Callable[[], TableIndex],
         *,
         fallback: Fallback = Fallback.EMBEDDED,
+        server: str = "",
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._remote, self._embedded = remote, embedded
-        self._fallback, self._now = fallback, now
+        self._fallback, self._server, self._now = fallback, server, now
         self._left_out_until = -float("inf")
 
     @property
@@ -204,10 +236,18 @@ class ChainedIndex(IndexReader):
         if self._now() >= self._left_out_until:
             try:
                 return ask(self._remote)
-            except (Unreachable, AccessDenied) as error:
-                # Whom it refuses may all the same read the table by own credentials.
-                self._left_out_until = self._now() + LEFT_OUT_S
-                _log.warning("the index server fails; this process answers", problem=str(error))
+            except _WRONG_QUESTION:
+                raise
+            except TandemError as error:
+                # Whom it refuses, or whose table it does not serve or cannot read, may all the
+                # same read the table by own credentials.
+                if not isinstance(error, InvalidSpec):  # which is of this question alone
+                    self._left_out_until = self._now() + LEFT_OUT_S
+                _log.warning(
+                    "the index server fails; this process answers",
+                    server=self._server,
+                    problem=str(error),
+                )
         # Held for this question only: a driver is no place for a cache.
         embedded = self._embedded()
         try:
@@ -217,22 +257,3 @@ class ChainedIndex(IndexReader):
         except Exception:  # noqa: BLE001 - an index that fails costs time, never an answer
             _log.exception("the index fails; every file is read")
             return ask(EveryFile(embedded.log))
-
-
-def _one(tables: Sequence[pa.Table]) -> pa.Table:
-    if len(tables) != 1:
-        raise _broken(f"{len(tables)} tables", "one")
-    return tables[0]
-
-
-def _whole(model: type[M], message: object) -> M:
-    try:
-        return model.model_validate(message)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        found = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-        raise _broken(found, f"a {model.__name__}") from error
-
-
-def _broken(found: str, expected: str) -> Unreachable:
-    return Unreachable("an answer of the index server is not whole", found=found, expected=expected)
