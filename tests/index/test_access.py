@@ -15,16 +15,16 @@ import pytest
 import trustme
 from deltalake import write_deltalake
 
-from tandem.errors import AccessDenied, InvalidSpec, Unreachable
+from tandem.errors import AccessDenied, InvalidSpec, ReferenceNotFound, Unreachable
 from tandem.index import EVERYTHING, TableIndex, open_index
 from tandem.index.server import config as config_
 from tandem.index.server.access import (
     KEPT_S,
     CallerCheck,
     CallerLimits,
-    Reviewed,
     ReviewedTokens,
     SharedToken,
+    TokenOwner,
 )
 from tandem.index.server.answer_files import AnswerFiles
 from tandem.index.server.client import ChainedIndex, RemoteIndex
@@ -43,16 +43,24 @@ class Cluster:
     """A reviewer that answers what a test says, and counts."""
 
     def __init__(self) -> None:
-        self.users = {"good": Reviewed("system:serviceaccount:a:b", True),
-                      "weak": Reviewed("system:serviceaccount:a:weak", False)}  # fmt: skip
+        self.users = {each: f"system:serviceaccount:a:{each}" for each in ("good", "weak", "one")}
+        self.rights = {("good", ""), ("one", "t")}
         self.asked: list[str] = []
         self.is_away = False
 
-    def review(self, token: str) -> Reviewed:
-        self.asked.append(token)
+    def owner(self, token: str) -> TokenOwner | None:
+        self._note(token)
+        return TokenOwner(self.users[token]) if token in self.users else None
+
+    def may_ask(self, owner: TokenOwner, table: str) -> bool:
+        account = owner.user.rpartition(":")[2]
+        self._note(f"{account} {table}")
+        return (account, table) in self.rights
+
+    def _note(self, question: str) -> None:
+        self.asked.append(question)
         if self.is_away:
             raise Unreachable("the cluster does not say who the caller is")
-        return self.users.get(token, Reviewed("", False))
 
 
 class Clock:
@@ -94,7 +102,9 @@ def test_without_the_right_no_table_exists(root: Path) -> None:
     cluster = Cluster()
     with served(root, ReviewedTokens(cluster)) as endpoint:
         assert ask(endpoint, root, "good") == 10
+        assert ask(endpoint, root, "one") == 10
         tries = [(token, table) for token in ("weak", "other", "") for table in ("t", "none")]
+        tries += [("one", "none"), ("one", "T"), ("one", "")]
         said = {refusal(endpoint, root, token, table) for token, table in tries}
     assert len(said) == 1
     assert "none" not in said.pop().replace("none of", "")
@@ -104,14 +114,55 @@ def test_a_review_is_kept_for_a_minute_and_no_longer() -> None:
     cluster, clock = Cluster(), Clock()
     access = ReviewedTokens(cluster, clock)
     assert access.caller("Bearer good") == access.caller("Bearer good")
-    assert cluster.asked == ["good"]
-    cluster.users["good"] = Reviewed("system:serviceaccount:a:b", False)
+    for table in ("t", "other", "", "t"):
+        access.require("Bearer good", table)
+    assert cluster.asked == ["good", "good "]
+    cluster.rights.clear()
     clock.now = KEPT_S - 1
-    access.caller("Bearer good")
+    access.require("Bearer good", "t")
     clock.now = KEPT_S + 1
     with pytest.raises(AccessDenied):
-        access.caller("Bearer good")
-    assert cluster.asked == ["good", "good"]
+        access.require("Bearer good", "t")
+    assert cluster.asked == ["good", "good ", "good", "good ", "good t"]
+
+
+def test_the_right_on_one_table_is_that_on_no_other() -> None:
+    cluster = Cluster()
+    access = ReviewedTokens(cluster)
+    access.require("Bearer one", "t")
+    for table in ("", "u", "t/", "T", "t" * 254, "../t", "ä"):
+        with pytest.raises(AccessDenied, match="no valid token"):
+            access.require("Bearer one", table)
+    # What cannot be the name of a table is no question to the cluster.
+    assert cluster.asked == ["one", "one ", "one t", "one u"]
+
+
+def test_the_table_that_is_reviewed_is_the_one_that_is_answered(root: Path) -> None:
+    """A name that is there twice, or spelled with escapes, gets nobody past the review."""
+    cluster = Cluster()
+    with served(root, ReviewedTokens(cluster)) as endpoint:
+        cluster.rights.add(("one", "allowed"))
+        cluster.rights.discard(("one", "t"))
+        connection = Connection(endpoint, token="one")
+        for body in (
+            b'{"table": "allowed", "table": "t"}',
+            b'{"table": "t", "table": "allowed"}',
+            rb'{"t\u0061ble": "t"}',
+            b'{"table": "t", "where": NaN}',
+            b'\xef\xbb\xbf{"table": "t"}',
+        ):
+            with pytest.raises((AccessDenied, ReferenceNotFound, InvalidSpec)) as caught:
+                connection.ask("GetCount", body)
+            if isinstance(caught.value, ReferenceNotFound):
+                assert caught.value.resource == "allowed"
+        # Calls about all tables are for those who may read all.
+        for call in ("ShowCache", "InvalidateCache"):
+            with pytest.raises(AccessDenied):
+                connection.ask(call, b"{}")
+        cluster.rights.add(("one", "t"))
+    with served(root, ReviewedTokens(cluster)) as endpoint:
+        message, _ = Connection(endpoint, token="one").ask("ShowCache", b'{"table": "t"}')
+        assert [each["table"] for each in message["tables"]] == ["t"]
 
 
 @pytest.mark.parametrize("header", ["", "good", "Basic good", "Bearer ", "bearer"])
@@ -127,8 +178,13 @@ def test_what_is_kept_of_tokens_is_bounded_and_no_token() -> None:
     for number in range(10_100):
         with pytest.raises(AccessDenied):
             access.caller(f"Bearer made-up-{number}")
-    assert len(access._kept) <= 10_000
-    assert not [key for key in access._kept if "made-up" in key]
+    for number in range(10_100):
+        with pytest.raises(AccessDenied):
+            access.require("Bearer weak", f"made-up-{number}")
+    for kept in (access._owners, access._rights):
+        assert len(kept) == 10_000
+        assert "Bearer" not in str(list(kept._values))
+    assert "made-up" not in str(list(access._owners._values))
 
 
 def test_while_the_cluster_is_away_no_caller_is_let_in_and_readers_go_on(root: Path) -> None:

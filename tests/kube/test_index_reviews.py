@@ -16,8 +16,9 @@ from deltalake import write_deltalake
 
 from cluster_access import Access
 from support.cluster.helm import of_kind, template
+from support.cluster.operator_thread import await_that
 from support.cluster.rights import allowed
-from tandem.errors import AccessDenied, Unreachable
+from tandem.errors import AccessDenied, ReferenceNotFound, Unreachable
 from tandem.index import EVERYTHING, open_index
 from tandem.index.server.access import AUDIENCE, ReviewedTokens
 from tandem.index.server.answer_files import AnswerFiles
@@ -99,6 +100,8 @@ def stage(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Stage:
     stage.account("lister", rule={**READER, "verbs": ["list"]})
     stage.account("nobody", namespace=other)
     stage.account("guest", namespace=other, rule=READER)
+    stage.account("one", rule={**READER, "resourceNames": ["t", "not-there"]})
+    stage.account("elsewhere", rule={**READER, "resourceNames": ["u"]})
     return stage
 
 
@@ -118,6 +121,7 @@ def test_only_who_may_get_splits_of_the_namespace_is_answered(stage: Stage, tmp_
         "without rights": stage.token("nobody"),
         "with the right on tables, not on splits": stage.token("viewer"),
         "with another verb": stage.token("lister"),
+        "with the right on another table": stage.token("elsewhere"),
         "of another namespace": stage.token("nobody", stage.other),
         "for the API server": stage.token("reader", audience=None),
         "for another service": stage.token("reader", audience="vault"),
@@ -141,24 +145,39 @@ def test_only_who_may_get_splits_of_the_namespace_is_answered(stage: Stage, tmp_
         assert len(said) == 1
 
 
+def test_a_role_with_resource_names_opens_those_tables(stage: Stage, tmp_path: Path) -> None:
+    root = tmp_path / "t"
+    write_deltalake(root, pa.table({"id": range(10)}))
+    with served(stage, root) as endpoint:
+        connection = Connection(endpoint, token=stage.token("one"), timeout_s=20)
+        assert RemoteIndex(connection, "t", open_store(root.as_uri())).count(EVERYTHING) == 10
+        message, _ = connection.ask("ShowCache", b'{"table": "t"}')
+        assert [each["table"] for each in message["tables"]] == ["t"]
+        with pytest.raises(ReferenceNotFound):
+            connection.ask("GetCount", b'{"table": "not-there"}')
+        for call, body in (("GetCount", b'{"table": "u"}'), ("ShowCache", b"{}")):
+            with pytest.raises(AccessDenied):
+                connection.ask(call, body)
+
+
 def test_a_right_that_is_taken_away_is_noticed(stage: Stage) -> None:
     stage.account("leaver", rule=READER)
     reviews, token = stage.reviews(), stage.token("leaver")
-    assert reviews.review(token).allowed
+    leaver = reviews.owner(token)
+    assert leaver is not None
+    assert leaver.user == f"system:serviceaccount:{stage.namespace}:leaver"
+    assert reviews.may_ask(leaver, "")
     name = f"leaver-{stage.namespace}"
     rbac = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{stage.namespace}"
     stage.cluster.request("DELETE", f"{rbac}/rolebindings/{name}")
-    pauses = 600
-    while reviews.review(token).allowed:
-        pauses -= 1
-        assert pauses
-    assert reviews.review(token).user == f"system:serviceaccount:{stage.namespace}:leaver"
+    await_that(lambda: not reviews.may_ask(leaver, "t"), lambda: "still allowed", 120)
+    assert not reviews.may_ask(leaver, "")
 
 
 def test_a_server_that_may_not_review_lets_nobody_in(stage: Stage) -> None:
     weak = stage.cluster.admin.of_service_account(stage.namespace, "nobody")
     with pytest.raises(Unreachable, match="403"):
-        stage.reviews(weak).review(stage.token("reader"))
+        stage.reviews(weak).owner(stage.token("reader"))
 
 
 def test_the_servers_account_has_a_jobs_rights_and_the_two_reviews(stage: Stage) -> None:

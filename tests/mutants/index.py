@@ -222,7 +222,7 @@ INDEX = (
         "index-no-way-without-the-server",
         "a server that fails costs no row; I-51, X13",
         "index/server/client.py",
-        "            except (Unreachable, AccessDenied) as error:\n",
+        "            except TandemError as error:\n",
         "            except KeyError as error:\n",
         _SERVICE,
     ),

@@ -11,6 +11,7 @@ what the log leaves open is the caller's to read, with its own credentials.
     access        who may ask, and how much at once
     reviews       asks a cluster about a caller's token
     config        what the operator asks the program of a server to serve
+    wire_errors   errors as JSON
     transport     Arrow Flight: the only module that knows it
     lake_table    the index that a LakeTable names
     received      checks what a client sends and receives

@@ -1,5 +1,6 @@
-"""Who may ask an index server, and how much at once. Decides before a question is looked at, so
-that a caller without the right learns nothing by the answer, and nothing by its time.
+"""Who may ask an index server, and how much at once. Of a question only the name of its table is
+looked at before that is decided, so that a caller without the right learns nothing by the answer,
+and nothing by its time.
 
     Unchecked       loopback, or a network where every caller may read every table
     SharedToken     callers present one token
@@ -9,15 +10,16 @@ that a caller without the right learns nothing by the answer, and nothing by its
 
 from __future__ import annotations
 
+import re
 import secrets
 import threading
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Final, Protocol
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from tandem.errors import AccessDenied, Unreachable
 
@@ -30,15 +32,25 @@ _KEPT: Final = 10_000
 MAX_CALLS: Final = 64
 """Of one caller at once."""
 _SCHEME = "Bearer "
+_NAME = re.compile(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?")
+_LONGEST_NAME = 253
+"""Of a LakeTable."""
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 class CallerCheck(Protocol):
-    def caller(self, authorization: str) -> str:
-        """Who presents this header, as a name that no other caller can have.
+    """Both raise: AccessDenied, with the same words whatever is wrong; Unreachable if that cannot
+    be found out."""
 
-        Raises: AccessDenied, with the same words whatever is wrong; Unreachable if that cannot be
-            found out.
-        """
+    def caller(self, authorization: str) -> str:
+        """Who presents this header, as a name that no other caller can have."""
+        ...
+
+    def require(self, authorization: str, table: str) -> None:
+        """That who presents this header may ask about a table, whether it exists or not; "" for all
+        of them."""
         ...
 
 
@@ -47,6 +59,9 @@ class Unchecked:
 
     def caller(self, authorization: str) -> str:  # noqa: ARG002 - whatever is presented
         return "anyone"
+
+    def require(self, authorization: str, table: str) -> None:
+        """Anyone may ask."""
 
 
 class SharedToken:
@@ -73,24 +88,33 @@ class SharedToken:
             raise refused()
         return digest
 
+    def require(self, authorization: str, table: str) -> None:
+        """The token is for all tables."""
+
 
 @dataclass(frozen=True)
-class Reviewed:
-    """What a cluster says of a token: `user`, "" if it is none of this audience, and whether that
-    user has the right."""
+class TokenOwner:
+    """Whose token it is; `about` as a cluster describes that user further (groups, uid, extra)."""
 
     user: str
-    allowed: bool
+    about: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Reviewer(Protocol):
-    def review(self, token: str) -> Reviewed:
-        """Raises: Unreachable."""
+    """Both raise: Unreachable."""
+
+    def owner(self, token: str) -> TokenOwner | None:
+        """None if the token is none of this audience."""
+        ...
+
+    def may_ask(self, owner: TokenOwner, table: str) -> bool:
+        """Whether somebody has the right on a table; "" for all of the namespace."""
         ...
 
 
 class ReviewedTokens:
-    """Callers present tokens of service accounts, which the cluster reviews; its answer is kept for
+    """Callers present tokens of service accounts. The cluster is asked whose they are, and whether
+    that account has the right on all tables, else on the one it asks about. Answers are kept for
     `KEPT_S`. Thread-safe.
 
     Args:
@@ -98,31 +122,58 @@ class ReviewedTokens:
     """
 
     def __init__(self, reviewer: Reviewer, now: Callable[[], float] = time.monotonic) -> None:
-        self._reviewer, self._now = reviewer, now
-        self._lock = threading.Lock()
-        self._kept: OrderedDict[str, tuple[float, Reviewed]] = OrderedDict()
+        self._reviewer = reviewer
+        self._owners = _Kept[str, TokenOwner | None](now)
+        self._rights = _Kept[tuple[str, str], bool](now)
 
     def caller(self, authorization: str) -> str:
+        return self._owned(authorization)[1].user
+
+    def require(self, authorization: str, table: str) -> None:
+        key, owner = self._owned(authorization)
+
+        def may_ask(name: str) -> bool:
+            return self._rights.get((key, name), lambda: self._reviewer.may_ask(owner, name))
+
+        # What is no name of a LakeTable can be asked about by whom all tables are open to.
+        named = bool(_NAME.fullmatch(table)) and len(table) <= _LONGEST_NAME
+        if not (may_ask("") or (named and may_ask(table))):
+            raise refused()
+
+    def _owned(self, authorization: str) -> tuple[str, TokenOwner]:
         token = authorization.removeprefix(_SCHEME)
         if not token or token == authorization:
             raise refused()
-        found = self._reviewed(token)
-        if not (found.user and found.allowed):
+        key = _digest(token)
+        found = self._owners.get(key, lambda: self._reviewer.owner(token))
+        if found is None or not found.user:
             raise refused()
-        return found.user
+        return key, found
 
-    def _reviewed(self, token: str) -> Reviewed:
-        key, now = _digest(token), self._now()
+
+class _Kept(Generic[K, V]):
+    """Answers that count for `KEPT_S`, the newest of them. Thread-safe."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._lock = threading.Lock()
+        self._values: OrderedDict[K, tuple[float, V]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def get(self, key: K, ask: Callable[[], V]) -> V:
+        now = self._now()
         with self._lock:
-            kept = self._kept.get(key)
-            if kept is not None and now < kept[0]:
-                return kept[1]
-        found = self._reviewer.review(token)
+            kept = self._values.get(key)
+        if kept is not None and now < kept[0]:
+            return kept[1]
+        found = ask()
         with self._lock:
-            self._kept[key] = (now + KEPT_S, found)
-            self._kept.move_to_end(key)
-            while len(self._kept) > _KEPT:
-                self._kept.popitem(last=False)
+            self._values[key] = (now + KEPT_S, found)
+            self._values.move_to_end(key)
+            while len(self._values) > _KEPT:
+                self._values.popitem(last=False)
         return found
 
 

@@ -7,9 +7,10 @@ from typing import TypeVar
 
 import pyarrow as pa
 from pydantic import ValidationError
+from pydantic_core import from_json
 
 from tandem.errors import InvalidSpec
-from tandem.index.server.messages import Message
+from tandem.index.server.messages import MAX_REQUEST_BYTES, Message
 
 M = TypeVar("M", bound=Message)
 
@@ -20,6 +21,19 @@ class Answer:
 
     message: Message
     tables: tuple[pa.Table, ...] = ()
+
+
+def table_of(body: bytes) -> str:
+    """The table that a call is about; "" for all, or if it is no question at all."""
+    if len(body) > MAX_REQUEST_BYTES:
+        return ""
+    try:
+        # The parser of `parsed`: of a name that is there twice, both take the same one.
+        message = from_json(body or b"{}")
+    except ValueError:
+        return ""
+    found = message.get("table") if isinstance(message, dict) else None
+    return found if isinstance(found, str) else ""
 
 
 def parsed(model: type[M], call: str, body: bytes) -> M:

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from tandem.errors import AccessDenied, Unreachable
-from tandem.index.server.access import AUDIENCE, Reviewed
+from tandem.index.server.access import AUDIENCE, TokenOwner
 
 RIGHT: Final = {"group": "tandem.dev", "resource": "laketables", "subresource": "splits"}
-"""What a caller must be allowed to `get` in the namespace."""
+"""What a caller must be allowed to `get`: all of the namespace, or by the name of a LakeTable."""
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _TIMEOUT_S = 1.5
 """A client waits two seconds."""
@@ -56,7 +56,7 @@ class ClusterReviews:
         address = f"[{host}]" if ":" in host else host
         return cls(namespace, f"https://{address}:{port}", token, authority)
 
-    def review(self, token: str) -> Reviewed:
+    def owner(self, token: str) -> TokenOwner | None:
         """Raises: Unreachable."""
         found = self._ask(
             "/apis/authentication.k8s.io/v1/tokenreviews",
@@ -67,16 +67,23 @@ class ClusterReviews:
         user = found.get("user") or {}
         # A server that does not know audiences has not checked them.
         if not found.get("authenticated") or AUDIENCE not in (found.get("audiences") or ()):
-            return Reviewed("", False)
-        wanted = {**RIGHT, "namespace": self._namespace, "verb": "get"}
+            return None
         about = {key: user[key] for key in ("groups", "uid", "extra") if user.get(key)}
-        allowed = self._ask(
+        return TokenOwner(str(user.get("username", "")), about)
+
+    def may_ask(self, owner: TokenOwner, table: str) -> bool:
+        """Raises: Unreachable."""
+        wanted = {**RIGHT, "namespace": self._namespace, "verb": "get"}
+        if table:
+            # By the name, rules with `resourceNames` count, too.
+            wanted["name"] = table
+        found = self._ask(
             "/apis/authorization.k8s.io/v1/subjectaccessreviews",
             "authorization.k8s.io/v1",
             "SubjectAccessReview",
-            {"user": user.get("username", ""), "resourceAttributes": wanted, **about},
+            {"user": owner.user, "resourceAttributes": wanted, **owner.about},
         )
-        return Reviewed(str(user.get("username", "")), allowed.get("allowed") is True)
+        return found.get("allowed") is True
 
     def _ask(self, path: str, version: str, kind: str, spec: dict[str, Any]) -> dict[str, Any]:
         body = {"apiVersion": version, "kind": kind, "spec": spec}

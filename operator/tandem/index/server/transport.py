@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -17,20 +18,17 @@ import pyarrow as pa
 import pyarrow.flight as flight
 import structlog
 
-from tandem import errors
 from tandem.errors import AccessDenied, InvalidSpec, TandemError, Unreachable
 from tandem.index.server.access import CallerCheck, CallerLimits, SharedToken, Unchecked
 from tandem.index.server.answer_files import AnswerFiles
-from tandem.index.server.calls import Answer
+from tandem.index.server.calls import Answer, table_of
+from tandem.index.server.wire_errors import described, raised
 
 _log = structlog.get_logger("tandem.index.server")
 _AUTHORIZATION = "authorization"
 _ACCESS = "access"
 _MESSAGE, _TABLE, _ERROR = b"m", b"t", b"e"
 """The first byte of a result."""
-
-_PLAIN = (str, int, tuple, type(None))
-"""Types of attributes of errors that are sent."""
 
 
 @dataclass(frozen=True)
@@ -75,19 +73,21 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         self._limits = CallerLimits()
 
     def do_action(self, context: Any, action: flight.Action) -> Iterator[bytes]:
-        caller = context.get_middleware(_ACCESS).caller
+        access = context.get_middleware(_ACCESS)
+        caller = access.caller
         body = b"" if action.body is None else action.body.to_pybytes()
+        access.require(table_of(body))
         try:
             with self._limits.call(caller):
                 answer = self._service.ask(action.type, body, caller)
         except TandemError as error:
-            yield _ERROR + json.dumps(_described(error)).encode()
+            yield _ERROR + json.dumps(described(error)).encode()
             return
         except Exception:  # noqa: BLE001 - a process boundary: logged here, described there
             # Neither a traceback nor a path of this machine reaches a caller.
             _log.exception("a question failed", call=action.type[:40])
             failed = Unreachable("the index server failed", resource=action.type[:40])
-            yield _ERROR + json.dumps(_described(failed)).encode()
+            yield _ERROR + json.dumps(described(failed)).encode()
             return
         yield _MESSAGE + answer.message.model_dump_json(by_alias=True).encode()
         for table in answer.tables:
@@ -160,7 +160,7 @@ class Connection:
                 data = result.body.to_pybytes()
                 kind, rest = data[:1], data[1:]
                 if kind == _ERROR:
-                    raise _raised(json.loads(rest))
+                    raise raised(json.loads(rest))
                 if kind == _MESSAGE:
                     message = json.loads(rest)
                 else:
@@ -203,8 +203,17 @@ class Connection:
 
 
 class _Access(flight.ServerMiddleware):  # type: ignore[misc]
-    def __init__(self, caller: str) -> None:
-        self.caller = caller
+    """Who asks in a call."""
+
+    def __init__(self, access: CallerCheck, authorization: str) -> None:
+        self._access, self._authorization = access, authorization
+        with _as_flight():
+            self.caller = access.caller(authorization)
+
+    def require(self, table: str) -> None:
+        """That the caller may ask about a table. Raises: FlightError."""
+        with _as_flight():
+            self._access.require(self._authorization, table)
 
 
 class _AccessFactory(flight.ServerMiddlewareFactory):  # type: ignore[misc]
@@ -214,14 +223,18 @@ class _AccessFactory(flight.ServerMiddlewareFactory):  # type: ignore[misc]
         self._access = access
 
     def start_call(self, _info: Any, headers: Mapping[str, list[str]]) -> _Access:
-        given = next(iter(headers.get(_AUTHORIZATION, [])), "")
-        try:
-            return _Access(self._access.caller(given))
-        except AccessDenied as error:
-            raise flight.FlightUnauthenticatedError(error.message) from None
-        except Unreachable as error:
-            _log.warning("a caller cannot be checked", problem=str(error))
-            raise flight.FlightUnavailableError(error.message) from None
+        return _Access(self._access, next(iter(headers.get(_AUTHORIZATION, [])), ""))
+
+
+@contextmanager
+def _as_flight() -> Iterator[None]:
+    try:
+        yield
+    except AccessDenied as error:
+        raise flight.FlightUnauthenticatedError(error.message) from None
+    except Unreachable as error:
+        _log.warning("a caller cannot be checked", problem=str(error))
+        raise flight.FlightUnavailableError(error.message) from None
 
 
 def _stream(table: pa.Table) -> bytes:
@@ -229,22 +242,3 @@ def _stream(table: pa.Table) -> bytes:
     with pa.ipc.new_stream(sink, table.schema) as out:
         out.write_table(table)
     return bytes(sink.getvalue())
-
-
-def _described(error: TandemError) -> dict[str, Any]:
-    plain = {n: v for n, v in vars(error).items() if isinstance(v, _PLAIN)}
-    return {"type": type(error).__name__, "attributes": plain}
-
-
-def _raised(described: Mapping[str, Any]) -> TandemError:
-    """The error that the server raised, as its own type."""
-    kind = getattr(errors, str(described.get("type")), TandemError)
-    if not (isinstance(kind, type) and issubclass(kind, TandemError)):
-        kind = TandemError
-    attributes = described.get("attributes")
-    plain = attributes if isinstance(attributes, dict) else {}
-    error: TandemError = kind.__new__(kind)
-    TandemError.__init__(error, str(plain.get("message", "the index server failed")))
-    for name, value in plain.items():
-        vars(error)[name] = tuple(value) if isinstance(value, list) else value
-    return error
