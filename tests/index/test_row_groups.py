@@ -3,6 +3,7 @@ are wrong, absent or refused change no row."""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from deltalake import DeltaTable
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from index.spread_index import spread, until
 from support.jobs import quick_lake
 from support.some import few
 from tandem.delta.actions import AddFile
@@ -219,3 +221,24 @@ def test_random_files_and_conditions_give_the_rows_of_a_scan(
         found = index.reader(query).read_all().sort_by("n")
         assert found == whole.reader(query).read_all().sort_by("n"), query
     assert DeltaTable(lake.location).version() == lake.version
+
+
+@pytest.mark.parametrize("filters", [True, False])
+def test_a_server_says_what_it_holds_of_row_groups_and_of_filters(
+    lake: Lake, filters: bool
+) -> None:
+    facts = partial(FactsCache, worth_bytes=0, bloom_filters=filters)
+    with spread({"lake": lake.lake.location}, local=True, facts=facts) as served:
+
+        def held() -> tuple[int, int]:
+            shown = served.shown().values()
+            return sum(each.bytes for each in shown), sum(each.filter_bytes for each in shown)
+
+        assert served.index().count(Query("id < 250")) == 250
+        until(lambda: held()[0] > 0, "facts are not read")
+        assert held()[1] == 0
+        before = held()[0]
+        assert served.index().count(Query("key = 'k777'")) == 1
+        after, of_filters = held()
+        assert (of_filters > 0) == filters
+        assert after - of_filters >= before

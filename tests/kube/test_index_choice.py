@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tandem.errors import Reason
 from tandem.index.server.messages import CacheAnswer, ExecutorCache, HeldShard, HeldTable
 from tandem.kube.controllers.index_server.selection import Candidate, Choice, select
@@ -150,3 +152,31 @@ def test_what_executors_hold_counts_too() -> None:
     first, second = status["tables"]
     assert (first["bytes"], first["shards"], first["level"]) == (40, 1, "RowGroups")
     assert "level" not in second
+
+
+@pytest.mark.parametrize(
+    ("shards", "level"),
+    [
+        ([], "Files"),
+        ([(0, 0)], "Files"),
+        ([(30, 0), (0, 0)], "RowGroups"),
+        ([(30, 0), (30, 20)], "BloomFilters"),
+    ],
+)
+def test_the_level_is_the_most_that_is_held(shards: list[tuple[int, int]], level: str) -> None:
+    held = tuple(
+        HeldShard(table="a", table_id="i", shard=str(n), bytes=bytes_, filter_bytes=filters,
+                  loads=1, hits=0)
+        for n, (bytes_, filters) in enumerate(shards)
+    )  # fmt: skip
+    cache = CacheAnswer(
+        tables=(HeldTable(table="a", version=1, bytes=10, questions=0),),
+        limit_bytes=100,
+        evictions=0,
+        executors=(
+            ExecutorCache(slot=0, id="e", shards=held, limit_bytes=1, evictions=0, refused=0),
+        ),
+    )
+    found = select(server(), [table("a")], ANYWHERE)
+    status = compose(State(True, Reason.SERVING), 1, 0, selection=found, cache=cache).manifest()
+    assert status["tables"][0]["level"] == level

@@ -77,6 +77,11 @@ class FactsCache:
         """Bytes that are held."""
         return self._held.nbytes + self._filters.nbytes
 
+    @property
+    def filter_bytes(self) -> int:
+        """Bytes of these that are bloom filters."""
+        return self._filters.nbytes
+
     def drop(self) -> None:
         """Hold nothing."""
         with self._lock:

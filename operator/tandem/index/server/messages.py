@@ -201,6 +201,7 @@ class HeldShard(Message):
     """What an executor holds of a shard.
 
     Attributes:
+        filter_bytes: bytes of these that are bloom filters.
         loads: how often it was loaded: once more after each time it was evicted.
         hits: questions that found it held.
     """
@@ -209,6 +210,7 @@ class HeldShard(Message):
     table_id: str
     shard: str
     bytes: Annotated[int, Field(ge=0)]
+    filter_bytes: Annotated[int, Field(ge=0)] = 0
     loads: int
     hits: int
 

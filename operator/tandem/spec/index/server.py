@@ -118,8 +118,9 @@ class ServerAccess(Model):
     mode: AccessMode = AccessMode.SERVICE_ACCOUNT
     """`ServiceAccount`: callers present a token of their service account with the audience
     `tandem-index`, and need the right to get `laketables/splits`, in the namespace or of the table
-    they ask about (`resourceNames`). `SharedToken`: they present the token of a Secret. `Plaintext`: neither encryption nor any check, for networks
-    where everybody may read every table."""
+    they ask about (`resourceNames`). `SharedToken`: they present the token of a Secret.
+    `Plaintext`: neither encryption nor any check, for networks where everybody may read every
+    table."""
     tls: AccessSecret | None = None
     """The Secret with the certificate (`tls.crt`, `tls.key`, and `ca.crt` unless clients trust its
     issuer anyway), for the name of the Service; by default `NAME-index-tls`."""

@@ -35,7 +35,9 @@ class ServedTable(StatusModel):
     bytes: int | None = None
     """What is held of it."""
     level: str | None = None
-    """`Files`, or `RowGroups` if statistics of row groups, and perhaps their filters, are held."""
+    """The most that is held of a file: `Files` by the log, `RowGroups` with statistics of footers,
+    `BloomFilters` with filters of row groups, too. These are read when a question first needs
+    them."""
 
 
 class UnservedTable(StatusModel):

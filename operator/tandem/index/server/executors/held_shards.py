@@ -19,6 +19,7 @@ from tandem.index.server.executors.shared_listing import SharedListing
 from tandem.index.server.messages import HeldShard
 from tandem.storage.store import Store
 
+_NOTHING = 0, 0
 MakeFacts = Callable[[Store], FactsCache]
 
 
@@ -98,13 +99,17 @@ class HeldShards:
     def shown(self) -> tuple[HeldShard, ...]:
         """What is held, and what has been evicted and not been loaded again."""
         with self._lock:
-            sizes = {name: held.facts.nbytes for name, held in self._held.items()}
+            sizes = {
+                name: (held.facts.nbytes, held.facts.filter_bytes)
+                for name, held in self._held.items()
+            }
             return tuple(
                 HeldShard(
                     table=name.table,
                     table_id=name.table_id,
                     shard=name.key,
-                    bytes=sizes.get(name, 0),
+                    bytes=sizes.get(name, _NOTHING)[0],
+                    filter_bytes=sizes.get(name, _NOTHING)[1],
                     loads=self._loads[name],
                     hits=self._hits.get(name, 0),
                 )

@@ -84,6 +84,8 @@ def _limit(cache: CacheAnswer) -> int | None:
 def _level(held: HeldTable | None, shards: Collection[HeldShard]) -> str | None:
     if held is None or held.version is None:
         return None
+    if any(each.filter_bytes for each in shards):
+        return "BloomFilters"
     return "RowGroups" if any(each.bytes for each in shards) else "Files"
 
 
