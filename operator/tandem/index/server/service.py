@@ -7,6 +7,7 @@ another one.
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -21,7 +22,7 @@ from tandem.index.library import Query, TableIndex, condition
 from tandem.index.narrowing import Narrower
 from tandem.index.server.answer_files import AnswerFiles
 from tandem.index.server.background import Background
-from tandem.index.server.calls import Answer, parsed
+from tandem.index.server.calls import Answer, parsed, table_of
 from tandem.index.server.executors.coordinator import Coordinator
 from tandem.index.server.messages import (
     MAX_REQUEST_BYTES,
@@ -47,16 +48,8 @@ _log = structlog.get_logger("tandem.index.server")
 class _Served:
     index: TableIndex
     questions: int = 0
-    used: int = 0
-    """The number of the last question about it, among all."""
     bytes: int = 0
-    measured: int = 0
-    """The number of the question after which `bytes` was measured."""
-
-    def measure(self) -> int:
-        if self.measured != self.used:
-            self.bytes, self.measured = self.index.nbytes, self.used
-        return self.bytes
+    """As of the end of the last question about it."""
 
 
 class IndexService:
@@ -85,10 +78,12 @@ class IndexService:
         self._max_staleness_s = max_staleness_s
         self._limit = limit_bytes
         self._evictions = 0
-        self._turn = 0
         self._openers = dict(tables)
         self._lock = threading.Lock()
-        self._served: dict[str, _Served] = {}
+        self._served: OrderedDict[str, _Served] = OrderedDict()
+        """Those asked for least recently first."""
+        self._bytes = 0
+        """Of all of them, as measured."""
         self._background = Background(1, "base")
         self._writing: dict[str, Future[object]] = {}
 
@@ -112,7 +107,7 @@ class IndexService:
         try:
             return self._answer(call, body, caller)
         finally:
-            self._evict()
+            self._measure(table_of(body))
 
     def _answer(self, call: str, body: bytes, caller: str) -> Answer:
         match call:
@@ -181,7 +176,7 @@ class IndexService:
         with self._lock:
             gone = [name] if name is not None else list(self._served)
             for each in gone:
-                self._served.pop(each, None)
+                self._drop(each)
         if self.coordinator is not None:
             for each in gone if name is not None else self._openers:
                 self.coordinator.drop(each)
@@ -223,17 +218,23 @@ class IndexService:
             for executor, held in self.coordinator.shown().items()
         )
 
-    def _evict(self) -> None:
-        """Drop tables until what is held is below the limit."""
-        if self._limit is None:
-            return
+    def _measure(self, name: str) -> None:
+        """After a question about a table: drop tables until what is held is below the limit. Of
+        very many tables only that one can have grown, unless another question measures it, too."""
         with self._lock:
-            sizes = {name: served.measure() for name, served in self._served.items()}
-            for name in sorted(sizes, key=lambda each: self._served[each].used):
-                if sum(sizes.values()) <= self._limit:
-                    break
-                del sizes[name], self._served[name]
+            served = self._served.get(name)
+            if served is not None:
+                size = served.index.nbytes
+                self._bytes += size - served.bytes
+                served.bytes = size
+            while self._limit is not None and self._bytes > self._limit and self._served:
+                self._drop(next(iter(self._served)))
                 self._evictions += 1
+
+    def _drop(self, name: str) -> None:
+        served = self._served.pop(name, None)
+        if served is not None:
+            self._bytes -= served.bytes
 
     def follow(self, name: str, *, load: bool = False) -> bool:
         """Look for newer commits of a table without counting as a question: of one that is held, or
@@ -244,7 +245,7 @@ class IndexService:
         opener = self._known(name)
         with self._lock:
             served = self._served.get(name)
-            full = self._limit is not None and self._held() >= self._limit
+            full = self._limit is not None and self._bytes >= self._limit
         if served is None and (not load or full):
             return False
         served = served or self._opened(name, opener)
@@ -254,13 +255,8 @@ class IndexService:
         if self.coordinator is not None:
             self.coordinator.followed(name, view)
         if view.version != before:
-            with self._lock:
-                served.measured = -1
-            self._evict()
+            self._measure(name)
         return True
-
-    def _held(self) -> int:
-        return sum(served.measure() for served in self._served.values())
 
     def _view(self, asked: Question, index: TableIndex | None = None) -> View:
         query = asked.query
@@ -300,9 +296,9 @@ class IndexService:
         if served is None:
             served = self._opened(name, opener)
         with self._lock:
-            self._turn += 1
-            served.used = self._turn
             served.questions += 1
+            if name in self._served:
+                self._served.move_to_end(name)
         return served.index
 
     def _known(self, name: str) -> Callable[[], TableIndex]:
