@@ -61,9 +61,10 @@ image: setup ## Build the image, inspect it, run jobs in it (needs podman or doc
 	@tools/check-image.sh
 
 .PHONY: storm
-storm: setup ## Kill the operator at every point; 500 resources at once (half an hour)
+storm: setup ## Kill the operator at every point; 500 resources at once; a minute's storm at an index
 	@tools/build-kubernetes.sh >/dev/null
 	@$(BIN)/pytest -n 2 --dist worksteal tests/kube/storm.py $(PYTEST_ARGS)
+	@TANDEM_STORM_S=$${TANDEM_STORM_S:-60} $(BIN)/pytest -o timeout=1800 tests/index/test_index_storm.py
 
 .PHONY: matrix
 matrix: setup ## Every foreign writer with every operation; the whole search; the big simulation

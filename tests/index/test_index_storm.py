@@ -1,8 +1,11 @@
 """Foreign writers, statements and compactions of Tandem, and askers, all at once: each answer is of
-one version, and has exactly its rows."""
+one version, and has exactly its rows. `TANDEM_STORM_S` sets the seconds of each storm; `make storm`
+takes 60."""
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 import time
 from collections import defaultdict
@@ -23,10 +26,12 @@ from support.jobs import quick_lake
 from support.lake.lake import Lake
 from support.lake.rows import rows, table
 from support.some import few
+from tandem.delta.actions import AddFile
 from tandem.delta.log.files import to_adds
 from tandem.delta.scan import scan
 from tandem.index import Query, open_index
 from tandem.index import rows as rows_
+from tandem.index.answers import Splits
 from tandem.index.library import IndexReader, condition
 from tandem.index.server.answer_files import AnswerFiles
 from tandem.index.server.client import RemoteIndex
@@ -34,7 +39,9 @@ from tandem.index.server.service import IndexService
 from tandem.index.server.transport import Connection, FlightServer
 from tandem.storage import open_store
 
-SECONDS = few(5, 60)
+SECONDS = float(os.environ.get("TANDEM_STORM_S") or few(5, 60))
+ROWS = 3_000
+"""Keys are below this, so that what a storm reads does not grow with its length."""
 CONDITIONS: dict[str, Callable[[pa.Table], pa.Table]] = {
     "": lambda found: found,
     "id < 1000": lambda found: found.filter(pc.field("id") < 1000),
@@ -48,7 +55,8 @@ CONDITIONS: dict[str, Callable[[pa.Table], pa.Table]] = {
 class Storm:
     lake: Lake
     over: threading.Event = field(default_factory=threading.Event)
-    answers: list[tuple[int, str, int, frozenset[str]]] = field(default_factory=list)
+    counts: list[tuple[int, str, int]] = field(default_factory=list)
+    splits: list[tuple[str, Splits]] = field(default_factory=list)
     committed: list[int] = field(default_factory=list)
     stale: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
@@ -68,7 +76,7 @@ class Storm:
     # Writers
 
     def append(self, turn: int) -> None:
-        new = rows(range(turn % 3000, turn % 3000 + 20))
+        new = rows(range(turn % ROWS, turn % ROWS + 20))
         write_deltalake(self.lake.location, table(new), mode="append")
         self.committed.append(DeltaTable(self.lake.location).version())
 
@@ -79,11 +87,25 @@ class Storm:
         target = DeltaTable(self.lake.location)
         target.update(updates={"v": "v + 1"}, predicate=f"id % 89 = {turn % 89}")
 
+    def merge_files(self, _turn: int) -> None:
+        """A compaction of another engine."""
+        DeltaTable(self.lake.location).optimize.compact()
+
+    def replace(self, turn: int) -> None:
+        """Rows of some keys go, and are there once again."""
+        first = turn * 37 % ROWS
+        where = f"id >= {first} AND id < {first + 100}"
+        again = table(rows(range(first, first + 10)))
+        write_deltalake(self.lake.location, again, mode="overwrite", predicate=where)
+
     def compact(self, _turn: int) -> None:
         self.lake.run(self.lake.compaction())
 
     def remove(self, turn: int) -> None:
-        self.lake.run(self.lake.delete(f"id = {turn % 3000}"))
+        self.lake.run(self.lake.delete(f"id % 101 = {turn % 101}"))
+
+    def set(self, turn: int) -> None:
+        self.lake.run(self.lake.update(f"id % 103 = {turn % 103}", v="v + 1"))
 
     # Askers
 
@@ -93,17 +115,16 @@ class Storm:
         found = index.certain_count(Query(text))
         where = condition(found.rest.head, text)
         count = rows_.count(found, index.store, where)
-        self.answers.append((found.version, text, count, frozenset()))
+        self.counts.append((found.version, text, count))
         splits = index.splits(Query(text))
-        paths = frozenset(add.path for add in to_adds(splits.files))
-        self.answers.append((splits.version, text, -1, paths))
+        self.splits.append((text, splits))
         if min(found.version, splits.version) < before:
             self.stale.append(f"{found.version} or {splits.version} after {before}")
 
 
 @pytest.mark.parametrize("readers", ["embedded", "server", "executors"])
 def test_each_answer_of_a_storm_has_exactly_the_rows_of_its_version(
-    tmp_path: Path, readers: str
+    tmp_path: Path, readers: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lake = quick_lake.make(tmp_path / "lake", 4)
     storm = Storm(lake)
@@ -125,7 +146,8 @@ def test_each_answer_of_a_storm_has_exactly_the_rows_of_its_version(
 
         held = open_index(location)
         acts: list[Callable[[int], None]] = [
-            storm.append, storm.append, storm.delete, storm.change, storm.compact, storm.remove,
+            storm.append, storm.append, storm.delete, storm.change, storm.replace,
+            storm.merge_files, storm.remove, storm.set, storm.compact,
         ]  # fmt: skip
         acts += [partial(storm.ask, asker()) for _ in range(4)]
         threads = [threading.Thread(target=storm.run, args=(act, n)) for n, act in enumerate(acts)]
@@ -137,27 +159,63 @@ def test_each_answer_of_a_storm_has_exactly_the_rows_of_its_version(
             thread.join()
     assert storm.failures == []
     assert storm.stale == []
-    assert len({version for version, *_ in storm.answers}) > 3
+    assert len({version for version, *_ in storm.counts}) > 3
     if readers == "executors":
         assert not executors.coordinator.refused
-    replayed(storm)
+    versions = replayed(storm)
+    with capsys.disabled():
+        sys.stdout.write(
+            f"\n{readers}: {SECONDS:g} s, {lake.version:,} commits; {len(storm.counts):,} counts "
+            f"and {len(storm.splits):,} splits of {versions:,} versions, each with its rows\n"
+        )
 
 
-def replayed(storm: Storm) -> None:
-    """Each answer against a scan of its version."""
-    by_version = defaultdict(list)
-    for version, text, count, paths in storm.answers:
-        by_version[version].append((text, count, paths))
-    log = storm.lake.log
-    for version, answers in by_version.items():
-        snapshot = log.snapshot(version)
-        live = {add.path for add in snapshot.adds()}
+def replayed(storm: Storm) -> int:
+    """Each answer against a scan of its version. Returns how many versions there were answers
+    of."""
+    counts, splits = defaultdict(list), defaultdict(list)
+    for version, text, count in storm.counts:
+        counts[version].append((text, count))
+    for text, found in storm.splits:
+        splits[found.version].append((text, found))
+    files = Files(storm.lake)
+    for version in sorted({*counts, *splits}):
+        snapshot = storm.lake.log.snapshot(version)
+        live = {key(add) for add in snapshot.adds()}
         whole = scan(snapshot, storm.lake.store).read_all()
         expected = {text: chosen(whole).num_rows for text, chosen in CONDITIONS.items()}
-        for text, count, paths in answers:
-            if count >= 0:
-                assert count == expected[text], (version, text)
-            else:
-                assert paths <= live, version
-                if text == "":
-                    assert paths == live, version
+        for text, count in counts[version]:
+            assert count == expected[text], (version, text)
+        for text, found in splits[version]:
+            names = [key(add) for add in to_adds(found.files)]
+            assert len(set(names)) == len(names), (version, text)
+            assert live.issuperset(names), (version, text)
+            # All of them are of this version: the number says that no matching row is missing.
+            assert files.matching(found, text) == expected[text], (version, text)
+    return len({*counts, *splits})
+
+
+def key(add: AddFile) -> tuple[str, str]:
+    vector = add.deletion_vector
+    return add.path, "" if vector is None else vector.unique_id
+
+
+@dataclass
+class Files:
+    """How many rows of each file match each condition; files never change."""
+
+    lake: Lake
+    known: dict[tuple[str, str], dict[str, int]] = field(default_factory=dict)
+
+    def matching(self, splits: Splits, text: str) -> int:
+        total = 0
+        for at, add in enumerate(to_adds(splits.files)):
+            if key(add) not in self.known:
+                every = splits.slice(at, 1)
+                assert every.groups.null_count, "a file of one row group"
+                found = rows_.read(every, self.lake.store).read_all()
+                self.known[key(add)] = {
+                    text: chosen(found).num_rows for text, chosen in CONDITIONS.items()
+                }
+            total += self.known[key(add)][text]
+        return total
