@@ -21,7 +21,6 @@ from tandem.index.server import config as config_
 from tandem.index.server.access import (
     KEPT_S,
     CallerCheck,
-    CallerLimits,
     ReviewedTokens,
     SharedToken,
     TokenOwner,
@@ -30,6 +29,7 @@ from tandem.index.server.answer_files import AnswerFiles
 from tandem.index.server.client import ChainedIndex, RemoteIndex
 from tandem.index.server.config import AccessConfig, ServerConfig, TableConfig
 from tandem.index.server.lake_table import ENDPOINT_VARIABLE, FOLDER_VARIABLE, index_of
+from tandem.index.server.limits import CallerLimits
 from tandem.index.server.service import IndexService
 from tandem.index.server.transport import Connection, FlightServer, Tls
 from tandem.spark.jobs.index import server as program
@@ -210,7 +210,7 @@ def test_a_shared_token_is_long_enough_and_compared_whole() -> None:
 
 
 def test_one_caller_cannot_have_all_calls() -> None:
-    limits = CallerLimits(2)
+    limits = CallerLimits(2, wait_s=0)
     with limits.call("a"), limits.call("a"):
         with pytest.raises(Unreachable, match="too much at once"), limits.call("a"):
             pass
@@ -218,7 +218,8 @@ def test_one_caller_cannot_have_all_calls() -> None:
             pass
     with limits.call("a"):
         pass
-    assert not limits._calls
+    assert not limits._calls._taken
+    assert not limits._calls._waiting
 
 
 def test_calls_beyond_the_limit_are_refused_by_the_server(root: Path) -> None:

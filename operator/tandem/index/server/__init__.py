@@ -8,7 +8,8 @@ what the log leaves open is the caller's to read, with its own credentials.
     service       answers questions, without a network
     background    work for which no caller waits
     answer_files  large answers in files, until they are fetched
-    access        who may ask, and how much at once
+    access        who may ask
+    limits        how much at once
     reviews       asks a cluster about a caller's token
     config        what the operator asks the program of a server to serve
     wire_errors   errors as JSON

@@ -1,11 +1,10 @@
-"""Who may ask an index server, and how much at once. Of a question only the name of its table is
+"""Who may ask an index server. Of a question only the name of its table is
 looked at before that is decided, so that a caller without the right learns nothing by the answer,
 and nothing by its time.
 
     Unchecked       loopback, or a network where every caller may read every table
     SharedToken     callers present one token
     ReviewedTokens  callers present a token of their service account
-    CallerLimits    calls in flight
 """
 
 from __future__ import annotations
@@ -14,14 +13,15 @@ import re
 import secrets
 import threading
 import time
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import sha256
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from tandem.errors import AccessDenied, Unreachable
+from tandem.index.server.limits import WAIT_S
 
 AUDIENCE: Final = "tandem-index"
 """Of the tokens that callers present: one made for another service is refused."""
@@ -29,8 +29,8 @@ MIN_TOKEN: Final = 16
 KEPT_S: Final = 60.0
 """For how long an answer about a token counts."""
 _KEPT: Final = 10_000
-MAX_CALLS: Final = 64
-"""Of one caller at once."""
+_REVIEWS: Final = 16
+"""Tokens and rights that the cluster is asked about at once."""
 _SCHEME = "Bearer "
 _NAME = re.compile(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?")
 _LONGEST_NAME = 253
@@ -123,6 +123,7 @@ class ReviewedTokens:
 
     def __init__(self, reviewer: Reviewer, now: Callable[[], float] = time.monotonic) -> None:
         self._reviewer = reviewer
+        self._free = threading.BoundedSemaphore(_REVIEWS)
         self._owners = _Kept[str, TokenOwner | None](now)
         self._rights = _Kept[tuple[str, str], bool](now)
 
@@ -133,7 +134,8 @@ class ReviewedTokens:
         key, owner = self._owned(authorization)
 
         def may_ask(name: str) -> bool:
-            return self._rights.get((key, name), lambda: self._reviewer.may_ask(owner, name))
+            with_name = partial(self._reviewer.may_ask, owner, name)
+            return self._rights.get((key, name), partial(self._ask, with_name))
 
         # What is no name of a LakeTable can be asked about by whom all tables are open to.
         named = bool(_NAME.fullmatch(table)) and len(table) <= _LONGEST_NAME
@@ -145,10 +147,22 @@ class ReviewedTokens:
         if not token or token == authorization:
             raise refused()
         key = _digest(token)
-        found = self._owners.get(key, lambda: self._reviewer.owner(token))
+        found = self._owners.get(key, partial(self._ask, partial(self._reviewer.owner, token)))
         if found is None or not found.user:
             raise refused()
         return key, found
+
+    def _ask(self, question: Callable[[], V]) -> V:
+        """Made-up tokens without number are not all passed on at once."""
+        if not self._free.acquire(timeout=WAIT_S):
+            raise Unreachable(
+                "too many callers have to be reviewed",
+                found=f"{_REVIEWS} reviews that take longer than {WAIT_S:g} s",
+            )
+        try:
+            return question()
+        finally:
+            self._free.release()
 
 
 class _Kept(Generic[K, V]):
@@ -175,35 +189,6 @@ class _Kept(Generic[K, V]):
             while len(self._values) > _KEPT:
                 self._values.popitem(last=False)
         return found
-
-
-class CallerLimits:
-    """How many calls one caller has in flight. Thread-safe."""
-
-    def __init__(self, calls: int = MAX_CALLS) -> None:
-        self._most = calls
-        self._lock = threading.Lock()
-        self._calls: Counter[str] = Counter()
-
-    @contextmanager
-    def call(self, caller: str) -> Iterator[None]:
-        """For the length of a call. Raises: Unreachable if the caller has too many: it goes on
-        without the server."""
-        with self._lock:
-            if self._calls[caller] >= self._most:
-                raise Unreachable(
-                    "this caller asks too much at once",
-                    found=f"{self._most} calls that are not answered yet",
-                    expected=f"at most {self._most} at once",
-                )
-            self._calls[caller] += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._calls[caller] -= 1
-                if not self._calls[caller]:
-                    del self._calls[caller]
 
 
 def refused() -> AccessDenied:

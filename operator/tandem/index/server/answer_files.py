@@ -21,7 +21,8 @@ import pyarrow as pa
 
 from tandem.errors import Unreachable
 
-_BATCH_ROWS = 16_384
+_BATCH_ROWS = 4_096
+"""About a mebibyte: what a reader that does not read keeps in memory."""
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,8 @@ from tandem.timeline.segments import segments
 _log = structlog.get_logger("tandem.index.client")
 LEFT_OUT_S = 10.0
 """Seconds for which a server that failed is not asked again."""
+_SPLITS_A_SECOND = 10_000
+"""At least, of a large answer: about three megabytes."""
 _WRONG_QUESTION = (InvalidStatement, UnknownSegment, VersionNotFound)
 """What is the same everywhere."""
 
@@ -92,10 +94,14 @@ class RemoteIndex(IndexReader):
     def splits(self, query: Query = EVERYTHING) -> Splits:
         message, tables = self._ask(IndexCall.GET_SPLITS, self._question(query))
         answer = whole(SplitsAnswer, message)
-        table = self._connection.fetch(answer.ticket) if answer.ticket else one(tables)
+        table = self._fetched(answer) if answer.ticket else one(tables)
         if table.num_rows != answer.splits:
             raise broken(f"{table.num_rows} splits", f"{answer.splits} splits")
         return received_splits(self._head(answer.of), table).kept(answer.readable_until_ms)
+
+    def _fetched(self, answer: SplitsAnswer) -> pa.Table:
+        assert answer.ticket is not None
+        return self._connection.fetch(answer.ticket, more_s=answer.splits / _SPLITS_A_SECOND)
 
     def certain_bounds(
         self, columns: Sequence[str], query: Query = EVERYTHING

@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from typing import Final
 
 import pyarrow as pa
 import structlog
@@ -42,6 +43,8 @@ from tandem.index.server.messages import (
 from tandem.index.window import View
 
 _log = structlog.get_logger("tandem.index.server")
+_MOST_BOUNDS: Final = 64 << 20
+"""Bytes of an answer about bounds: each column may name all files twice."""
 
 
 @dataclass
@@ -156,14 +159,26 @@ class IndexService:
 
     def _bounds(self, asked: BoundsQuestion) -> Answer:
         view = self._view(asked)
-        names = column_names(view.head.schema, asked.columns, resource=asked.table)
+        schema = view.head.schema
+        names = tuple(dict.fromkeys(column_names(schema, asked.columns, resource=asked.table)))
         where = condition(view.head, asked.where)
         tables: list[pa.Table] = []
-        for found in answers.certain_bounds(view, names, where, asked.segments):
+        for name in names:
+            (found,) = answers.certain_bounds(view, (name,), where, asked.segments)
             tables.append(pa.table({"low": [found.low], "high": [found.high]}))
             for part, limits in ((found.below, found.lows), (found.above, found.highs)):
                 limit = pa.array(list(limits))
                 tables.append(splits_table(part).append_column("limit", limit))
+            size = sum(table.nbytes for table in tables)
+            if size > _MOST_BOUNDS:
+                raise InvalidSpec(
+                    "the files that could have the bounds of these columns are too many",
+                    resource=asked.table,
+                    field="columns",
+                    found=f"{size:,} bytes for {len(tables) // 3} of {len(names)} columns",
+                    expected=f"at most {_MOST_BOUNDS:,}",
+                    remedy="Ask about fewer columns at once",
+                )
         return Answer(BoundsAnswer(of=VersionOf.of(view.head), columns=names), tuple(tables))
 
     def _load(self, asked: Question) -> Answer:

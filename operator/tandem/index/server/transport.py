@@ -19,9 +19,10 @@ import pyarrow.flight as flight
 import structlog
 
 from tandem.errors import AccessDenied, InvalidSpec, TandemError, Unreachable
-from tandem.index.server.access import CallerCheck, CallerLimits, SharedToken, Unchecked
+from tandem.index.server.access import CallerCheck, SharedToken, Unchecked
 from tandem.index.server.answer_files import AnswerFiles
 from tandem.index.server.calls import Answer, table_of
+from tandem.index.server.limits import CallerLimits
 from tandem.index.server.wire_errors import described, raised
 
 _log = structlog.get_logger("tandem.index.server")
@@ -29,6 +30,8 @@ _AUTHORIZATION = "authorization"
 _ACCESS = "access"
 _MESSAGE, _TABLE, _ERROR = b"m", b"t", b"e"
 """The first byte of a result."""
+_UNREAD = 32 << 10
+"""Bytes that a connection takes though its client does not read."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         body = b"" if action.body is None else action.body.to_pybytes()
         access.require(table_of(body))
         try:
-            with self._limits.call(caller):
+            with self._limits.call(place_of(context)):
                 answer = self._service.ask(action.type, body, caller)
         except TandemError as error:
             yield _ERROR + json.dumps(described(error)).encode()
@@ -90,8 +93,13 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
             yield _ERROR + json.dumps(described(failed)).encode()
             return
         yield _MESSAGE + answer.message.model_dump_json(by_alias=True).encode()
-        for table in answer.tables:
-            yield _TABLE + _stream(table)
+        if sum(table.nbytes for table in answer.tables) <= _UNREAD:
+            for table in answer.tables:
+                yield _TABLE + _stream(table)
+            return
+        with self._sending(context):
+            for table in answer.tables:
+                yield _TABLE + _stream(table)
 
     def do_get(self, context: Any, ticket: flight.Ticket) -> flight.FlightDataStream:
         caller = context.get_middleware(_ACCESS).caller
@@ -100,7 +108,21 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]
             schema, batches = self._service.parts.fetch(name, caller)
         except (KeyError, UnicodeDecodeError):
             raise flight.FlightUnauthorizedError("no answer waits under this ticket") from None
-        return flight.GeneratorStream(schema, batches)
+
+        def sent() -> Iterator[pa.RecordBatch]:
+            with self._sending(context):
+                yield from batches
+
+        return flight.GeneratorStream(schema, sent())
+
+    @contextmanager
+    def _sending(self, context: Any) -> Iterator[None]:
+        """Raises: FlightUnavailableError if the caller does not read what it asks for."""
+        try:
+            with self._limits.stream(place_of(context)):
+                yield
+        except Unreachable as error:
+            raise flight.FlightUnavailableError(str(error)) from None
 
 
 class Connection:
@@ -171,10 +193,16 @@ class Connection:
             raise self._translated(ValueError("the answer is empty"))
         return message, tables
 
-    def fetch(self, ticket: str) -> pa.Table:
-        """The answer that waits under a ticket. Raises: as `ask`."""
+    def fetch(self, ticket: str, *, more_s: float = 0.0) -> pa.Table:
+        """The answer that waits under a ticket.
+
+        Args:
+            more_s: beyond the time of a call.
+        Raises: as `ask`.
+        """
+        options = self._options(self._timeout_s + more_s)
         try:
-            return self._client.do_get(flight.Ticket(ticket), self._options()).read_all()
+            return self._client.do_get(flight.Ticket(ticket), options).read_all()
         except (flight.FlightError, pa.ArrowException) as error:
             raise self._translated(error) from error
 
@@ -235,6 +263,13 @@ def _as_flight() -> Iterator[None]:
     except Unreachable as error:
         _log.warning("a caller cannot be checked", problem=str(error))
         raise flight.FlightUnavailableError(error.message) from None
+
+
+def place_of(context: Any) -> str:
+    """A caller on one host: where all present the same token, or none, one of them does not take
+    the turns of all."""
+    host, _, _ = context.peer().rpartition(":")
+    return f"{context.get_middleware(_ACCESS).caller} {host}"
 
 
 def _stream(table: pa.Table) -> bytes:
