@@ -9,7 +9,7 @@ rows raise does not occur, as with any engine that skips files.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
 
@@ -58,18 +58,28 @@ class _Possible:
     may_be_true: Mask
     may_be_false: Mask
     may_be_null: Mask
+    # Not `cached_property`: before Python 3.12 it computes under a lock that all instances share.
+    # Two threads, of which one needs `false` for `true` and one `true` for `false`, as NOT does,
+    # would wait for each other for ever.
+    _found: dict[str, BoolArray] = field(default_factory=dict)
 
-    @cached_property
+    @property
     def true(self) -> BoolArray:
-        return self.may_be_true()
+        return self._once("true", self.may_be_true)
 
-    @cached_property
+    @property
     def false(self) -> BoolArray:
-        return self.may_be_false()
+        return self._once("false", self.may_be_false)
 
-    @cached_property
+    @property
     def null(self) -> BoolArray:
-        return self.may_be_null()
+        return self._once("null", self.may_be_null)
+
+    def _once(self, name: str, mask: Mask) -> BoolArray:
+        found = self._found.get(name)
+        if found is None:
+            found = self._found[name] = mask()
+        return found
 
     def negated(self) -> _Possible:
         return _Possible(lambda: self.false, lambda: self.true, lambda: self.null)
