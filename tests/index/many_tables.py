@@ -19,8 +19,11 @@ def main(file: str) -> None:
         sys.stdout.write(f"{endpoint}\n")
         sys.stdout.flush()
 
-    ended = threading.Thread(target=lambda: (sys.stdin.read(), stop.set()), daemon=True)
-    ended.start()
+    def wait() -> None:
+        sys.stdin.read()
+        stop.set()
+
+    threading.Thread(target=wait, daemon=True).start()
     serve(config, stop, {LISTEN_VARIABLE: "127.0.0.1:0"}, ready=ready)
 
 

@@ -18,9 +18,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from support.cluster.operator_thread import await_that
 from support.jobs import quick_lake
 from support.some import few
+from support.waiting import await_that
 from tandem.delta.actions import AddFile
 from tandem.delta.log.codec import encode_action
 from tandem.index import Query

@@ -16,8 +16,8 @@ from deltalake import write_deltalake
 
 from cluster_access import Access
 from support.cluster.helm import of_kind, template
-from support.cluster.operator_thread import await_that
 from support.cluster.rights import allowed
+from support.waiting import await_that
 from tandem.errors import AccessDenied, ReferenceNotFound, Unreachable
 from tandem.index import EVERYTHING, open_index
 from tandem.index.server.access import AUDIENCE, ReviewedTokens

@@ -61,7 +61,7 @@ class _Possible:
     # Not `cached_property`: before Python 3.12 it computes under a lock that all instances share.
     # Two threads, of which one needs `false` for `true` and one `true` for `false`, as NOT does,
     # would wait for each other for ever.
-    _found: dict[str, BoolArray] = field(default_factory=dict)
+    _found: dict[str, BoolArray] = field(default_factory=dict, init=False)
 
     @property
     def true(self) -> BoolArray:
