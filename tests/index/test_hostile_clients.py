@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +23,7 @@ from tandem.index import Query, open_index
 from tandem.index.server import service as service_
 from tandem.index.server.access import ReviewedTokens, SharedToken, TokenOwner
 from tandem.index.server.answer_files import AnswerFiles
+from tandem.index.server.calls import Answer
 from tandem.index.server.client import ChainedIndex, RemoteIndex
 from tandem.index.server.limits import CallerLimits
 from tandem.index.server.service import IndexService
@@ -31,8 +32,6 @@ from tandem.storage import open_store
 
 TOKEN = "a token that callers present"
 FILES = 5_000
-LARGE = 9_000
-"""Files with long names: 9 MiB of splits, more than a connection takes unread."""
 SCHEMA = pa.schema([("id", pa.int64()), ("x", pa.float64()), ("y", pa.float64())])
 PATIENCE_S = 120.0
 
@@ -40,20 +39,13 @@ PATIENCE_S = 120.0
 @pytest.fixture(scope="module")
 def location(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Files of which the log says all that is asked here, and that do not exist."""
-    return made(tmp_path_factory.mktemp("hostile"), [f"{n:05}.parquet" for n in range(FILES)])
-
-
-@pytest.fixture(scope="module")
-def large(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return made(tmp_path_factory.mktemp("large"), [f"{n:01000}.parquet" for n in range(LARGE)])
-
-
-def made(folder: Path, names: Sequence[str]) -> str:
-    lake = quick_lake.make(folder, 0, schema=SCHEMA)
+    lake = quick_lake.make(tmp_path_factory.mktemp("hostile"), 0, schema=SCHEMA)
     low, high = {"id": 0, "x": 0.5, "y": 0.5}, {"id": 9, "x": 9.5, "y": 9.5}
     stats = {"numRecords": 10, "minValues": low, "maxValues": high,
              "nullCount": dict.fromkeys(low, 0)}  # fmt: skip
-    adds = [AddFile(name, {}, 1_000, 1, True, json.dumps(stats), {}) for name in names]
+    adds = [
+        AddFile(f"{n:05}.parquet", {}, 1_000, 1, True, json.dumps(stats), {}) for n in range(FILES)
+    ]
     lake.log_raw(*(encode_action(add) for add in adds))
     return lake.location
 
@@ -88,54 +80,76 @@ def served(location: str, folder: Path | None) -> Iterator[Served]:
         yield Served(location, server, service)
 
 
+MIB = pa.table({"x": pa.array([b"x" * (1 << 20)])})
+
+
+LARGE = 100
+"""Mebibytes: more than a connection takes unread."""
+
+
+def large() -> Iterator[pa.RecordBatch]:
+    for _ in range(LARGE):
+        yield from MIB.to_batches()
+
+
 def test_streams_that_are_not_read_are_few_and_delay_no_question(
-    large: str, tmp_path: Path
+    location: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with served(large, tmp_path / "answers") as there:
+    with served(location, tmp_path / "answers") as there:
         there.server._limits = CallerLimits(streams=2, wait_s=0.1)
         streams = there.server._limits._streams
         unread = []
-        for number in range(2):
-            client = there.client()
-            unread.append((client, client.do_get(there.ticket(), there.options())))
-            await_that(
-                lambda: sum(streams._taken.values()) == number + 1,  # noqa: B023
-                lambda: streams._taken,
-                PATIENCE_S,
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                there.service.parts, "fetch", lambda *_: (MIB.schema, large()), raising=True
             )
+            for number in range(2):
+                client = there.client()
+                ticket = flight.Ticket(b"large")
+                unread.append((client, client.do_get(ticket, there.options())))
+                await_that(
+                    lambda: sum(streams._taken.values()) == number + 1,  # noqa: B023
+                    lambda: streams._taken,
+                )
         with pytest.raises(Unreachable, match="too much at once"):
             there.index().splits()
-        assert there.index().count() == 10 * LARGE
-        client.close()
-        unread.clear()
-        gc.collect()
-        await_that(lambda: not streams._taken, lambda: streams._taken, PATIENCE_S)
-        assert len(there.index().splits()) == LARGE
+        assert there.index().count() == 10 * FILES
+        for client, reader in unread:
+            reader.cancel()
+            client.close()
+        await_that(lambda: not streams._taken, lambda: streams._taken)
+        assert len(there.index().splits()) == FILES
 
 
-def test_large_answers_that_are_sent_at_once_are_few_too(large: str) -> None:
+def test_large_answers_that_are_sent_at_once_are_few_too(
+    location: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A server without a folder for them."""
-    with served(large, None) as there:
+    with served(location, None) as there:
         there.server._limits = CallerLimits(streams=1, wait_s=0.1)
         streams = there.server._limits._streams
         client = there.client()
         body = b'{"table": "t"}'
-        unread = client.do_action(flight.Action("GetSplits", body), there.options())
-        assert next(unread).body.to_pybytes()[:1] == b"m"
-        await_that(lambda: bool(streams._taken), lambda: streams._taken, PATIENCE_S)
+        with monkeypatch.context() as patch:
+            whole = there.service.ask("ShowCache", body)
+            huge = Answer(whole.message, (MIB,) * LARGE)
+            patch.setattr(there.service, "ask", lambda *_: huge)
+            unread = client.do_action(flight.Action("ShowCache", body), there.options())
+            assert next(unread).body.to_pybytes()[:1] == b"m"
+            await_that(lambda: bool(streams._taken), lambda: streams._taken)
         with pytest.raises(Unreachable):
             there.index().splits()
-        assert there.index().count() == 10 * LARGE
+        assert there.index().count() == 10 * FILES
         client.close()
-        del unread
+        del unread, client
         gc.collect()
-        await_that(lambda: not streams._taken, lambda: streams._taken, PATIENCE_S)
-        assert len(there.index().splits()) == LARGE
+        await_that(lambda: not streams._taken, lambda: streams._taken)
+        assert len(there.index().splits()) == FILES
 
 
-def test_clients_that_close_midway_leave_nothing(large: str, tmp_path: Path) -> None:
+def test_clients_that_close_midway_leave_nothing(location: str, tmp_path: Path) -> None:
     folder = tmp_path / "answers"
-    with served(large, folder) as there:
+    with served(location, folder) as there:
         limits = there.server._limits
         for _ in range(20):
             client = there.client()
@@ -148,7 +162,7 @@ def test_clients_that_close_midway_leave_nothing(large: str, tmp_path: Path) -> 
         await_that(lambda: not limits._streams._taken, lambda: limits._streams._taken, PATIENCE_S)
         assert not limits._calls._taken
         assert list(folder.iterdir()) == []
-        assert there.index().count() == 10 * LARGE
+        assert there.index().count() == 10 * FILES
 
 
 def test_two_hundred_clients_with_one_token_are_all_answered(location: str) -> None:
