@@ -82,7 +82,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def served(root: Path, tmp_path: Path) -> Iterator[Served]:
-    found = Served(root, AnswerFiles(tmp_path / "answers", inline_limit=500))
+    found = Served(root, AnswerFiles(tmp_path / "answers", inline_limit=100))
     with found.server:
         yield found
 
