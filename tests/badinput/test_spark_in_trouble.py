@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 
 from badinput.bad_input import BadLake, Ended, assert_mentions, compaction, sorting, update
-from support.some import some
+from support.jobs.quick_jobs import QuickJobs
+from support.some import every_case, some
 from tandem.spark.runtime.parent_watch import alive
 
 LIMIT_S = 240.0
@@ -60,6 +61,15 @@ def until(condition: Callable[[], Any], process: Any) -> Any:
         assert process.poll() is None, process.communicate()
         pause.wait(0.02)
     raise AssertionError("it did not happen")
+
+
+def run_again(lake: BadLake, *operations: dict[str, Any]) -> Ended:
+    """The same resources once more: what counts is what the engine makes of what was left. Only
+    `make matrix` has Spark do the jobs; otherwise these are of the fixture `jobs`."""
+    if every_case():
+        with tandem_run(lake, *operations) as process:
+            return ended(process)
+    return lake.run(*operations)
 
 
 def drivers(process: Any) -> list[int]:
@@ -156,7 +166,9 @@ def test_the_driver_hangs(lake: BadLake) -> None:
 
 
 @pytest.mark.parametrize("operation", some([update(), sorting()]), ids=itemgetter("kind"))
-def test_the_engine_is_killed_while_spark_works(operation: dict[str, Any], lake: BadLake) -> None:
+def test_the_engine_is_killed_while_spark_works(
+    operation: dict[str, Any], lake: BadLake, jobs: QuickJobs
+) -> None:
     """Its driver does not outlive it, the table is as before, and a restart does the work once."""
     before = lake.shown()
     with tandem_run(lake, operation) as process:
@@ -170,8 +182,7 @@ def test_the_engine_is_killed_while_spark_works(operation: dict[str, Any], lake:
             pause.wait(0.05)
         assert not alive(driver)
     assert lake.shown() == before
-    with tandem_run(lake, operation) as process:
-        end = ended(process)
+    end = run_again(lake, operation)
     assert end.code == 0, end
     expected = before
     if operation["kind"] == "TableUpdate":
@@ -180,7 +191,7 @@ def test_the_engine_is_killed_while_spark_works(operation: dict[str, Any], lake:
     assert lake.unreachable() == set()
 
 
-def test_interrupted_by_the_user(lake: BadLake) -> None:
+def test_interrupted_by_the_user(lake: BadLake, jobs: QuickJobs) -> None:
     """130; what had committed is reported as such, the rest as interrupted; run again, only the
     rest is done. (Ctrl-C does the same as SIGTERM: tests/cli/test_cli_run.py.)"""
     second = update()
@@ -202,8 +213,7 @@ def test_interrupted_by_the_user(lake: BadLake) -> None:
     assert lake.shown() == lake.shown(3)
     assert lake.unreachable() == set()
 
-    with tandem_run(lake, compaction(), second) as process:
-        again = ended(process)
+    again = run_again(lake, compaction(), second)
     assert again.code == 0
     result = end.status("TableCompaction")["result"]
     assert again.status("TableCompaction")["result"] == result
