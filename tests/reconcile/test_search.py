@@ -15,18 +15,20 @@ from reconcile.ours import start_rewrite
 from reconcile.search import search, search_at_random, wrong
 from reconcile.theirs import append
 from reconcile.world import Rules, initial
+from support.some import few
 from tandem.reconcile.model import RowMapLike
 from tandem.rowmap.positions import to_array
 
 
 def test_every_small_history_is_a_serial_one() -> None:
-    report = search(8_000)
-    assert report.histories >= 8_000
+    asked = few(3_000, 8_000)
+    report = search(asked)
+    assert report.histories >= asked
     assert report.failures == 0, str(report.first)
 
 
 def test_longer_histories_at_random_are_serial_ones() -> None:
-    report = search_at_random(2_000, seed=1)
+    report = search_at_random(few(700, 2_000), seed=1)
     assert report.failures == 0, str(report.first)
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from simulator.history import History
 
-HISTORIES = 30
+HISTORIES = 15
 """Seeds from 0; each history takes about 0.15 s. `make matrix` plays 3,000."""
 
-LOGGED = 10
+LOGGED = 5
 """Seeds of histories on a merge-on-read table, each twice as long."""
 
 
