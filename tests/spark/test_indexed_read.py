@@ -103,7 +103,7 @@ def test_rows_and_schema_are_those_of_delta(
 def test_every_version_can_be_read(delta_spark: SparkSession, tables: dict[str, Path]) -> None:
     root = tables["mapped"]
     held = index.open_index(str(root))
-    for version in range(held.view().version + 1):
+    for version in some(range(held.view().version + 1)):
         at = held.view(Query(version=version)).head.timestamp_ms
         every = by_delta(delta_spark, root, version)
         expected = rows_of(every)
