@@ -12,18 +12,6 @@ import pytest
 import typer.main
 import typer.testing
 
-# PySpark forks to start its JVM. With gRPC's support for forks, the child starts threads of gRPC
-# before it becomes the JVM, and sometimes dies of them: 1 of 150 beside a busy client of etcd.
-os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
-
-# How long an example takes depends on the machine; the suite's time limit ends what hangs.
-hypothesis.settings.register_profile("tandem", deadline=None)
-hypothesis.settings.load_profile("tandem")
-
-# `CliRunner` makes all commands of an application again for each call: 80 ms of the 100 of a small
-# command. Nothing is added to an application after its import.
-typer.testing.__dict__["_get_command"] = functools.cache(typer.main.get_command)
-
 # Before any of it is imported: a failed assertion in a helper shows its values, too.
 pytest.register_assert_rewrite(
     "support",
@@ -42,6 +30,21 @@ pytest.register_assert_rewrite(
     "statements",
     "tables",
 )
+
+from support.some import every_case, few  # noqa: E402
+
+# PySpark forks to start its JVM. With gRPC's support for forks, the child starts threads of gRPC
+# before it becomes the JVM, and sometimes dies of them: 1 of 150 beside a busy client of etcd.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
+
+# How long an example takes depends on the machine; the suite's time limit ends what hangs. Tests
+# that say no number of examples have 100 in `make matrix`, which runs all that Hypothesis knows.
+hypothesis.settings.register_profile("tandem", deadline=None, max_examples=few(40, 100))
+hypothesis.settings.load_profile("tandem")
+
+# `CliRunner` makes all commands of an application again for each call: 80 ms of the 100 of a small
+# command. Nothing is added to an application after its import.
+typer.testing.__dict__["_get_command"] = functools.cache(typer.main.get_command)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -81,6 +84,15 @@ def delta_spark(spark: SparkSession) -> SparkSession:
     from delta_session import interpreting
 
     return interpreting(spark)
+
+
+@pytest.fixture(scope="session")
+def oracle_spark(spark: SparkSession) -> SparkSession:
+    """Spark as the judge of what an expression means. Each of thousands would be compiled, for some
+    rows: only `make matrix` does so, as drivers do."""
+    from delta_session import interpreting
+
+    return spark if every_case() else interpreting(spark)
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from planning.automatic import DAY, FLIGHTS, HOUR, MINUTE, at, ended
 from support.lake.segments import add_file
+from support.some import few
 from tandem.delta.actions import AddFile
 from tandem.delta.log import files as files_
 from tandem.intervals import IntervalSet, TimeInterval
@@ -237,7 +238,7 @@ FILES = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=few(37, 150))
 @given(
     files=st.lists(FILES, min_size=1, max_size=7),
     vectors=st.booleans(),

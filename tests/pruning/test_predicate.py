@@ -172,8 +172,8 @@ def file_of(chosen: list[int]) -> FileRange:
 
 
 @pytest.fixture(scope="module")
-def frame(spark: SparkSession) -> DataFrame:
-    return nasty(spark)
+def frame(oracle_spark: SparkSession) -> DataFrame:
+    return nasty(oracle_spark)
 
 
 PRUNABLE = [

@@ -15,6 +15,7 @@ from pyroaring import BitMap64
 
 from reconcile.damage import require_damage_noticed
 from support.calls import count_calls
+from support.some import few
 from tandem.errors import ManifestInvalid, RowMapInvalid
 from tandem.rowmap.binary_format import from_bytes, to_bytes
 from tandem.rowmap.rowmap import (
@@ -66,7 +67,7 @@ def rewrites(draw: st.DrawFn) -> tuple[RowMap, dict[tuple[str, int], tuple[str, 
     return builder.build(), plain
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=few(75, 300), deadline=None)
 @given(rewrites(), st.randoms(use_true_random=False))
 def test_both_directions_equal_a_walk_over_the_rows(
     rewrite: tuple[RowMap, dict[tuple[str, int], tuple[str, int]]], rng: random.Random
@@ -98,7 +99,7 @@ def test_both_directions_equal_a_walk_over_the_rows(
     assert from_bytes(to_bytes(row_map), expected=IDENTITY) == row_map
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=few(25, 100), deadline=None)
 @given(rewrites(), st.randoms(use_true_random=False))
 def test_pairs_keep_the_order_they_are_asked_in(
     rewrite: tuple[RowMap, dict[tuple[str, int], tuple[str, int]]], rng: random.Random

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.some import few
 from support.statements.rows import SCHEMA
 from tandem.errors import InvalidStatement
 from tandem.statements import parse_expression, parse_statement, parse_where, to_spark_sql
@@ -186,19 +187,19 @@ WORDS = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=1500, deadline=None, derandomize=True)
+@settings(max_examples=few(375, 1_500), deadline=None, derandomize=True)
 @given(st.lists(WORDS, max_size=14).map(" ".join) | st.lists(WORDS, max_size=10).map("".join))
 def test_any_sequence_of_tokens_is_refused_or_canonicalized(text: str) -> None:
     _refused_or_clean(text)
 
 
-@settings(max_examples=1500, deadline=None, derandomize=True)
+@settings(max_examples=few(375, 1_500), deadline=None, derandomize=True)
 @given(st.text(max_size=40) | st.text(string.printable, max_size=40))
 def test_any_text_is_refused_or_canonicalized(text: str) -> None:
     _refused_or_clean(text)
 
 
-@settings(max_examples=500, deadline=None, derandomize=True)
+@settings(max_examples=few(125, 500), deadline=None, derandomize=True)
 @given(st.text(max_size=60))
 def test_any_string_survives_as_a_literal(value: str) -> None:
     if "${" in value:

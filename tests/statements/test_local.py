@@ -29,8 +29,8 @@ Oracles = tuple[SparkOracle, SparkOracle]
 
 
 @pytest.fixture(scope="module")
-def oracles(spark: SparkSession) -> Oracles:
-    return SparkOracle(spark, extreme()), SparkOracle(spark, tame())
+def oracles(oracle_spark: SparkSession) -> Oracles:
+    return SparkOracle(oracle_spark, extreme()), SparkOracle(oracle_spark, tame())
 
 
 def test_most_of_the_corpus_is_evaluated_here() -> None:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from support.some import few
 from tandem.errors import InvalidSpec, LocationNotAllowed, StorageError
 from tandem.storage import Store, open_store
 from tandem.storage.paths import (
@@ -154,7 +155,7 @@ def read_all(store: Store, path: str) -> bytes:
         return file.read()
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=few(100, 400), deadline=None)
 @given(path=PATHS)
 @example("link/file")
 @example("a/up/file")

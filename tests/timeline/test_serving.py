@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.some import few
 from tandem.timeline.names import MAX_NUMBER
 from tandem.timeline.serving import (
     Part,
@@ -305,7 +306,7 @@ def states(timeline: ServingTimeline) -> dict[Part, PartState]:
     return {part: state for state in PartState for part in timeline.in_state(state)}
 
 
-@settings(max_examples=400)
+@settings(max_examples=few(100, 400))
 @given(STEPS, st.data())
 def test_announcements_and_withdrawals_follow_the_model(
     steps: list[tuple[bool, Part]], data: st.DataObject
