@@ -38,7 +38,11 @@ class Format(BaseModel):
     """Base of all persisted formats: camelCase on disk, closed, frozen."""
 
     model_config = ConfigDict(
-        alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True
+        alias_generator=to_camel,
+        populate_by_name=True,
+        extra="forbid",
+        frozen=True,
+        defer_build=True,
     )
 
     format_version: Literal[1] = 1
