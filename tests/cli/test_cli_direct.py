@@ -95,8 +95,16 @@ def test_delete_needs_deletion_vectors_and_says_what_to_type(tandem: Tandem, lak
     assert refused.exit_code == 1
     assert "Add --enable-deletion-vectors" in " ".join(refused.stdout.split())
     assert "LakeTable" not in refused.stdout
-    assert "Add --enable-deletion-vectors" in tandem(*words, "--dry-run").stdout
-    assert DeltaTable(lake).version() == 3
+    planned = " ".join(tandem(*words, "--dry-run").stdout.split())
+    assert "Add --enable-deletion-vectors" in planned
+    wrong = ("delete", str(lake), "--where", "id = 'x'", "--enable-deletion-vectors")
+    refused = tandem(*wrong)
+    assert refused.exit_code == 1
+    assert "InvalidStatement: --where: this is no BIGINT" in refused.stdout
+    shown = " ".join(refused.stdout.split())
+    assert f"""`tandem delete '{lake}' --where "id = 'x'" --enable-deletion-vectors`""" in shown
+    assert json.loads(tandem(*wrong, "-o", "json").stdout)[1]["status"]["phase"] == "Failed"
+    assert DeltaTable(lake).version() == 3, "the table was not upgraded first"
     assert done(tandem, *words, "--enable-deletion-vectors")["result"]["rowsAffected"] == {
         "updated": 0, "deleted": 4, "inserted": 0,
     }  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
 
@@ -33,6 +33,14 @@ def is_set(context: typer.Context, flag: str) -> bool:
 def typed_words(context: typer.Context) -> list[str]:
     """The command as it was typed: `tandem compact /data/t`. For remedies that can be pasted."""
     return ["tandem", *context.meta.get(TYPED, ())]
+
+
+def pasteable(words: Sequence[str]) -> str:
+    """Words as a shell reads them, with as few quotes as possible."""
+    return " ".join(
+        f'"{word}"' if "'" in word and not set(word) & set('"$`\\!\n') else shlex.quote(word)
+        for word in words
+    )
 
 
 class Exit(IntEnum):

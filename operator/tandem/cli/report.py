@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from tandem.cli.errors import Exit, with_location
+from tandem.cli.errors import Exit, pasteable, with_location
 from tandem.cli.output import blocks, human_bytes, natural_width, table_of
 from tandem.operations.report.sentences import left_by_replace
 from tandem.remedies import remedy_here
@@ -46,7 +46,7 @@ def notes_on(table: LakeTable, file: str) -> list[str]:
         *([AUTOMATIC_NOTE] if spec.compaction is not None else []),
         *([RETENTION_NOTE] if rows else []),
     ]
-    maintain = shlex.join(["tandem", "maintain", file])
+    maintain = pasteable(["tandem", "maintain", file])
     return [note.replace("{maintain}", maintain) for note in notes]
 
 
@@ -142,6 +142,7 @@ def results(
         if status.phase is Phase.FAILED and message:
             reason = message.partition(":")[0]
             todo = remedy_here(reason, commands.run, commands.of(outcome, reason))
+            todo = commands.reworded(todo, outcome.resource)
             hint = f"\n    remedy:   {todo}" if todo else ""
             below.append(Text(f"{outcome.resource.id}: {message}{hint}\n"))
             message = message.partition(":")[0] + ", see below"

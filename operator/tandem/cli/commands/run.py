@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import signal
 import threading
 import time
@@ -12,7 +11,7 @@ from types import FrameType
 from typing import Any
 
 from tandem.cli import engine, plan_report, report, source_check
-from tandem.cli.errors import Exit, say
+from tandem.cli.errors import Exit, pasteable, say
 from tandem.cli.output import Output, print_data, print_table, terminal_width
 from tandem.cli.progress import ProgressDisplay
 from tandem.cli.report import RepeatCommands
@@ -45,7 +44,7 @@ def run(
 
 def _commands(paths: Sequence[str], resources: Sequence[AnyResource]) -> RepeatCommands:
     locations = report.locations_of(resources)
-    typed = shlex.join(["tandem", "run", *(word for path in paths for word in ("-f", path))])
+    typed = pasteable(["tandem", "run", *(word for path in paths for word in ("-f", path))])
     return RepeatCommands(typed, f"{typed} --again {{ids}}", "--only", locations=locations)
 
 

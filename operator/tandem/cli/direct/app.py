@@ -170,7 +170,7 @@ def update(
             "update",
             "TableUpdate",
             {"update": {"where": where, "set": parsed(assignments)}},
-            {"spec.update.where": "--where", "spec.update": "--set"},
+            {"spec.update.where": "--where", "spec.update.set": "--set", "spec.update": "--set"},
             _vectors(enable_deletion_vectors),
         )
 
@@ -193,7 +193,7 @@ def delete(
         "delete",
         "TableUpdate",
         {"delete": {"where": where}},
-        {"spec.delete": "--where"},
+        {"spec.delete.where": "--where", "spec.delete": "--where"},
         _vectors(enable_deletion_vectors),
     )
     _perform(context, location, files, options, lambda: found, output, dry_run=dry_run, quiet=quiet)
@@ -261,7 +261,12 @@ def merge(
             "merge",
             "TableUpdate",
             {"merge": {"source": source, **spec}},
-            {"spec.merge.on": "--on", **_source_fields("spec.merge.source")},
+            {
+                "spec.merge.on": "--on",
+                "spec.merge.whenMatched": "--update-all, --set or --delete-when",
+                "spec.merge.whenNotMatched": "--insert-all",
+                **_source_fields("spec.merge.source"),
+            },
             _vectors(enable_deletion_vectors),
         )
 
@@ -373,7 +378,7 @@ def _laid_out(
 
     layout = {"strategy": strategy, "columns": [name.strip() for name in names_in(columns)]}
     spec = {**_selection(where), "layout": layout, **_sizes(size)}
-    fields = {"spec.layout": "A,B", "spec.custom.where": "--where"}
+    fields = {"spec.layout.columns": "A,B", "spec.layout": "A,B", "spec.custom.where": "--where"}
     return _operation(word, "TableCompaction", spec, fields)
 
 

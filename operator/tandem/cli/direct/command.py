@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -11,18 +10,20 @@ from typing import Final
 
 import typer
 
-from tandem.cli.commands.run import plan_resources, run_resources
+from tandem.cli import engine, report
+from tandem.cli.commands.run import plan_resources, print_results, run_resources
 from tandem.cli.commands.tables import Target
 from tandem.cli.direct.resources import DirectOperation, manifests, resources_of
-from tandem.cli.errors import Exit, is_set, typed_words
-from tandem.cli.output import Output, print_documents
+from tandem.cli.errors import Exit, is_set, pasteable, typed_words
+from tandem.cli.output import Output, print_data, print_documents
 from tandem.cli.report import RepeatCommands, locations_of, message_of
 from tandem.errors import Reason
-from tandem.spec import AnyResource, ResourceOutcome, TableStatus
+from tandem.spec import Operation, ResourceOutcome, TableStatus
 from tandem.spec.status import Phase
 
 WORDING: Final = {
     "Set enableDeletionVectors: true in the LakeTable": "Add --enable-deletion-vectors",
+    "Fix the resource and run again": "Correct the command",
 }
 """What the engine says of a resource, and what those who typed a command read instead."""
 MORE: Final = {Reason.DELETION_VECTORS_DISABLED.value: "--enable-deletion-vectors"}
@@ -54,17 +55,28 @@ def options(context: typer.Context, output: Output, *, dry_run: bool, quiet: boo
 def perform(target: Target, asked: DirectOperation, options: DirectOptions) -> Exit:
     """Do what was asked for. Raises: InvalidSpec before anything is started."""
     now, token = datetime.now(UTC), secrets.token_hex(2)
-    return perform_resources(resources_of(asked, target, now, token), options)
-
-
-def perform_resources(resources: Sequence[AnyResource], options: DirectOptions) -> Exit:
-    """Print resources as YAML, plan them, or run them."""
-    again = shlex.join(options.typed)
+    lake, operation = resources = resources_of(asked, target, now, token)
     if options.output is Output.YAML:
         print_documents(manifests(resources))
         return Exit.OK
-    locations = locations_of(resources)
-    commands = RepeatCommands(again, again, wording=WORDING, locations=locations, more=MORE)
+    again = pasteable(options.typed)
+    commands = RepeatCommands(
+        again,
+        again,
+        wording={**_words_of(asked, operation), **WORDING},
+        locations=locations_of([lake]),
+        more=MORE,
+    )
+    if asked.table and not options.dry_run:
+        # What is refused must not change the table first: a run begins with the LakeTable.
+        planned = engine.plan(resources)
+        if report.exit_of(planned, interrupted=False) is not Exit.OK:
+            if options.output is Output.TABLE:
+                failed = [each for each in planned if each.status.phase is Phase.FAILED]
+                print_results(failed, commands)
+            else:
+                print_data(report.documents(planned), options.output)
+            return Exit.FAILED
     if options.dry_run:
         return plan_resources(
             resources,
@@ -82,6 +94,13 @@ def perform_resources(resources: Sequence[AnyResource], options: DirectOptions) 
         commands=commands,
         shown=says_something,
     )
+
+
+def _words_of(asked: DirectOperation, operation: Operation) -> dict[str, str]:
+    """How messages name the fields of the operation: by the options that they come from."""
+    fields = sorted(asked.options, key=len, reverse=True)
+    words = {f"{operation.id}.{field}": asked.options[field] for field in fields}
+    return {**words, f"{operation.id}.spec.tableRef: ": "", f"{operation.id}.spec.": ""}
 
 
 def says_something(outcome: ResourceOutcome) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import shlex
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +13,7 @@ from tandem.cli.commands.run import interruptible, print_results
 from tandem.cli.commands.tables import Target, target
 from tandem.cli.direct.command import WORDING, DirectOptions, says_something
 from tandem.cli.direct.resources import DirectOperation, manifests, resources_of, table_of
-from tandem.cli.errors import Exit, add_table_to_errors, say
+from tandem.cli.errors import Exit, add_table_to_errors, pasteable, say
 from tandem.cli.output import Output, print_data, print_documents, print_table
 from tandem.cli.progress import ProgressDisplay
 from tandem.cli.report import RepeatCommands
@@ -69,7 +68,7 @@ def maintain(
 
 def _print(outcomes: Sequence[ResourceOutcome], chosen: DirectOptions) -> None:
     shown = [outcome for outcome in outcomes if says_something(outcome)]
-    again = shlex.join(chosen.typed)
+    again = pasteable(chosen.typed)
     locations = report.locations_of(outcome.resource for outcome in outcomes)
     commands = RepeatCommands(again, again, wording=WORDING, locations=locations)
     if shown and chosen.dry_run:
