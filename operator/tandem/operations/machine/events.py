@@ -6,7 +6,7 @@ plans and change sets stay with the performer.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from tandem.errors import Reason
@@ -75,7 +75,7 @@ class Ending:
     """How an operation ended, for its status; if `elsewhere`, only how this session ended.
 
     Of an operation that an earlier session ended, `ended_ms` is when (Unix milliseconds), and
-    `started_ms` when it began, if that is known; else 0.
+    `started_ms` when it began, if that is known; else 0. Endings at different times are equal.
     """
 
     phase: Phase
@@ -84,8 +84,8 @@ class Ending:
     attempt: int = 0
     result: OperationResult | None = None
     plan: Plan | None = None
-    started_ms: int = 0
-    ended_ms: int = 0
+    started_ms: int = field(default=0, compare=False)
+    ended_ms: int = field(default=0, compare=False)
 
     @property
     def elsewhere(self) -> bool:
