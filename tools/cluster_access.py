@@ -113,7 +113,7 @@ class Access:
 Call = tuple[str, str, bytes | None, dict[str, str]]
 """Method, path, body, headers."""
 _open: dict[tuple[int, str, str], HTTPSConnection] = {}
-"""An open connection that nobody uses, by process, server and authority. Who waits for a condition
+"""An open connection that no thread uses, by process, server and authority. Who waits for a condition
 asks fifty times a second: to connect takes most of the work, of both sides."""
 _lock = threading.Lock()
 

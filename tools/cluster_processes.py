@@ -45,7 +45,7 @@ _spawner = ThreadPoolExecutor(1, thread_name_prefix="spawner")
 
 _GO = {"GOGC": "400"}
 """Go collects garbage when the memory in use has grown five times, not twice: an API server starts
-with a third less CPU, and needs half of it while nobody asks."""
+with a third less CPU, and needs half of it while idle."""
 
 
 class PartFailed(RuntimeError):

@@ -280,7 +280,7 @@ def test_maintain_does_what_is_due_once(tandem: Tandem, lake: Path, tmp_path: Pa
     assert [each["spec"]["type"] for each in operations] == ["Minor", "SemiMajor"]
     assert all(each["status"]["phase"] == "Succeeded" for each in operations)
     assert (files(lake), rows(lake)) == (1, before)
-    assert "Removed " in result.stderr, "the files of the loads, which nobody needs any more"
+    assert "Removed " in result.stderr, "the files of the loads, which no version needs any more"
     version = DeltaTable(lake).version()
     again = tandem("maintain", file, "-o", "json")
     assert again.exit_code == 0

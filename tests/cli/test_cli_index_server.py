@@ -108,7 +108,7 @@ def test_the_server_of_a_lake_table_is_asked(
         ]  # fmt: skip
         shown = tandem("index", "splits", "visits", "-f", lake, "--where", "id < 4")
         assert "\n2 files, as of version 3" in "\n" + shown.stderr
-        # What the log says is asked of nobody.
+        # What the log says is not asked of a server.
         asked = len(service.asked)
         assert tandem("index", "show", "visits", "-f", lake).exit_code == 0
         assert tandem("index", "verify", "visits", "-f", lake).exit_code == 0

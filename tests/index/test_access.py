@@ -1,5 +1,5 @@
 """Who may ask a server, over real Flight: whoever lacks the right learns nothing, not even whether
-a table exists; nobody can take all of it; certificates are checked."""
+a table exists; no caller can take all of it; certificates are checked."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_the_right_on_one_table_is_that_on_no_other() -> None:
 
 
 def test_the_table_that_is_reviewed_is_the_one_that_is_answered(root: Path) -> None:
-    """A name that is there twice, or spelled with escapes, gets nobody past the review."""
+    """A name that is there twice, or spelled with escapes, gets no caller past the review."""
     cluster = Cluster()
     with served(root, ReviewedTokens(cluster)) as endpoint:
         cluster.rights.add(("one", "allowed"))

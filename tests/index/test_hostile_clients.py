@@ -1,4 +1,4 @@
-"""Clients that mean harm, or are many: each costs itself, and nobody else; memory stays bounded."""
+"""Clients that mean harm, or are many: each costs itself, and no other; memory stays bounded."""
 
 from __future__ import annotations
 

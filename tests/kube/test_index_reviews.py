@@ -174,7 +174,7 @@ def test_a_right_that_is_taken_away_is_noticed(stage: Stage) -> None:
     assert not reviews.may_ask(leaver, "")
 
 
-def test_a_server_that_may_not_review_lets_nobody_in(stage: Stage) -> None:
+def test_a_server_that_may_not_review_lets_no_caller_in(stage: Stage) -> None:
     weak = stage.cluster.admin.of_service_account(stage.namespace, "nobody")
     with pytest.raises(Unreachable, match="403"):
         stage.reviews(weak).owner(stage.token("reader"))

@@ -143,7 +143,7 @@ class Run:
         space.await_gone("LakeTable", "t")
 
     def do_index_server(self) -> None:
-        """One that serves a table, and whose Service somebody has changed."""
+        """One that serves a table, and whose Service was changed."""
         plain = {"access": {"mode": "Plaintext"}, "tables": {"names": ["a"]}}
         self.space.create("IndexServer", "x", plain)
         self.space.await_reason("IndexServer", "x", "Serving")

@@ -108,7 +108,7 @@ class Reviewer(Protocol):
         ...
 
     def may_ask(self, owner: TokenOwner, table: str) -> bool:
-        """Whether somebody has the right on a table; "" for all of the namespace."""
+        """Whether a caller has the right on a table; "" for all of the namespace."""
         ...
 
 

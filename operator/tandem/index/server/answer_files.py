@@ -61,7 +61,7 @@ class AnswerFiles:
         self._lock = threading.Lock()
         self._parts: dict[str, _Part] = {}
         if folder is not None:
-            # Of a process that has died: nobody has its tickets any more.
+            # Of a process that has died: its tickets are gone, too.
             shutil.rmtree(folder, ignore_errors=True)
 
     def keep(self, table: pa.Table, caller: str) -> str | None:

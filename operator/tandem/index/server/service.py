@@ -1,6 +1,6 @@
 """Answers questions about the tables that it serves. No network here.
 
-Every table is followed by itself: one whose store does not answer keeps nobody waiting who asks for
+Every table is followed by itself: one whose store does not answer delays no question about
 another one.
 """
 
@@ -286,7 +286,7 @@ class IndexService:
         return view
 
     def _write_base(self, name: str, index: TableIndex) -> None:
-        """Begin to write what is held of a table, if that is due; nobody waits for it."""
+        """Begin to write what is held of a table, if that is due, in the background."""
         if not index.base_due:
             return
         with self._lock:
