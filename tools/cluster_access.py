@@ -113,8 +113,8 @@ class Access:
 Call = tuple[str, str, bytes | None, dict[str, str]]
 """Method, path, body, headers."""
 _open: dict[tuple[int, str, str], HTTPSConnection] = {}
-"""An open connection that no thread uses, by process, server and authority. Who waits for a condition
-asks fifty times a second: to connect takes most of the work, of both sides."""
+"""An open connection that no thread uses, by process, server and authority. A wait for a condition
+asks fifty times a second: connecting takes most of the work, of both sides."""
 _lock = threading.Lock()
 
 
