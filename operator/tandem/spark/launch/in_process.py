@@ -7,6 +7,7 @@ A job cannot be killed here: `stop` waits for its end, so only small ones are ta
 
 from __future__ import annotations
 
+import os
 import threading
 from dataclasses import dataclass, field
 
@@ -48,6 +49,7 @@ class InProcessJobs:
         self._others = others
         self._jobs: dict[str, _InProcessJob] = {}
         self._lock = threading.Lock()
+        self._slots = threading.BoundedSemaphore(os.cpu_count() or 1)
 
     def start(self, request: JobRequest) -> None:
         """Start the job, unless a job of that name was started. Raises: SparkMissing."""
@@ -59,7 +61,7 @@ class InProcessJobs:
                 return
             failures: list[str] = []
             thread = threading.Thread(
-                target=_perform, args=(request, failures), name=request.name, daemon=True
+                target=self._perform, args=(request, failures), name=request.name, daemon=True
             )
             self._jobs[request.name] = _InProcessJob(thread, failures)
             thread.start()
@@ -76,17 +78,17 @@ class InProcessJobs:
         else:
             job.thread.join()
 
-
-def _perform(request: JobRequest, failures: list[str]) -> None:
-    try:
-        opened = open_job(
-            request.location,
-            request.spec_path,
-            dict(request.storage_options),
-            request.allowed_locations,
-        )
-        failure = recorded(lambda control: rewrite.run(control, None), opened)
-    except TandemError as error:  # of the store, in which a failure is recorded
-        failure = error
-    if failure is not None:
-        failures.append(str(failure))
+    def _perform(self, request: JobRequest, failures: list[str]) -> None:
+        try:
+            with self._slots:  # one for each core: a job holds row groups in memory
+                opened = open_job(
+                    request.location,
+                    request.spec_path,
+                    dict(request.storage_options),
+                    request.allowed_locations,
+                )
+                failure = recorded(lambda control: rewrite.run(control, None), opened)
+        except TandemError as error:  # of the store, in which a failure is recorded
+            failure = error
+        if failure is not None:
+            failures.append(str(failure))
