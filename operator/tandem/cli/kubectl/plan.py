@@ -231,6 +231,7 @@ def _lines(request: PlanRequest) -> list[tuple[str, str]]:
         ("segments", segments),
         ("instants", _some(found.get("instants") or ())),
         ("writes", output),
+        ("copies", str(found.get("copies") or "")),
         ("cost", "" if cost is None else f"about {human_bytes(cost)} to read and write"),
         ("meets", "\n".join(_meets(conflict) for conflict in request.conflicts) or "nothing"),
     ]  # fmt: skip
