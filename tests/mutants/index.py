@@ -40,8 +40,8 @@ INDEX = (
         "index-bound-of-a-deleted-row",
         "bounds of a file with deleted rows are not exact; X-d",
         _ENTRIES,
-        "        tight &= self.dead == 0\n",
-        "",
+        "self.statistics.tight & (self.dead == 0)",
+        "self.statistics.tight",
         _NUMBERS,
     ),
     Mutant(
@@ -146,8 +146,8 @@ INDEX = (
         "index-vector-ignored-by-remove",
         "an entry is a path and a deletion vector",
         _ENTRIES,
-        "and self._key(row) == names[at]:",
-        "and self._key(row)[0] == names[at][0]:",
+        "np.array([key in keys for key in here])",
+        "np.array([key[0] in {path for path, _ in keys} for key in here])",
         _NUMBERS,
     ),
     Mutant(
@@ -161,9 +161,9 @@ INDEX = (
     Mutant(
         "index-merged-part-forgets-deaths",
         "merged parts keep when their entries died",
-        _WINDOW,
-        "        np.concatenate([entries.died for entries in small]),\n",
-        "        np.concatenate([entries.died * 0 + FOREVER for entries in small]),\n",
+        _ENTRIES,
+        "np.concatenate([entries.died for entries in parts])",
+        "np.concatenate([entries.died * 0 + FOREVER for entries in parts])",
         _NUMBERS,
     ),
     Mutant(

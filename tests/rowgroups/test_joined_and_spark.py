@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -15,11 +15,20 @@ from tandem.delta.datafiles.rowgroups import fitness
 from tandem.delta.datafiles.rowgroups.fitness import unfit
 
 VECTORISED = "spark.sql.parquet.enableVectorizedReader"
+TIMES = "spark.sql.parquet.outputTimestampType"
 
 
 @pytest.fixture(autouse=True)
 def _small_row_groups_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fitness, "GROUP_ROWS", 1)
+
+
+@pytest.fixture(name="session")
+def _session(delta_spark: SparkSession) -> Iterator[SparkSession]:
+    """The session that tests share, whose settings are as before afterwards."""
+    yield delta_spark
+    for name in (VECTORISED, TIMES):
+        delta_spark.conf.unset(name)
 
 
 def by_spark(session: SparkSession, paths: Sequence[Path], *, vectorised: bool) -> DataFrame:
@@ -43,25 +52,23 @@ def assert_same(session: SparkSession, paths: Sequence[Path], copied: Path) -> N
 @pytest.mark.parametrize(
     "name", ["pyarrow version 2 pages", "pyarrow page indexes", "polars", "delta-rs", "duckdb"]
 )
-def test_spark_reads_copied_row_groups(
-    name: str, tmp_path: Path, delta_spark: SparkSession
-) -> None:
+def test_spark_reads_copied_row_groups(name: str, tmp_path: Path, session: SparkSession) -> None:
     paths = [tmp_path / f"{number}.parquet" for number in range(2)]
     for number, path in enumerate(paths):
         WRITERS[name](path, rows(number))
-    assert_same(delta_spark, paths, tmp_path / joined(tmp_path, paths).path)
+    assert_same(session, paths, tmp_path / joined(tmp_path, paths).path)
 
 
-def test_row_groups_of_spark_are_copied(tmp_path: Path, delta_spark: SparkSession) -> None:
-    delta_spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+def test_row_groups_of_spark_are_copied(tmp_path: Path, session: SparkSession) -> None:
+    session.conf.set(TIMES, "TIMESTAMP_MICROS")
     paths = [tmp_path / f"{number}.parquet" for number in range(2)]
     for number, path in enumerate(paths):
         source = tmp_path / f"source-{number}.parquet"
         pq.write_table(rows(number), source)
-        frame = by_spark(delta_spark, [source], vectorised=True).coalesce(1)
+        frame = by_spark(session, [source], vectorised=True).coalesce(1)
         folder = tmp_path / f"spark-{number}"
         frame.write.option("compression", "zstd").parquet(str(folder))
         [written] = folder.glob("*.parquet")
         written.rename(path)
         assert unfit(footer_of(path), demands()) is None
-    assert_same(delta_spark, paths, tmp_path / joined(tmp_path, paths).path)
+    assert_same(session, paths, tmp_path / joined(tmp_path, paths).path)
