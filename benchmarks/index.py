@@ -299,7 +299,7 @@ def other_ranges(files: int, times: int) -> list[str]:
 
 
 def other_constants(asker: int, times: int) -> list[str]:
-    """Three comparisons, one clustered, that nobody else asks."""
+    """Three comparisons, one clustered, that are in no other question."""
     first = 1_000 + 10_000 * asker
     return [
         f"b > {first + at} AND b < {first + at + 100} AND d = DATE '2020-05-01'"

@@ -14,6 +14,7 @@ import ssl
 import subprocess
 import threading
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cache
 from http.client import HTTPException, HTTPSConnection
@@ -151,13 +152,12 @@ def _ask(
     if connection.sock is not None:
         connection.sock.settimeout(timeout_s)
     method, path, data, headers = call
-    try:
+    with ExitStack() as failed:
+        failed.callback(connection.close)  # it may be in the midst of an answer
         connection.request(method, path, data, headers)
         with connection.getresponse() as response:
             found = response.status, response.read()
-    except BaseException:
-        connection.close()
-        raise
+        failed.pop_all()
     with _lock:
         left = _open.get(place)
         _open[place] = connection

@@ -72,7 +72,7 @@ def served(service: IndexService, patch: pytest.MonkeyPatch, folder: Path) -> It
 
 
 def answers(tandem: Tandem, lake: Path) -> list[object]:
-    """What all questions print, whoever answers."""
+    """What all questions print, by a server or without one."""
     found: list[object] = []
     for words in QUESTIONS:
         result = tandem(*words, "-f", lake, "-o", "json")

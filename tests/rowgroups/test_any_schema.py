@@ -15,14 +15,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rowgroups.joining import joined
 from rowgroups.writers import footer_of
 from tandem.delta.datafiles.reader import DataFileReader, TableFormat, arrow_schema
 from tandem.delta.datafiles.rowgroups.fitness import Demands, unfit
-from tandem.delta.datafiles.rowgroups.joined import JoinedFile
 from tandem.delta.datafiles.rowgroups.schema import key_of
 from tandem.delta.datafiles.writer import ParquetDataWriter
 from tandem.delta.schema import ArrayType, DataType, Field, MapType, PrimitiveType, StructType
-from tandem.spark.jobs.rewrite.copied import FloatColumns
 from tandem.storage import open_store
 
 NAMES = st.sampled_from(["a", "b.c", "`", "ü", "x y", "element", "list", "key", "A1", ""]).map(
@@ -110,7 +109,6 @@ def test_what_is_copied_reads_as_what_was_written(
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
         patch.setattr("tandem.delta.datafiles.rowgroups.fitness.GROUP_ROWS", 1)
         folder = Path(name)
-        store = open_store(f"file://{folder}")
         for number, rows in enumerate(files):
             write(folder, f"{number}.parquet", of, pa.Table.from_pylist(rows, schema), writer)
         footers = [footer_of(folder / f"{n}.parquet") for n in range(len(files))]
@@ -119,13 +117,7 @@ def test_what_is_copied_reads_as_what_was_written(
             assert writer == "pyarrow"
             return
         assert len({*map(key_of, footers)}) == 1
-        joined = JoinedFile(store, "", of, footers[0])
-        for n, footer in enumerate(footers):
-            path = f"{n}.parquet"
-            with store.open_input(path) as source, FloatColumns(store, path, of) as floats:
-                for at, group in enumerate(footer.groups):
-                    joined.copy(source, footer, group, floats.summaries(at))
-        found = joined.close({}, None)
+        found = joined(folder, [folder / f"{n}.parquet" for n in range(len(files))], table=of)
         expected = [row for n in range(len(files)) for row in read(folder, f"{n}.parquet", of)]
         assert read(folder, found.path, of) == expected
         with duckdb.connect() as session:

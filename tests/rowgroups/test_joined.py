@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,36 +12,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from rowgroups.joining import joined
 from rowgroups.writers import ROWS, SCHEMA, TABLE, WRITERS, demands, footer_of, pyarrow, rows
 from tandem.delta.datafiles.reader import DataFileReader
 from tandem.delta.datafiles.rowgroups import fitness
 from tandem.delta.datafiles.rowgroups.fitness import unfit
 from tandem.delta.datafiles.rowgroups.joined import JoinedFile
 from tandem.delta.datafiles.rowgroups.schema import key_of
-from tandem.delta.datafiles.writer import WrittenFile
 from tandem.errors import StorageError
-from tandem.spark.jobs.rewrite.copied import FloatColumns
 from tandem.storage import Store, open_store
 
 
 @pytest.fixture(autouse=True)
 def _small_row_groups_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fitness, "GROUP_ROWS", 1)
-
-
-def joined(folder: Path, paths: Sequence[Path], store: Store | None = None) -> WrittenFile:
-    """A file of the row groups of others, in their folder; or in `store`, where they are, too."""
-    store = store or open_store(f"file://{folder}")
-    footers = [footer_of(path) for path in paths]
-    file = JoinedFile(store, "", TABLE, footers[0])
-    for path, footer in zip(paths, footers, strict=True):
-        with (
-            store.open_input(path.name) as source,
-            FloatColumns(store, path.name, TABLE) as floats,
-        ):
-            for number, group in enumerate(footer.groups):
-                file.copy(source, footer, group, floats.summaries(number))
-    return file.close({}, None)
 
 
 def by_pyarrow(path: Path) -> pa.Table:

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from rowgroups.test_joined import joined
+from rowgroups.joining import joined
 from rowgroups.writers import WRITERS, demands, footer_of, rows
 from tandem.delta.datafiles.rowgroups import fitness
 from tandem.delta.datafiles.rowgroups.fitness import unfit

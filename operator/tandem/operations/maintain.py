@@ -169,7 +169,7 @@ class DueOperations:
     def _compaction(
         self, policy: AutomaticCompaction, snapshot: Snapshot, now_ms: int
     ) -> AutoCompactionDecision:
-        # `minInterval` spaces compactions that start by themselves; whoever calls this chose when.
+        # `minInterval` spaces automatic compactions; here the caller decides when one starts.
         policy = policy.model_copy(update={"min_interval": 0})
         id_ = TableId(self._resource.name, "")
         # Of each schedule the latest time counts; whether it was dealt with, its operation says.
