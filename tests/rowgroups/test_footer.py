@@ -12,16 +12,8 @@ from hypothesis import strategies as st
 
 from rowgroups.writers import WRITERS, footer_of, pyarrow, rows
 from tandem.delta.datafiles import thrift
-from tandem.delta.datafiles.rowgroups.footer import (
-    FileFooter,
-    FooterInvalid,
-    Placed,
-    footer_bytes,
-    group_at,
-    offset_index_at,
-    parse,
-    read_footer,
-)
+from tandem.delta.datafiles.rowgroups.footer import FileFooter, FooterInvalid, parse, read_footer
+from tandem.delta.datafiles.rowgroups.moved import Placed, footer_bytes, group_at, offset_index_at
 from tandem.delta.datafiles.thrift import EncodedField, struct_bytes
 
 

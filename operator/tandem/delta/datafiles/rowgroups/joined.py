@@ -24,13 +24,10 @@ from tandem.delta.datafiles.rowgroups.footer import (
     ByteRange,
     FileFooter,
     FooterInvalid,
-    Placed,
     RowGroup,
-    footer_bytes,
-    group_at,
-    offset_index_at,
     read_footer,
 )
+from tandem.delta.datafiles.rowgroups.moved import Placed, footer_bytes, group_at, offset_index_at
 from tandem.delta.datafiles.stats import from_footer
 from tandem.delta.datafiles.writer import Describe, WrittenFile
 from tandem.errors import StorageError
