@@ -18,7 +18,14 @@ import kopf
 
 from tandem.errors import Reason
 from tandem.kube.client.api import Api
-from tandem.kube.client.kinds import TABLE_KIND, generation_of, path, retry_requested, uid_of
+from tandem.kube.client.kinds import (
+    TABLE_KIND,
+    generation_of,
+    path,
+    retry_requested,
+    uid_of,
+    version_of,
+)
 from tandem.kube.controllers.index_server.status import State, compose
 from tandem.kube.controllers.operation.reporting import Reporter
 from tandem.kube.controllers.operation.status_writer import StatusWriter
@@ -160,7 +167,7 @@ class Actor:
         generation = generation_of(self.body)
         # Locks and operations are of no interest here.
         status = table_status.compose(facts, conditions, generation, (), ())
-        writer = StatusWriter(self.api, self.path, uid_of(self.body), self.body["status"])
+        writer = self._writer()
         writer.offer(status.manifest())
         await self._until_phase(status.phase)
         await writer.close()
@@ -178,10 +185,14 @@ class Actor:
 
     async def serves(self, state: State) -> None:
         status = compose(state, generation_of(self.body), self.clock.now_ms())
-        writer = StatusWriter(self.api, self.path, uid_of(self.body), self.body["status"])
+        writer = self._writer()
         writer.offer(status.manifest())
         await self._until(lambda said: bool(said.get("conditions")))
         await writer.close()
+
+    def _writer(self) -> StatusWriter:
+        body = self.body
+        return StatusWriter(self.api, self.path, uid_of(body), body["status"], version_of(body))
 
     async def _until_phase(self, phase: Phase) -> None:
         await self._until(lambda said: said.get("phase") == phase)

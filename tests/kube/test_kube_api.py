@@ -280,6 +280,13 @@ def test_only_the_object_that_was_meant_is_touched(cluster: Cluster) -> None:
             assert changed["status"]["version"] == 3
             changed = await api.patch_status(here, {"version": None}, uid=uid)
             assert "version" not in changed["status"]
+            with pytest.raises(Conflict):
+                await api.patch_status(here, {"version": 4}, uid=uid, resource_version="1")
+            version = changed["metadata"]["resourceVersion"]
+            changed = await api.patch_status(
+                here, {"version": 5}, uid=uid, resource_version=version
+            )
+            assert changed["status"]["version"] == 5
             other = "00000000-0000-0000-0000-000000000000"
             with pytest.raises(Conflict):
                 await api.patch_status(here, {"version": 4}, uid=other)

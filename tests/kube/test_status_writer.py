@@ -26,31 +26,41 @@ class Server:
     """Sets fields as the API server does, and counts how often."""
 
     def __init__(self) -> None:
+        self.version = 1
         self.status: Json = {"observedGeneration": -1}
         self.patches: list[Json] = []
         self.refusals: list[Exception] = []
         self.now = "u"
 
-    async def patch_status(self, where: object, patch: Json, *, uid: str) -> Json:
+    async def patch_status(
+        self, where: object, patch: Json, *, uid: str, resource_version: str
+    ) -> Json:
         assert where is PATH
         assert uid == "u"
         if self.refusals:
             raise self.refusals.pop(0)
+        if resource_version != str(self.version):
+            raise Conflict(409, "Conflict", "")
         self.patches.append(patch)
         self.status = {k: v for k, v in {**self.status, **patch}.items() if v is not None}
-        version = str(len(self.patches))
-        return {"metadata": {"resourceVersion": version}, "status": self.status}
+        self.version += 1
+        return self.body
 
     async def get(self, where: object) -> Json:
         assert where is PATH
         if self.now == "":
             raise NotFound(404, "NotFound", "")
-        return {"metadata": {"uid": self.now}}
+        return self.body
+
+    @property
+    def body(self) -> Json:
+        metadata = {"uid": self.now, "resourceVersion": str(self.version)}
+        return {"metadata": metadata, "status": self.status}
 
     def writer(self, **options: Any) -> StatusWriter:
-        known = {"observedGeneration": -1}
         given = {"pause_s": 0.0, "progress_s": 0.0, "first_s": 0.0, **options}
-        return StatusWriter(self, PATH, "u", known, **given)  # type: ignore[arg-type]
+        known = self.status, str(self.version)
+        return StatusWriter(self, PATH, "u", *known, **given)  # type: ignore[arg-type]
 
 
 def status(phase: str, reason: str, truth: str = "Unknown", when: str = "t1", **more: Any) -> Json:
@@ -126,7 +136,6 @@ def test_a_failure_that_is_tried_again_shows_at_once() -> None:
     async def test(server: Server) -> None:
         await server.writer().finish(status("Failed", "JobFailed", "False"))
         again = server.writer(progress_s=60.0)
-        again.observe(server.status, "9")
         again.offer(status("Planned", "Planned"))
         await until(lambda: server.status["phase"] == "Planned")
         again.offer(status("Locked", "Planned", progress={"percent": 0}))
@@ -142,7 +151,6 @@ def test_fields_that_no_longer_apply_are_removed() -> None:
         writer = server.writer()
         await writer.finish(status("Failed", "JobFailed", "False", completionTime="t", attempt=1))
         again = server.writer()
-        again.observe(server.status, "9")
         await again.finish(status("Succeeded", "Committed", "True"))
 
     server = run(test)
@@ -179,6 +187,41 @@ def test_a_conflict_with_other_writers_passes(monkeypatch: pytest.MonkeyPatch) -
     assert run(test).status["phase"] == "Succeeded"
 
 
+class SucceededServer(Server):
+    """A request reaches it after another process has led and written."""
+
+    leads = True
+
+    async def patch_status(self, where: object, patch: Json, **which: str) -> Json:
+        if self.leads:
+            self.leads = False
+            self.status, self.version = status("Succeeded", "Committed", "True"), 7
+        return await super().patch_status(where, patch, **which)
+
+
+def test_a_process_that_stood_still_does_not_overwrite_its_successor() -> None:
+    """It stops between its check that it leads and its request."""
+
+    async def test(server: SucceededServer) -> None:
+        writer = server.writer(allowed=lambda: server.leads)
+        await writer.finish(status("Reconciling", "Reconciling"))
+
+    server = SucceededServer()
+    asyncio.run(test(server))
+    assert server.status["phase"] == "Succeeded"
+
+
+def test_a_status_that_another_one_overwrites_is_written_again() -> None:
+    async def test(server: Server) -> None:
+        writer = server.writer()
+        writer.offer(status("Running", "Running"))
+        await until(lambda: len(server.patches) == 1)
+        server.status, server.version = status("Reconciling", "Reconciling"), server.version + 1
+        await writer.finish(status("Succeeded", "Committed", "True"))
+
+    assert run(test).status["phase"] == "Succeeded"
+
+
 def test_the_final_status_is_written_despite_outages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tandem.kube.controllers.operation.status_writer._RETRY_S", 0.001)
 
@@ -206,10 +249,10 @@ def test_a_status_that_the_schema_refuses_is_reduced_to_the_essentials(
 class OlderServer(Server):
     """Its schema does not know `result` yet, and gives texts back otherwise."""
 
-    async def patch_status(self, where: object, patch: Json, *, uid: str) -> Json:
+    async def patch_status(self, where: object, patch: Json, **which: str) -> Json:
         if len(self.patches) > 10:
             raise SystemExit("the same again and again")
-        found = await super().patch_status(where, patch, uid=uid)
+        found = await super().patch_status(where, patch, **which)
         status = {key: value for key, value in found["status"].items() if key != "result"}
         return {**found, "status": {**status, "phase": status["phase"].upper()}}
 
@@ -254,10 +297,10 @@ class SlowServer(Server):
         super().__init__()
         self.asked, self.answer = asyncio.Event(), asyncio.Event()
 
-    async def patch_status(self, where: object, patch: Json, *, uid: str) -> Json:
+    async def patch_status(self, where: object, patch: Json, **which: str) -> Json:
         self.asked.set()
         await self.answer.wait()
-        return await super().patch_status(where, patch, uid=uid)
+        return await super().patch_status(where, patch, **which)
 
 
 @pytest.mark.parametrize("refusal", [Forbidden(403, "Forbidden", "the role is gone"), OSError()])

@@ -207,14 +207,19 @@ class Api:
         return await self.request("PATCH", path.url(), body=list(patch), content_type=_JSON_PATCH)
 
     async def patch_status(
-        self, path: ResourcePath, fields: Mapping[str, Any], *, uid: str
+        self, path: ResourcePath, fields: Mapping[str, Any], *, uid: str, resource_version: str = ""
     ) -> Json:
         """Set whole fields of the status; None removes one.
 
         It uses a JSON patch, which can test the uid: the API server ignores a uid in a merge patch
-        of a status. Raises: Conflict if the object has another uid.
+        of a status. Raises: Conflict if the object has another uid, or a newer version than
+        `resource_version`, if given.
         """
         patch: list[Json] = [{"op": "test", "path": "/metadata/uid", "value": uid}]
+        if resource_version:
+            # A test that fails is Invalid; the version of an update that differs is a Conflict.
+            where = "/metadata/resourceVersion"
+            patch.append({"op": "replace", "path": where, "value": resource_version})
         for key, value in fields.items():
             where = "/status/" + key.replace("~", "~0").replace("/", "~1")
             patch.append({"op": "add", "path": where, "value": value})

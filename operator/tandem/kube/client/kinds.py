@@ -33,6 +33,10 @@ def uid_of(body: Body) -> str:
     return str(body["metadata"]["uid"])
 
 
+def version_of(body: Body) -> str:
+    return str(body["metadata"]["resourceVersion"])
+
+
 def generation_of(body: Body) -> int:
     return int(body["metadata"].get("generation", 1))
 

@@ -23,6 +23,7 @@ from tandem.kube.client.kinds import (
     key_of,
     status_of,
     uid_of,
+    version_of,
 )
 from tandem.kube.controllers.index_server import application as applications
 from tandem.kube.controllers.index_server.deployment import SEEN_EVERY, Deployment
@@ -111,7 +112,7 @@ class IndexServerController:
             self._leaving = True
         else:
             self._body = body
-            self._writer.observe(status_of(body), body["metadata"]["resourceVersion"])
+            self._writer.observe(status_of(body), version_of(body))
         self._wake.set()
 
     async def _live(self) -> None:

@@ -21,6 +21,7 @@ from tandem.kube.client.kinds import (
     key_of,
     retry_requested,
     status_of,
+    version_of,
 )
 from tandem.kube.controllers.operation.status_writer import status_writer
 from tandem.kube.runtime.context import OperatorContext
@@ -70,7 +71,7 @@ class Reporter:
     def observe(self, body: Body) -> None:
         """The resource has changed."""
         self.body = body
-        self._writer.observe(status_of(body), body["metadata"]["resourceVersion"])
+        self._writer.observe(status_of(body), version_of(body))
 
     def report_progress(self, status: OperationStatus, retry: str, acting: str) -> None:
         """Take over a status of the engine. `retry`: the annotation that this run answers.

@@ -1,6 +1,8 @@
 """Writes the status of one resource: seldom, never the same twice, and the terminal one reliably.
 
-One writer per resource. The caller decides what may be written at all.
+One writer per resource. The caller decides what may be written at all. Each write names the version
+of the object that it is based on. So a process that stands still between its check that it leads
+and its request cannot overwrite what its successor wrote meanwhile.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import structlog
 from tandem.errors import Reason
 from tandem.kube.client.api import Api, ApiError, Conflict, Invalid, NotFound, ResourcePath
 from tandem.kube.client.events import traceback_of
-from tandem.kube.client.kinds import Body, key_of, path, status_of, uid_of
+from tandem.kube.client.kinds import Body, key_of, path, status_of, uid_of, version_of
 from tandem.kube.controllers.operation.status_truncation import truncated_status
 from tandem.kube.runtime.context import OperatorContext
 
@@ -42,6 +44,7 @@ def status_writer(
         path(*key_of(body)),
         uid_of(body),
         status_of(body),
+        version_of(body),
         pause_s=context.settings.status_s,
         progress_s=context.settings.progress_s,
         allowed=context.may_write,
@@ -54,8 +57,9 @@ class StatusWriter:
     write, anything else at growing intervals that begin with `progress_s`.
 
     Args:
-        known: the status as the API server has it.
         uid: that of the object; a later object of the same name is not touched.
+        known: the status as the API server has it.
+        resource_version: that of the object with this status.
         allowed: whether we may still write (we may have lost leadership).
         on_gone: called when a write finds the object gone.
     """
@@ -66,6 +70,7 @@ class StatusWriter:
         path: ResourcePath,
         uid: str,
         known: Mapping[str, Any],
+        resource_version: str,
         *,
         pause_s: float = 1.0,
         progress_s: float = 5.0,
@@ -74,7 +79,7 @@ class StatusWriter:
         on_gone: Callable[[], None] = lambda: None,
     ) -> None:
         self._on_gone = on_gone
-        self._version = 0
+        self._version = resource_version
         self._api = api
         self._path = path
         self._uid = uid
@@ -100,9 +105,9 @@ class StatusWriter:
 
     def observe(self, status: Mapping[str, Any], resource_version: str) -> None:
         """The object's status as a watch reports it. Ignored if we have written since."""
-        version = _number(resource_version)
-        if version > self._version and not self._busy.locked():
-            self._version = version
+        newer = _number(resource_version) > _number(self._version)
+        if newer and not self._busy.locked():
+            self._version = resource_version
             self._known = dict(status)
 
     def offer(self, status: Mapping[str, Any]) -> None:
@@ -219,46 +224,46 @@ class StatusWriter:
 
     async def _write_once(self) -> None:
         async with self._busy:
-            patch = self._patch()
-            if not patch or self.gone or not self._allowed():
-                return
-            try:
-                body = await self._patch_patiently(patch)
-            except (NotFound, Conflict):
-                if not await self._is_gone():
-                    raise
-                self.gone = True
-                self._on_gone()
-                return
-            self._version = _number(body["metadata"]["resourceVersion"])
-            # A field that the server has dropped (its schema may be an older one) it would drop
-            # the next time, too.
-            self._known = {**(body.get("status") or {}), **patch}
-            for key in [key for key, value in patch.items() if value is None]:
-                del self._known[key]
-            self._last = asyncio.get_running_loop().time()
+            for pause_s in (*_CONFLICT_PAUSES_S, None):
+                patch = self._patch()
+                if not patch or self.gone or not self._allowed():
+                    return
+                self.writes += 1
+                try:
+                    body = await self._api.patch_status(
+                        self._path, patch, uid=self._uid, resource_version=self._version
+                    )
+                except (NotFound, Conflict):
+                    if not await self._read_again():
+                        self.gone = True
+                        self._on_gone()
+                        return
+                    if pause_s is None:
+                        raise
+                    await asyncio.sleep(pause_s)
+                else:
+                    self._take_over(body, patch)
+                    return
 
-    async def _patch_patiently(self, patch: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Patch, and try again on a conflict: unless the uid is another, it means that others
-        kept writing while the server tried to apply ours."""
-        for pause_s in _CONFLICT_PAUSES_S:
-            self.writes += 1
-            try:
-                return await self._api.patch_status(self._path, patch, uid=self._uid)
-            except Conflict:
-                if await self._is_gone():
-                    raise
-                await asyncio.sleep(pause_s)
-        self.writes += 1
-        return await self._api.patch_status(self._path, patch, uid=self._uid)
+    def _take_over(self, body: Body, patch: Mapping[str, Any]) -> None:
+        self._version = version_of(body)
+        # A field that the server has dropped (its schema may be an older one) it would drop
+        # the next time, too.
+        written = {**status_of(body), **patch}
+        self._known = {key: value for key, value in written.items() if value is not None}
+        self._last = asyncio.get_running_loop().time()
 
-    async def _is_gone(self) -> bool:
-        """Whether there is no such object any more, or another one took its name."""
+    async def _read_again(self) -> bool:
+        """Learn the current status; False if there is no such object any more, or another one took
+        its name."""
         try:
             body = await self._api.get(self._path)
         except NotFound:
-            return True
-        return str(body["metadata"]["uid"]) != self._uid
+            return False
+        if uid_of(body) != self._uid:
+            return False
+        self._version, self._known = version_of(body), dict(status_of(body))
+        return True
 
 
 def carried_over(known: Mapping[str, Any], status: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from datetime import datetime
 import structlog
 
 from tandem.kube.client.api import Api, ApiError, Conflict, NotFound
-from tandem.kube.client.kinds import generation_of, path, status_of
+from tandem.kube.client.kinds import generation_of, path, status_of, version_of
 from tandem.kube.client.resource_cache import CachedResource, ResourceCache
 from tandem.operations.ports import Clock
 
@@ -96,7 +96,8 @@ class TtlController:
                 for item in status_of(body).get("conditions") or ()
             ]
             status = {"observedGeneration": generation, "conditions": conditions}
-            await self._api.patch_status(where, status, uid=uid)
+            version = version_of(body)
+            await self._api.patch_status(where, status, uid=uid, resource_version=version)
         except (NotFound, Conflict):
             return
         except ApiError as error:

@@ -26,6 +26,7 @@ from tandem.kube.client.kinds import (
     path,
     status_of,
     uid_of,
+    version_of,
 )
 from tandem.kube.client.resource_cache import CachedResource
 from tandem.kube.controllers.operation.controller import StopSignal
@@ -104,7 +105,7 @@ class TableController:
         body = self._context.resource_cache.body(self._uid)
         if body is not None:
             self._body = body
-            self._writer.observe(status_of(body), body["metadata"]["resourceVersion"])
+            self._writer.observe(status_of(body), version_of(body))
         else:
             # At once: no operation may begin on a table whose resource is gone.
             self._withdraw()
