@@ -88,7 +88,7 @@ class Stage:
 
     def delete_deep(self, name: str) -> None:
         space = self.space
-        space.cluster.kubectl("delete", "tcomp", name, "-n", space.namespace, "--timeout=20s")
+        space.cluster.kubectl("delete", "tcomp", name, "-n", space.namespace, "--timeout=120s")
 
 
 @pytest.fixture(scope="module")

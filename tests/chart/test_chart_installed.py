@@ -249,7 +249,7 @@ def operator(
         yield log, f"127.0.0.1:{port}"
     finally:
         process.terminate()
-        assert process.wait(30) == 0, log.read_text()
+        assert process.wait(100) == 0, log.read_text()
 
 
 @pytest.fixture
@@ -291,7 +291,7 @@ def test_the_operator_works_with_the_charts_rights_alone(
         with operator(release, folder) as (log, address):
             space.table(f"t{number}", lake.location)
             space.compaction(f"c{number}", f"t{number}")
-            status = space.await_end("TableCompaction", f"c{number}", limit_s=40)
+            status = space.await_end("TableCompaction", f"c{number}", limit_s=120)
             assert status["phase"] == "Succeeded", status
             assert helm_test(address) == 0
             if watched == ["team-*"]:
@@ -350,7 +350,7 @@ def test_a_listed_namespace_can_be_deleted_and_comes_back(
 
         # Nothing runs jobs there: it stays so.
         work(going, "Running")
-        cluster.kubectl("delete", "namespace", going, "--timeout=20s")
+        cluster.kubectl("delete", "namespace", going, "--timeout=120s")
 
         def refusals(*verbs: str) -> set[str]:
             found = [call for call in proxy.calls if call.status == 403]

@@ -178,7 +178,7 @@ def test_serve_answers_until_it_is_stopped(table: Path, tmp_path: Path) -> None:
             remote = RemoteIndex(connection, "visits", open_store(table.as_uri()))
             assert remote.count(Query("id < 4")) == 4
             process.send_signal(signal.SIGTERM)
-            assert process.wait(20) == 0
+            assert process.wait(100) == 0
         finally:
             process.kill()
 

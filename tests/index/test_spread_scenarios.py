@@ -335,7 +335,7 @@ def test_X21_the_first_question_of_a_second_client_is_a_hit(three: Spread) -> No
 
 def test_X13_with_the_coordinator_gone_this_process_answers(lake: Lake) -> None:
     with spread({"lake": lake.location}, 1) as server:
-        remote = server.index(timeout_s=10)
+        remote = server.index(timeout_s=60)
         chain = ChainedIndex(remote, lambda: open_index(lake.location))
         assert chain.count(Query("id < 1234")) == 1234
     assert chain.count(Query("id < 1234")) == 1234

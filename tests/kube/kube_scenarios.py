@@ -329,7 +329,7 @@ class Etcd:
                 f"http://{endpoint}/v3/{method}", json.dumps(body).encode()
             )
             try:
-                with urllib.request.urlopen(request, timeout=5) as answer:
+                with urllib.request.urlopen(request, timeout=60) as answer:
                     parsed: Json = json.load(answer)
                     return parsed
             except OSError as error:
@@ -447,7 +447,7 @@ class World:
 
     # Afterwards
 
-    def assert_nothing_left_behind(self, *tables: Table, limit_s: float = 15.0) -> None:
+    def assert_nothing_left_behind(self, *tables: Table, limit_s: float = LIMIT_S) -> None:
         """No locks, leases, finalizers, Spark applications, files or half-done attempts. What
         is let go of after an end (a lease that runs out, garbage) has `limit_s` for it."""
         await_that(

@@ -31,7 +31,7 @@ class Scrape:
 
 
 def scrape(port: int) -> Scrape:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
         return Scrape(answer.headers["Content-Type"], answer.read().decode())
 
 

@@ -37,7 +37,7 @@ class Server:
         self._watches: list[asyncio.Queue[str]] = []
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        self.port = asyncio.run_coroutine_threadsafe(self._start(), self._loop).result(10)
+        self.port = asyncio.run_coroutine_threadsafe(self._start(), self._loop).result(100)
 
     async def _start(self) -> int:
         self._runner = web.ServerRunner(
@@ -67,7 +67,7 @@ class Server:
 
     def close(self) -> None:
         self.say("")
-        asyncio.run_coroutine_threadsafe(self._runner.cleanup(), self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(self._runner.cleanup(), self._loop).result(100)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
         self._loop.close()
@@ -101,7 +101,7 @@ def proxy(server: Server, tmp_path: Path) -> Iterator[ApiProxy]:
 
 def ask(proxy: ApiProxy, method: str, path: str, body: object = None) -> tuple[int, str, str]:
     """Status, body and Retry-After of an answer."""
-    connection = HTTPConnection("127.0.0.1", proxy.port, timeout=10)
+    connection = HTTPConnection("127.0.0.1", proxy.port, timeout=60)
     try:
         connection.request(method, path, None if body is None else json.dumps(body))
         answer = connection.getresponse()
@@ -112,7 +112,7 @@ def ask(proxy: ApiProxy, method: str, path: str, body: object = None) -> tuple[i
 
 class Watch:
     def __init__(self, proxy: ApiProxy, path: str) -> None:
-        self._connection = HTTPConnection("127.0.0.1", proxy.port, timeout=10)
+        self._connection = HTTPConnection("127.0.0.1", proxy.port, timeout=60)
         self._connection.request("GET", f"{path}?watch=true")
         self._answer: HTTPResponse = self._connection.getresponse()
 

@@ -15,7 +15,7 @@ import pytest
 from cluster_processes import REPOSITORY
 from support.cluster.api_server import ApiRefused, Cluster, KubectlFailed, own_cluster
 
-WITHIN_S = 30.0
+WITHIN_S = 120.0
 
 
 def until(condition: Callable[[], bool]) -> None:

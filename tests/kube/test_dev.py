@@ -355,7 +355,7 @@ def test_the_command_runs_a_real_job(space: Applications, owner: JobOwner, tmp_p
         assert found is not None
         assert Path(found["metadata"]["annotations"]["tandem.dev/log"]).is_file()
         process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 0
+        assert process.wait(100) == 0
         assert process.stderr.read() == ""
     finally:
         process.kill()

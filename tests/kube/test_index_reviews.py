@@ -130,7 +130,7 @@ def test_only_who_may_get_splits_of_the_namespace_is_answered(stage: Stage, tmp_
     with served(stage, root) as endpoint:
 
         def count(token: str, table: str = "t") -> int:
-            connection = Connection(endpoint, token=token, timeout_s=20)
+            connection = Connection(endpoint, token=token, timeout_s=60)
             return RemoteIndex(connection, table, store).count(EVERYTHING)
 
         assert count(stage.token("reader")) == 10
@@ -149,7 +149,7 @@ def test_a_role_with_resource_names_opens_those_tables(stage: Stage, tmp_path: P
     root = tmp_path / "t"
     write_deltalake(root, pa.table({"id": range(10)}))
     with served(stage, root) as endpoint:
-        connection = Connection(endpoint, token=stage.token("one"), timeout_s=20)
+        connection = Connection(endpoint, token=stage.token("one"), timeout_s=60)
         assert RemoteIndex(connection, "t", open_store(root.as_uri())).count(EVERYTHING) == 10
         message, _ = connection.ask("ShowCache", b'{"table": "t"}')
         assert [each["table"] for each in message["tables"]] == ["t"]

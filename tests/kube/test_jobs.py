@@ -95,7 +95,7 @@ def make(cluster: Cluster, loop: asyncio.AbstractEventLoop) -> Iterator[Make]:
 
     yield runner
     for api in apis:
-        asyncio.run_coroutine_threadsafe(api.close(), loop).result(10)
+        asyncio.run_coroutine_threadsafe(api.close(), loop).result(100)
 
 
 @pytest.fixture
@@ -256,7 +256,7 @@ def test_an_earlier_one_that_is_on_its_way_out_is_waited_for(
     starting.join(0.3)
     assert starting.is_alive()
     fresh.patch(NAME, {"metadata": {"finalizers": None}})
-    starting.join(20)
+    starting.join(100)
     found = fresh.get(NAME)
     assert found is not None
     assert found["metadata"]["ownerReferences"][0]["name"] == "second"

@@ -224,12 +224,12 @@ def test_slots_and_threads_are_read_at_scrape_time() -> None:
     gate, inside = threading.Event(), threading.Barrier(3)
 
     def work() -> None:
-        inside.wait(10)
-        gate.wait(10)
+        inside.wait(100)
+        gate.wait(100)
 
     futures = [stage.workers.submit(work) for _ in range(2)]
-    late = [stage.workers.submit(gate.wait, 10) for _ in range(3)]
-    inside.wait(10)
+    late = [stage.workers.submit(gate.wait, 100) for _ in range(3)]
+    inside.wait(100)
     series = stage.series()
     assert of(series, "tandem_workers_busy") == 2
     assert of(series, "tandem_workers_waiting") == 3

@@ -56,7 +56,7 @@ class Process:
         self._popen.send_signal(number)
 
     def end(self) -> int:
-        return self._popen.wait(30)
+        return self._popen.wait(100)
 
 
 @contextmanager

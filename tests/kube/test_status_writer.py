@@ -75,7 +75,7 @@ def run(test: Callable[[Server], Coroutine[Any, Any, None]]) -> Server:
 
 
 async def until(test: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not test():  # noqa: ASYNC110 - what is tested sets no event
             await asyncio.sleep(0.001)
 

@@ -18,7 +18,7 @@ class Gateway:
         request = urllib.request.Request(
             f"http://{self._endpoint}/v3/{path}", data=json.dumps(body).encode(), method="POST"
         )
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             found: dict[str, Any] = json.load(answer)
         return found
 

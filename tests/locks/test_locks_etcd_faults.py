@@ -24,7 +24,7 @@ from tandem.locks.etcd.store import EtcdLocks, EtcdSettings
 from tandem.locks.model import CommitLease, Granted, Mode, Waiting
 
 # Calls that end by themselves after their `timeout_s`, not when etcd is back.
-promptly = pytest.mark.timeout(60, func_only=True)
+promptly = pytest.mark.timeout(240, func_only=True)
 
 
 @pytest.fixture(scope="module")

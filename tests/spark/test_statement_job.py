@@ -197,7 +197,7 @@ def test_rounds_are_served_until_the_engine_is_done(table: Path, spark: SparkSes
         service.join(0.05)
         assert service.is_alive(), "the driver ended before done.json was written"
     job.store.put(job.path("done.json"), b"{}")
-    service.join(30)
+    service.join(100)
     assert not service.is_alive()
     assert jobs.result(job, 1).rows_read == 10
     assert {m["position"] for m in jobs.matches(job, 1)} <= set(range(10))

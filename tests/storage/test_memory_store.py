@@ -124,7 +124,7 @@ def test_the_probe_refuses_a_store_that_is_only_exclusive_one_at_a_time() -> Non
         def put_if_absent(self, path: str, data: bytes) -> None:
             present = path in self.paths()
             if "race" in path:
-                self.barrier.wait(10)
+                self.barrier.wait(100)
             if present:
                 raise AlreadyExists("there is one", resource=path)
             self.put(path, data)

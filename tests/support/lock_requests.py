@@ -19,7 +19,7 @@ from tandem.locks.model import (
 from tandem.locks.port import LockStore
 
 TABLE = "file:///table"
-LONG_S = 20.0
+LONG_S = 100.0
 
 
 def request(

@@ -22,7 +22,7 @@ from urllib.error import URLError
 from tandem.storage import Store, open_store
 
 _REPOSITORY = Path(__file__).resolve().parents[3]
-_READY_WITHIN_S = 30.0
+_READY_WITHIN_S = 120.0
 
 
 @dataclass(frozen=True)
