@@ -6,15 +6,13 @@ import sys
 
 from tandem.spark.jobs import log_merge
 from tandem.spark.runtime.control import Control, main
-from tandem.spark.runtime.session import context
+from tandem.spark.runtime.session import job_context
 
 
 def run(control: Control) -> None:
-    spark_context = context(f"tandem-log-merge-{control.spec.operation_id}-{control.spec.attempt}")
-    try:
-        log_merge.run(control, spark_context)
-    finally:
-        spark_context.stop()
+    name = f"tandem-log-merge-{control.spec.operation_id}-{control.spec.attempt}"
+    with job_context(name) as spark:
+        log_merge.run(control, spark)
 
 
 if __name__ == "__main__":

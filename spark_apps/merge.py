@@ -6,15 +6,13 @@ import sys
 
 from tandem.spark.jobs import merge
 from tandem.spark.runtime.control import Control, main
-from tandem.spark.runtime.session import session
+from tandem.spark.runtime.session import job_session
 
 
 def run(control: Control) -> None:
-    spark = session(f"tandem-merge-{control.spec.operation_id}-{control.spec.attempt}")
-    try:
+    name = f"tandem-merge-{control.spec.operation_id}-{control.spec.attempt}"
+    with job_session(name) as spark:
         merge.run(control, spark)
-    finally:
-        spark.stop()
 
 
 if __name__ == "__main__":

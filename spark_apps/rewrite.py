@@ -6,15 +6,13 @@ import sys
 
 from tandem.spark.jobs.rewrite import job
 from tandem.spark.runtime.control import Control, main
-from tandem.spark.runtime.session import context
+from tandem.spark.runtime.session import job_context
 
 
 def run(control: Control) -> None:
-    spark_context = context(f"tandem-rewrite-{control.spec.operation_id}-{control.spec.attempt}")
-    try:
-        job.run(control, spark_context)
-    finally:
-        spark_context.stop()
+    name = f"tandem-rewrite-{control.spec.operation_id}-{control.spec.attempt}"
+    with job_context(name) as spark:
+        job.run(control, spark)
 
 
 if __name__ == "__main__":

@@ -6,15 +6,13 @@ import sys
 
 from tandem.spark.jobs import stitch
 from tandem.spark.runtime.control import Control, main
-from tandem.spark.runtime.session import context
+from tandem.spark.runtime.session import job_context
 
 
 def run(control: Control) -> None:
-    spark_context = context(f"tandem-stitch-{control.spec.operation_id}-{control.spec.attempt}")
-    try:
-        stitch.run(control, spark_context)
-    finally:
-        spark_context.stop()
+    name = f"tandem-stitch-{control.spec.operation_id}-{control.spec.attempt}"
+    with job_context(name) as spark:
+        stitch.run(control, spark)
 
 
 if __name__ == "__main__":

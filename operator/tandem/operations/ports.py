@@ -176,3 +176,5 @@ class Ports:
     local_claims: LocalClaims = THIS_PROCESS
     small_rounds: Callable[[], SmallRounds] = ArrowRounds
     """Creates the evaluator of the small rounds of one operation."""
+    close: Callable[[], None] = lambda: None
+    """Ends what the ports hold. Called by the creator of the ports, after the last operation."""

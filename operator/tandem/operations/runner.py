@@ -80,7 +80,14 @@ def run(
 
     Raises: InvalidSpec before anything starts (circular `dependsOn`).
     """
-    return _Runner(resources, options or RunOptions(), observer, cancel).run()
+    options = options or RunOptions()
+    if options.ports is not None:
+        return _Runner(resources, options, options.ports, observer, cancel).run()
+    ports = local_ports()
+    outcomes = _Runner(resources, options, ports, observer, cancel).run()
+    # An interrupt leaves jobs as if this process had been killed: they end by themselves.
+    ports.close()
+    return outcomes
 
 
 def plan(
@@ -98,7 +105,8 @@ def local_ports() -> Ports:
     from tandem.spark.launch.in_process import InProcessJobs  # slow imports
     from tandem.spark.launch.local import LocalRunner
 
-    return Ports(jobs=InProcessJobs(LocalRunner()))
+    local = LocalRunner()
+    return Ports(jobs=InProcessJobs(local), close=local.close)
 
 
 class _Runner:
@@ -106,12 +114,13 @@ class _Runner:
         self,
         resources: Sequence[AnyResource],
         options: RunOptions,
+        ports: Ports,
         observer: StatusObserver | None,
         cancel: threading.Event | None,
     ) -> None:
         self._resources = {r.key: r for r in resources}
         self._options = options
-        self._ports = options.ports or local_ports()
+        self._ports = ports
         self._observer = observer
         self._cancel = cancel or threading.Event()
         self._needs = {r.key: self._needs_of(r) for r in resources}

@@ -2,6 +2,7 @@
 
 Does not read the result of a job: the engine does.
 
-    local      `spark-submit` processes
-    in_process small jobs without Spark
+    local       jobs in `spark-submit` processes
+    job_process one such process
+    in_process  small jobs without Spark
 """

@@ -1,9 +1,10 @@
 """Runs jobs as local `spark-submit` processes instead of in a cluster.
 
-Each job is a separate process group, so that a terminal's interrupt reaches only the engine, and
-stopping a job kills the JVM and its Python workers together. No job outlives its engine: the
-application watches its parent and ends with it (`tandem.spark.runtime.parent_watch`), so that after
-a crash no process of an old attempt runs for long. A restarted engine does not know the jobs of its
+A process whose job has succeeded waits a while for another one that would be started in the same
+way: the start of Spark takes longer than most jobs on one machine. Jobs at the same time have a
+process each, and stopping a job ends its process. No job outlives its engine: the application
+watches its parent and ends with it (`tandem.spark.runtime.parent_watch`), so that after a crash no
+process of an old attempt runs for long. A restarted engine does not know the jobs of its
 predecessor: `status` returns UNKNOWN, and the engine looks for the result or starts a new attempt.
 
 `spark-submit` costs one JVM, in which the driver runs, and a short-lived launcher that builds its
@@ -12,10 +13,7 @@ command line; there is no second driver process to save.
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
-import subprocess
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,6 +21,7 @@ from pathlib import Path
 
 from tandem.errors import SparkMissing
 from tandem.jobs.runner import JobPhase, JobRequest, JobStatus
+from tandem.spark.launch.job_process import JobProcess, ProcessJob
 from tandem.spark.runtime.parent_watch import PARENT
 from tandem.spark.runtime.session import (
     PACKAGE,
@@ -33,29 +32,28 @@ from tandem.spark.runtime.session import (
     spark_home,
 )
 
+END_SECONDS = 1.0
+"""How long a job that is stopped may go on: after its last round it ends by itself."""
 STOP_SECONDS = 5.0
 """How long a stopped job may take to end before it is killed."""
+FREE_SECONDS = 30.0
+"""How long a process waits for another job."""
+_LOOP = "local_jobs"
 _TAIL_BYTES = 16_384
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Job:
-    process: subprocess.Popen[bytes]
+    run: ProcessJob
     log: Path
-    group_ended: bool = False
 
-    def poll(self) -> int | None:
-        """The exit code once the driver has ended; its workers end with it."""
-        code = self.process.poll()
-        if code is not None:
-            self.end_group()
-        return code
 
-    def end_group(self) -> None:
-        """Kill the rest of the group, once: later its number may belong to another process."""
-        if not self.group_ended:
-            self.group_ended = True
-            _signal(self.process.pid, signal.SIGKILL)
+@dataclass(frozen=True)
+class _Start:
+    """How a process is started."""
+
+    command: tuple[str, ...]
+    environ: Mapping[str, str]
 
 
 class LocalRunner:
@@ -78,6 +76,7 @@ class LocalRunner:
         self._environ = dict(os.environ if environ is None else environ)
         self._logs = logs or cache_dir(self._environ) / "logs"
         self._jobs: dict[str, _Job] = {}
+        self._free: dict[JobProcess, tuple[_Start, object]] = {}
         self._lock = threading.Lock()
 
     def start(self, request: JobRequest) -> None:
@@ -85,31 +84,26 @@ class LocalRunner:
         with self._lock:
             if request.name in self._jobs:
                 return
-            command = self._command(request)
-            env = launch_environment(self._environ)
-            env.update(request.environ)
-            env[PARENT] = str(os.getpid())
-            package = str(PACKAGE.parent)
-            env["PYTHONPATH"] = os.pathsep.join(p for p in (package, env.get("PYTHONPATH")) if p)
+            words = [str(self._app(request.app)), *request.arguments()]
+            start = self._start_of(request)
             self._logs.mkdir(parents=True, exist_ok=True)
             log = self._logs / f"{request.name}.log"
-            with log.open("ab") as sink:
-                process = subprocess.Popen(
-                    command,
-                    env=env,
-                    stdin=subprocess.DEVNULL,
-                    stdout=sink,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                )
-            self._jobs[request.name] = _Job(process, log)
+            process = None if request.request else self._take_free(start)
+            if process is None:
+                # A program leaves behind what no job should find: handlers of signals, say.
+                keep = None if request.request else lambda free: self._keep(free, start)
+                process = JobProcess(start.command, start.environ, log, keep)
+            else:
+                # What Spark itself prints goes where the process began to write.
+                log.unlink(missing_ok=True)
+                log.hardlink_to(process.log)
+            self._jobs[request.name] = _Job(process.give(words), log)
 
     def status(self, name: str) -> JobStatus:
         job = self._jobs.get(name)
         if job is None:
             return JobStatus(JobPhase.UNKNOWN, "not started by this runner")
-        code = job.poll()
-        log = str(job.log)
+        code, log = job.run.code, str(job.log)
         if code is None:
             return JobStatus(JobPhase.RUNNING, log=log)
         if code == 0:
@@ -118,25 +112,64 @@ class LocalRunner:
         return JobStatus(JobPhase.FAILED, f"spark-submit {how}{_last_line(job.log)}", log)
 
     def stop(self, name: str) -> None:
-        """End the whole process group and reap it; not an error if it has ended."""
+        """End the job's process and reap it; not an error if the job has ended."""
         job = self._jobs.get(name)
-        if job is None:
-            return
-        if job.poll() is None:
-            _signal(job.process.pid, signal.SIGTERM)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                job.process.wait(STOP_SECONDS)
-        # Workers may briefly outlive the driver, and a hanging driver ignores the first signal.
-        job.end_group()
-        job.process.wait()
+        if job is not None and not job.run.ends_within(END_SECONDS):
+            job.run.process.end(STOP_SECONDS)
 
     def close(self) -> None:
-        """Stop all jobs."""
+        """Stop all jobs, and end the processes that wait for one."""
         for name in list(self._jobs):
             self.stop(name)
+        with self._lock:
+            free, self._free = self._free, {}
+        for process in free:
+            process.end()
 
-    def _command(self, request: JobRequest) -> list[str]:
-        app = self._apps / f"{request.app}.py"
+    def _take_free(self, start: _Start) -> JobProcess | None:
+        """A process that waits for a job and was started in this way."""
+        for process, (same, _) in list(self._free.items()):
+            if same == start and process.alive:
+                del self._free[process]
+                return process
+        return None
+
+    def _keep(self, process: JobProcess, start: _Start) -> None:
+        since = object()
+        with self._lock:
+            self._free[process] = start, since
+        timer = threading.Timer(FREE_SECONDS, self._give_up, (process, since))
+        timer.daemon = True
+        timer.start()
+
+    def _give_up(self, process: JobProcess, since: object) -> None:
+        """End a process that has waited from `since` on."""
+        with self._lock:
+            if self._free.get(process, (None, None))[1] is not since:
+                return
+            del self._free[process]
+        process.end()
+
+    def _start_of(self, request: JobRequest) -> _Start:
+        conf = build_conf(
+            cores=request.cores,
+            memory_bytes=request.memory_bytes,
+            short=request.input_bytes < SHORT_JOB_BYTES,
+            environ=self._environ,
+        )
+        command = [str(spark_home() / "bin" / "spark-submit")]
+        for key, value in conf.items():
+            command += ["--conf", f"{key}={value}"]
+        environ = launch_environment(self._environ)
+        environ.update(request.environ)
+        environ[PARENT] = str(os.getpid())
+        package = str(PACKAGE.parent)
+        paths = (package, environ.get("PYTHONPATH"))
+        environ["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+        return _Start((*command, str(self._app(_LOOP))), environ)
+
+    def _app(self, name: str) -> Path:
+        app = self._apps / f"{name}.py"
         if not app.is_file():
             raise SparkMissing(
                 "a Spark application is not installed",
@@ -144,29 +177,13 @@ class LocalRunner:
                 expected=f"one of {', '.join(sorted(p.stem for p in self._apps.glob('*.py')))}",
                 remedy="Run from a checkout, or set TANDEM_SPARK_APPS to the folder",
             )
-        conf = build_conf(
-            cores=request.cores,
-            memory_bytes=request.memory_bytes,
-            short=request.input_bytes < SHORT_JOB_BYTES,
-            environ=self._environ,
-        )
-        command = [str(spark_home() / "bin" / "spark-submit"), "--name", request.name]
-        for key, value in conf.items():
-            command += ["--conf", f"{key}={value}"]
-        return [*command, str(app), *request.arguments()]
+        return app
 
 
 def apps_folder() -> Path:
     """`$TANDEM_SPARK_APPS`, else `spark_apps/` of the checkout that holds this package."""
     configured = os.environ.get("TANDEM_SPARK_APPS")
     return Path(configured) if configured else PACKAGE.parents[1] / "spark_apps"
-
-
-def _signal(group: int, number: signal.Signals) -> None:
-    try:
-        os.killpg(group, number)
-    except ProcessLookupError:
-        return  # the whole group has ended
 
 
 def _last_line(log: Path) -> str:

@@ -14,5 +14,6 @@ Must not import a job or a source. Credentials come from the environment only.
     counters      progress of tasks
     ipc           Arrow tables as bytes
     names         quoted column names
+    job_loop      local jobs one after the other
     parent_watch  ends a local job whose engine has ended
 """

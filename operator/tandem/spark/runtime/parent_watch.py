@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from functools import cache
 
 PARENT = "TANDEM_PARENT_PID"
 """Environment variable of a job: the process that it must not outlive."""
@@ -26,9 +27,10 @@ def alive(pid: int) -> bool:
         return True
 
 
+@cache
 def watch_parent() -> None:
-    """End this process group when the engine that started it ends. In a cluster the variable is
-    not set, and Kubernetes ends the job."""
+    """From the first call on, end this process group when the engine that started it ends. In a
+    cluster the variable is not set, and Kubernetes ends the job."""
     text = os.environ.get(PARENT)
     if not text:
         return

@@ -17,7 +17,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import version as package_version
 from pathlib import Path
@@ -256,6 +257,38 @@ def session(app_name: str, conf: Mapping[str, str] | None = None) -> SparkSessio
     spark = builder.getOrCreate()
     require_pinned(spark)
     return spark
+
+
+_is_kept = False
+
+
+def keep() -> None:
+    """Keep Spark for further jobs of this process: the blocks of `job_context` and `job_session`
+    do not stop it from now on."""
+    global _is_kept
+    _is_kept = True
+
+
+@contextmanager
+def job_context(app_name: str) -> Iterator[SparkContext]:
+    """The context of a submitted application, for one job. As `context`."""
+    made = context(app_name)
+    try:
+        yield made
+    finally:
+        if not _is_kept:
+            made.stop()
+
+
+@contextmanager
+def job_session(app_name: str) -> Iterator[SparkSession]:
+    """The session of a submitted application, for one job. As `session`."""
+    made = session(app_name)
+    try:
+        yield made
+    finally:
+        if not _is_kept:
+            made.stop()
 
 
 def require_pinned(spark: SparkSession) -> None:
