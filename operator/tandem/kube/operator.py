@@ -89,6 +89,7 @@ async def run_operator(
     index_pool = ThreadPoolExecutor(4, thread_name_prefix="tandem-index")
     _log.info("starts", version=__version__, **settings.log_fields())
     lagging = asyncio.create_task(metrics.watch_loop(), name="watch the loop")
+    minding = asyncio.create_task(pool.watch(), name="watch the workers")
     try:
         async with (
             Api.from_kubeconfig(settings.kubeconfig, observe=metrics.api_call) as api,
@@ -137,6 +138,14 @@ async def run_operator(
                     "kopf": kopf_state.phase,
                     "resources": len(resource_cache),
                     "jobs": context.slots.taken,
+                    "workers": {
+                        "busy": pool.busy,
+                        "long": pool.long,
+                        "abandoned": pool.abandoned,
+                        "waiting": pool.waiting,
+                        "oldest_wait_s": round(pool.oldest_wait_s, 1),
+                        "starved": pool.starved,
+                    },
                 }
 
             async with health.serve(
@@ -144,7 +153,7 @@ async def run_operator(
                 facts,
                 metrics.exposition,
                 is_alive=lambda: kopf_state.is_alive,
-                is_ready=lambda: kopf_state.is_ready,
+                is_ready=lambda: kopf_state.is_ready and not pool.starved,
             ):
                 try:
                     if not await _unless(stop, leadership.win()):
@@ -173,6 +182,7 @@ async def run_operator(
                     await leadership.resign()
     finally:
         lagging.cancel()
+        minding.cancel()
         pool.shutdown(wait=False, cancel_futures=True)
         office.shutdown(wait=False, cancel_futures=True)
         index_pool.shutdown(wait=False, cancel_futures=True)

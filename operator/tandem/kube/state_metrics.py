@@ -76,7 +76,10 @@ class StateCollector(Collector):
     def _threads(self) -> Iterator[Metric]:
         yield _one(families.WORKERS_LIMIT, self._workers.limit)
         yield _one(families.WORKERS_BUSY, self._workers.busy)
+        yield _one(families.WORKERS_LONG, self._workers.long)
+        yield _one(families.WORKERS_ABANDONED, self._workers.abandoned)
         yield _one(families.WORKERS_WAITING, self._workers.waiting)
+        yield _one(families.WORKERS_OLDEST_WAIT, self._workers.oldest_wait_s)
 
     def _jobs(self) -> Iterator[Metric]:
         slots = self._context.slots
@@ -259,7 +262,8 @@ _PER_TABLE: Mapping[Family, Callable[[TableContext], float | None]] = {
 LOOKED_UP = frozenset(
     {
         *(families.LEADER, families.WORKERS_LIMIT, families.WORKERS_BUSY),
-        *(families.WORKERS_WAITING, families.JOBS_LIMIT, families.JOBS_RUNNING),
+        *(families.WORKERS_LONG, families.WORKERS_ABANDONED, families.WORKERS_WAITING),
+        *(families.WORKERS_OLDEST_WAIT, families.JOBS_LIMIT, families.JOBS_RUNNING),
         *(families.JOBS_WAITING, families.OPERATIONS, families.HINDERED, families.UNCHANGED),
         *(families.INDEX_SERVERS, families.INDEX_TABLES, families.INDEX_BYTES),
         families.INDEX_EVICTIONS,

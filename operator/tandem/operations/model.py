@@ -44,7 +44,8 @@ class SourceAccess(Enum):
 @dataclass(frozen=True)
 class Table:
     """An opened table. `storage_options` contain no secrets; `display` is the name for messages
-    (`LakeTable/flights`). `base` is the base table of a log of blocks."""
+    (`LakeTable/flights`). `base` is the base table of a log of blocks. `ceiling_s`: how long a
+    request of its store and of a source may take, in seconds; None for any time."""
 
     store: Store
     log: DeltaLog
@@ -54,6 +55,7 @@ class Table:
     allowed_prefixes: tuple[str, ...] = ()
     base: Table | None = None
     source_access: SourceAccess = SourceAccess.NONE
+    ceiling_s: float | None = None
 
     @property
     def location(self) -> str:

@@ -9,6 +9,7 @@ a connection to a store by other means.
     rooted             `open_store`
     subfolder          a folder of a store as a store
     options            settings of a store's client
+    time_limits        how long a request may take
     allowed_locations  where tables and sources may lie
     paths              paths below a root
     files              file objects over a store

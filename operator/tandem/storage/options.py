@@ -11,9 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tandem.errors import InvalidSpec
+from tandem.storage.time_limits import seconds_of
 
 # The allowed options by scheme, and the client's own name for each where it differs.
 _CLIENT = frozenset({"allow_http", "timeout", "connect_timeout", "proxy_url"})
+_TIMES = frozenset({"timeout", "connect_timeout"})
 _STORE: Mapping[str, frozenset[str]] = {
     "file": frozenset(),
     "s3": frozenset(
@@ -131,7 +133,11 @@ class StoreSettings:
 
 
 def settings(
-    scheme: str, options: Mapping[str, str], environ: Mapping[str, str] | None = None
+    scheme: str,
+    options: Mapping[str, str],
+    environ: Mapping[str, str] | None = None,
+    *,
+    ceiling_s: float | None = None,
 ) -> StoreSettings:
     """Check `options` and join them with `environ`.
 
@@ -140,6 +146,7 @@ def settings(
         options: by the names in `contract.md`; `AWS_REGION` and `region` are the same.
         environ: credentials that replace the process's own variables of the same names; None
             uses the process's environment.
+        ceiling_s: how long a request may take as a whole, in seconds; None for any time.
 
     Raises:
         InvalidSpec: an option that is secret, unknown for this scheme, or carries credentials.
@@ -170,6 +177,8 @@ def settings(
         if key in _NAMES and not _NAME.fullmatch(value):
             raise _bad(name, "this is not a valid name", "letters, digits, . _ -")
         if key in _CLIENT:
+            if key in _TIMES:
+                _check_time(name, value, ceiling_s)
             client[key] = _truth(name, value) if key == "allow_http" else value
         else:
             # An option overrides every spelling of the variable.
@@ -193,6 +202,27 @@ def option_name(scheme: str, name: str) -> str:
         f"no such option for {scheme}://",
         "one of " + ", ".join(sorted(allowed)) if allowed else "no options",
     )
+
+
+def _check_time(name: str, value: str, ceiling_s: float | None) -> None:
+    seconds = seconds_of(value)
+    if seconds is None:
+        raise InvalidSpec(
+            "this is not a duration",
+            field=f"spec.storage.options.{name}",
+            found=name,
+            expected="a number and a unit, such as 30s or 1m 30s, up to a year",
+            remedy="Correct it",
+        )
+    if ceiling_s is not None and seconds > ceiling_s:
+        raise InvalidSpec(
+            "this is longer than the operator lets a request of a store take",
+            field=f"spec.storage.options.{name}",
+            found=value,
+            expected=f"at most {ceiling_s:g}s (--store-timeout)",
+            remedy="Shorten it, or ask the operator's administrator for a longer --store-timeout "
+            "(the chart's settings.storeTimeoutSeconds)",
+        )
 
 
 def _truth(name: str, value: str) -> bool:

@@ -37,20 +37,13 @@ from tandem.storage.files import PublishingWriter, RangeReader
 from tandem.storage.options import StoreSettings
 from tandem.storage.paths import check_folder, check_relative, split_location
 from tandem.storage.store import ObjectInfo
+from tandem.storage.time_limits import TimeLimits, time_limits
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, ObjectStore, RetryConfig
 
-# How long a read or a replacing put is retried: short enough for interactive use.
-_RETRY: RetryConfig = {
-    "max_retries": 6,
-    "retry_timeout": timedelta(seconds=60),
-    "backoff": {
-        "init_backoff": timedelta(milliseconds=100),
-        "max_backoff": timedelta(seconds=5),
-        "base": 2,
-    },
-}
+_RETRIES = 6
+_FIRST_PAUSE = timedelta(milliseconds=100)
 _NO_RETRY: RetryConfig = {"max_retries": 0}
 _LIST_CHUNK = 1000
 # obstore reports a missing object as the built-in FileNotFoundError.
@@ -70,11 +63,14 @@ _DENIED = ("403 Forbidden", "401 Unauthorized", "AccessDenied")
 class RemoteStore:
     """Relative paths only; `tandem.storage.store.Store` describes the guarantees of each call."""
 
-    def __init__(self, location: str, settings: StoreSettings) -> None:
+    def __init__(
+        self, location: str, settings: StoreSettings, *, ceiling_s: float | None = None
+    ) -> None:
         self._location = location
+        limits = time_limits(settings.client, ceiling_s)
         try:
-            self._client = _client(location, settings, _RETRY)
-            self._exclusive = _client(location, settings, _NO_RETRY)
+            self._client = _client(location, settings, limits, _retry(limits))
+            self._exclusive = _client(location, settings, limits, _NO_RETRY)
         except BaseError as error:
             # The library's message may repeat its arguments.
             raise InvalidSpec(
@@ -284,10 +280,25 @@ def _meta(found: Any) -> ObjectInfo:
     return ObjectInfo(found["path"], found["size"], round(modified.timestamp() * 1000))
 
 
-def _client(location: str, settings: StoreSettings, retry: RetryConfig) -> ObjectStore:
+def _retry(limits: TimeLimits) -> RetryConfig:
+    return {
+        "max_retries": _RETRIES,
+        "retry_timeout": limits.retries,
+        "backoff": {
+            "init_backoff": min(_FIRST_PAUSE, limits.pause),
+            "max_backoff": limits.pause,
+            "base": 2,
+        },
+    }
+
+
+def _client(
+    location: str, settings: StoreSettings, limits: TimeLimits, retry: RetryConfig
+) -> ObjectStore:
     scheme, authority, path = split_location(location)
     prefix = path.strip("/") or None
-    client = cast("ClientConfig", dict(settings.client))
+    times = {"timeout": limits.one_try, "connect_timeout": limits.connect}
+    client = cast("ClientConfig", {**settings.client, **times})
     config: Mapping[str, Any] = settings.config
     if scheme == "s3":
         return S3Store(

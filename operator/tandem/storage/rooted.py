@@ -22,6 +22,7 @@ def open_store(
     *,
     allowed_prefixes: Sequence[str] = (),
     environ: Mapping[str, str] | None = None,
+    ceiling_s: float | None = None,
 ) -> Store:
     """The store of the table at `location`. Nothing is read or written yet.
 
@@ -32,6 +33,8 @@ def open_store(
         allowed_prefixes: locations below which the log may name absolute paths, read-only.
         environ: credentials in place of the process's own environment. They are not pickled:
             a Spark worker takes them from its own environment.
+        ceiling_s: how long a request may take as a whole, in seconds; None for as long as
+            `timeout` and the retries take. Not pickled either.
 
     The result is thread-safe and picklable. Do not fork after using a remote one: its client
     runs threads.
@@ -39,7 +42,7 @@ def open_store(
     Raises:
         InvalidSpec: a location or an option is invalid, or holds a secret.
     """
-    return RootedStore(location, options or {}, tuple(allowed_prefixes), environ)
+    return RootedStore(location, options or {}, tuple(allowed_prefixes), environ, ceiling_s)
 
 
 class RootedStore:
@@ -51,6 +54,7 @@ class RootedStore:
         options: Mapping[str, str],
         allowed_prefixes: tuple[str, ...],
         environ: Mapping[str, str] | None,
+        ceiling_s: float | None = None,
     ) -> None:
         self._location = canonical_location(location)
         self._options = dict(options)
@@ -58,6 +62,7 @@ class RootedStore:
             canonical_prefix(prefix, field="allowedPrefixes") for prefix in allowed_prefixes
         )
         self._environ = environ
+        self._ceiling_s = ceiling_s
         self._lock = threading.Lock()
         self._stores: dict[str, Store] = {}
         self._store(self._location)  # raises the error of invalid options early
@@ -79,8 +84,13 @@ class RootedStore:
                 scheme = split_location(root)[0]
                 own = split_location(self._location)[0]
                 # Options apply to the table's own kind of store; a prefix elsewhere has none.
-                chosen = settings(scheme, self._options if scheme == own else {}, self._environ)
-                store = LocalStore(root) if scheme == "file" else RemoteStore(root, chosen)
+                options, ceiling_s = self._options if scheme == own else {}, self._ceiling_s
+                chosen = settings(scheme, options, self._environ, ceiling_s=ceiling_s)
+                store = (
+                    LocalStore(root)
+                    if scheme == "file"
+                    else RemoteStore(root, chosen, ceiling_s=ceiling_s)
+                )
                 self._stores[root] = store
             return store
 

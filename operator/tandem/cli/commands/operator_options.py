@@ -148,7 +148,24 @@ def operator(
             min=0,
         ),
     ] = 0,
-    workers: Annotated[int, option("--workers", "Threads for work on tables.", min=1)] = 16,
+    workers: Annotated[
+        int,
+        option(
+            "--workers",
+            "Threads for work on tables. What takes longer than two seconds leaves them, for up to "
+            "eight times as many.",
+            min=1,
+        ),
+    ] = 16,
+    store_timeout: Annotated[
+        float,
+        option(
+            "--store-timeout",
+            "Seconds that a request of a table's store may take, retries and all. A longer "
+            "spec.storage.options.timeout is refused.",
+            min=1,
+        ),
+    ] = 60.0,
     table_poll: Annotated[
         float,
         option("--table-poll", "Seconds between two polls for commits of other writers.", min=0.1),
@@ -243,6 +260,7 @@ def operator(
             max_jobs=max_jobs,
             automatic_slots=automatic_slots,
             workers=workers,
+            store_timeout_s=store_timeout,
             table_poll_s=table_poll,
             poll_ms=job_poll_ms,
             election_id=election_id,

@@ -157,7 +157,20 @@ LOOP_LAG = _histogram(
 )
 WORKERS_LIMIT = _gauge("workers_limit", "Threads for work on tables (--workers).")
 WORKERS_BUSY = _gauge("workers_busy", "Threads that are working now.")
+WORKERS_LONG = _gauge(
+    "workers_long",
+    "Further threads, whose calls take longer than two seconds. Stores that do not answer hold "
+    "them.",
+)
+WORKERS_ABANDONED = _gauge(
+    "workers_abandoned", "Threads whose calls nobody waits for: their table was deleted."
+)
 WORKERS_WAITING = _gauge("workers_waiting", "Calls that wait for a thread.")
+WORKERS_OLDEST_WAIT = _gauge(
+    "workers_oldest_wait_seconds",
+    "How long the call that waits longest for a thread has waited. Without calls on tables whose "
+    "store is known to answer late.",
+)
 WORKER_WAIT = _histogram("worker_wait_seconds", "How long a call waited for a thread.", _QUICK)
 INTERNAL_ERRORS = _counter(
     "internal_errors", "Unexpected exceptions, which are bugs. The log says where.", WHERE

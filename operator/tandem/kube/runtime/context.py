@@ -16,8 +16,10 @@ from tandem.kube.client.kinds import TABLE_KIND, Body
 from tandem.kube.client.resource_cache import CachedResource, ResourceCache
 from tandem.kube.metrics.collectors import Metrics
 from tandem.kube.runtime.automatic_slots import AutomaticSlots
+from tandem.kube.runtime.fair_queue import Lane
 from tandem.kube.runtime.job_slots import JobSlots
 from tandem.kube.runtime.settings import OperatorSettings
+from tandem.kube.runtime.workers import Workers
 from tandem.kube.tables.context import TableContext, TableDependencies
 from tandem.kube.tables.location_policy import LocationPolicy
 from tandem.locks.port import LockStore
@@ -70,7 +72,7 @@ class OperatorContext:
     processes: Processes
     clock: Clock
     nonces: Nonces
-    pool: Executor
+    pool: Workers
     index_pool: Executor
     slots: JobSlots
     automatic_slots: AutomaticSlots
@@ -87,20 +89,29 @@ class OperatorContext:
         default_factory=dict
     )
 
-    def threads(self, call: Callable[[], _T]) -> Awaitable[_T]:
-        """Run a call in the pool of worker threads."""
-        return asyncio.get_running_loop().run_in_executor(self.pool, call)
+    def threads(
+        self, namespace: str, table: str, call: Callable[[], _T], *, look: bool = False
+    ) -> Awaitable[_T]:
+        """Run a call on a table in the pool of worker threads. `look`: it asks the table's store,
+        as the next ones will."""
+        executor = self.pool.lane(Lane(namespace, table), look=look)
+        return asyncio.get_running_loop().run_in_executor(executor, call)
 
-    def new_table(self, uid: str, *, adopted: bool) -> TableContext:
+    def new_table(self, uid: str, namespace: str, name: str, *, adopted: bool) -> TableContext:
         """A table that was not refreshed yet."""
+
+        def threads(call: Callable[[], _T], *, look: bool = False) -> Awaitable[_T]:
+            return self.threads(namespace, name, call, look=look)
+
         dependencies = TableDependencies(
             self.api,
-            self.threads,
+            threads,
             self.locks,
             self.clock,
             self.nonces,
             self.metrics,
             LocationPolicy(self.settings.allowed_locations, self.settings.allowed_endpoints),
+            self.settings.store_timeout_s,
         )
         return TableContext(uid, dependencies, adopted=adopted)
 

@@ -33,7 +33,8 @@ class OperatorSettings:
             `tandem.kube.tables.location_policy`. None: anywhere.
         max_jobs: how many jobs may run at once; 0 for no limit.
         automatic_slots: how many of them may be automatic; 0 for no limit.
-        workers: threads for work on tables.
+        workers: threads for work on tables; those that take long have more (docs/decisions/0169).
+        store_timeout_s: how long a request of a store may take, retries and all.
         table_poll_s: how often a table's log is checked for commits of other writers.
         poll_ms: how often a running job's progress is read.
         election_id: operators with the same id elect one leader.
@@ -59,6 +60,7 @@ class OperatorSettings:
     max_jobs: int = 16
     automatic_slots: int = 0
     workers: int = 16
+    store_timeout_s: float = 60.0
     table_poll_s: float = 10.0
     poll_ms: int = 500
     election_id: str = "tandem"
@@ -94,6 +96,7 @@ class OperatorSettings:
             "max_jobs": self.max_jobs,
             "automatic_slots": self.automatic_slots,
             "workers": self.workers,
+            "store_timeout_s": self.store_timeout_s,
             "table_poll_s": self.table_poll_s,
             "job_poll_ms": self.poll_ms,
             "finalizers": self.finalizers,

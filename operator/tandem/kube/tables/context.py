@@ -59,14 +59,15 @@ def _text(value: str) -> str:
 
 
 class RunInThread(Protocol):
-    def __call__(self, call: Callable[[], _T]) -> Awaitable[_T]:
-        """Run a call in the pool of worker threads."""
+    def __call__(self, call: Callable[[], _T], *, look: bool = False) -> Awaitable[_T]:
+        """Run a call in the pool of worker threads. `look`: it asks the table's store, as the next
+        ones will."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class TableDependencies:
-    """The dependencies of a `TableContext`."""
+    """The dependencies of a `TableContext`. `ceiling_s`: how long a request of a store may take."""
 
     api: Api
     threads: RunInThread
@@ -75,6 +76,7 @@ class TableDependencies:
     nonces: Nonces
     metrics: Metrics
     allowed: LocationPolicy
+    ceiling_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,14 +280,20 @@ class TableContext:
         if environ is not None:
             allowed.check_endpoints(resource, environ)
         prefixes = allowed.check(resource)
-        return tables.open_table(resource, allowed_prefixes=prefixes, environ=environ)
+        return tables.open_table(
+            resource,
+            allowed_prefixes=prefixes,
+            environ=environ,
+            ceiling_s=self._dependencies.ceiling_s,
+        )
 
     async def _adopt(self, resource: LakeTable) -> None:
         opened, dependencies = self._opened, self._dependencies
         assert opened is not None
         probe = not self.adopted
         found = await dependencies.threads(
-            lambda: tables.adopt(opened, dependencies.clock, dependencies.nonces, probe=probe)
+            lambda: tables.adopt(opened, dependencies.clock, dependencies.nonces, probe=probe),
+            look=True,
         )
         if self.resource is None or found.changed:
             self._reason, self._changed = found.reason, found.changed
@@ -321,7 +329,7 @@ class TableContext:
                     return snapshot
             return opened.log.update(snapshot)
 
-        await self._take(await self._dependencies.threads(look))
+        await self._take(await self._dependencies.threads(look, look=True))
 
     @property
     def _has_log(self) -> bool:

@@ -62,11 +62,19 @@ def open_table(
     *,
     allowed_prefixes: tuple[str, ...] = (),
     environ: Mapping[str, str] | None = None,
+    ceiling_s: float | None = None,
 ) -> Table:
-    """The table of a LakeTable; nothing is read yet. Raises: LocationNotAllowed, StorageError."""
+    """The table of a LakeTable; nothing is read yet. Arguments as of `open_store`.
+
+    Raises: InvalidSpec, LocationNotAllowed, StorageError.
+    """
     options = resource.spec.storage.options
     store = open_store(
-        resource.spec.location, options, allowed_prefixes=allowed_prefixes, environ=environ
+        resource.spec.location,
+        options,
+        allowed_prefixes=allowed_prefixes,
+        environ=environ,
+        ceiling_s=ceiling_s,
     )
     return Table(
         store=store,
@@ -75,6 +83,7 @@ def open_table(
         spec=resource,
         storage_options=dict(options),
         allowed_prefixes=allowed_prefixes,
+        ceiling_s=ceiling_s,
     )
 
 

@@ -34,6 +34,7 @@ from tandem.kube.controllers.operation.reporting import BEGUN, Reporter
 from tandem.kube.controllers.operation.session_loop import SessionLoop
 from tandem.kube.controllers.operation.signals import Signals
 from tandem.kube.runtime.context import OperatorContext
+from tandem.kube.runtime.fair_queue import Lane
 from tandem.kube.runtime.log_context import LogContext, bound_log_context
 from tandem.operations.execute import ExecutionOptions, finish, open_session
 from tandem.operations.machine.events import StopRequest
@@ -304,7 +305,9 @@ class OperationController:
                 loop.call_soon_threadsafe(self._on_status, status, retry)
 
         self._reported = None
+        lane = Lane(self._key[1], self._table_name)
         session = await context.threads(
+            *lane,
             lambda: open_session(
                 resource,
                 table,
@@ -313,7 +316,7 @@ class OperationController:
                 on_status=report,
                 started_ms=started_ms,
                 snapshot=snapshot,
-            )
+            ),
         )
         self._session = session
         self._log_context.operation = session.identity.operation_id
@@ -327,7 +330,7 @@ class OperationController:
                 session,
                 context.locks,
                 context.slots,
-                context.pool,
+                context.pool.lane(lane),
                 self._signals,
                 on_queued=self._queued,
                 deadline_s=None

@@ -71,7 +71,8 @@ async def table_for_cleaning(context: OperatorContext, resource: Operation) -> T
         body = await context.api.get(path(TABLE_KIND, namespace, name))
         lake_table = parse({key: value for key, value in body.items() if key != "status"})
         assert isinstance(lake_table, LakeTable)
-        return await context.new_table(uid_of(body), adopted=True).open_only(lake_table)
+        known = context.new_table(uid_of(body), namespace, name, adopted=True)
+        return await known.open_only(lake_table)
     except (ApiError, TandemError) as error:
         _log.warning(
             "cannot be cleaned up", namespace=namespace, operation=resource.id, problem=str(error)

@@ -130,7 +130,7 @@ class AutoCompactionController:
         loop = asyncio.get_running_loop()
         begun_s = loop.time()
         try:
-            decision = await self._context.threads(plan)
+            decision = await self._context.threads(resource.namespace, resource.name, plan)
         except TandemError as error:
             memory.status = _status(NextCompaction(why=str(error)))
             memory.wake_ms = None

@@ -19,7 +19,7 @@ import structlog
 
 from tandem.errors import TandemError
 from tandem.kube.client.events import EventReason, post, traceback_of
-from tandem.kube.client.kinds import Body, status_of
+from tandem.kube.client.kinds import Body, key_of, status_of
 from tandem.kube.runtime.context import OperatorContext
 from tandem.kube.tables.context import TableContext
 from tandem.operations.clean.block_log import clean_with_log
@@ -124,8 +124,11 @@ class CleaningController:
         dependencies = CleaningDependencies(context.clock, context.processes, context.nonces)
         try:
             rules = self._asked = self._rules_now()
+            _, namespace, name = key_of(self._body())
             cleaned = await context.threads(
-                lambda: clean_with_log(table, rules, dependencies, options)
+                namespace,
+                name,
+                lambda: clean_with_log(table, rules, dependencies, options),
             )
         except TandemError as error:
             self._failures += 1

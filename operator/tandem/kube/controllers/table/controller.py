@@ -33,6 +33,7 @@ from tandem.kube.controllers.operation.controller import StopSignal
 from tandem.kube.controllers.operation.status_writer import status_writer
 from tandem.kube.controllers.table.clean_rounds import CleaningController
 from tandem.kube.runtime.context import OperatorContext
+from tandem.kube.runtime.fair_queue import Lane
 from tandem.kube.runtime.log_context import LogContext, bound_log_context
 from tandem.kube.tables.status import compose, remembered_since
 from tandem.spec.loading.loader import parse
@@ -60,6 +61,7 @@ class TableController:
         self._body = body
         self._wake = asyncio.Event()
         self._leaving = False
+        self._living: asyncio.Task[None] | None = None
         known = dict(status_of(body))
         ready = condition(body, "Ready")
         settings = context.settings
@@ -68,6 +70,7 @@ class TableController:
         self._locked_since = remembered_since(known)
         self._table = context.new_table(
             self._uid,
+            *self._key[1:],
             adopted=ready.get("status") == "True"
             and ready.get("observedGeneration") == generation_of(body),
         )
@@ -87,10 +90,15 @@ class TableController:
         unwatch = self._context.resource_cache.watch(self._key, self._changed)
         self._table.wake = self._wake.set
         minding = asyncio.create_task(self._await_stop(stopped), name="mind the stop")
+        self._living = living = asyncio.create_task(self._live(), name="control a table")
         try:
-            await self._live()
+            await asyncio.wait({living})
+            if not living.cancelled():  # by ourselves, since the resource is gone
+                living.result()
         finally:
             minding.cancel()
+            living.cancel()
+            await asyncio.gather(living, return_exceptions=True)
             await self._cleaning_controller.close()
             unwatch()
             self._withdraw()
@@ -111,12 +119,16 @@ class TableController:
             self._withdraw()
             self._writer.gone = True
             self._leaving = True
+            if self._living is not None:
+                # A store that does not answer would hold a thread for nothing.
+                self._living.cancel()
         self._wake.set()
 
     def _withdraw(self) -> None:
         tables, key = self._context.tables, self._key[1:]
         if tables.get(key) is self._table:
             del tables[key]
+            self._context.pool.forget(Lane(*key))
 
     def _gone(self) -> None:
         """The resource is gone, although no watch has reported it: inform those that need it."""

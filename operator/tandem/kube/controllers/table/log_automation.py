@@ -79,7 +79,7 @@ class LogAutomation:
             return {"log": LogStatus(problem=log.problem).manifest()}, math.inf
         facts, policy = log.facts, resource.spec.merge_on_read
         memory = self._memory(table)
-        record_s = await self._record_base(table, memory, facts)
+        record_s = await self._record_base(table, resource, memory, facts)
         wait_s = math.inf
         if policy is not None and is_automatic(policy):
             wait_s = await self._automatically(table, resource, policy, facts, memory, operations)
@@ -99,7 +99,9 @@ class LogAutomation:
             memory.next = NextLogAction.model_validate(known) if known else None
         return memory
 
-    async def _record_base(self, table: TableContext, memory: _Memory, facts: LogFacts) -> float:
+    async def _record_base(
+        self, table: TableContext, resource: LakeTable, memory: _Memory, facts: LogFacts
+    ) -> float:
         """Record the base version if that is due. Returns in how many seconds it is."""
         now_ms = self._context.clock.now_ms()
         due_ms = upkeep.due_ms(facts, now_ms)
@@ -112,7 +114,11 @@ class LogAutomation:
         assert log is not None
         memory.record_ms = now_ms + _RECORD_AGAIN_MS
         try:
-            await self._context.threads(lambda: upkeep.record_base(log.log, now_ms=now_ms))
+            await self._context.threads(
+                resource.namespace,
+                resource.name,
+                lambda: upkeep.record_base(log.log, now_ms=now_ms),
+            )
         except TandemError as error:
             _log.warning("base version not recorded", location=log.log.store.location,
                          problem=str(error))  # fmt: skip
@@ -143,7 +149,7 @@ class LogAutomation:
             def plan() -> AutoCompactionDecision:
                 return decide_log(policy, id_, facts, states, others, now_ms)
 
-            decision = await self._context.threads(plan)
+            decision = await self._context.threads(resource.namespace, resource.name, plan)
             memory.key = key
 
             def again() -> None:

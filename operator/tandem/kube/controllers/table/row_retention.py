@@ -74,7 +74,7 @@ class RowRetention:
 
         memory.key = key
         try:
-            decision = await self._context.threads(plan)
+            decision = await self._context.threads(resource.namespace, resource.name, plan)
         except TandemError as error:
             memory.status, memory.wake_ms = _status(NextDrop(why=str(error))), None
             return memory.status, math.inf

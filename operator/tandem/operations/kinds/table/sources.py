@@ -67,7 +67,8 @@ def version_of_source(work: Work, source: Source) -> int | None:
     if first is not None and isinstance(first.job, SourceJob):
         return first.job.source_version
     options = storage_options(source.location, work.table.location, work.table.storage_options)
-    return DeltaLog(open_store(source.location, options)).latest_version()
+    store = open_store(source.location, options, ceiling_s=work.table.ceiling_s)
+    return DeltaLog(store).latest_version()
 
 
 def check_loaded(work: Work, source: Source, *, resource: str, field: str) -> None:

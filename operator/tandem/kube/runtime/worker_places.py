@@ -1,0 +1,234 @@
+"""Who of the calls on tables may run now. Pure; `Workers` owns the threads and the time.
+
+A store that does not answer holds the thread that asks it, and no thread can be ended from outside.
+So calls that take long leave their place to others, and each room of places is shared such that
+no namespace takes all of it (docs/decisions/0169).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final
+
+from tandem.kube.runtime.fair_queue import FairQueue, Lane
+
+PATIENCE_S: Final = 2.0
+"""A call that takes longer is a long one."""
+LONG_FACTOR: Final = 8
+ABANDONED_FACTOR: Final = 4
+"""So many places for long and for abandoned calls, for each of the quick ones."""
+
+
+class Room(StrEnum):
+    QUICK = "quick"
+    LONG = "long"
+    ABANDONED = "abandoned"
+    """Nobody waits any more for what these calls return."""
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """One call on a table.
+
+    Attributes:
+        look: whether it asks the table's store, as the next ones will.
+        work, future: what to run, and what its submitter waits for; unused here.
+        room: where it has its place; None before it runs and after its end.
+        abandoned: whether nobody waits for it, whichever place it has.
+    """
+
+    lane: Lane
+    look: bool = False
+    work: Callable[[], None] | None = None
+    future: Future[Any] | None = None
+    submitted_s: float = 0.0
+    begun_s: float = 0.0
+    room: Room | None = None
+    abandoned: bool = False
+
+
+@dataclass(slots=True)
+class _Places:
+    size: int
+    taken: int = 0
+    by_namespace: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def free(self) -> int:
+        return self.size - self.taken
+
+    def may_take(self, namespace: str, of: int | None = None) -> bool:
+        """Whether a namespace has fewer places than it leaves free, of all or of the first `of`:
+        there is room for another one, however many it wants."""
+        free = self.free if of is None else of - self.taken
+        return self.by_namespace[namespace] < free
+
+    def take(self, namespace: str) -> None:
+        self.taken += 1
+        self.by_namespace[namespace] += 1
+
+    def give_back(self, namespace: str) -> None:
+        self.taken -= 1
+        self.by_namespace[namespace] -= 1
+        if not self.by_namespace[namespace]:
+            del self.by_namespace[namespace]
+
+
+class WorkerPlaces:
+    """Places for `limit` quick calls, and more for those that take long. Not thread-safe."""
+
+    def __init__(self, limit: int, *, patience_s: float = PATIENCE_S) -> None:
+        self.limit = limit
+        self._patience_s = patience_s
+        self._rooms = {
+            Room.QUICK: _Places(limit),
+            Room.LONG: _Places(limit * LONG_FACTOR),
+            Room.ABANDONED: _Places(limit * ABANDONED_FACTOR),
+        }
+        self._waiting: FairQueue[Call] = FairQueue()
+        self._waiting_long: FairQueue[Call] = FairQueue()
+        self._quick: dict[Call, None] = {}  # in the order in which they began
+        self._long_lanes: set[Lane] = set()
+        self._abandoned = 0
+        self._last_begun_s = float("-inf")
+
+    @property
+    def most(self) -> int:
+        """How many calls can run at once, over all rooms."""
+        return sum(places.size for places in self._rooms.values())
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting) + len(self._waiting_long)
+
+    @property
+    def abandoned(self) -> int:
+        """Abandoned calls that still run, whichever places they have."""
+        return self._abandoned
+
+    def running(self, room: Room | None = None) -> int:
+        """Calls that run: in one room, or in all."""
+        if room is not None:
+            return self._rooms[room].taken
+        return sum(places.taken for places in self._rooms.values())
+
+    def add(self, call: Call) -> None:
+        """Let a call wait for its turn."""
+        long = call.lane in self._long_lanes
+        (self._waiting_long if long else self._waiting).push(call.lane, call)
+
+    def begin(self, now_s: float) -> Call | None:
+        """The next call that may run, which has its place from now on; None if none may."""
+        if self._rooms[Room.QUICK].free:
+            call = self._waiting.pop(self._may_be_quick)
+            if call is not None:
+                self._last_begun_s = now_s
+                self._quick[call] = None
+                return self._begin(call, Room.QUICK, now_s)
+        call = self._waiting_long.pop(self._may_be_long)
+        return None if call is None else self._begin(call, Room.LONG, now_s)
+
+    def _begin(self, call: Call, room: Room, now_s: float) -> Call:
+        call.begun_s = now_s
+        call.room = room
+        self._rooms[room].take(call.lane.namespace)
+        return call
+
+    def _may_be_quick(self, namespace: str) -> bool:
+        quick, long = self._rooms[Room.QUICK], self._rooms[Room.LONG]
+        mine, mine_long = quick.by_namespace[namespace], long.by_namespace[namespace]
+        if not mine and not mine_long:
+            return True
+        if long.free - mine_long >= 2 * self.limit:
+            # Whatever quick calls there are, its own can move to long places in time.
+            return mine < 3 * quick.free
+        return mine < quick.free - 1  # the last place is left to others
+
+    def _may_be_long(self, namespace: str) -> bool:
+        # The other half is for quick calls that become long.
+        long = self._rooms[Room.LONG]
+        return long.may_take(namespace, of=long.size // 2)
+
+    def move_overdue(self, now_s: float) -> None:
+        """Move quick calls that take long to other places, as far as there are."""
+        for call in list(self._quick):
+            if now_s - call.begun_s < self._patience_s:
+                return
+            if call.look:
+                self._now_long(call.lane)
+            if self._rooms[Room.LONG].may_take(call.lane.namespace):
+                self._move(call, Room.LONG)
+
+    def end(self, call: Call, now_s: float) -> None:
+        """A call that was begun has ended."""
+        assert call.room is not None
+        self._rooms[call.room].give_back(call.lane.namespace)
+        call.room = None
+        self._quick.pop(call, None)
+        if call.abandoned:
+            self._abandoned -= 1
+        elif call.look and now_s - call.begun_s < self._patience_s:
+            self._now_quick(call.lane)
+        elif call.look:
+            self._now_long(call.lane)
+
+    def abandon(self, call: Call) -> None:
+        """Nobody waits for a call any more. If it runs, it leaves its place, as far as there are
+        others for abandoned calls."""
+        if call.room is None:
+            queues = (self._waiting, self._waiting_long)
+            any(queue.remove(call.lane, call) for queue in queues)
+        elif not call.abandoned:
+            call.abandoned = True
+            self._abandoned += 1
+            if self._rooms[Room.ABANDONED].may_take(call.lane.namespace):
+                self._move(call, Room.ABANDONED)
+
+    def _move(self, call: Call, room: Room) -> None:
+        assert call.room is not None
+        self._rooms[call.room].give_back(call.lane.namespace)
+        self._quick.pop(call, None)
+        call.room = room
+        self._rooms[room].take(call.lane.namespace)
+
+    def _now_long(self, lane: Lane) -> None:
+        if lane not in self._long_lanes:
+            self._long_lanes.add(lane)
+            for call in self._waiting.take(lane):
+                self._waiting_long.push(lane, call)
+
+    def _now_quick(self, lane: Lane) -> None:
+        if lane in self._long_lanes:
+            self._long_lanes.remove(lane)
+            for call in self._waiting_long.take(lane):
+                self._waiting.push(lane, call)
+
+    def drop_waiting(self) -> list[Call]:
+        """Remove all calls that wait."""
+        found = [call for queue in (self._waiting, self._waiting_long) for _, call in queue]
+        self._waiting, self._waiting_long = FairQueue(), FairQueue()
+        return found
+
+    def forget(self, lane: Lane) -> None:
+        """A table is gone: a later one of its name is not known."""
+        self._now_quick(lane)
+
+    def oldest_wait_s(self, now_s: float) -> float:
+        """How long the call that waits longest has waited; of tables whose last look was quick."""
+        return max((now_s - call.submitted_s for _, call in self._waiting), default=0.0)
+
+    def starved(self, now_s: float, after_s: float) -> bool:
+        """Whether nothing has begun for so long although the work of a namespace waits of which
+        nothing runs. Load alone is never that: then calls end, and others begin."""
+        if now_s - self._last_begun_s < after_s:
+            return False
+        served = (self._rooms[Room.QUICK].by_namespace, self._rooms[Room.LONG].by_namespace)
+        return any(
+            now_s - call.submitted_s >= after_s
+            and not any(lane.namespace in counts for counts in served)
+            for lane, call in self._waiting
+        )

@@ -1,0 +1,93 @@
+"""Turns of namespaces and tables, against a model that sorts."""
+
+from __future__ import annotations
+
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tandem.kube.runtime.fair_queue import FairQueue, Lane
+
+LANES = st.builds(Lane, st.sampled_from("ABC"), st.sampled_from("xyz"))
+
+
+@dataclass
+class Model:
+    """All items in one list; who joined or was served last has the highest stamp."""
+
+    items: list[tuple[Lane, int]] = field(default_factory=list)
+    stamps: dict[object, int] = field(default_factory=dict)
+    clock: int = 0
+
+    def _stamp(self, who: object) -> None:
+        self.clock += 1
+        self.stamps[who] = self.clock
+
+    def push(self, lane: Lane, item: int) -> None:
+        if all(other.namespace != lane.namespace for other, _ in self.items):
+            self._stamp(lane.namespace)
+        if all(other != lane for other, _ in self.items):
+            self._stamp(lane)
+        self.items.append((lane, item))
+
+    def pop(self, namespaces: AbstractSet[str], lanes: AbstractSet[Lane]) -> int | None:
+        eligible = [
+            (self.stamps[lane.namespace], self.stamps[lane], item, lane)
+            for lane, item in self.items
+            if lane.namespace in namespaces and lane in lanes
+        ]
+        if not eligible:
+            return None
+        _, _, item, lane = min(eligible)
+        self.items.remove((lane, item))
+        self._stamp(lane.namespace)
+        self._stamp(lane)
+        return item
+
+    def remove(self, lane: Lane, item: int) -> bool:
+        there = (lane, item) in self.items
+        if there:
+            self.items.remove((lane, item))
+        return there
+
+
+@given(st.data())
+def test_turns_are_those_of_a_sort(data: st.DataObject) -> None:
+    queue, model, pushed = FairQueue[int](), Model(), list[tuple[Lane, int]]()
+    for item in range(data.draw(st.integers(0, 40))):
+        what = data.draw(st.sampled_from(("push", "push", "pop", "remove", "take")))
+        if what == "push":
+            lane = data.draw(LANES)
+            queue.push(lane, item)
+            model.push(lane, item)
+            pushed.append((lane, item))
+        elif what == "pop":
+            namespaces = data.draw(st.frozensets(st.sampled_from("ABC"), min_size=1))
+            lanes = data.draw(st.frozensets(LANES, min_size=6))
+            found = queue.pop(namespaces.__contains__, lanes.__contains__)
+            assert found == model.pop(namespaces, lanes)
+        elif what == "remove" and pushed:
+            lane, old = data.draw(st.sampled_from(pushed))
+            assert queue.remove(lane, old) == model.remove(lane, old)
+        elif what == "take":
+            lane = data.draw(LANES)
+            mine = [i for other, i in model.items if other == lane]
+            assert queue.take(lane) == mine
+            assert all(model.remove(lane, i) for i in mine)
+        assert sorted(queue) == sorted(model.items)
+        assert len(queue) == len(model.items)
+
+
+@given(st.integers(0, 60), st.integers(1, 5))
+def test_a_namespace_with_one_item_waits_for_one_item_of_each_other_namespace(
+    many: int, others: int
+) -> None:
+    queue = FairQueue[str]()
+    for number in range(many):
+        for other in range(others):
+            queue.push(Lane(f"other-{other}", f"t{number}"), "theirs")
+    queue.push(Lane("late", "t"), "ours")
+    served = [queue.pop() for _ in range(len(queue))]
+    assert served.index("ours") == (others if many else 0)

@@ -1,0 +1,171 @@
+"""Tables whose store never answers beside others, under a real API server: they stop nobody else,
+and what they hold is given back."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kube.scrapes import free_port, scrape
+from support.cluster.operator_thread import (
+    HeldJobs,
+    Resources,
+    condition,
+    operating,
+    quick_settings,
+    reason_of,
+)
+from support.hanging_server import HangingServer, hanging_server
+from support.jobs import quick_lake
+from support.waiting import await_that
+
+if TYPE_CHECKING:
+    from support.cluster.api_server import Cluster
+
+TABLE = "LakeTable"
+LONGER_THAN_ANY_TEST = "3000s"
+
+
+@pytest.fixture
+def hanging() -> Iterator[HangingServer]:
+    with hanging_server() as server:
+        yield server
+
+
+def hang(space: Resources, server: HangingServer, names: list[str]) -> None:
+    """Create tables there whose requests last longer than any test."""
+    options = {**server.options, "timeout": LONGER_THAN_ANY_TEST}
+    for name in names:
+        space.table(name, f"s3://bucket/{name}", storage={"options": options})
+
+
+def facts(port: int) -> tuple[int, dict[str, Any]]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=30) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)
+
+
+def assert_none_ready(space: Resources) -> None:
+    found = space.cluster.request("GET", space.url(TABLE))["items"]
+    ready = [item["metadata"]["name"] for item in found if reason_of(item.get("status") or {})]
+    assert ready == []
+
+
+def test_twenty_tables_that_hang_do_not_stop_a_table_of_another_namespace(
+    cluster: Cluster, tmp_path: Path, hanging: HangingServer
+) -> None:
+    """Two workers, and requests that never end: all twenty want to hold one for ever."""
+    wrong = Resources(cluster, cluster.namespace("hangs"))
+    right = Resources(cluster, cluster.namespace("healthy"))
+    lake = quick_lake.make(tmp_path)
+    health = free_port()
+    settings = quick_settings(
+        cluster,
+        *(wrong.namespace, right.namespace),
+        workers=2,
+        store_timeout_s=3600.0,
+        health=f"127.0.0.1:{health}",
+    )
+    with operating(settings, HeldJobs()):
+        hang(wrong, hanging, [f"t{number}" for number in range(20)])
+        await_that(
+            lambda: len(hanging.connections) >= 2, lambda: f"{len(hanging.connections)} asked"
+        )
+        right.table("t", lake.location)
+        right.await_phase(TABLE, "t", "Succeeded")
+        right.compaction("c", "t")
+        assert right.await_end("TableCompaction", "c")["phase"] == "Succeeded"
+        assert_none_ready(wrong)
+        status, found = facts(health)
+        assert status == 200
+        assert found["workers"]["waiting"] > 0
+        assert found["workers"]["long"] > 0
+        assert scrape(health).value("tandem_workers_long") > 0
+        hanging.close()
+    lake.assert_clean()
+
+
+def test_tables_that_hang_do_not_stop_the_others_of_their_namespace(
+    cluster: Cluster, tmp_path: Path, hanging: HangingServer
+) -> None:
+    space = Resources(cluster, cluster.namespace("hangs"))
+    lake = quick_lake.make(tmp_path)
+    settings = quick_settings(cluster, space.namespace, workers=4, store_timeout_s=3600.0)
+    names = [f"t{number}" for number in range(12)]
+    with operating(settings, HeldJobs()):
+        hang(space, hanging, names)
+        await_that(
+            lambda: len(hanging.connections) >= 4, lambda: f"{len(hanging.connections)} asked"
+        )
+        space.table("healthy", lake.location)
+        space.await_phase(TABLE, "healthy", "Succeeded")
+        space.compaction("c", "healthy")
+        assert space.await_end("TableCompaction", "c")["phase"] == "Succeeded"
+        assert not any(reason_of(space.status(TABLE, name)) for name in names)
+        hanging.close()
+    lake.assert_clean()
+
+
+def test_a_table_that_is_deleted_gives_back_what_it_holds_and_one_of_its_name_begins_anew(
+    cluster: Cluster, tmp_path: Path, hanging: HangingServer
+) -> None:
+    space = Resources(cluster, cluster.namespace("hangs"))
+    lake = quick_lake.make(tmp_path)
+    health = free_port()
+    settings = quick_settings(
+        cluster,
+        space.namespace,
+        workers=1,
+        store_timeout_s=3600.0,
+        health=f"127.0.0.1:{health}",
+    )
+    with operating(settings, HeldJobs()):
+        hang(space, hanging, ["t", "waits"])
+        await_that(lambda: hanging.connections, "none was asked")
+        for name in ("t", "waits"):
+            space.delete(TABLE, name)
+        space.await_gone(TABLE, "t")
+        space.table("t", lake.location)
+        space.await_phase(TABLE, "t", "Succeeded")
+        workers = facts(health)[1]["workers"]
+        assert workers["abandoned"] >= 1
+        assert workers["busy"] == workers["long"] == workers["waiting"] == 0 or workers["busy"] == 1
+        hanging.close()
+        await_that(lambda: facts(health)[1]["workers"]["abandoned"] == 0, lambda: facts(health)[1])
+    lake.assert_clean()
+
+
+def test_a_store_that_does_not_answer_is_reported_within_the_limit_of_the_operator(
+    cluster: Cluster, hanging: HangingServer
+) -> None:
+    space = Resources(cluster, cluster.namespace("hangs"))
+    settings = quick_settings(cluster, space.namespace, store_timeout_s=2.0)
+    with operating(settings, HeldJobs()):
+        space.table("t", "s3://bucket/t", storage={"options": hanging.options})
+        status = space.await_reason(TABLE, "t", "StorageError")
+        assert "did not answer" in condition(status, "Ready")["message"]
+        before = len(hanging.connections)
+        await_that(lambda: len(hanging.connections) > before, "it is not asked again")
+
+
+def test_a_timeout_beyond_the_limit_of_the_operator_is_refused_by_its_name(
+    cluster: Cluster, hanging: HangingServer
+) -> None:
+    space = Resources(cluster, cluster.namespace("hangs"))
+    with operating(quick_settings(cluster, space.namespace), HeldJobs()):
+        for option in ("timeout", "connect_timeout"):
+            name = option.replace("_", "-")
+            options = {**hanging.options, option: "100000s"}
+            space.table(name, f"s3://bucket/{name}", storage={"options": options})
+            ready = condition(space.await_reason(TABLE, name, "InvalidSpec"), "Ready")
+            assert f"spec.storage.options.{option}" in ready["message"]
+            assert "at most 60s (--store-timeout)" in ready["message"]
+        assert hanging.connections == []

@@ -1,0 +1,186 @@
+"""Which calls run: no namespace holds all places, whatever its stores do."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tandem.kube.runtime.fair_queue import Lane
+from tandem.kube.runtime.worker_places import PATIENCE_S, Call, Room, WorkerPlaces
+
+TICK_S = PATIENCE_S / 4
+NAMESPACES = "ABC"
+
+
+def begin_all(places: WorkerPlaces, now_s: float) -> list[Call]:
+    begun = []
+    while (call := places.begin(now_s)) is not None:
+        begun.append(call)
+    return begun
+
+
+@given(st.integers(1, 4), st.data())
+def test_places_are_never_given_twice_and_those_of_ended_calls_are_free(
+    limit: int, data: st.DataObject
+) -> None:
+    places, now_s = WorkerPlaces(limit), 0.0
+    running, waiting = list[Call](), list[Call]()
+    for _ in range(data.draw(st.integers(0, 60))):
+        what = data.draw(st.sampled_from(("add", "add", "add", "end", "abandon", "forget", "tick")))
+        if what == "add":
+            lane = Lane(data.draw(st.sampled_from(NAMESPACES)), data.draw(st.sampled_from("xy")))
+            call = Call(lane, look=data.draw(st.booleans()), submitted_s=now_s)
+            places.add(call)
+            waiting.append(call)
+        elif what == "end" and running:
+            call = running.pop(data.draw(st.integers(0, len(running) - 1)))
+            places.end(call, now_s)
+        elif what == "abandon" and (running or waiting):
+            call = data.draw(st.sampled_from(running + waiting))
+            places.abandon(call)
+            if call in waiting:
+                waiting.remove(call)
+        elif what == "forget":
+            places.forget(Lane(data.draw(st.sampled_from(NAMESPACES)), "x"))
+        elif what == "tick":
+            now_s += TICK_S
+            places.move_overdue(now_s)
+        for call in begin_all(places, now_s):
+            waiting.remove(call)
+            running.append(call)
+        rooms = Counter(call.room for call in running)
+        assert None not in rooms
+        assert {room: rooms[room] for room in Room} == {r: places.running(r) for r in Room}
+        assert rooms[Room.QUICK] <= limit
+        assert sum(rooms.values()) <= places.most
+        assert places.waiting == len(waiting)
+        assert places.abandoned == sum(call.abandoned for call in running)
+    for call in running:
+        places.end(call, now_s)
+    places.drop_waiting()
+    assert (places.running(), places.waiting, places.abandoned) == (0, 0, 0)
+
+
+@given(st.integers(1, 6), st.integers(1, 4), st.data())
+def test_a_call_that_ends_runs_soon_beside_namespaces_whose_calls_never_end(
+    limit: int, others: int, data: st.DataObject
+) -> None:
+    """Adversaries add calls without end, of new tables and of known ones, and delete their tables.
+    A namespace whose calls end at once begins after so many patient pauses as there are others."""
+    places, now_s = WorkerPlaces(limit), 0.0
+    ours: Call | None = None
+    hanging = list[Call]()
+    begun_after_s = list[float]()
+    for step in range(data.draw(st.integers(20, 60))):
+        for _ in range(data.draw(st.integers(0, 3 * limit))):
+            lane = Lane(f"other-{step % others}", f"t{data.draw(st.integers(0, 40))}")
+            places.add(Call(lane, look=data.draw(st.booleans()), submitted_s=now_s))
+        if hanging and data.draw(st.booleans()):
+            places.abandon(hanging.pop(data.draw(st.integers(0, len(hanging) - 1))))
+        if ours is None and data.draw(st.booleans()):
+            ours = Call(Lane("ours", "t"), look=True, submitted_s=now_s)
+            places.add(ours)
+        for call in begin_all(places, now_s):
+            if call is ours:
+                begun_after_s.append(now_s - ours.submitted_s)
+                places.end(ours, now_s)
+                ours = None
+            else:
+                hanging.append(call)
+        if ours is not None:
+            assert now_s - ours.submitted_s <= (others + 1) * (PATIENCE_S + TICK_S)
+        now_s += TICK_S
+        places.move_overdue(now_s)
+        assert not places.starved(now_s, 3600.0)
+
+
+def hang(places: WorkerPlaces, tables: int, namespace: str = "hangs") -> list[Call]:
+    """Looks without end on so many tables, until no more of them begins."""
+    for number in range(tables):
+        places.add(Call(Lane(namespace, f"t{number}"), look=True))
+    now_s, found = 0.0, list[Call]()
+    while begun := begin_all(places, now_s):
+        found += begun
+        now_s += PATIENCE_S
+        places.move_overdue(now_s)
+    return found
+
+
+def test_two_hundred_tables_that_hang_leave_half_of_the_places_to_others() -> None:
+    places = WorkerPlaces(16)
+    found = hang(places, 200)
+    assert places.running(Room.LONG) <= 4 * 16
+    assert places.running(Room.QUICK) <= 8
+    assert len(found) + places.waiting == 200
+    places.add(Call(Lane("other", "t")))
+    begun = places.begin(0.0)
+    assert begun is not None
+    assert begun.lane.namespace == "other"
+
+
+def test_a_namespace_alone_has_three_quarters_of_the_quick_places() -> None:
+    places = WorkerPlaces(16)
+    for number in range(20):
+        places.add(Call(Lane("only", f"t{number}")))
+    assert len(begin_all(places, 0.0)) == 12
+
+
+def test_a_table_whose_look_took_long_takes_no_quick_place_until_one_is_quick_again() -> None:
+    places, lane = WorkerPlaces(4), Lane("n", "t")
+    for seconds, next_room in ((PATIENCE_S, Room.LONG), (0.1, Room.QUICK), (0.1, Room.QUICK)):
+        look = Call(lane, look=True)
+        places.add(look)
+        assert places.begin(0.0) is look
+        places.end(look, seconds)
+        for kind in (True, False):
+            after = Call(lane, look=kind)
+            places.add(after)
+            assert places.begin(0.0) is after
+            assert after.room is next_room
+            places.abandon(after)
+            places.end(after, 0.0)
+
+
+def test_what_waits_follows_when_its_table_becomes_known_to_take_long() -> None:
+    places, lane = WorkerPlaces(1), Lane("n", "t")
+    look, waits = Call(lane, look=True), Call(lane)
+    places.add(look)
+    places.add(waits)
+    assert begin_all(places, 0.0) == [look]
+    places.move_overdue(PATIENCE_S)
+    assert look.room is Room.LONG
+    assert places.begin(PATIENCE_S) is waits
+    assert waits.room is Room.LONG
+    assert places.oldest_wait_s(100.0) == 0.0
+
+
+def test_an_abandoned_call_leaves_its_place_while_there_are_others_for_it() -> None:
+    places = WorkerPlaces(1)
+    rooms = []
+    for number in range(4):
+        call = Call(Lane("n", f"t{number}"))
+        places.add(call)
+        begun = places.begin(0.0)
+        if begun is not None:
+            places.abandon(begun)
+            rooms.append(begun.room)
+    assert rooms == [Room.ABANDONED, Room.ABANDONED, Room.QUICK]
+    assert places.abandoned == 3
+
+
+def test_load_is_no_starvation_and_no_begin_for_long_is() -> None:
+    places = WorkerPlaces(1)
+    held = Call(Lane("a", "t"))
+    places.add(held)
+    assert places.begin(0.0) is held
+    places.add(Call(Lane("a", "u")))
+    assert not places.starved(100.0, 60.0)  # its own calls run
+    places.add(Call(Lane("b", "t"), submitted_s=10.0))
+    assert not places.starved(69.0, 60.0)
+    assert places.starved(70.0, 60.0)
+    assert places.oldest_wait_s(70.0) == 70.0
+    places.end(held, 70.0)
+    assert len(begin_all(places, 70.0)) == 1
+    assert not places.starved(100.0, 60.0)
