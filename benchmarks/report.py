@@ -30,6 +30,7 @@ ORDER = (
     "locks",
     "exclusive",
     "resources",
+    "hanging",
 )
 
 HEAD = """# Benchmarks

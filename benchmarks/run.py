@@ -43,6 +43,7 @@ NAMES = (
     "locks",
     "exclusive",
     "resources",
+    "hanging",
 )
 
 

@@ -152,7 +152,7 @@ def operator(
         int,
         option(
             "--workers",
-            "Threads for work on tables. What takes longer than two seconds leaves them, for up to "
+            "Threads for work on tables. What takes longer than a second leaves them, for up to "
             "eight times as many.",
             min=1,
         ),

@@ -159,8 +159,7 @@ WORKERS_LIMIT = _gauge("workers_limit", "Threads for work on tables (--workers).
 WORKERS_BUSY = _gauge("workers_busy", "Threads that are working now.")
 WORKERS_LONG = _gauge(
     "workers_long",
-    "Further threads, whose calls take longer than two seconds. Stores that do not answer hold "
-    "them.",
+    "Further threads, whose calls take longer than a second. Stores that do not answer hold them.",
 )
 WORKERS_ABANDONED = _gauge(
     "workers_abandoned", "Threads whose calls nobody waits for: their table was deleted."

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from tandem.kube.runtime.fair_queue import FairQueue, Lane
 
-PATIENCE_S: Final = 2.0
+PATIENCE_S: Final = 1.0
 """A call that takes longer is a long one."""
 LONG_FACTOR: Final = 8
 ABANDONED_FACTOR: Final = 4

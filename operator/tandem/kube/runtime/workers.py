@@ -23,7 +23,7 @@ from tandem.kube.runtime.worker_places import PATIENCE_S, Call, Room, WorkerPlac
 
 STARVED_S: Final = 60.0
 """After so long without a begin, waiting work counts as starved."""
-_WATCH_S: Final = 0.25
+_WATCH_S: Final = 0.1
 _PANIC = "PanicException"
 """The class of Rust panics, for example of obstore: a BaseException, which callers do not catch,
 so that a panic on one table would end the process. The class cannot be imported."""

@@ -46,6 +46,8 @@ _CALM = 0.3
 _IDLE_FACTOR = 1.3
 _IDLE_MOST = 6.0
 """An idle table is refreshed up to this many times less often."""
+_LEAVE_S = 2.0
+"""How long the end of the operator waits for a look that is under way."""
 _STILL_THERE_S = 300.0
 """How often to check whether the resource still exists. No finalizer keeps it, and a watch that
 had to list again does not report what was deleted meanwhile."""
@@ -108,6 +110,9 @@ class TableController:
         await stopped.wait()
         self._leaving = True
         self._wake.set()
+        await asyncio.sleep(_LEAVE_S)
+        if self._living is not None:
+            self._living.cancel()
 
     def _changed(self) -> None:
         body = self._context.resource_cache.body(self._uid)
