@@ -189,6 +189,8 @@ ENDPOINTS: list[tuple[str, dict[str, str]]] = [
     ("s3", {"endpoint": "http://minio.svc:9000\n.evil.example"}),
     ("s3", {"proxy_url": "http://evil.example"}),
     ("s3", {"metadata_endpoint": "http://evil.example"}),
+    ("s3", {"sts_endpoint": "http://evil.example"}),
+    ("abfss", {"msi_endpoint": "http://evil.example"}),
     ("gs", {"base_url": "https://evil.example"}),
     ("gs", {"endpoint": "https://evil.example"}),
     ("abfss", {"endpoint": "https://evil.example"}),
@@ -223,6 +225,11 @@ def test_an_allowed_endpoint_is_used() -> None:
         {"AWS_ENDPOINT_URL": f"http://{CANARY}.evil.example"},
         {"AWS_ENDPOINT_URL_S3": f"http://{CANARY}.evil.example"},
         {"AZURE_AUTHORITY_HOST": f"http://{CANARY}.evil.example"},
+        {"AWS_ENDPOINT_URL_STS": f"http://{CANARY}.evil.example"},
+        {"AWS_METADATA_ENDPOINT": f"http://{CANARY}.evil.example"},
+        {"AZURE_IDENTITY_ENDPOINT": f"http://{CANARY}.evil.example"},
+        {"GOOGLE_BASE_URL": f"http://{CANARY}.evil.example"},
+        {"AZURE_STORAGE_USE_EMULATOR": "yes"},
         {"GOOGLE_SERVICE_ACCOUNT_KEY": json.dumps({"gcs_base_url": f"http://{CANARY}.x"})},
         {"GOOGLE_SERVICE_ACCOUNT_KEY": json.dumps({"token_uri": f"http://{CANARY}.x"})},
     ],
@@ -238,6 +245,19 @@ def test_a_google_service_account_key_is_accepted() -> None:
     key = {"token_uri": "https://oauth2.googleapis.com/token", "private_key": CANARY}
     resource = table("gs://lake/t", secretRef={"name": "keys"})
     OPEN.check_endpoints(resource, {"GOOGLE_SERVICE_ACCOUNT_KEY": json.dumps(key)})
+
+
+def test_an_option_chooses_no_profile_and_no_file_of_the_operator() -> None:
+    for rules in (LocationPolicy(), OPEN):
+        for location, options in (
+            ("s3://lake/t", {"profile": "admin"}),
+            ("s3://lake/t", {"AWS_PROFILE": "admin"}),
+            ("s3://lake/t", {"role_arn": "arn:aws:iam::1:role/admin"}),
+            ("gs://lake/t", {"service_account": "/var/run/key.json"}),
+            ("abfss://c@acct/t", {"use_azure_cli": "true"}),
+        ):
+            with pytest.raises(InvalidSpec, match=r"operator's own|of the process"):
+                rules.check(table(location, options=options))
 
 
 @pytest.mark.parametrize("key", sorted(OF_THE_POD))

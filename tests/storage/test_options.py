@@ -23,7 +23,6 @@ from tandem.storage.options import settings
         "sas_token",
         "client_secret",
         "google_service_account_key",
-        "service_account",
         "password",
         "bearer_token",
         "private_key",
@@ -59,9 +58,9 @@ def test_an_unknown_option_is_reported_with_those_that_exist() -> None:
 def test_options_and_environment_variables_merge_by_meaning() -> None:
     environ = {"AWS_REGION": "a", "AWS_ACCESS_KEY_ID": "k", "AWS_ALLOW_HTTP": "1", "HOME": "/x"}
     found = settings("s3", {"AWS_ENDPOINT_URL": "http://x", "region": "b"}, environ)
-    assert found.config == {"aws_access_key_id": "k", "endpoint": "http://x", "region": "b"}
+    assert found.config == {"access_key_id": "k", "endpoint": "http://x", "region": "b"}
     assert found.client == {"allow_http": True}
-    assert "aws_access_key_id" not in repr(found)
+    assert "access_key_id" not in repr(found)
 
 
 @pytest.mark.parametrize("location", ["s3://b/t", "gs://b/t", "abfss://c@a.dfs.core.windows.net/t"])

@@ -10,6 +10,9 @@ a connection to a store by other means.
     subfolder          a folder of a store as a store
     options            settings of a store's client
     time_limits        how long a request may take
+    known_options      the options that a client knows
+    aws_profile        profiles of the AWS configuration files
+    store_errors       what a client reports, as our errors
     allowed_locations  where tables and sources may lie
     paths              paths below a root
     files              file objects over a store

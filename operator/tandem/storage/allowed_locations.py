@@ -13,8 +13,15 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 
 from tandem.errors import InvalidSpec, LocationNotAllowed
-from tandem.storage.options import URL, option_name
-from tandem.storage.paths import canonical_location, canonical_prefix, is_below, split_location
+from tandem.storage.known_options import Kind, known, of_the_process
+from tandem.storage.options import URL, option_name, secret_options
+from tandem.storage.paths import (
+    SCHEMES,
+    canonical_location,
+    canonical_prefix,
+    is_below,
+    split_location,
+)
 
 
 def check_prefixes(prefixes: Sequence[str], *, field: str) -> tuple[str, ...]:
@@ -54,29 +61,11 @@ def _leads_below(location: str, prefix: str) -> bool:
     return os.path.commonpath([root, os.path.realpath(path or "/")]) == root
 
 
-# Options that send requests, and with them credentials, to another host.
-_OPTIONS = frozenset(
-    {"endpoint", "base_url", "proxy_url", "metadata_endpoint", "authority_host", "use_emulator"}
-)
 _EMULATOR = "http://127.0.0.1:10000"
-_VARIABLES = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AZURE_AUTHORITY_HOST")
 _KEY_URLS = ("gcs_base_url", "token_uri", "auth_uri")
 _OF_GOOGLE = ("*.googleapis.com", "accounts.google.com")
 
-OF_THE_POD = frozenset(
-    {
-        "AWS_ROLE_ARN",
-        "AWS_ROLE_SESSION_NAME",
-        "AWS_WEB_IDENTITY_TOKEN_FILE",
-        "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
-        "AWS_CONTAINER_CREDENTIALS_FULL_URI",
-        "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",
-        "GOOGLE_APPLICATION_CREDENTIALS",
-        "GOOGLE_SERVICE_ACCOUNT",
-        "GOOGLE_SERVICE_ACCOUNT_PATH",
-        "AZURE_FEDERATED_TOKEN_FILE",
-    }
-)
+OF_THE_POD = of_the_process()
 """Variables that name a file, a credential server or a role of the process that reads them. From
 a Secret they would make the operator read its own files, including its account's token, and send
 them to any host that the Secret names."""
@@ -96,6 +85,23 @@ def check_secret(environ: Mapping[str, str], *, resource: str, name: str) -> Non
             expected="keys such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
             remedy="Remove the key; for a workload's identity give storage.serviceAccountName",
         )
+
+
+def check_options(options: Mapping[str, str], scheme: str, *, resource: str) -> None:
+    """Check that options do not choose a profile of the process itself.
+
+    Raises: InvalidSpec, also for other options that may not stand in a resource.
+    """
+    for name in options:
+        if known(scheme).get(option_name(scheme, name)) is Kind.PROFILE:
+            raise InvalidSpec(
+                "in a cluster a table cannot choose a profile of the operator's own AWS files",
+                resource=resource,
+                field=f"spec.storage.options.{name}",
+                found=name,
+                expected="storage.secretRef or storage.serviceAccountName",
+                remedy="Remove the option; put the keys into a Secret",
+            )
 
 
 def require_endpoints(
@@ -135,19 +141,24 @@ def _of_options(scheme: str, options: Mapping[str, str]) -> Iterator[tuple[str, 
         if key == "use_emulator":
             if value.lower() not in ("false", "0"):
                 yield f"spec.storage.options.{name}", value[:200], _EMULATOR
-        elif key in _OPTIONS:
+        elif known(scheme)[key] is Kind.URL:
             yield f"spec.storage.options.{name}", value[:200], value
 
 
 def _of_secret(environ: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
-    for name, value in environ.items():
-        field, shown = f"spec.storage.secretRef.{name}", "a URL in the Secret"
-        if value and name in _VARIABLES:
-            yield field, shown, value
-        if value and name == "GOOGLE_SERVICE_ACCOUNT_KEY":
-            for key in _KEY_URLS:
-                if url := _member(value, key):
-                    yield f"{field}.{key}", shown, url
+    """Of all schemes: a job's source may lie in another kind of store than its table."""
+    shown = "a URL in the Secret"
+    for scheme in SCHEMES:
+        for name, (key, value) in secret_options(scheme, environ).items():
+            field, kind = f"spec.storage.secretRef.{name}", known(scheme)[key]
+            if key == "use_emulator" and value.lower() not in ("false", "0"):
+                yield field, shown, _EMULATOR
+            elif kind is Kind.URL:
+                yield field, shown, value
+            elif kind is Kind.KEY_FILE:
+                for member in _KEY_URLS:
+                    if url := _member(value, member):
+                        yield f"{field}.{member}", shown, url
 
 
 def _member(text: str, key: str) -> str:

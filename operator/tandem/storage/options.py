@@ -1,127 +1,47 @@
-"""`spec.storage.options` and the environment, as settings for a store's client.
+"""`spec.storage.options`, Secrets and the environment, as settings for a store's client.
 
 Options are stored in resources, plans and job files, so they must not contain secrets, which come
-from the environment only. This module must not print or log a value of the environment.
+from the environment or a Secret only. What is set in several places is taken from the option, then
+the Secret, then the environment, then the AWS profile. This module must not print or log a value
+of the environment.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tandem.errors import InvalidSpec
+from tandem.storage import aws_profile
+from tandem.storage.known_options import (
+    CHOICES,
+    Kind,
+    closest,
+    expected,
+    is_of_client,
+    key_of,
+    known,
+    variables,
+)
 from tandem.storage.time_limits import seconds_of
 
-# The allowed options by scheme, and the client's own name for each where it differs.
-_CLIENT = frozenset({"allow_http", "timeout", "connect_timeout", "proxy_url"})
-_TIMES = frozenset({"timeout", "connect_timeout"})
-_STORE: Mapping[str, frozenset[str]] = {
-    "file": frozenset(),
-    "s3": frozenset(
-        {
-            "endpoint",
-            "region",
-            "virtual_hosted_style_request",
-            "skip_signature",
-            "unsigned_payload",
-            "request_payer",
-            "server_side_encryption",
-            "sse_kms_key_id",
-            "sse_bucket_key_enabled",
-            "disable_tagging",
-            "imdsv1_fallback",
-            "metadata_endpoint",
-            "disable_bulk_delete",
-        }
-    ),
-    "gs": frozenset({"base_url", "skip_signature"}),
-    "abfss": frozenset(
-        {
-            "account_name",
-            "endpoint",
-            "tenant_id",
-            "client_id",
-            "authority_host",
-            "use_emulator",
-            "use_fabric_endpoint",
-            "skip_signature",
-            "disable_tagging",
-        }
-    ),
-}
-_SYNONYMS = {
-    "s3": {"endpoint_url": "endpoint", "default_region": "region"},
-    "gs": {"endpoint": "base_url"},
-}
-# Clients insert these into a host name, or verbatim into a URL: with a slash in it, a region is
-# another host.
-_NAMES = frozenset({"region", "account_name", "tenant_id", "client_id"})
-_URLS = frozenset({"endpoint", "base_url", "proxy_url", "metadata_endpoint", "authority_host"})
-_URL_OF = frozenset({"AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AZURE_AUTHORITY_HOST"})
 URL = re.compile(r"(?i)https?://([a-z0-9._-]+|\[[0-9a-f:.]+\])(?::(\d{1,5}))?(/[A-Za-z0-9._~/-]*)?")
 """A URL that all parsers read alike; its host and port. Other URLs may make a client panic."""
+_PATTERNS: Mapping[Kind, re.Pattern[str]] = {
+    Kind.NAME: re.compile(r"[A-Za-z0-9._-]{1,255}"),
+    Kind.URL: URL,
+    Kind.NUMBER: re.compile(r"\d{1,9}"),
+    Kind.CERTIFICATES: re.compile(r"[\x09\x0a\x0d\x20-\x7e]*-----BEGIN [\x09\x0a\x0d\x20-\x7e]*"),
+    Kind.KEY_FILE: re.compile(r".*", re.DOTALL),
+}
+# Other values go into a header, where control characters make a client panic.
 _PLAIN = re.compile(r"[\x20-\x7e]*")
-_NAME = re.compile(r"[A-Za-z0-9._-]{1,255}")
-_JSON = frozenset({"GOOGLE_SERVICE_ACCOUNT_KEY"})
-_NAMED_BY = frozenset(
-    {
-        "AWS_REGION",
-        "AWS_DEFAULT_REGION",
-        "AZURE_STORAGE_ACCOUNT_NAME",
-        "AZURE_CLIENT_ID",
-        "AZURE_TENANT_ID",
-    }
-)
-_PREFIX = re.compile(r"^(aws|google|azure|azure_storage)_")
+_TRUE, _FALSE = ("true", "1", "yes", "on", "y"), ("false", "0", "no", "off", "n")
 _SECRET = ("secret", "access_key", "account_key", "token", "password", "sas", "credential")
 _ALSO_SECRET = re.compile(r"private|service_account|passphrase|(^|_)pass($|_)|(^|_)key$")
-
-# The variables that people and platforms set, by scheme. All other variables of the environment
-# are ignored.
-_ENVIRONMENT: Mapping[str, frozenset[str]] = {
-    "s3": frozenset(
-        {
-            "AWS_ACCESS_KEY_ID",
-            "AWS_SECRET_ACCESS_KEY",
-            "AWS_SESSION_TOKEN",
-            "AWS_REGION",
-            "AWS_DEFAULT_REGION",
-            "AWS_ENDPOINT_URL",
-            "AWS_ENDPOINT_URL_S3",
-            "AWS_ALLOW_HTTP",
-            "AWS_ROLE_ARN",
-            "AWS_ROLE_SESSION_NAME",
-            "AWS_WEB_IDENTITY_TOKEN_FILE",
-            "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
-            "AWS_CONTAINER_CREDENTIALS_FULL_URI",
-            "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",
-        }
-    ),
-    "gs": frozenset(
-        {
-            "GOOGLE_APPLICATION_CREDENTIALS",
-            "GOOGLE_SERVICE_ACCOUNT",
-            "GOOGLE_SERVICE_ACCOUNT_PATH",
-            "GOOGLE_SERVICE_ACCOUNT_KEY",
-        }
-    ),
-    "abfss": frozenset(
-        {
-            "AZURE_STORAGE_ACCOUNT_NAME",
-            "AZURE_STORAGE_ACCOUNT_KEY",
-            "AZURE_STORAGE_ACCESS_KEY",
-            "AZURE_STORAGE_SAS_KEY",
-            "AZURE_STORAGE_TOKEN",
-            "AZURE_CLIENT_ID",
-            "AZURE_CLIENT_SECRET",
-            "AZURE_TENANT_ID",
-            "AZURE_AUTHORITY_HOST",
-            "AZURE_FEDERATED_TOKEN_FILE",
-        }
-    ),
-    "file": frozenset(),
-}
+_ENVIRONMENT, _SECRET_REF, _OPTIONS = "the environment", "secretRef", "options"
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,92 +49,100 @@ class StoreSettings:
     """For obstore: `config` of the store (may hold secrets: not shown), `client` for HTTP."""
 
     config: Mapping[str, str] = field(default_factory=dict, repr=False)
-    client: Mapping[str, object] = field(default_factory=dict)
+    client: Mapping[str, object] = field(default_factory=dict, repr=False)
 
 
 def settings(
     scheme: str,
     options: Mapping[str, str],
     environ: Mapping[str, str] | None = None,
+    process: Mapping[str, str] | None = None,
     *,
     ceiling_s: float | None = None,
 ) -> StoreSettings:
-    """Check `options` and join them with `environ`.
+    """Check `options` and join them with `environ` and the environment of the process.
 
     Args:
         scheme: of the canonical location.
-        options: by the names in `contract.md`; `AWS_REGION` and `region` are the same.
-        environ: credentials that replace the process's own variables of the same names; None
-            uses the process's environment.
+        options: by the names in `known_options`; `AWS_REGION` and `region` are the same.
+        environ: credentials that replace the process's own variables of the same names.
+        process: the process's environment, if not its own.
         ceiling_s: how long a request may take as a whole, in seconds; None for any time.
 
     Raises:
-        InvalidSpec: an option that is secret, unknown for this scheme, or carries credentials.
+        InvalidSpec: an option that is secret, unknown for this scheme, or carries credentials; a
+            value that no client takes; a profile that cannot be used; an endpoint without TLS
+            where that is not allowed.
     """
-    config: dict[str, str] = {}
-    client: dict[str, object] = {}
-    for name in sorted(_ENVIRONMENT[scheme]):
-        if environ and environ.get(name):
-            if name == "AWS_ALLOW_HTTP":
-                client["allow_http"] = _truth(name, environ[name])
-            elif name in _URL_OF and not URL.fullmatch(environ[name]):
-                raise _bad(name, "this is not a URL", "http://host:port or https://…", "secretRef")
-            elif name not in _JSON and not _PLAIN.fullmatch(environ[name]):
-                # The value goes into a header, where it makes a client panic.
-                raise _bad(
-                    name, "it holds control or foreign characters", "plain text", "secretRef"
-                )
-            elif name in _NAMED_BY and not _NAME.fullmatch(environ[name]):
-                raise _bad(name, "this is not a valid name", "letters, digits, . _ -", "secretRef")
-            else:
-                config[name.lower()] = environ[name]
-    for name, value in options.items():
-        key = option_name(scheme, name)
-        if "@" in value and "://" in value:
-            raise _bad(name, "an option must not carry credentials", "a URL without user info")
-        if key in _URLS and not URL.fullmatch(value):
-            raise _bad(name, "this is not a URL", "http://host:port or https://…")
-        if key in _NAMES and not _NAME.fullmatch(value):
-            raise _bad(name, "this is not a valid name", "letters, digits, . _ -")
-        if key in _CLIENT:
-            if key in _TIMES:
-                _check_time(name, value, ceiling_s)
-            client[key] = _truth(name, value) if key == "allow_http" else value
-        else:
-            # An option overrides every spelling of the variable.
-            for spelling in (f"aws_{key}", f"aws_{key}_url", f"aws_default_{key}"):
-                config.pop(spelling, None)
-            config[key] = value
+    if scheme == "file":
+        for name in options:
+            option_name(scheme, name)
+        return StoreSettings()
+    own = os.environ if process is None else process
+    chosen = _of_variables(scheme, own, _ENVIRONMENT)
+    secret = _of_variables(scheme, environ or {}, _SECRET_REF)
+    given = _of_options(scheme, options)
+    # Where the location names the account, it may differ from that of the environment, which the
+    # client reads itself.
+    chosen.pop("account_name", None)
+    if scheme == "s3":
+        named = given.pop("profile", "")
+        chosen.pop("profile", None)
+        secret.pop("profile", None)
+        # What the profile says gives way to the environment, as in AWS's own tools.
+        chosen = {**aws_profile.settings_of(named, own, {**chosen, **secret, **given}), **chosen}
+    found = {**chosen, **secret, **given}
+    for key in ("timeout", "connect_timeout"):
+        if ceiling_s is not None and key in found:
+            _require_within(ceiling_s, key, found[key])
+    for key in ("endpoint", "base_url"):
+        if key in found:
+            _require_allowed(key, found)
+    config = {key: value for key, value in found.items() if not is_of_client(key)}
+    if "sts_endpoint" in config:
+        config["endpoint_url_sts"] = config.pop("sts_endpoint")
+    if "endpoint" in config and own.get("AWS_ENDPOINT_URL_S3") and scheme == "s3":
+        # The client reads this variable itself, and prefers it to an endpoint.
+        config["aws_endpoint_url_s3"] = config["endpoint"]
+    kinds = known(scheme)
+    client: dict[str, object] = {
+        key: value == "true" if kinds[key] is Kind.SWITCH else value
+        for key, value in found.items()
+        if is_of_client(key)
+    }
     return StoreSettings(config, client)
 
 
 def option_name(scheme: str, name: str) -> str:
-    """The client's own name of an option. Raises: InvalidSpec if it is secret or unknown."""
-    key = _PREFIX.sub("", name.lower().replace("-", "_"))
-    key = _SYNONYMS.get(scheme, {}).get(key, key)
-    allowed = _STORE[scheme] | (_CLIENT if scheme != "file" else frozenset())
-    if key in allowed:
+    """The client's own name of an option. Raises: InvalidSpec if it may not stand in a resource,
+    or is unknown."""
+    key = key_of(scheme, name)
+    kind = known(scheme).get(key)
+    if kind is Kind.PROCESS:
+        raise _bad(
+            name,
+            "this names a file or an identity of the process, which options must not choose",
+            "it in the environment of the process",
+            remedy=f"Remove it, and set {_variable(scheme, key)} in the environment of the "
+            "process; in a cluster give spec.storage.serviceAccountName",
+        )
+    if kind in (Kind.SECRET, Kind.KEY_FILE):
+        raise _bad(name, "options must not contain a secret", "options that are not secret")
+    if kind is not None:
         return key
     if any(word in key for word in _SECRET) or _ALSO_SECRET.search(key):
         raise _bad(name, "options must not contain a secret", "options that are not secret")
+    near = closest(scheme, key)
     raise _bad(
         name,
         f"no such option for {scheme}://",
-        "one of " + ", ".join(sorted(allowed)) if allowed else "no options",
+        expected(scheme),
+        remedy=f"Did you mean {near}?" if near else "Remove it",
     )
 
 
-def _check_time(name: str, value: str, ceiling_s: float | None) -> None:
-    seconds = seconds_of(value)
-    if seconds is None:
-        raise InvalidSpec(
-            "this is not a duration",
-            field=f"spec.storage.options.{name}",
-            found=name,
-            expected="a number and a unit, such as 30s or 1m 30s, up to a year",
-            remedy="Correct it",
-        )
-    if ceiling_s is not None and seconds > ceiling_s:
+def _require_within(ceiling_s: float, name: str, value: str) -> None:
+    if (seconds_of(value) or 0.0) > ceiling_s:
         raise InvalidSpec(
             "this is longer than the operator lets a request of a store take",
             field=f"spec.storage.options.{name}",
@@ -225,19 +153,88 @@ def _check_time(name: str, value: str, ceiling_s: float | None) -> None:
         )
 
 
-def _truth(name: str, value: str) -> bool:
-    if value.lower() not in ("true", "false", "1", "0"):
-        raise _bad(name, f"{value!r} is neither true nor false", "true or false")
-    return value.lower() in ("true", "1")
+def secret_options(scheme: str, environ: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """What a Secret sets: by the names of its keys, the option and its value."""
+    named = variables(scheme).items()
+    return {name: (key, environ[name]) for name, key in named if environ.get(name)}
 
 
-def _bad(name: str, message: str, expected: str, where: str = "options") -> InvalidSpec:
+def _of_variables(scheme: str, environ: Mapping[str, str], where: str) -> dict[str, str]:
+    found = {}
+    for name, (key, value) in secret_options(scheme, environ).items():
+        found[key] = _value(scheme, key, value, name, where)
+    return found
+
+
+def _of_options(scheme: str, options: Mapping[str, str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, value in options.items():
+        key = option_name(scheme, name)
+        if "@" in value and "://" in value:
+            raise _bad(name, "an option must not carry credentials", "a URL without user info")
+        if found.get(key, value) != value:
+            raise _bad(name, "an option has two values", f"{key} once", remedy="Remove one")
+        found[key] = _value(scheme, key, value, name, _OPTIONS)
+    return found
+
+
+def _value(scheme: str, key: str, value: str, name: str, where: str) -> str:
+    kind = known(scheme)[key]
+    if kind is Kind.SWITCH:
+        if value.lower() not in (*_TRUE, *_FALSE):
+            raise _bad(name, "this is neither true nor false", kind.value, where)
+        return "true" if value.lower() in _TRUE else "false"
+    if key in CHOICES and value not in CHOICES[key]:
+        raise _bad(name, "no such value", " or ".join(CHOICES[key]), where)
+    if kind is Kind.DURATION:
+        fits = seconds_of(value) is not None
+    else:
+        fits = _PATTERNS.get(kind, _PLAIN).fullmatch(value) is not None
+    if not fits:
+        message = {
+            Kind.URL: "this is not a URL",
+            Kind.NAME: "this is not a valid name",
+            Kind.DURATION: "this is not a duration",
+            Kind.NUMBER: "this is not a number",
+            Kind.CERTIFICATES: "these are not certificates",
+        }.get(kind, "it holds control or foreign characters")
+        wanted = kind.value if kind in _PATTERNS or kind is Kind.DURATION else Kind.TEXT.value
+        raise _bad(name, message, wanted, where)
+    return value
+
+
+def _require_allowed(key: str, found: Mapping[str, str]) -> None:
+    """Check that an endpoint without TLS is allowed: the client would only say that it cannot
+    build the request."""
+    plain = found[key].lower().startswith("http://")
+    emulated = found.get("use_emulator") == "true"
+    if plain and found.get("allow_http") != "true" and not emulated:
+        raise InvalidSpec(
+            "the endpoint is http://, and connections without TLS are not allowed",
+            field="spec.storage.options.allow_http",
+            found=found[key][:200],
+            expected="https://…, or allow_http: true",
+            remedy='Set allow_http: "true" among the options, or AWS_ALLOW_HTTP=true '
+            "(GOOGLE_…, AZURE_…) in the environment or the Secret",
+        )
+
+
+def _variable(scheme: str, key: str) -> str:
+    return next(name for name, of in variables(scheme).items() if of == key)
+
+
+def _bad(
+    name: str, message: str, wanted: str, where: str = _OPTIONS, *, remedy: str = ""
+) -> InvalidSpec:
+    remedies = {
+        _OPTIONS: "Put secrets into the environment (AWS_…, GOOGLE_…, AZURE_…) or a Secret",
+        _SECRET_REF: "Correct it in the Secret",
+        _ENVIRONMENT: "Correct it in the environment",
+    }
     return InvalidSpec(
         message,
-        field=f"spec.storage.{where}.{name}",
+        field=name if where == _ENVIRONMENT else f"spec.storage.{where}.{name}",
         found=name,
-        expected=expected,
-        remedy="Put secrets into the environment (AWS_…, GOOGLE_…, AZURE_…) or a Secret"
-        if where == "options"
-        else "Correct it in the Secret",
+        expected=wanted,
+        remedy=remedy or remedies[where],
     )

@@ -15,28 +15,15 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import obstore
-from obstore.exceptions import (
-    AlreadyExistsError,
-    BaseError,
-    PermissionDeniedError,
-    PreconditionError,
-    UnauthenticatedError,
-)
+from obstore.exceptions import BaseError
 from obstore.store import AzureStore, GCSStore, S3Store
 
-from tandem.errors import (
-    AccessDenied,
-    AlreadyExists,
-    InvalidSpec,
-    ObjectNotFound,
-    OutcomeUnknown,
-    StorageError,
-    StorageFull,
-)
+from tandem.errors import InvalidSpec, StorageError
 from tandem.storage.files import PublishingWriter, RangeReader
 from tandem.storage.options import StoreSettings
 from tandem.storage.paths import check_folder, check_relative, split_location
 from tandem.storage.store import ObjectInfo
+from tandem.storage.store_errors import CLIENT_ERRORS, refused_settings, translated
 from tandem.storage.time_limits import TimeLimits, time_limits
 
 if TYPE_CHECKING:
@@ -46,18 +33,6 @@ _RETRIES = 6
 _FIRST_PAUSE = timedelta(milliseconds=100)
 _NO_RETRY: RetryConfig = {"max_retries": 0}
 _LIST_CHUNK = 1000
-# obstore reports a missing object as the built-in FileNotFoundError.
-_ERRORS = (BaseError, FileNotFoundError, PermissionError, TimeoutError, ConnectionError)
-# Whole phrases: the texts also contain durations and request ids with arbitrary digits.
-_FULL = (
-    "507 Insufficient Storage",
-    "InsufficientStorage",
-    "QuotaExceeded",
-    "XMinioStorageFull",
-    "os error 28",
-)
-_UNDECIDED = "ConditionalRequestConflict"
-_DENIED = ("403 Forbidden", "401 Unauthorized", "AccessDenied")
 
 
 class RemoteStore:
@@ -71,16 +46,9 @@ class RemoteStore:
         try:
             self._client = _client(location, settings, limits, _retry(limits))
             self._exclusive = _client(location, settings, limits, _NO_RETRY)
-        except BaseError as error:
-            # The library's message may repeat its arguments.
-            raise InvalidSpec(
-                "the store's client refuses these options or credentials",
-                resource=location,
-                field="spec.storage",
-                found=type(error).__name__,
-                expected="options and keys as in the client's documentation",
-                remedy="Correct spec.storage.options or the Secret",
-            ) from None
+        except (BaseError, ValueError) as error:
+            # Not chained: the library's message may repeat its arguments.
+            raise refused_settings(error, location) from None
 
     @property
     def location(self) -> str:
@@ -90,7 +58,7 @@ class RemoteStore:
         key = self._key(path)
         try:
             return obstore.get(self._client, key).bytes().to_bytes()
-        except _ERRORS as error:
+        except CLIENT_ERRORS as error:
             raise self._translate(error, path) from error
 
     def get_range(self, path: str, start: int, length: int) -> bytes:
@@ -100,7 +68,7 @@ class RemoteStore:
             return b""
         try:
             return obstore.get_range(self._client, key, start=start, length=length).to_bytes()
-        except _ERRORS as error:
+        except CLIENT_ERRORS as error:
             if "416 Range Not Satisfiable" in str(error):
                 return b""  # begins at or after the end
             raise self._translate(error, path) from error
@@ -109,7 +77,7 @@ class RemoteStore:
         key = self._key(path)
         try:
             return _meta(obstore.head(self._client, key))
-        except _ERRORS as error:
+        except CLIENT_ERRORS as error:
             raise self._translate(error, path) from error
 
     def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectInfo]:
@@ -135,21 +103,21 @@ class RemoteStore:
                         )
                     last = meta.path
                     yield meta
-        except _ERRORS as error:
+        except CLIENT_ERRORS as error:
             raise self._translate(error, prefix) from error
 
     def put(self, path: str, data: bytes) -> None:
         key = self._key(path)
         try:
             obstore.put(self._client, key, data)
-        except _ERRORS as error:
+        except CLIENT_ERRORS as error:
             raise self._translate(error, path, writing=True) from error
 
     def put_if_absent(self, path: str, data: bytes) -> None:
         key = self._key(path)
         try:
             obstore.put(self._exclusive, key, data, mode="create", use_multipart=False)
-        except _ERRORS as error:
+        except CLIENT_ERRORS as error:
             raise self._translate(error, path, writing=True) from error
 
     def delete(self, paths: Iterable[str]) -> None:
@@ -169,7 +137,7 @@ class RemoteStore:
             # GCS and Azure stop with an error at an absent object: then delete one by one.
             for key in keys if len(keys) > 1 else ():
                 self._delete([key])
-        except _ERRORS as error:
+        except CLIENT_ERRORS as error:
             raise self._translate(error, keys[0]) from error
 
     def delete_prefix(self, prefix: str, *, keep: Collection[str] = ()) -> int:
@@ -198,54 +166,7 @@ class RemoteStore:
         return check_relative(path, resource=self._location)
 
     def _translate(self, error: Exception, path: str, *, writing: bool = False) -> StorageError:
-        # After its first line the library's message contains pages of request internals.
-        text = str(error).split("\n", 1)[0][:500]
-        what = {"resource": f"{self._location}/{path}", "found": text}
-        if _UNDECIDED in str(error):
-            # S3: another put of this name is under way. It may still fail, so no put has won.
-            return OutcomeUnknown(
-                "the store is still deciding about another put of the same name",
-                **what,
-                remedy="Check whether the object is there before trying again",
-            )
-        if isinstance(error, (AlreadyExistsError, PreconditionError)):
-            return AlreadyExists("there is an object of this name", **what)
-        if isinstance(error, (PermissionDeniedError, UnauthenticatedError, PermissionError)) or any(
-            word in text for word in _DENIED
-        ):
-            return AccessDenied(
-                "permission denied",
-                **what,
-                expected="credentials that may " + ("write" if writing else "read"),
-                remedy="Check the credentials in the environment or in the Secret, and the "
-                "bucket's policy",
-            )
-        if isinstance(error, FileNotFoundError):
-            if not writing:
-                return ObjectNotFound("no such object", **what)
-            return StorageError(
-                "the bucket does not exist", **what, remedy="Create it or correct the location"
-            )
-        if any(word in text for word in _FULL):
-            return StorageFull(
-                "there is no room left to write",
-                **what,
-                expected="free space in the store",
-                remedy="Free some space or raise the quota, then run again",
-            )
-        if writing:
-            return OutcomeUnknown(
-                "the store did not answer a put, so it may have happened or not",
-                **what,
-                expected="an answer",
-                remedy="Check whether the object is there before trying again",
-            )
-        return StorageError(
-            "the store did not answer as expected",
-            **what,
-            expected="an answer",
-            remedy="Check the endpoint, the bucket and the network",
-        )
+        return translated(error, f"{self._location}/{path}", writing=writing)
 
 
 class RemoteWriter(PublishingWriter):
@@ -261,13 +182,13 @@ class RemoteWriter(PublishingWriter):
     def _append(self, data: memoryview) -> None:
         try:
             self._writer.write(bytes(data))
-        except _ERRORS as error:
+        except CLIENT_ERRORS as error:
             raise self._store._translate(error, self._path, writing=True) from error
 
     def _publish(self) -> None:
         try:
             self._writer.close()
-        except _ERRORS as error:
+        except CLIENT_ERRORS as error:
             raise self._store._translate(error, self._path, writing=True) from error
         self._writer = None
 
@@ -332,8 +253,7 @@ def _of_account(account: str, config: Mapping[str, str]) -> dict[str, str]:
 
     Raises: InvalidSpec.
     """
-    spellings = ("account_name", "azure_storage_account_name")
-    names = {config[key] for key in spellings if config.get(key)} | ({account} - {""})
+    names = {config.get("account_name", ""), account} - {""}
     if len(names) > 1:
         raise InvalidSpec(
             "the location and the options or the credentials name several storage accounts",
@@ -342,7 +262,4 @@ def _of_account(account: str, config: Mapping[str, str]) -> dict[str, str]:
             expected="one",
             remedy="Leave it out where the location names it",
         )
-    found = {key: value for key, value in config.items() if key not in spellings}
-    if names:
-        [found["account_name"]] = names
-    return found
+    return {**config, "account_name": names.pop()} if names else dict(config)

@@ -14,11 +14,13 @@ from dataclasses import dataclass
 from tandem.errors import InvalidSpec, LocationNotAllowed
 from tandem.spec.table import LakeTable
 from tandem.storage.allowed_locations import (
+    check_options,
     check_prefixes,
     check_secret,
     require,
     require_endpoints,
 )
+from tandem.storage.paths import canonical_location, split_location
 
 NAMESPACE = "{namespace}"
 _RULE = re.compile(r"(?:([a-z0-9*?\[\]!-]+)=)?(.*)", re.DOTALL)
@@ -76,6 +78,8 @@ class LocationPolicy:
                 "(the chart's allowedLocations)",
             )
         require(resource.spec.location, prefixes, resource=resource.id, field="spec.location")
+        scheme = split_location(canonical_location(resource.spec.location))[0]
+        check_options(resource.spec.storage.options, scheme, resource=resource.id)
         self.check_endpoints(resource, None)
         return prefixes
 
