@@ -93,6 +93,11 @@ matrix: setup ## Every foreign writer with every operation; the whole search; th
 	@PYTHONPATH=operator:tests $(BIN)/python -m simulator --seeds 0:3000 --processes 2
 	@PYTHONPATH=operator:tests $(BIN)/python -m simulator --logged --seeds 0:1000 --processes 2
 
+.PHONY: emulators
+emulators: setup ## Azure and GCS by their emulators: put-if-absent, listings, a compaction (needs npm)
+	@tools/build-emulators.sh >/dev/null
+	@$(BIN)/pytest -o python_files='emulated_*.py' tests/emulators $(PYTEST_ARGS)
+
 .PHONY: mutants
 mutants: setup ## Plant one bug at a time: a check must fail for each (long)
 	@PYTHONPATH=operator:tests $(BIN)/python -m mutants.run

@@ -10,18 +10,18 @@ import obstore
 import pytest
 
 from tandem.errors import InvalidSpec
-from tandem.storage.known_options import Kind, is_of_client, known, of_the_process, variables
+from tandem.storage.known_options import OptionKind, is_of_client, known, of_the_process, variables
 from tandem.storage.options import option_name, settings
 from tandem.storage.remote import RemoteStore
 
 REMOTE = ("s3", "gs", "abfss")
-_VALUES: Mapping[Kind, str] = {
-    Kind.TEXT: "text",
-    Kind.NAME: "name",
-    Kind.URL: "https://host.example:9000",
-    Kind.SWITCH: "true",
-    Kind.DURATION: "30s",
-    Kind.NUMBER: "4",
+_VALUES: Mapping[OptionKind, str] = {
+    OptionKind.TEXT: "text",
+    OptionKind.NAME: "name",
+    OptionKind.URL: "https://host.example:9000",
+    OptionKind.SWITCH: "true",
+    OptionKind.DURATION: "30s",
+    OptionKind.NUMBER: "4",
 }
 _OWN_VALUES = {
     "account_key": "eA==",
@@ -38,12 +38,12 @@ _OWN_VALUES = {
 }
 
 
-def value_of(key: str, kind: Kind) -> str:
+def value_of(key: str, kind: OptionKind) -> str:
     return _OWN_VALUES.get(key) or _VALUES.get(kind) or "x"
 
 
-# The client reads these files at once.
-_READ = ("service_account", "application_credentials")
+_READ_AT_ONCE = (OptionKind.CERTIFICATES, OptionKind.KEY_FILE, OptionKind.PROFILE)
+_FILES = ("service_account", "application_credentials")
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ _READ = ("service_account", "application_credentials")
         (scheme, key)
         for scheme in REMOTE
         for key, kind in known(scheme).items()
-        if kind not in (Kind.CERTIFICATES, Kind.KEY_FILE, Kind.PROFILE) and key not in _READ
+        if kind not in _READ_AT_ONCE and key not in _FILES
     ],
 )
 def test_every_option_reaches_the_client_under_a_name_that_it_takes(scheme: str, key: str) -> None:
@@ -73,10 +73,10 @@ def test_the_options_of_a_resource_are_those_that_are_neither_secret_nor_of_a_pr
     scheme: str,
 ) -> None:
     for key, kind in known(scheme).items():
-        if kind in (Kind.SECRET, Kind.KEY_FILE):
+        if kind in (OptionKind.SECRET, OptionKind.KEY_FILE):
             with pytest.raises(InvalidSpec, match="must not contain a secret"):
                 option_name(scheme, key)
-        elif kind is Kind.PROCESS:
+        elif kind is OptionKind.PROCESS:
             with pytest.raises(InvalidSpec, match="of the process") as refused:
                 settings(scheme, {key: "/etc/passwd"}, process={})
             assert f"_{key.upper()}" in refused.value.remedy

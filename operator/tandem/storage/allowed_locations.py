@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 
 from tandem.errors import InvalidSpec, LocationNotAllowed
-from tandem.storage.known_options import Kind, known, of_the_process
+from tandem.storage.known_options import OptionKind, known, of_the_process
 from tandem.storage.options import URL, option_name, secret_options
 from tandem.storage.paths import (
     SCHEMES,
@@ -93,7 +93,7 @@ def check_options(options: Mapping[str, str], scheme: str, *, resource: str) -> 
     Raises: InvalidSpec, also for other options that may not stand in a resource.
     """
     for name in options:
-        if known(scheme).get(option_name(scheme, name)) is Kind.PROFILE:
+        if known(scheme).get(option_name(scheme, name)) is OptionKind.PROFILE:
             raise InvalidSpec(
                 "in a cluster a table cannot choose a profile of the operator's own AWS files",
                 resource=resource,
@@ -141,7 +141,7 @@ def _of_options(scheme: str, options: Mapping[str, str]) -> Iterator[tuple[str, 
         if key == "use_emulator":
             if value.lower() not in ("false", "0"):
                 yield f"spec.storage.options.{name}", value[:200], _EMULATOR
-        elif known(scheme)[key] is Kind.URL:
+        elif known(scheme)[key] is OptionKind.URL:
             yield f"spec.storage.options.{name}", value[:200], value
 
 
@@ -153,9 +153,9 @@ def _of_secret(environ: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
             field, kind = f"spec.storage.secretRef.{name}", known(scheme)[key]
             if key == "use_emulator" and value.lower() not in ("false", "0"):
                 yield field, shown, _EMULATOR
-            elif kind is Kind.URL:
+            elif kind is OptionKind.URL:
                 yield field, shown, value
-            elif kind is Kind.KEY_FILE:
+            elif kind is OptionKind.KEY_FILE:
                 for member in _KEY_URLS:
                     if url := _member(value, member):
                         yield f"{field}.{member}", shown, url

@@ -14,7 +14,7 @@ from enum import Enum
 from tandem.errors import closest_name
 
 
-class Kind(Enum):
+class OptionKind(Enum):
     """What a value is, and so where it may stand and how it is checked."""
 
     TEXT = "plain text"
@@ -30,95 +30,95 @@ class Kind(Enum):
     PROFILE = "a profile of the AWS configuration files of the machine"
 
 
-_CLIENT: Mapping[str, Kind] = {
-    "allow_http": Kind.SWITCH,
-    "allow_invalid_certificates": Kind.SWITCH,
-    "connect_timeout": Kind.DURATION,
-    "default_content_type": Kind.TEXT,
-    "http1_only": Kind.SWITCH,
-    "http2_keep_alive_interval": Kind.DURATION,
-    "http2_keep_alive_timeout": Kind.DURATION,
-    "http2_keep_alive_while_idle": Kind.SWITCH,
-    "http2_only": Kind.SWITCH,
-    "pool_idle_timeout": Kind.DURATION,
-    "pool_max_idle_per_host": Kind.NUMBER,
-    "proxy_ca_certificate": Kind.CERTIFICATES,
-    "proxy_excludes": Kind.TEXT,
-    "proxy_url": Kind.URL,
-    "randomize_addresses": Kind.SWITCH,
-    "read_timeout": Kind.DURATION,
-    "root_certificate": Kind.CERTIFICATES,
-    "timeout": Kind.DURATION,
-    "user_agent": Kind.TEXT,
+_CLIENT: Mapping[str, OptionKind] = {
+    "allow_http": OptionKind.SWITCH,
+    "allow_invalid_certificates": OptionKind.SWITCH,
+    "connect_timeout": OptionKind.DURATION,
+    "default_content_type": OptionKind.TEXT,
+    "http1_only": OptionKind.SWITCH,
+    "http2_keep_alive_interval": OptionKind.DURATION,
+    "http2_keep_alive_timeout": OptionKind.DURATION,
+    "http2_keep_alive_while_idle": OptionKind.SWITCH,
+    "http2_only": OptionKind.SWITCH,
+    "pool_idle_timeout": OptionKind.DURATION,
+    "pool_max_idle_per_host": OptionKind.NUMBER,
+    "proxy_ca_certificate": OptionKind.CERTIFICATES,
+    "proxy_excludes": OptionKind.TEXT,
+    "proxy_url": OptionKind.URL,
+    "randomize_addresses": OptionKind.SWITCH,
+    "read_timeout": OptionKind.DURATION,
+    "root_certificate": OptionKind.CERTIFICATES,
+    "timeout": OptionKind.DURATION,
+    "user_agent": OptionKind.TEXT,
 }
 
 # A region, an account, a tenant and a client go into a host name, or verbatim into a URL: with a
 # slash in it, a region is another host.
-_STORE: Mapping[str, Mapping[str, Kind]] = {
+_STORE: Mapping[str, Mapping[str, OptionKind]] = {
     "s3": {
-        "access_key_id": Kind.SECRET,
-        "checksum_algorithm": Kind.TEXT,
-        "conditional_put": Kind.TEXT,
-        "container_authorization_token_file": Kind.PROCESS,
-        "container_credentials_full_uri": Kind.PROCESS,
-        "container_credentials_relative_uri": Kind.PROCESS,
-        "copy_if_not_exists": Kind.TEXT,
-        "disable_bulk_delete": Kind.SWITCH,
-        "disable_tagging": Kind.SWITCH,
-        "endpoint": Kind.URL,
-        "imdsv1_fallback": Kind.SWITCH,
-        "metadata_endpoint": Kind.URL,
-        "profile": Kind.PROFILE,
-        "region": Kind.NAME,
-        "request_payer": Kind.TEXT,
-        "role_arn": Kind.PROCESS,
-        "role_session_name": Kind.PROCESS,
-        "s3_express": Kind.SWITCH,
-        "secret_access_key": Kind.SECRET,
-        "server_side_encryption": Kind.TEXT,
-        "session_token": Kind.SECRET,
-        "skip_signature": Kind.SWITCH,
-        "sse_bucket_key_enabled": Kind.SWITCH,
-        "sse_customer_key_base64": Kind.SECRET,
-        "sse_kms_key_id": Kind.TEXT,
-        "sts_endpoint": Kind.URL,
-        "unsigned_payload": Kind.SWITCH,
-        "virtual_hosted_style_request": Kind.SWITCH,
-        "web_identity_token_file": Kind.PROCESS,
+        "access_key_id": OptionKind.SECRET,
+        "checksum_algorithm": OptionKind.TEXT,
+        "conditional_put": OptionKind.TEXT,
+        "container_authorization_token_file": OptionKind.PROCESS,
+        "container_credentials_full_uri": OptionKind.PROCESS,
+        "container_credentials_relative_uri": OptionKind.PROCESS,
+        "copy_if_not_exists": OptionKind.TEXT,
+        "disable_bulk_delete": OptionKind.SWITCH,
+        "disable_tagging": OptionKind.SWITCH,
+        "endpoint": OptionKind.URL,
+        "imdsv1_fallback": OptionKind.SWITCH,
+        "metadata_endpoint": OptionKind.URL,
+        "profile": OptionKind.PROFILE,
+        "region": OptionKind.NAME,
+        "request_payer": OptionKind.TEXT,
+        "role_arn": OptionKind.PROCESS,
+        "role_session_name": OptionKind.PROCESS,
+        "s3_express": OptionKind.SWITCH,
+        "secret_access_key": OptionKind.SECRET,
+        "server_side_encryption": OptionKind.TEXT,
+        "session_token": OptionKind.SECRET,
+        "skip_signature": OptionKind.SWITCH,
+        "sse_bucket_key_enabled": OptionKind.SWITCH,
+        "sse_customer_key_base64": OptionKind.SECRET,
+        "sse_kms_key_id": OptionKind.TEXT,
+        "sts_endpoint": OptionKind.URL,
+        "unsigned_payload": OptionKind.SWITCH,
+        "virtual_hosted_style_request": OptionKind.SWITCH,
+        "web_identity_token_file": OptionKind.PROCESS,
     },
     "gs": {
-        "application_credentials": Kind.PROCESS,
-        "base_url": Kind.URL,
-        "bearer_token": Kind.SECRET,
-        "service_account": Kind.PROCESS,
-        "service_account_key": Kind.KEY_FILE,
-        "skip_signature": Kind.SWITCH,
+        "application_credentials": OptionKind.PROCESS,
+        "base_url": OptionKind.URL,
+        "bearer_token": OptionKind.SECRET,
+        "service_account": OptionKind.PROCESS,
+        "service_account_key": OptionKind.KEY_FILE,
+        "skip_signature": OptionKind.SWITCH,
     },
     "abfss": {
-        "account_key": Kind.SECRET,
-        "account_name": Kind.NAME,
-        "authority_host": Kind.URL,
-        "client_id": Kind.NAME,
-        "client_secret": Kind.SECRET,
-        "credential_type": Kind.PROCESS,
-        "disable_tagging": Kind.SWITCH,
-        "encryption_key": Kind.SECRET,
-        "endpoint": Kind.URL,
-        "fabric_cluster_identifier": Kind.PROCESS,
-        "fabric_session_token": Kind.PROCESS,
-        "fabric_token_service_url": Kind.PROCESS,
-        "fabric_workload_host": Kind.PROCESS,
-        "federated_token_file": Kind.PROCESS,
-        "msi_endpoint": Kind.URL,
-        "msi_resource_id": Kind.PROCESS,
-        "object_id": Kind.PROCESS,
-        "sas_key": Kind.SECRET,
-        "skip_signature": Kind.SWITCH,
-        "tenant_id": Kind.NAME,
-        "token": Kind.SECRET,
-        "use_azure_cli": Kind.PROCESS,
-        "use_emulator": Kind.SWITCH,
-        "use_fabric_endpoint": Kind.SWITCH,
+        "account_key": OptionKind.SECRET,
+        "account_name": OptionKind.NAME,
+        "authority_host": OptionKind.URL,
+        "client_id": OptionKind.NAME,
+        "client_secret": OptionKind.SECRET,
+        "credential_type": OptionKind.PROCESS,
+        "disable_tagging": OptionKind.SWITCH,
+        "encryption_key": OptionKind.SECRET,
+        "endpoint": OptionKind.URL,
+        "fabric_cluster_identifier": OptionKind.PROCESS,
+        "fabric_session_token": OptionKind.PROCESS,
+        "fabric_token_service_url": OptionKind.PROCESS,
+        "fabric_workload_host": OptionKind.PROCESS,
+        "federated_token_file": OptionKind.PROCESS,
+        "msi_endpoint": OptionKind.URL,
+        "msi_resource_id": OptionKind.PROCESS,
+        "object_id": OptionKind.PROCESS,
+        "sas_key": OptionKind.SECRET,
+        "skip_signature": OptionKind.SWITCH,
+        "tenant_id": OptionKind.NAME,
+        "token": OptionKind.SECRET,
+        "use_azure_cli": OptionKind.PROCESS,
+        "use_emulator": OptionKind.SWITCH,
+        "use_fabric_endpoint": OptionKind.SWITCH,
     },
     "file": {},
 }
@@ -154,7 +154,7 @@ _PREFIX = re.compile(r"^(aws|google|azure_storage|azure)_")
 _OF_THE_FILES = ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE")
 
 
-def known(scheme: str) -> dict[str, Kind]:
+def known(scheme: str) -> dict[str, OptionKind]:
     """All options of a scheme, of the store and of its HTTP client."""
     return {**_STORE[scheme], **(_CLIENT if scheme != "file" else {})}
 
@@ -183,7 +183,7 @@ def expected(scheme: str) -> str:
 
 
 def _plain(scheme: str) -> list[str]:
-    unsuited = (Kind.SECRET, Kind.KEY_FILE, Kind.PROCESS)
+    unsuited = (OptionKind.SECRET, OptionKind.KEY_FILE, OptionKind.PROCESS)
     return [key for key, kind in known(scheme).items() if kind not in unsuited]
 
 
@@ -204,7 +204,7 @@ def variables(scheme: str) -> dict[str, str]:
 def of_the_process() -> frozenset[str]:
     """Variables that name a file, a credential server or an identity of the process that reads
     them."""
-    kinds = (Kind.PROCESS, Kind.PROFILE)
+    kinds = (OptionKind.PROCESS, OptionKind.PROFILE)
     found = {
         name
         for scheme in _VARIABLES

@@ -17,7 +17,7 @@ from tandem.errors import InvalidSpec
 from tandem.storage import aws_profile
 from tandem.storage.known_options import (
     CHOICES,
-    Kind,
+    OptionKind,
     closest,
     expected,
     is_of_client,
@@ -29,12 +29,14 @@ from tandem.storage.time_limits import seconds_of
 
 URL = re.compile(r"(?i)https?://([a-z0-9._-]+|\[[0-9a-f:.]+\])(?::(\d{1,5}))?(/[A-Za-z0-9._~/-]*)?")
 """A URL that all parsers read alike; its host and port. Other URLs may make a client panic."""
-_PATTERNS: Mapping[Kind, re.Pattern[str]] = {
-    Kind.NAME: re.compile(r"[A-Za-z0-9._-]{1,255}"),
-    Kind.URL: URL,
-    Kind.NUMBER: re.compile(r"\d{1,9}"),
-    Kind.CERTIFICATES: re.compile(r"[\x09\x0a\x0d\x20-\x7e]*-----BEGIN [\x09\x0a\x0d\x20-\x7e]*"),
-    Kind.KEY_FILE: re.compile(r".*", re.DOTALL),
+_PATTERNS: Mapping[OptionKind, re.Pattern[str]] = {
+    OptionKind.NAME: re.compile(r"[A-Za-z0-9._-]{1,255}"),
+    OptionKind.URL: URL,
+    OptionKind.NUMBER: re.compile(r"\d{1,9}"),
+    OptionKind.CERTIFICATES: re.compile(
+        r"[\x09\x0a\x0d\x20-\x7e]*-----BEGIN [\x09\x0a\x0d\x20-\x7e]*"
+    ),
+    OptionKind.KEY_FILE: re.compile(r".*", re.DOTALL),
 }
 # Other values go into a header, where control characters make a client panic.
 _PLAIN = re.compile(r"[\x20-\x7e]*")
@@ -106,7 +108,7 @@ def settings(
         config["aws_endpoint_url_s3"] = config["endpoint"]
     kinds = known(scheme)
     client: dict[str, object] = {
-        key: value == "true" if kinds[key] is Kind.SWITCH else value
+        key: value == "true" if kinds[key] is OptionKind.SWITCH else value
         for key, value in found.items()
         if is_of_client(key)
     }
@@ -118,7 +120,7 @@ def option_name(scheme: str, name: str) -> str:
     or is unknown."""
     key = key_of(scheme, name)
     kind = known(scheme).get(key)
-    if kind is Kind.PROCESS:
+    if kind is OptionKind.PROCESS:
         raise _bad(
             name,
             "this names a file or an identity of the process, which options must not choose",
@@ -126,7 +128,7 @@ def option_name(scheme: str, name: str) -> str:
             remedy=f"Remove it, and set {_variable(scheme, key)} in the environment of the "
             "process; in a cluster give spec.storage.serviceAccountName",
         )
-    if kind in (Kind.SECRET, Kind.KEY_FILE):
+    if kind in (OptionKind.SECRET, OptionKind.KEY_FILE):
         raise _bad(name, "options must not contain a secret", "options that are not secret")
     if kind is not None:
         return key
@@ -180,25 +182,25 @@ def _of_options(scheme: str, options: Mapping[str, str]) -> dict[str, str]:
 
 def _value(scheme: str, key: str, value: str, name: str, where: str) -> str:
     kind = known(scheme)[key]
-    if kind is Kind.SWITCH:
+    if kind is OptionKind.SWITCH:
         if value.lower() not in (*_TRUE, *_FALSE):
             raise _bad(name, "this is neither true nor false", kind.value, where)
         return "true" if value.lower() in _TRUE else "false"
     if key in CHOICES and value not in CHOICES[key]:
         raise _bad(name, "no such value", " or ".join(CHOICES[key]), where)
-    if kind is Kind.DURATION:
+    if kind is OptionKind.DURATION:
         fits = seconds_of(value) is not None
     else:
         fits = _PATTERNS.get(kind, _PLAIN).fullmatch(value) is not None
     if not fits:
         message = {
-            Kind.URL: "this is not a URL",
-            Kind.NAME: "this is not a valid name",
-            Kind.DURATION: "this is not a duration",
-            Kind.NUMBER: "this is not a number",
-            Kind.CERTIFICATES: "these are not certificates",
+            OptionKind.URL: "this is not a URL",
+            OptionKind.NAME: "this is not a valid name",
+            OptionKind.DURATION: "this is not a duration",
+            OptionKind.NUMBER: "this is not a number",
+            OptionKind.CERTIFICATES: "these are not certificates",
         }.get(kind, "it holds control or foreign characters")
-        wanted = kind.value if kind in _PATTERNS or kind is Kind.DURATION else Kind.TEXT.value
+        wanted = kind.value if kind in {*_PATTERNS, OptionKind.DURATION} else OptionKind.TEXT.value
         raise _bad(name, message, wanted, where)
     return value
 
