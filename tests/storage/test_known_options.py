@@ -223,3 +223,15 @@ def test_what_belongs_to_a_process_is_known_by_its_variables() -> None:
         "AZURE_USE_AZURE_CLI",
     } <= of_the_process()
     assert not of_the_process() & {"AWS_ACCESS_KEY_ID", "AZURE_CLIENT_ID", "AWS_REGION"}
+
+
+def test_the_page_has_every_option_and_every_secret() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "object-stores.md").read_text()
+    for scheme in REMOTE:
+        spellings = variables(scheme)
+        for key, kind in known(scheme).items():
+            names = {name for name, of in spellings.items() if of == key}
+            if kind in (OptionKind.SECRET, OptionKind.KEY_FILE):
+                assert any(f"`{name}`" in page for name in names), key
+            elif kind is not OptionKind.PROCESS:
+                assert f"`{key}`" in page, key
