@@ -1,17 +1,21 @@
-"""Small rewrites that keep the order of rows run in this process; all others where Spark is."""
+"""Small rewrites run in this process; all other jobs where Spark is."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import threading
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 
-from support.jobs import quick_lake
-from support.lake.lake import batch
+from support.jobs import job_files, quick_lake
+from support.lake.lake import Lake, batch
+from tandem.errors import Reason, SparkMissing
+from tandem.jobs.formats import JobBin, JobLayout, RewriteJob
 from tandem.jobs.runner import SMALL_BYTES, JobPhase, JobRequest, JobStatus
 from tandem.locks.memory import InProcessLocks
 from tandem.operations.ports import Ports
+from tandem.spark.jobs.rewrite.sorted_bins import MEMORY
 from tandem.spark.launch.in_process import InProcessJobs, needs_no_spark
 from tandem.spec.status import Phase
 
@@ -38,7 +42,7 @@ class NoSpark:
     [
         (SMALL, True),
         (replace(SMALL, input_bytes=SMALL_BYTES + 1), False),
-        (replace(SMALL, tasks=0), False),  # it reorders rows
+        (replace(SMALL, tasks=0), True),  # it reorders rows
         (replace(SMALL, app="statement"), False),
         (replace(SMALL, environ=(("AWS_SECRET_ACCESS_KEY", "x"),)), False),
     ],
@@ -55,6 +59,77 @@ def test_a_compaction_runs_in_this_process(tmp_path: Path) -> None:
     assert status.phase is Phase.SUCCEEDED
     lake.assert_rows(tuple(row for number in range(4) for row in batch(number)))
     lake.assert_clean()
+
+
+@dataclass
+class OnSpark(NoSpark):
+    """A runner that says so of the jobs that it is asked for."""
+
+    started: list[str] = field(default_factory=list)
+    is_asked: threading.Event = field(default_factory=threading.Event)
+
+    def start(self, request: JobRequest) -> None:
+        self.started.append(request.name)
+        self.is_asked.set()
+
+    def status(self, name: str) -> JobStatus:
+        return JobStatus(JobPhase.RUNNING, f"{name} on Spark")
+
+    def stop(self, name: str) -> None:
+        self.started.remove(name)
+
+
+def test_a_sort_runs_in_this_process(tmp_path: Path) -> None:
+    lake = quick_lake.make(tmp_path)
+    ports = Ports(jobs=InProcessJobs(NoSpark()), locks=InProcessLocks())
+    layout = {"strategy": "Sort", "columns": ["v", "k"]}
+    status = lake.run(lake.compaction("Major", layout=layout), ports=ports)
+    assert status.phase is Phase.SUCCEEDED
+    lake.assert_rows(tuple(row for number in range(4) for row in batch(number)))
+    lake.assert_clean()
+
+
+def sort_of(lake: Lake, size: int) -> JobRequest:
+    """A job that sorts all files of a table by `v`, which are said to have so many bytes."""
+    store, snapshot = lake.store, lake.log.snapshot()
+    inputs = [i.model_copy(update={"size": size}) for i in job_files.input_files(store, snapshot)]
+    job = RewriteJob(
+        inputs=tuple(inputs),
+        bins=(JobBin(inputs=tuple(range(len(inputs)))),),
+        target_file_size=1 << 20,
+        layout=JobLayout(strategy="Sort", columns=("v",)),
+    )
+    opened = job_files.control(store, snapshot, job)
+    return replace(SMALL, location=store.location, spec_path=opened.path("job.json"))
+
+
+def test_a_sort_whose_rows_do_not_fit_into_memory_is_passed_on(tmp_path: Path) -> None:
+    lake = quick_lake.make(tmp_path)
+    others = OnSpark()
+    jobs = InProcessJobs(others)
+    request = sort_of(lake, MEMORY)
+    jobs.start(request)
+    assert others.is_asked.wait(300)
+    assert others.started == ["job"]
+    jobs.start(request)  # again: it was started
+    assert others.started == ["job"]
+    jobs.stop("job")
+    assert others.started == []
+    assert jobs.status("job").message == "job on Spark"
+
+
+def test_a_sort_that_needs_spark_fails_where_there_is_none(tmp_path: Path) -> None:
+    class Missing(NoSpark):
+        def start(self, request: JobRequest) -> None:
+            raise SparkMissing("no Java was found", resource=request.name)
+
+    jobs = InProcessJobs(Missing())
+    jobs.start(sort_of(quick_lake.make(tmp_path), MEMORY))
+    jobs.stop("job")
+    status = jobs.status("job")
+    assert status.phase is JobPhase.FAILED
+    assert status.reason is Reason.SPARK_MISSING
+    assert not status.transient
 
 
 def test_a_failure_is_recorded_as_that_of_any_job(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""The rewrite job with a layout: every row kept and mapped, and where the layout wants it."""
+"""The rewrite job with a layout, by Spark's shuffle and in its tasks: every row kept and mapped,
+and where the layout wants it."""
 
 from __future__ import annotations
 
@@ -24,6 +25,7 @@ from tandem.jobs.results import JobProgress, OutputFile
 from tandem.rowmap.binary_format import from_bytes
 from tandem.rowmap.rowmap import RowMap
 from tandem.spark.jobs.rewrite import job as rewrite
+from tandem.spark.jobs.rewrite.sorted_bins import MEMORY
 from tandem.spark.runtime.control import Control, answer
 
 DV_ON = {"delta.enableDeletionVectors": "true"}
@@ -91,9 +93,15 @@ def a_job(path: Path, order: JobLayout, parts: int = 4) -> Control:
     return jobs.control(store, snapshot, job, next(ATTEMPTS))
 
 
-def do(job: Control, spark: SparkSession) -> tuple[tuple[OutputFile, ...], RowMap]:
+@pytest.fixture(params=[0, MEMORY], ids=["by shuffle", "in tasks"])
+def memory(request: pytest.FixtureRequest) -> int:
+    found: int = request.param
+    return found
+
+
+def do(job: Control, spark: SparkSession, memory: int = 0) -> tuple[tuple[OutputFile, ...], RowMap]:
     """Run it; what comes out is whole, by the slow way: row by row."""
-    assert answer(lambda c: rewrite.run(c, spark.sparkContext), job) == 0
+    assert answer(lambda c: rewrite.run(c, spark.sparkContext, memory=memory), job) == 0
     found = jobs.result(job)
     assert found.row_map is not None
     row_map = from_bytes(jobs.sidecar(job, found.row_map))
@@ -139,10 +147,10 @@ def key(value: Any) -> Any:
     "columns", [("name", "price"), ("share",), ("yes", "day", "at"), ("raw", "id")]
 )
 def test_sort_orders_rows_within_and_across_files(
-    table: Path, spark: SparkSession, columns: tuple[str, ...]
+    table: Path, spark: SparkSession, columns: tuple[str, ...], memory: int
 ) -> None:
     job = a_job(table, layout("Sort", *columns))
-    outputs, _ = do(job, spark)
+    outputs, _ = do(job, spark, memory)
     assert len(outputs) == 4
     sizes = [o.rows for o in outputs]
     assert max(sizes) - min(sizes) <= 1, "the sample was the whole table"
@@ -164,7 +172,7 @@ def touched(job: Control, outputs: tuple[OutputFile, ...], name: str) -> int:
 
 
 def test_z_order_clusters_every_column_and_sort_only_the_first(
-    tmp_path: Path, spark: SparkSession
+    tmp_path: Path, spark: SparkSession, memory: int
 ) -> None:
     chance = random.Random(7)
     path = tmp_path / "t"
@@ -177,7 +185,7 @@ def test_z_order_clusters_every_column_and_sort_only_the_first(
     read: dict[str, tuple[int, int]] = {}
     for order in (layout("Sort", "x"), layout("ZOrder", "x", "y")):
         job = a_job(path, order, parts=13)
-        outputs, _ = do(job, spark)
+        outputs, _ = do(job, spark, memory)
         assert len(outputs) == 16
         read[order.strategy] = (touched(job, outputs, "x"), touched(job, outputs, "y"))
     # Of 16 files × 1,000 values: a sort touches 1 or 2 files by x and all by y; a z-order 4 of
@@ -198,7 +206,7 @@ def test_z_order_takes_every_type_and_nulls(
 
 
 def test_bins_of_partitions_stay_apart_and_keep_their_values_as_logged(
-    tmp_path: Path, spark: SparkSession, delta_spark: SparkSession
+    tmp_path: Path, spark: SparkSession, delta_spark: SparkSession, memory: int
 ) -> None:
     path = tmp_path / "t"
     for start in (0, 300):
@@ -209,7 +217,7 @@ def test_bins_of_partitions_stay_apart_and_keep_their_values_as_logged(
     delta_spark.sql(f"DELETE FROM delta.`{path}` WHERE p = 'é 1'")
     delta_spark.sql(f"DELETE FROM delta.`{path}` WHERE p IS NULL AND id < 100")
     job = a_job(path, layout("Sort", "name"), parts=6)
-    outputs, _ = do(job, spark)
+    outputs, _ = do(job, spark, memory)
     assert {o.partition_values["p"] for o in outputs} == {"a/b", None}
     assert {(o.run, o.partition_values["p"]) for o in outputs} == {
         (bin_.run, bin_.partition_values["p"])
@@ -222,7 +230,7 @@ def test_bins_of_partitions_stay_apart_and_keep_their_values_as_logged(
 
 
 def test_column_mapping_and_one_file_per_bin(
-    tmp_path: Path, spark: SparkSession, delta_spark: SparkSession
+    tmp_path: Path, spark: SparkSession, delta_spark: SparkSession, memory: int
 ) -> None:
     path = tmp_path / "t"
     delta_spark.sql(
@@ -233,8 +241,53 @@ def test_column_mapping_and_one_file_per_bin(
     delta_spark.sql(f"ALTER TABLE delta.`{path}` RENAME COLUMN `a name` TO `b name`")
     delta_spark.sql(f"INSERT INTO delta.`{path}` SELECT id, cast(id % 5 AS STRING) FROM range(100)")
     job = a_job(path, layout("Sort", "b name", "id"), parts=0)
-    [output], _ = do(job, spark)
+    [output], _ = do(job, spark, memory)
     assert column(job, output, "b name") == sorted(column(job, output, "b name"))
+
+
+@pytest.mark.parametrize(
+    "order",
+    [layout("Sort", "share", "name"), layout("ZOrder", "name", "price", "at")],
+    ids=["Sort", "ZOrder"],
+)
+def test_the_shuffle_and_the_tasks_write_the_same_files(
+    table: Path, spark: SparkSession, order: JobLayout
+) -> None:
+    """Where the sample is the whole table, as for so few rows."""
+    written = []
+    for memory in (0, MEMORY):
+        job = a_job(table, order)
+        outputs, _ = do(job, spark, memory)
+        written.append([content(job, o.path, o.partition_values) for o in outputs])
+    assert len(written[0]) == 4
+    assert written[0] == written[1]
+
+
+def test_only_bins_that_do_not_fit_into_a_task_are_shuffled(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    path = tmp_path / "t"
+    for start in (0, 300):
+        for p, count in (("small", 10), ("large", 300)):
+            part = rows(start, count).append_column("p", pa.array([p] * count))
+            write_deltalake(str(path), part, mode="append", partition_by=["p"])
+    job = a_job(path, layout("Sort", "name"), parts=0)
+    job_ = job.spec.job
+    assert isinstance(job_, RewriteJob)
+    # That they take so much shows in the log already; how much they take in memory does not.
+    sizes = [i.size if i.rows == 10 else MEMORY for i in job_.inputs]
+    inputs = [i.model_copy(update={"size": n}) for i, n in zip(job_.inputs, sizes, strict=True)]
+    changed = job_.model_copy(update={"inputs": tuple(inputs)})
+    job = jobs.control(job.store, jobs.snapshot_of(path)[1], changed, next(ATTEMPTS))
+    outputs, row_map = do(job, spark, MEMORY)
+    assert {(o.run, o.partition_values["p"], o.rows) for o in outputs} == {
+        (run, bin_.partition_values["p"], 20 if bin_.partition_values["p"] == "small" else 600)
+        for run, bin_ in enumerate(job_.bins)
+    }
+    for output in outputs:
+        names = [key(n) for n in column(job, output, "name")]
+        assert names == sorted(names)
+    assert len(row_map.sorted_groups) == 2
 
 
 def test_an_input_of_deleted_rows_leaves_no_output(tmp_path: Path, spark: SparkSession) -> None:

@@ -20,7 +20,7 @@ from pyroaring import BitMap64
 
 from tandem.errors import RowMapInvalid
 from tandem.rowmap.groups import groups
-from tandem.rowmap.permutation import MOST_ROWS, Indexes, SortedGroup, starts
+from tandem.rowmap.permutation import MOST_ROWS, Indexes, Ranks, SortedGroup, starts
 from tandem.rowmap.positions import Positions, group_bitmaps, span, to_array, to_bitmap
 from tandem.rowmap.run_table import (
     MapInput,
@@ -274,13 +274,17 @@ class RowMapBuilder:
         if len(row) != len(place) or not bool(is_live[row].all()):
             raise self._not_one_to_one("rows that are dead, or have no place", "live rows")
         by_row[row] = place
-        ranks = by_row[is_live]
+        self.add_ranks(inputs, outputs, by_row[is_live])
+
+    def add_ranks(self, inputs: Sequence[str], outputs: Sequence[MapOutput], ranks: Ranks) -> None:
+        """Add a bin whose rows were reordered, by the ranks of its rows (`SortedGroup`). `build`
+        detects ranks that are missing or occur twice."""
         first = len(self._output_rows)
-        for file_ in outputs:
-            if file_.path in self._output_index:
-                raise ValueError(f"output {file_.path} is added twice")
-            self._output_index[file_.path] = len(self._output_rows)
-            self._output_rows.append(file_.rows)
+        for file in outputs:
+            if file.path in self._output_index:
+                raise ValueError(f"output {file.path} is added twice")
+            self._output_index[file.path] = len(self._output_rows)
+            self._output_rows.append(file.rows)
         self._sorted_groups.append(
             SortedGroup(
                 tuple(self._input_index[path] for path in inputs),

@@ -20,7 +20,6 @@ import pyarrow.parquet as pq
 
 from support.jobs import quick_merge
 from support.jobs.quick_merge import FATE, STAYS, sql
-from support.jobs.quick_sorted import rewrite_sorted
 from tandem.delta.datafiles.reader import DataFileReader, arrow_schema
 from tandem.delta.datafiles.writer import ParquetDataWriter, WrittenFile
 from tandem.errors import InvalidSpec, TandemError
@@ -28,7 +27,6 @@ from tandem.jobs.formats import (
     IngestJob,
     InputFile,
     Job,
-    JobLayout,
     LogMergeJob,
     MergeJob,
     ReplaceJob,
@@ -44,9 +42,10 @@ from tandem.rowmap.binary_format import to_bytes
 from tandem.rowmap.rowmap import merge
 from tandem.spark.jobs import log_merge, stitch
 from tandem.spark.jobs.replace import file_rows
-from tandem.spark.jobs.rewrite.bins import rewrite_bin
+from tandem.spark.jobs.rewrite.bins import BinResult, rewrite_bin
 from tandem.spark.jobs.rewrite.decoded_rows import decoded
 from tandem.spark.jobs.rewrite.row_maps import row_map_of
+from tandem.spark.jobs.rewrite.sorted_bins import sort_bin
 from tandem.spark.jobs.statement import serve
 from tandem.spark.jobs.upsert import block_files
 from tandem.spark.runtime import control
@@ -159,10 +158,7 @@ class QuickJobs:
 
     def rewrite(self, opened: Control, job: RewriteJob) -> None:
         spec = opened.spec
-        if job.layout is not None:
-            self.sort(opened, job, job.layout)
-            return
-        results = [rewrite_bin(opened.store, spec, n) for n in range(len(job.bins))]
+        results = [_rewritten(opened, job, n) for n in range(len(job.bins))]
         self.hook("written")
         maps = [row_map_of(spec, job, r) for r in results]
         store_facts(opened.store, spec.table.table_id, (f for r in results for f in r.files))
@@ -178,22 +174,6 @@ class QuickJobs:
                 row_map=opened.sidecar(0, "rowmap", to_bytes(merge(maps))),
                 rows_read=sum(r.rows_read for r in results),
                 rows_written=sum(file.rows for r in results for file in r.files),
-            )
-        )
-        self.hook("published")
-
-    def sort(self, opened: Control, job: RewriteJob, layout: JobLayout) -> None:
-        rows = _rows(opened, job.inputs)
-        files, row_map = rewrite_sorted(opened, job, layout, rows)
-        self.hook("written")
-        opened.publish(
-            JobResult(
-                operation_id=opened.spec.operation_id,
-                attempt=opened.spec.attempt,
-                outputs=tuple(output_file(file, run=run) for file, run in files),
-                row_map=opened.sidecar(0, "rowmap", to_bytes(row_map)),
-                rows_read=rows.num_rows,
-                rows_written=sum(file.rows for file, _ in files),
             )
         )
         self.hook("published")
@@ -317,6 +297,14 @@ class QuickJobs:
             chunks_together=together,
         )
         self.publish(opened, result, job.inputs if isinstance(job, ReplaceJob) else ())
+
+
+def _rewritten(opened: Control, job: RewriteJob, number: int) -> BinResult:
+    if job.layout is None:
+        return rewrite_bin(opened.store, opened.spec, number)
+    found = sort_bin(opened.store, opened.spec, number)
+    assert isinstance(found, BinResult)
+    return found
 
 
 def _serves(job: Job) -> bool:

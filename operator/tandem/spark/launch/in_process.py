@@ -1,41 +1,45 @@
 """Does small jobs in this process, without Spark, and passes the others on.
 
-A rewrite that keeps the order of rows needs no shuffle: Spark only hands out its bins. For a small
-one, starting a JVM takes longer than the work. It is the same code, and the result is a file, too.
-A job cannot be killed here: `stop` waits for its end, so only small ones are taken.
+A rewrite needs no shuffle, unless rows are sorted that do not fit into memory: Spark only hands out
+its bins. For a small one, starting a JVM takes longer than the work. It is the same code, and the
+result is a file, too. A job cannot be killed here: `stop` waits for its end, so only small ones are
+taken; one whose rows turn out not to fit is passed on.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from tandem.errors import TandemError
 from tandem.jobs.runner import SMALL_BYTES, JobPhase, JobRequest, JobRunner, JobStatus
 from tandem.spark.jobs.rewrite import job as rewrite
-from tandem.spark.runtime.control import open_job, recorded
+from tandem.spark.runtime.control import TRANSIENT, Control, open_job, recorded
 
 
 @dataclass
 class _InProcessJob:
     thread: threading.Thread
-    failures: list[str] = field(default_factory=list)
+    failure: TandemError | None = None
+    passed_on: bool = False
 
     @property
     def status(self) -> JobStatus:
         if self.thread.is_alive():
             return JobStatus(JobPhase.RUNNING)
-        if self.failures:
-            return JobStatus(JobPhase.FAILED, self.failures[0])
+        if self.failure is not None:
+            reason = self.failure.reason
+            transient = reason in TRANSIENT
+            return JobStatus(JobPhase.FAILED, str(self.failure), reason=reason, transient=transient)
         return JobStatus(JobPhase.ENDED)
 
 
 def needs_no_spark(request: JobRequest) -> bool:
-    """Whether a job is done in this process: a small rewrite that keeps the order of rows, and
-    whose credentials are those of this process."""
-    keeps_order = request.app == "rewrite" and request.tasks > 0
-    return keeps_order and request.input_bytes <= SMALL_BYTES and not request.environ
+    """Whether a job is done in this process: a small rewrite, whose credentials are those of this
+    process."""
+    is_small = request.input_bytes <= SMALL_BYTES
+    return request.app == "rewrite" and is_small and not request.environ
 
 
 class InProcessJobs:
@@ -59,26 +63,33 @@ class InProcessJobs:
         with self._lock:
             if request.name in self._jobs:
                 return
-            failures: list[str] = []
-            thread = threading.Thread(
-                target=self._perform, args=(request, failures), name=request.name, daemon=True
+            job = _InProcessJob(
+                threading.Thread(
+                    target=lambda: self._perform(request, job), name=request.name, daemon=True
+                )
             )
-            self._jobs[request.name] = _InProcessJob(thread, failures)
-            thread.start()
+            self._jobs[request.name] = job
+            job.thread.start()
 
     def status(self, name: str) -> JobStatus:
         job = self._jobs.get(name)
-        return job.status if job is not None else self._others.status(name)
+        return self._others.status(name) if job is None or job.passed_on else job.status
 
     def stop(self, name: str) -> None:
         """Wait for the end of a job of this process; stop another one."""
         job = self._jobs.get(name)
-        if job is None:
-            self._others.stop(name)
-        else:
+        if job is not None:
             job.thread.join()
+        if job is None or job.passed_on:
+            self._others.stop(name)
 
-    def _perform(self, request: JobRequest, failures: list[str]) -> None:
+    def _perform(self, request: JobRequest, job: _InProcessJob) -> None:
+        is_done = True
+
+        def here(control: Control) -> None:
+            nonlocal is_done
+            is_done = rewrite.run_here(control)
+
         try:
             with self._slots:  # one for each core: a job holds row groups in memory
                 opened = open_job(
@@ -87,8 +98,10 @@ class InProcessJobs:
                     dict(request.storage_options),
                     request.allowed_locations,
                 )
-                failure = recorded(lambda control: rewrite.run(control, None), opened)
-        except TandemError as error:  # of the store, in which a failure is recorded
+                failure = recorded(here, opened)
+            if not is_done:
+                self._others.start(request)
+                job.passed_on = True
+        except TandemError as error:  # of the store, in which a failure is recorded; or no Spark
             failure = error
-        if failure is not None:
-            failures.append(str(failure))
+        job.failure = failure

@@ -16,6 +16,7 @@ from tandem.delta.datafiles.reader import TableFormat
 from tandem.delta.datafiles.writer import ParquetDataWriter, WrittenFile
 from tandem.errors import CountMismatch
 from tandem.jobs.formats import InputFile, JobSpec, RewriteJob
+from tandem.rowmap.permutation import Ranks
 from tandem.spark.jobs.rewrite.copied import BinFiles, CopyChoice, choose
 from tandem.spark.jobs.rewrite.decoded_rows import ahead, encoding_of, live_batches
 from tandem.spark.jobs.rewrite.divided import ChunkRows, DividedRows
@@ -38,6 +39,8 @@ class BinResult:
     """By the chunk of the rows, if the bin was divided by time."""
     kept: frozenset[int] = frozenset()
     """The numbers of the inputs whose deleted rows are in the files, too."""
+    ranks: Ranks | None = None
+    """The places of the rows in the files, if they were reordered (`rowmap.permutation`)."""
 
 
 def rewrite_bin(store: Store, spec: JobSpec, index: int) -> BinResult:

@@ -44,10 +44,10 @@ def live_batches(
     store: Store,
     inputs: Sequence[InputFile],
     table: TableFormat,
-    counter: Counter,
+    counter: Counter | None = None,
     positions: str | None = None,
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """(number of the input, rows of it), in order."""
+    """(number of the input, rows of it), in order. `counter` counts the inputs that were read."""
     columns = table.data_schema.names
     for slot, input_ in enumerate(inputs):
         path = decoded(input_)
@@ -55,8 +55,10 @@ def live_batches(
             require_rows(input_, reader.num_rows)
             for batch in reader.batches(dead=dead_rows(input_), positions=positions):
                 yield slot, batch
-        counter.add()
-    counter.show()
+        if counter is not None:
+            counter.add()
+    if counter is not None:
+        counter.show()
 
 
 def ahead(batches: Iterator[tuple[int, pa.RecordBatch]]) -> Iterator[tuple[int, pa.RecordBatch]]:

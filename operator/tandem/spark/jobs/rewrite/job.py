@@ -1,8 +1,8 @@
 """The rewrite job: one Spark task per bin, whose answers the driver merges, checks and publishes.
 
-Spark's SQL engine is not involved unless rows are reordered (`reordered`): a context is enough,
-which starts faster than a session. A task that runs twice (speculation, a second driver) writes
-files that no result lists.
+Spark's SQL engine is not involved unless rows are reordered that do not fit into the memory of a
+task (`reordered`): a context is enough, which starts faster than a session. A task that runs twice
+(speculation, a second driver) writes files that no result lists.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from tandem.rowmap.binary_format import to_bytes
 from tandem.rowmap.rowmap import RowMap, merge
 from tandem.spark.jobs.rewrite.bins import BinResult, rewrite_bin
 from tandem.spark.jobs.rewrite.row_maps import row_map_of
+from tandem.spark.jobs.rewrite.sorted_bins import MEMORY, TooLarge, sort_bin
 from tandem.spark.runtime.control import Control, output_file
 from tandem.spark.runtime.counters import reported
 from tandem.spark.runtime.written_facts import store_facts
@@ -25,20 +26,32 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
 
-def run(control: Control, context: SparkContext | None) -> None:
-    """Execute the job and publish its result; without a context in this thread, one bin after the
-    other, which a job that reorders rows cannot. Raises: TandemError."""
+def run(control: Control, context: SparkContext, *, memory: int = MEMORY) -> None:
+    """Execute the job and publish its result.
+
+    Args:
+        memory: bytes that a bin may take in a task where rows are reordered (`sorted_bins`).
+    Raises: TandemError.
+    """
+    _run(control, context, memory)
+
+
+def run_here(control: Control, *, memory: int = MEMORY) -> bool:
+    """Execute the job in this thread, one bin after the other, and publish its result; False if
+    rows are to be reordered that take more memory: nothing is published then.
+
+    Raises: TandemError.
+    """
+    return _run(control, None, memory)
+
+
+def _run(control: Control, context: SparkContext | None, memory: int) -> bool:
     spec = control.spec
     job = spec.job
     assert isinstance(job, RewriteJob)
-    if job.layout is not None:
-        # Needs a session, which takes longer to start than a context.
-        from tandem.spark.jobs.rewrite.reordered import run_sorted
-
-        assert context is not None
-        _publish(control, *run_sorted(control, context, job, job.layout))
-        return
-    results = _run_bins(control, context, job)
+    results, large = _run_bins(control, context, job, memory)
+    if large and context is None:
+        return False
     outputs = []
     maps = []
     read = written = 0
@@ -50,7 +63,37 @@ def run(control: Control, context: SparkContext | None) -> None:
         written += sum(file.rows for file in result.files)
     files = (file for result in results for file in result.files)
     store_facts(control.store, spec.table.table_id, files)
+    if large:
+        # Needs a session, which takes longer to start than a context.
+        from tandem.spark.jobs.rewrite.reordered import run_sorted
+
+        assert context is not None
+        assert job.layout is not None
+        more, row_map, more_read, more_written = run_sorted(
+            control, context, _of_bins(job, large), job.layout
+        )
+        outputs += more
+        maps.append(row_map)
+        read += more_read
+        written += more_written
     _publish(control, outputs, merge(maps) if maps else None, read, written)
+    return True
+
+
+def _of_bins(job: RewriteJob, numbers: Sequence[int]) -> RewriteJob:
+    """A job of some of the bins."""
+    bins = [job.bins[number] for number in numbers]
+    inputs = [n for bin_ in bins for n in bin_.inputs]
+    places = {n: place for place, n in enumerate(inputs)}
+    return job.model_copy(
+        update={
+            "inputs": tuple(job.inputs[n] for n in inputs),
+            "bins": tuple(
+                bin_.model_copy(update={"inputs": tuple(places[n] for n in bin_.inputs)})
+                for bin_ in bins
+            ),
+        }
+    )
 
 
 def _publish(
@@ -72,11 +115,18 @@ def _publish(
     )
 
 
-def _run_bins(control: Control, context: SparkContext | None, job: RewriteJob) -> list[BinResult]:
+def _run_bins(
+    control: Control, context: SparkContext | None, job: RewriteJob, memory: int
+) -> tuple[list[BinResult], list[int]]:
+    """(the results, the numbers of bins that are too large), each in the order of the bins. Without
+    a context it ends with the first bin that is too large."""
     spec, store = control.spec, control.store
+    sorts = job.layout is not None
 
-    def task(index: int) -> BinResult | TandemError:
+    def task(index: int) -> BinResult | TooLarge | TandemError:
         try:
+            if sorts:
+                return sort_bin(store, spec, index, memory)
             return rewrite_bin(store, spec, index)
         except TandemError as error:
             # Returned, not raised: Spark would convert it to a stack trace in a string.
@@ -91,12 +141,18 @@ def _run_bins(control: Control, context: SparkContext | None, job: RewriteJob) -
 
     # Large bins first: the job ends with its last task.
     order = sorted(range(len(job.bins)), key=lambda i: -size_of(job.bins[i].inputs)[1])
-    with reported(control, "Rewriting", size_of(i for b in job.bins for i in b.inputs), done):
+    stage = "Sorting" if sorts else "Rewriting"
+    found: list[BinResult | TooLarge | TandemError] = []
+    with reported(control, stage, size_of(i for b in job.bins for i in b.inputs), done):
         if context is None:
-            found = [task(index) for index in order]
+            for index in order:
+                found.append(task(index))
+                if isinstance(found[-1], TooLarge):
+                    break
         else:
             found = context.parallelize(order, max(len(order), 1)).map(task).collect()
         for answer in found:
             if isinstance(answer, TandemError):
                 raise answer
-    return sorted((a for a in found if isinstance(a, BinResult)), key=lambda a: a.index)
+    results = sorted((a for a in found if isinstance(a, BinResult)), key=lambda a: a.index)
+    return results, sorted(a.index for a in found if isinstance(a, TooLarge))

@@ -62,14 +62,14 @@ def z_values(columns: Sequence[Any], bounds: Sequence[Any]) -> Integers:
     """The interleaved bits of all columns' buckets, the first column's highest bit first."""
     bits = bits_of(len(columns))
     found = np.zeros(len(columns[0]), dtype=np.int64)
-    numbers = [_spread(v, b, bits) for v, b in zip(columns, bounds, strict=True)]
+    numbers = [_numbered(v, b, bits) for v, b in zip(columns, bounds, strict=True)]
     for bit in reversed(range(bits)):
         for number in numbers:
             found = (found << 1) | ((number >> bit) & 1)
     return found
 
 
-def _spread(values: Any, bounds: Any, bits: int) -> Integers:
+def _numbered(values: Any, bounds: Any, bits: int) -> Integers:
     """Buckets, plus a separate one for null, spread over all numbers of this many bits: otherwise
     the few buckets of a column with few values would matter only where all other columns are
     equal."""
@@ -78,7 +78,12 @@ def _spread(values: Any, bounds: Any, bits: int) -> Integers:
     if values.null_count:
         last += 1
         found[np.asarray(values.is_null())] = last
-    return found * ((1 << bits) - 1) // last if last else found
+    return spread(found, last, bits)
+
+
+def spread(numbers: Integers, last: int, bits: int) -> Integers:
+    """Numbers from 0 to `last`, spread over those of this many bits."""
+    return numbers * ((1 << bits) - 1) // last if last else numbers
 
 
 def cuts(sample: pa.Table, parts: int) -> pa.Table:

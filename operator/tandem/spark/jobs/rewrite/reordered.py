@@ -1,9 +1,9 @@
-"""The rewrite job for bins whose rows are reordered: `Sort` and `ZOrder`.
+"""The rewrite job for bins whose rows are reordered, and take more memory than a task has.
 
-All bins are sorted by one Spark job. A sample of the keys, read first, determines where to cut each
-bin into parts of about the target size (`ordering`); every row is read with the number of its part,
-shuffled to it and sorted there, and each part becomes a file. Rows carry their file and position,
-from which the row map is built.
+All such bins are sorted by one Spark job. A sample of the keys, read first, determines where to cut
+each bin into parts of about the target size (`ordering`); every row is read with the number of its
+part, shuffled to it and sorted there, and each part becomes a file. Rows carry their file and
+position, from which the row map is built.
 
 Ties are broken by a row's original position, so that two drivers write the same rows to the same
 files, and rows of one key keep their order: this keeps row maps small.
@@ -20,11 +20,12 @@ import pyarrow as pa
 
 from tandem.delta.schema import to_arrow_field
 from tandem.errors import CountMismatch
-from tandem.jobs.formats import InputFile, JobLayout, RewriteJob
+from tandem.jobs.formats import JobLayout, RewriteJob
 from tandem.jobs.results import OutputFile, SidecarRef
 from tandem.rowmap.permutation import starts
 from tandem.rowmap.rowmap import MapOutput, RowMap, RowMapBuilder, RowMapIdentity
 from tandem.spark.jobs.rewrite.ordering import Integers, bits_of, cuts, quantiles, z_values
+from tandem.spark.jobs.rewrite.sorted_bins import effective, live_rows, parts_of
 from tandem.spark.jobs.rewrite.sorted_rows import BIN, NAME, PART, SortedRowsSource, SortedWork, Z
 from tandem.spark.runtime.control import Control
 from tandem.spark.runtime.counters import prefix_of
@@ -52,6 +53,9 @@ MOST_SAMPLED = 4_000_000
 """The most rows sampled in all bins together: the driver holds them in memory."""
 
 
+_COUNTERS = 1
+"""The round of its counters: beside those of bins that were sorted in tasks, whose numbers mean
+other files."""
 _NONE = np.empty(0, dtype=np.int64)
 _NOTHING = (_NONE, _NONE, _NONE, _NONE)
 
@@ -78,19 +82,9 @@ class _Sorting:
         self._control = control
         self._spark = spark
         self._job = job
-        # A single column is in the order of its quantiles if it is in its own order.
-        by_value = layout.strategy == "Sort" or len(layout.columns) == 1
-        self._layout = JobLayout(strategy="Sort", columns=layout.columns) if by_value else layout
-        self._live = [sum(_live(job.inputs[n]) for n in bin_.inputs) for bin_ in job.bins]
-        self._parts = [self._parts_of(number) for number in range(len(job.bins))]
-
-    def _parts_of(self, number: int) -> int:
-        """How many files a bin becomes: the number that planning expects (`planning.bins`)."""
-        if not self._job.target_file_size:
-            return 1
-        inputs = [self._job.inputs[n] for n in self._job.bins[number].inputs]
-        size = sum(i.size * _live(i) // max(i.rows, 1) for i in inputs)
-        return max(1, min(round(size / self._job.target_file_size), max(self._live[number], 1)))
+        self._layout = effective(layout)
+        self._live = [sum(live_rows(job.inputs[n]) for n in bin_.inputs) for bin_ in job.bins]
+        self._parts = [parts_of(job, number) for number in range(len(job.bins))]
 
     @property
     def _z(self) -> bool:
@@ -109,7 +103,7 @@ class _Sorting:
             .sortWithinPartitions(*(F.col(n).asc_nulls_last() for n in (*keys, INPUT, POSITION)))
             .drop(PART, Z)
         )
-        with reported_shares(self._control, "Sorting", work.inputs, 0):
+        with reported_shares(self._control, "Sorting", work.inputs, _COUNTERS):
             answer = save_rows(self._control, rows, NAME, work, WriteResult)
         moved = pa.ipc.open_file(self._control.store.get(answer.matches)).read_all()
         if not answer.rows == moved.num_rows == sum(self._live):
@@ -137,7 +131,7 @@ class _Sorting:
             data_prefix=control.spec.data_prefix,
             target_file_size=self._job.target_file_size,
             answer_path=control.round_path(0, f"answer-{uuid.uuid4()}"),
-            counters=prefix_of(control.spec.control_prefix),
+            counters=prefix_of(control.spec.control_prefix, _COUNTERS),
             bins=self._job.bins,
             layout=self._layout,
             first_part=tuple(starts(self._parts)[:-1].tolist()),
@@ -263,10 +257,6 @@ def _by_bin(bins: Integers, count: int) -> tuple[Integers, list[int]]:
     """(all indexes, grouped by bin; the start of each bin's, and the end of the last one's)."""
     order = np.argsort(bins, kind="stable").astype(np.int64)
     return order, np.searchsorted(bins[order], np.arange(count + 1)).tolist()
-
-
-def _live(input_: InputFile) -> int:
-    return input_.rows - len(dead_rows(input_))
 
 
 def _bounds(number: int, arrays: Sequence[Any]) -> pa.Table:

@@ -1,6 +1,7 @@
 """The row map of a rewritten bin, from the number of rows in each of its files.
 
-Rows keep their order, so the cut points determine the map. No I/O.
+Where rows keep their order, the cut points determine the map; where they do not, their ranks do. No
+I/O.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from pyroaring import BitMap64
 from tandem.delta.datafiles.writer import WrittenFile
 from tandem.errors import CountMismatch
 from tandem.jobs.formats import JobBin, JobSpec, RewriteJob
-from tandem.rowmap.rowmap import RowMap, RowMapBuilder, RowMapIdentity
+from tandem.rowmap.permutation import Ranks
+from tandem.rowmap.rowmap import MapOutput, RowMap, RowMapBuilder, RowMapIdentity
 from tandem.spark.jobs.rewrite.bins import BinResult
 from tandem.spark.jobs.rewrite.divided import divided_row_map
 from tandem.spark.runtime.frames import dead_rows
@@ -23,7 +25,25 @@ def row_map_of(spec: JobSpec, job: RewriteJob, result: BinResult) -> RowMap:
     bin_ = job.bins[result.index]
     if result.parts is not None:
         return divided_row_map(spec, job, bin_, result.parts)
+    if result.ranks is not None:
+        return _sorted_row_map(spec, job, bin_, result.files, result.ranks)
     return bin_row_map(spec, job, bin_, result.files, result.kept)
+
+
+def _sorted_row_map(
+    spec: JobSpec, job: RewriteJob, bin_: JobBin, files: Sequence[WrittenFile], ranks: Ranks
+) -> RowMap:
+    builder = RowMapBuilder(_identity(spec))
+    inputs = [job.inputs[i] for i in bin_.inputs]
+    for input_ in inputs:
+        builder.add_input(input_.logged_path, input_.rows, dead_rows(input_))
+    outputs = [MapOutput(file.path, file.rows) for file in files]
+    builder.add_ranks([input_.logged_path for input_ in inputs], outputs, ranks)
+    return builder.build()
+
+
+def _identity(spec: JobSpec) -> RowMapIdentity:
+    return RowMapIdentity(spec.table.table_id, spec.operation_id, spec.attempt, spec.table.version)
 
 
 def bin_row_map(
@@ -36,10 +56,7 @@ def bin_row_map(
     """The map of one bin's rows. Rows keep their order, so the row counts of the outputs determine
     it. `kept` are the numbers of inputs whose deleted rows are in the outputs: the map has none of
     theirs as dead. Raises: CountMismatch."""
-    identity = RowMapIdentity(
-        spec.table.table_id, spec.operation_id, spec.attempt, spec.table.version
-    )
-    builder = RowMapBuilder(identity)
+    builder = RowMapBuilder(_identity(spec))
     inputs = [job.inputs[i] for i in bin_.inputs]
     left_out = [BitMap64() if n in kept else dead_rows(each) for n, each in enumerate(inputs)]
     for input_, dead in zip(inputs, left_out, strict=True):

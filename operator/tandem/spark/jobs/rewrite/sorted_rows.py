@@ -23,6 +23,7 @@ from tandem.errors import ManifestInvalid
 from tandem.jobs.formats import JobBin, JobLayout
 from tandem.jobs.results import SidecarRef
 from tandem.spark.jobs.rewrite.ordering import Integers, part_of, z_values
+from tandem.spark.jobs.rewrite.sorted_bins import ROOM
 from tandem.spark.runtime.datasource import RowsReader, RowsWriter, get_work
 from tandem.spark.runtime.input_splits import InputSplit
 from tandem.spark.runtime.row_files import INPUT, POSITION, RowsWork
@@ -36,9 +37,6 @@ PART = "__tandem_part"
 Z = "__tandem_z"
 BIN = "bin"
 """Column of cuts and quantiles: the bin of a row of theirs."""
-ROOM = 2
-"""A part's file is cut at this many times the target size: normally a part is one file, but its
-size is an estimate."""
 
 
 class SortedWork(RowsWork):
