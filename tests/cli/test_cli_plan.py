@@ -56,6 +56,15 @@ def test_a_plan_says_planned_and_its_status_is_that_of_a_dry_run(
     assert found[1]["status"]["conditions"][0]["reason"] == "DryRun"
 
 
+def test_a_plan_of_a_sort_says_that_it_needs_spark_for_many_rows(
+    tandem: Tandem, table: Path
+) -> None:
+    layout = {"strategy": "Sort", "columns": ["id"]}
+    text = typed(table, "TableCompaction", {"type": "Major", "layout": layout})
+    lines = block(tandem("plan", "-f", "-", input_=text).stdout, "TableCompaction/o: Planned")
+    assert "runs in this process, without Spark, if the rows fit into memory" in lines
+
+
 def test_a_template_whose_texts_spark_would_split_is_refused_before_anything_starts(
     tandem: Tandem, table: Path
 ) -> None:

@@ -94,7 +94,7 @@ def _lines(outcome: ResourceOutcome, sources: SourceSummaries) -> list[tuple[str
         ("steps", "\n".join(_some([_shortened_step(step) for step in steps]))),
         ("writes", output),
         ("copies", plan.copies or ""),
-        ("runs", "in this process, without Spark" if _needs_no_spark(resource, plan) else ""),
+        ("runs", _where(resource, plan)),
         ("cost", "" if plan.cost_bytes is None
          else f"about {human_bytes(plan.cost_bytes)} to read and write"),
         ("locks", _folded_locks(plan.locks or ())),
@@ -113,13 +113,14 @@ def _folded_locks(locks: Sequence[str]) -> str:
     return f"{kinds.pop()}s {shortened_names([each[2] for each in found if each is not None])}"
 
 
-def _needs_no_spark(resource: AnyResource, plan: Plan) -> bool:
-    """Whether `tandem run` does the job itself: a small compaction that keeps the order of rows."""
+def _where(resource: AnyResource, plan: Plan) -> str:
+    """Where `tandem run` does the job, if it does it itself: a small compaction."""
     if not isinstance(resource, TableCompaction) or plan.input_bytes > SMALL_BYTES:
-        return False
-    spec = resource.spec
-    bin_packs = spec.layout.strategy is LayoutStrategy.BIN_PACK
-    return bin_packs and spec.type is not CompactionType.LOG_MERGE
+        return ""
+    if resource.spec.type is CompactionType.LOG_MERGE:
+        return ""
+    sorts = resource.spec.layout.strategy is not LayoutStrategy.BIN_PACK
+    return f"in this process, without Spark{', if the rows fit into memory' if sorts else ''}"
 
 
 def _of_table(status: TableStatus) -> list[tuple[str, str]]:
