@@ -21,6 +21,7 @@ class Reason(StrEnum):
     PLANNED = "Planned"
     WAITING_FOR_DEPENDENCY = "WaitingForDependency"
     WAITING_FOR_LOCK = "WaitingForLock"
+    JOB_REFUSED = "JobRefused"
     RUNNING = "Running"
     RECONCILING = "Reconciling"
     RETRYING = "Retrying"
@@ -304,6 +305,32 @@ class ClusterUnavailable(Unreachable):
 
 class SparkMissing(TandemError):
     reason = Reason.SPARK_MISSING
+
+
+class JobRefused(TandemError):
+    """The cluster takes no job for now: a quota is used up, a right is missing, a webhook or the
+    kind is. Operations wait until it does.
+
+    Args:
+        certain: the job does not exist. Otherwise an earlier call may have made it.
+        reason: one that says more.
+    """
+
+    reason = Reason.JOB_REFUSED
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        certain: bool = True,
+        reason: Reason = Reason.JOB_REFUSED,
+        found: object = "",
+        expected: str = "",
+        remedy: str = "",
+    ) -> None:
+        super().__init__(message, found=found, expected=expected, remedy=remedy)
+        self.certain = certain
+        self.reason = reason
 
 
 class JobFailed(TandemError):

@@ -18,6 +18,8 @@ MEANING: Final[Mapping[Reason, str]] = {
     Reason.WAITING_FOR_DEPENDENCY: "An operation that it depends on has not succeeded, or its "
     "table is not ready.",
     Reason.WAITING_FOR_LOCK: "A conflicting operation holds a lock.",
+    Reason.JOB_REFUSED: "The cluster does not take the job: a quota, the operator's rights, a "
+    "webhook. Nothing is locked, and it is tried again.",
     Reason.RUNNING: "The Spark job is running.",
     Reason.RECONCILING: "The result is being reconciled with concurrent commits.",
     Reason.RETRYING: "An attempt failed; another one follows.",

@@ -18,6 +18,7 @@ from urllib.parse import quote
 import aiohttp
 from kubernetes.aio.config import ConfigException
 
+from tandem.errors import AccessDenied, InvalidSpec
 from tandem.json_types import Json
 from tandem.kube.client import json_depth
 from tandem.kube.client.connections import Connections, SocketTracker
@@ -26,19 +27,27 @@ from tandem.kube.client.credentials import Credentials, LogIn, Login
 _BACKOFF_S = (0.1, 0.3, 0.7, 1.5, 3.0, 5.0)
 _FORBIDDEN_S = 10.0
 _RETRIED = frozenset({429, 500, 502, 503, 504})
+_WEBHOOK_FAILED = "failed calling webhook"
 _MERGE = "application/merge-patch+json"
 _JSON_PATCH = "application/json-patch+json"
 
 
 class ApiError(Exception):
     """The API server refused, or could not be reached (`status` 0). `reason` (`AlreadyExists`) and
-    `message` are those of the response's Status."""
+    `message` are those of the response's Status. `unsure`: a try of this call may have taken effect
+    all the same, since its answer was lost or says nothing about that."""
 
-    def __init__(self, status: int, reason: str, message: str) -> None:
+    def __init__(self, status: int, reason: str, message: str, *, unsure: bool = False) -> None:
         super().__init__(f"{status} {reason}: {message}" if status else message)
         self.status = status
         self.reason = reason
         self.message = message
+        self.unsure = unsure
+
+    @property
+    def webhook_failed(self) -> bool:
+        """Whether an admission webhook did not answer: nothing was stored."""
+        return self.status == 500 and _WEBHOOK_FAILED in self.message
 
 
 class NotFound(ApiError):
@@ -194,9 +203,11 @@ class Api:
             query.pop("resourceVersion", None)
             query["continue"] = token
 
-    async def create(self, path: ResourcePath, body: Mapping[str, Any]) -> Json:
+    async def create(
+        self, path: ResourcePath, body: Mapping[str, Any], *, patience_s: float | None = None
+    ) -> Json:
         """Create an object; `path` is the collection. Raises: Conflict if the name exists."""
-        return await self.request("POST", path.url(), body=body)
+        return await self.request("POST", path.url(), body=body, patience_s=patience_s)
 
     async def patch(
         self, path: ResourcePath, patch: Mapping[str, Any] | Sequence[Mapping[str, Any]]
@@ -299,20 +310,29 @@ class Api:
         query: Mapping[str, str] | None = None,
         content_type: str = "application/json",
         text: bool = False,
+        patience_s: float | None = None,
     ) -> Json:
         """Any call. Transient errors are retried, also those of writes: each of our writes either
         has a precondition or is idempotent. With `text` the response need not be JSON (a log), and
-        is returned as `{"text": …}`.
+        is returned as `{"text": …}`. `patience_s`: for this call, if it is less than the client's.
 
         Raises: ApiError.
         """
         loop = asyncio.get_running_loop()
-        until = loop.time() + self._patience_s
+        patience_s = self._patience_s if patience_s is None else min(patience_s, self._patience_s)
+        until = loop.time() + patience_s
+        unsure = False
         denied = 0.0
         refused = False
         tries = 0
         while True:
-            connections = await self._open()
+            try:
+                connections = await self._open()
+            except (InvalidSpec, AccessDenied) as problem:
+                if not self._was_heard:
+                    raise
+                # They were good before, and may be again.
+                raise Forbidden(401, "Unauthorized", str(problem)) from problem
             after = 0.0
             code, begun = 0, loop.time()
             try:
@@ -351,6 +371,7 @@ class Api:
                 refused = True
                 await self._log_in_again(connections)
                 continue
+            unsure = error.unsure = unsure or _may_have_happened(error)
             deadline = until
             if self._was_heard and _role_is_missing(error):
                 # Right after its start an API server has not loaded the roles yet.
@@ -364,7 +385,7 @@ class Api:
             if loop.time() + pause > deadline:
                 if isinstance(error, Forbidden):
                     raise error
-                raise Unavailable(error.status, error.reason, error.message)
+                raise Unavailable(error.status, error.reason, error.message, unsure=unsure)
             await asyncio.sleep(pause)
 
     async def _open(self) -> Connections:
@@ -398,6 +419,11 @@ def _event(event: Json) -> tuple[str, Json]:
 def _role_is_missing(error: ApiError) -> bool:
     """Whether RBAC refused the call, not a quota or a webhook (which respond with 403, too)."""
     return isinstance(error, Forbidden) and error.status == 403 and " cannot " in error.message
+
+
+def _may_have_happened(error: ApiError) -> bool:
+    """Whether a call with this answer may have taken effect."""
+    return not error.status or (error.status >= 500 and not error.webhook_failed)
 
 
 def _retry_after(answer: aiohttp.ClientResponse) -> float:

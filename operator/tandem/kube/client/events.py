@@ -27,6 +27,7 @@ class EventReason(StrEnum):
     """Reasons of events, beside those of `tandem.errors.Reason` with which operations end."""
 
     WAITING_FOR_LOCK = "WaitingForLock"
+    JOB_REFUSED = "JobRefused"
     JOB_STARTED = "JobStarted"
     RETRYING = "Retrying"
     YIELDED = "Yielded"

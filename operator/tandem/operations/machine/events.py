@@ -162,6 +162,21 @@ class LocksWaiting:
 
 
 @dataclass(frozen=True, slots=True)
+class StartRefused:
+    """The cluster did not take the job. The plan was withdrawn if it is `certain` that there is no
+    job; otherwise an earlier try may have made one. `passing`: it may take it later. `spread`, from
+    0 to 1, keeps operations that were refused together from coming back together. `now_ms` is the
+    time of the answer."""
+
+    reason: Reason
+    message: str
+    passing: bool = True
+    certain: bool = True
+    spread: float = 0.5
+    now_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class JobRunning:
     """`waiting_reason`: the reason and the message of a lack of progress that may end by itself
     (no node has room for a pod)."""
@@ -296,6 +311,7 @@ Event = (
     | AdoptionRefused
     | LocksGranted
     | LocksWaiting
+    | StartRefused
     | JobRunning
     | JobLost
     | YieldRequired

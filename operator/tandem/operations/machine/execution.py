@@ -17,9 +17,10 @@ from tandem.operations.machine.events import (
     LocksWaiting,
     PlanMade,
     RoundDone,
+    StartRefused,
     YieldRequired,
 )
-from tandem.operations.machine.state import LockState, OperationState
+from tandem.operations.machine.state import LockState, OperationState, Refusal
 from tandem.operations.machine.transitions import (
     Transition,
     claim,
@@ -27,9 +28,14 @@ from tandem.operations.machine.transitions import (
     end,
     end_before_start,
     fail,
+    give_up,
     give_way,
 )
 from tandem.spec.status import PLANNED_ONLY, Phase
+
+LONGEST_REFUSAL_MS = 120_000
+"""The longest pause before the cluster is asked again to take a job."""
+_REFUSED_AGAIN_MS = 2_000
 
 
 def plan_made(state: OperationState, event: PlanMade) -> Transition:
@@ -84,6 +90,44 @@ def locks_waiting(state: OperationState, event: LocksWaiting) -> Transition:
         waited=True,
     )
     return do(replace(state, locks=locks), Point.AWAIT_LOCKS)
+
+
+def start_refused(state: OperationState, event: StartRefused) -> Transition:
+    """Release the locks and plan again later, or end: no job has run, so that the log keeps
+    nothing of it and another run begins anew."""
+    if event.certain:
+        attempt = replace(state.attempt, persisted=False)
+        state = replace(state, attempt=attempt, phase=Phase.PENDING)
+    if not event.passing:
+        return give_up(state, Phase.FAILED, event.reason, event.message, closes=False)
+    refusal = state.refusal
+    tries = 0 if refusal is None else refusal.tries
+    delay_ms = min(LONGEST_REFUSAL_MS, _REFUSED_AGAIN_MS * 2 ** min(tries, 16))
+    delay_ms = int(delay_ms * (0.75 + event.spread / 2))
+    since_ms = event.now_ms if refusal is None else refusal.since_ms
+    refusal = Refusal(
+        event.reason, event.message, since_ms, tries + 1, event.now_ms + delay_ms, delay_ms
+    )
+    state = replace(state, refusal=refusal)
+    if event.certain:
+        return do(state, Point.RELEASE_LOCKS)
+    return give_up(
+        state,
+        Phase.FAILED,
+        event.reason,
+        event.message,
+        again=True,
+        counted=False,
+        delay_ms=delay_ms,
+    )
+
+
+def refused_released(state: OperationState) -> Transition:
+    """The locks of a refused job are released: plan again when the cluster is asked again."""
+    refusal = state.refusal
+    assert refusal is not None
+    state = replace(state, locks=LockState())
+    return do(state, Point.READ_TABLE, delay_ms=refusal.delay_ms)
 
 
 def job_running(state: OperationState, event: JobRunning) -> Transition:

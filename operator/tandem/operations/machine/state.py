@@ -107,6 +107,19 @@ class YieldState:
 
 
 @dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why the cluster does not take the job, since when, how often it was asked, and when it will
+    be asked again, `delay_ms` after it was asked last (all in Unix milliseconds)."""
+
+    reason: Reason
+    message: str
+    since_ms: int
+    tries: int
+    next_try_ms: int
+    delay_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class JobState:
     """The Spark job. `round` is the last round of evaluation that was requested.
 
@@ -170,7 +183,8 @@ class OutcomeState:
 
 @dataclass(frozen=True, slots=True)
 class OperationState:
-    """All groups; `phase` and `message` are what the status shows."""
+    """All groups; `phase` and `message` are what the status shows. A `refusal` lasts until the
+    cluster takes the job."""
 
     request: Request = Request()
     log: LogState = LogState()
@@ -180,6 +194,7 @@ class OperationState:
     pending: PendingEffect = PendingEffect()
     outcome: OutcomeState = OutcomeState()
     yields: YieldState = YieldState()
+    refusal: Refusal | None = None
     phase: Phase = Phase.PENDING
     message: str = ""
 

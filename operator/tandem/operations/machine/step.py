@@ -43,6 +43,7 @@ from tandem.operations.machine.events import (
     RecordedBefore,
     RoundDone,
     Started,
+    StartRefused,
     StopRequest,
     TableRead,
     YieldRequired,
@@ -79,6 +80,8 @@ def step(state: OperationState, event: Event) -> Transition:
             return execution.locks_granted(state, event)
         case LocksWaiting():
             return execution.locks_waiting(state, event)
+        case StartRefused():
+            return execution.start_refused(state, event)
         case JobRunning():
             return execution.job_running(state, event)
         case JobLost():
@@ -134,7 +137,10 @@ def _done(state: OperationState, event: EffectDone) -> Transition:
         state = replace(state, yields=replace(state.yields, next_try_ms=0))
     if event.point is Point.START_JOB:
         delay_ms = state.request.limits.poll_ms
-        return do(replace(state, phase=Phase.RUNNING), Point.POLL_JOB, delay_ms=delay_ms)
+        state = replace(state, phase=Phase.RUNNING, refusal=None)
+        return do(state, Point.POLL_JOB, delay_ms=delay_ms)
+    if event.point is Point.RELEASE_LOCKS:
+        return execution.refused_released(state)
     if event.point is Point.PERSIST_PLAN:
         state = replace(state, attempt=replace(state.attempt, persisted=True))
         if state.attempt.without_job:

@@ -114,7 +114,9 @@ def close(state: OperationState, closing: Closing) -> Transition:
             f"attempt {ending.attempt}: {ending.message}" if ending.attempt else ending.message
         )
         delay = 0 if state.request.stop is not None else closing.delay_ms
-        fresh = OperationState(state.request, yields=state.yields, message=message)
+        fresh = OperationState(
+            state.request, yields=state.yields, refusal=state.refusal, message=message
+        )
         return do(fresh, Point.READ_TABLE, delay_ms=delay)
     return end(state, closing.ending)
 
@@ -127,12 +129,14 @@ def give_up(
     *,
     again: bool = False,
     counted: bool = True,
+    closes: bool = True,
     delay_ms: int = 0,
 ) -> Transition:
-    """End this attempt without a commit; then end the operation, or try `again`."""
+    """End this attempt without a commit; then end the operation, or try `again`. Without `closes`
+    the next run of the operation begins anew, whatever the reason."""
     attempt = state.attempt
     todo: tuple[Point, ...] = ()
-    resumable = again or phase is Phase.SUSPENDED or reason in UNRECORDED
+    resumable = again or not closes or phase is Phase.SUSPENDED or reason in UNRECORDED
     closes = attempt.number > 0 and not resumable
     # A failure of the environment (Spark was missing) does not use up later runs' retries.
     counted = counted and (again or reason not in UNRECORDED)

@@ -43,7 +43,7 @@ def status_of(
 ) -> OperationStatus:
     """The status of an operation that started at `started_ms` (Unix milliseconds)."""
     ending = state.outcome.ended
-    phase = ending.phase if ending else state.phase
+    phase = ending.phase if ending else _phase(state)
     reason = ending.reason if ending else _reason(state)
     message = ending.message if ending else _message(state, now_ms)
     return OperationStatus(
@@ -99,6 +99,12 @@ def _progress(progress: Progress | None, phase: Phase) -> Progress | None:
     return progress.stopped() if phase in ENDED or phase is Phase.SUSPENDED else progress
 
 
+def _phase(state: OperationState) -> Phase:
+    """While the cluster takes no job, each try plans and locks for a moment."""
+    before_job = state.phase in (Phase.PLANNED, Phase.LOCKED)
+    return Phase.PENDING if state.refusal is not None and before_job else state.phase
+
+
 def _reason(state: OperationState) -> Reason:
     if state.pending.waiting_reason:
         return state.pending.waiting_reason[0]
@@ -106,6 +112,8 @@ def _reason(state: OperationState) -> Reason:
         return Reason.YIELDED
     if state.locks.waiting_since_ms:
         return Reason.WAITING_FOR_LOCK
+    if state.refusal is not None:
+        return state.refusal.reason
     return _PHASE_REASON.get(state.phase, Reason.PENDING)
 
 
@@ -122,6 +130,10 @@ def _message(state: OperationState, now_ms: int) -> str:
         who, what = locks.blockers[0]
         more = f" and {len(locks.blockers) - 1} more" if len(locks.blockers) > 1 else ""
         return f"waits for {who} on {what}{more}, {lasts}"
+    if state.refusal is not None:
+        refusal = state.refusal
+        since, next_try = rfc3339(refusal.since_ms), rfc3339(refusal.next_try_ms)
+        return f"{refusal.message} (since {since}, tried again at {next_try})"
     return state.message
 
 

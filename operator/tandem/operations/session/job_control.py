@@ -88,6 +88,15 @@ def persist(work: Work, attempt: int) -> None:
     work.plan, work.job = plan, job
 
 
+def withdraw(work: Work, attempt: int) -> None:
+    """Delete what `persist` wrote, and forget the attempt's plan. Only while it is certain that the
+    job does not exist: it would read another plan. Raises: StorageError."""
+    operation_id = work.identity.operation_id
+    stored = [paths.plan(operation_id, attempt), paths.job(operation_id, attempt)]
+    work.table.store.delete(stored)
+    work.forget_attempt()
+
+
 def _filters(work: Work) -> dict[str, float]:
     """The bloom filters that new files of the table get. Blocks of a log get none: they are short
     of life, and the index does not read them."""

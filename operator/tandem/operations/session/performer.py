@@ -6,15 +6,20 @@ means. `interceptor` is a hook for tests: it wraps every effect.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
 
 from tandem.delta import protocol
 from tandem.errors import (
+    InvalidSpec,
+    JobRefused,
     ManifestInvalid,
     ObjectNotFound,
     Reason,
     RowMapInvalid,
+    StorageError,
     TandemError,
+    Unreachable,
 )
 from tandem.locks.model import (
     NOTHING,
@@ -48,6 +53,7 @@ from tandem.operations.machine.events import (
     PlanMade,
     PrerequisiteFound,
     RecordedBefore,
+    StartRefused,
     TableRead,
     Verdict,
     YieldCause,
@@ -92,6 +98,8 @@ class Performer:
         self._explainer = Explainer(table.log)
         self._started_ms = ports.clock.now_ms()
         self._has_identity = False
+        self._unsure: set[int] = set()
+        """Attempts whose job may exist, although its start was not answered."""
         self._methods: dict[Point, Callable[[Effect, OperationState], Event]] = {
             Point.READ_TABLE: self._read_table,
             Point.CHECK_EARLIER_OUTCOME: self._check_earlier_outcome,
@@ -313,8 +321,33 @@ class Performer:
         why = self._options.begun_elsewhere()
         if why:
             return EffectFailed(effect, Reason.ABANDONED, f"{why}: nothing was committed here")
-        self._ports.jobs.start(job_control.request(self.work, effect.attempt))
+        try:
+            self._ports.jobs.start(job_control.request(self.work, effect.attempt))
+        except (InvalidSpec, JobRefused) as error:
+            return self._start_refused(effect, error)
+        except Unreachable:
+            self._unsure.add(effect.attempt)
+            raise
         return EffectDone(effect.point)
+
+    def _start_refused(self, effect: Effect, error: InvalidSpec | JobRefused) -> Event:
+        """Withdraw the plan, so that the next one is made on what the table is by then, and this
+        attempt does not count as one that has begun."""
+        attempt, now_ms = effect.attempt, self._ports.clock.now_ms()
+        certain = attempt not in self._unsure and (isinstance(error, InvalidSpec) or error.certain)
+        if certain:
+            try:
+                job_control.withdraw(self.work, attempt)
+            except StorageError:
+                certain = False  # the attempt is abandoned instead
+        return StartRefused(
+            error.reason,
+            str(error),
+            passing=isinstance(error, JobRefused),
+            certain=certain,
+            spread=zlib.crc32(f"{self._id} {now_ms}".encode()) / 2**32,
+            now_ms=now_ms,
+        )
 
     def _poll_job(self, effect: Effect, _state: OperationState) -> Event:
         now_ms = self._ports.clock.now_ms()

@@ -264,6 +264,7 @@ class Session:
                 message=message,
                 locks=first.state.locks,
                 job=first.state.job,
+                refusal=first.state.refusal,
                 pending=first.state.pending,
             )
         )

@@ -25,8 +25,8 @@ from tandem.errors import (
     AlreadyRunning,
     ClusterUnavailable,
     InvalidSpec,
-    JobFailed,
-    SparkMissing,
+    JobRefused,
+    Reason,
 )
 from tandem.jobs.runner import JobPhase, JobRequest, JobStatus
 from tandem.json_types import Json
@@ -35,10 +35,8 @@ from tandem.kube.client.api import (
     ApiError,
     Conflict,
     Forbidden,
-    Invalid,
     NotFound,
     ResourcePath,
-    Unavailable,
 )
 from tandem.spark.application.manifest import ApplicationBuilder, JobPlacement
 from tandem.spark.application.status import FINISHED, state_of
@@ -51,6 +49,8 @@ CALL_S = 180.0
 """Longer than a call's own time limit, so that a waiting thread always gets an answer."""
 STOP_S = 60.0
 """How long `stop` waits until the pods are gone: more than a pod's grace period."""
+CREATE_S = 5.0
+"""How long the creation of an application is tried at once. The operation waits for what lasts."""
 POD_S = 5.0
 """The driver's pod is read at most this often, and first when a start takes this long."""
 _PAUSES_S = (0.1, 0.2, 0.5, 1.0)
@@ -190,8 +190,8 @@ class ApplicationRunner:
             InvalidSpec: the template sets a field that is reserved for Tandem, or the API server
                 refuses the object.
             AlreadyRunning: an application of that name belongs to another resource.
-            JobFailed: the API server does not allow it (rights, quota, a webhook).
-            SparkMissing: the kind is not installed.
+            JobRefused: the API server does not take it for now (rights, a quota, a webhook, the
+                kind is not installed).
             ClusterUnavailable: no answer; try again.
         """
         self._call(self._create(self._builder.build(request, self._placement)))
@@ -237,10 +237,15 @@ class ApplicationRunner:
         path = self._path.at(self._namespace, name)
         for pause in self._pauses():
             try:
-                self._cache.observe(None, await self._api.create(self._path, body))
+                made = await self._api.create(self._path, body, patience_s=CREATE_S)
+                self._cache.observe(None, made)
                 return
             except Conflict:
                 found = await self._read(name)
+            except ApiError as error:
+                found = await self._made_after_all(name, error)
+                if found is None:
+                    raise _refused(error) from error
             if found is None:
                 continue  # gone between the two calls
             if "deletionTimestamp" not in found["metadata"]:
@@ -253,6 +258,15 @@ class ApplicationRunner:
             resource=f"{self._namespace}/{path.name}",
             expected=f"its deletion within {self._stop_s:g} s",
         )
+
+    async def _made_after_all(self, name: str, refusal: ApiError) -> Json | None:
+        """A try whose answer was lost may have made it, and so have used up the quota."""
+        if not (refusal.unsure and _is_refusal(refusal)):
+            return None
+        try:
+            return await self._read(name)
+        except ApiError:
+            return None  # the refusal is passed on as unsure
 
     def _adopt(self, found: Json) -> None:
         owners = found["metadata"].get("ownerReferences") or []
@@ -350,32 +364,50 @@ class ApplicationRunner:
                 raise ClusterUnavailable("the operator is ending") from error
 
 
+def _is_refusal(error: ApiError) -> bool:
+    """Whether the API server has decided about the request, and may decide otherwise later."""
+    return isinstance(error, Forbidden | NotFound) or error.status == 429 or error.webhook_failed
+
+
+def _refused(error: ApiError) -> Exception:
+    """What an answer to the creation of an application means. What lies in the request does not
+    pass (400, 413, 422); rights, quotas, webhooks and missing kinds do (docs/decisions/0170)."""
+    if error.status in (400, 413, 422):
+        return InvalidSpec(
+            "the API server refuses the SparkApplication",
+            field="spec.sparkTemplate",
+            found=error.message,
+            remedy="Correct the template, or the operator's",
+        )
+    if not _is_refusal(error):
+        return error
+    if isinstance(error, NotFound):
+        return JobRefused(
+            "the cluster has no SparkApplication resource",
+            certain=not error.unsure,
+            reason=Reason.SPARK_MISSING,
+            found=error.message,
+            expected="the Spark operator's CRDs, and the namespace",
+            remedy="Install Kubeflow's Spark operator, or use `tandem dev` with its CRDs",
+        )
+    return JobRefused(
+        "the API server does not take the SparkApplication",
+        certain=not error.unsure,
+        found=f"{error.status} {error.message}",
+        remedy="Check quotas, admission webhooks and the operator's role",
+    )
+
+
 @contextmanager
 def _translated_errors() -> Iterator[None]:
     """Turns errors of the API server into ours."""
     try:
         yield
-    except Unavailable as error:
-        raise ClusterUnavailable("the Kubernetes API did not answer", found=error) from error
     except Forbidden as error:
-        raise JobFailed(
-            "the API server rejects the job",
+        raise ClusterUnavailable(
+            "the API server refuses the operator's request",
             found=error.message,
-            remedy="Check quotas, admission webhooks and the operator's role",
-        ) from error
-    except Invalid as error:
-        raise InvalidSpec(
-            "the API server refuses the SparkApplication",
-            field="spec.sparkTemplate",
-            found=error.message,
-            remedy="Correct the template, or the operator's",
-        ) from error
-    except NotFound as error:
-        raise SparkMissing(
-            "the cluster has no SparkApplication resource",
-            found=error.message,
-            expected="the Spark operator's CRDs, and the namespace",
-            remedy="Install Kubeflow's Spark operator, or use `tandem dev` with its CRDs",
+            remedy="Check the operator's role and token",
         ) from error
     except ApiError as error:
         raise ClusterUnavailable("the Kubernetes API did not answer", found=error) from error
