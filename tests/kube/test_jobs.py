@@ -15,19 +15,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kube.applications import SETTINGS, Applications
-from support.cluster.api_proxy import ApiProxy, Refuse
+from support.cluster.api_proxy import ApiProxy, CutAfter, CutBefore, Refuse
 from support.cluster.api_server import ApiRefused, Cluster
 from support.waiting import await_that
 from tandem.errors import (
     AlreadyRunning,
     ClusterUnavailable,
     InvalidSpec,
-    JobFailed,
+    JobRefused,
     Reason,
-    SparkMissing,
 )
 from tandem.jobs.runner import JobPhase, JobRequest
 from tandem.kube.client.api import Api
+from tandem.kube.controllers.operation import spark_jobs
 from tandem.kube.controllers.operation.spark_jobs import (
     ApplicationCache,
     ApplicationRunner,
@@ -80,9 +80,10 @@ def make(cluster: Cluster, loop: asyncio.AbstractEventLoop) -> Iterator[Make]:
         owner: JobOwner,
         kubeconfig: Path | None = None,
         applications: ApplicationCache | None = None,
+        patience_s: float = 1.0,
         **more: Any,
     ) -> ApplicationRunner:
-        api = Api.from_kubeconfig(kubeconfig or cluster.operator_kubeconfig, patience_s=1.0)
+        api = Api.from_kubeconfig(kubeconfig or cluster.operator_kubeconfig, patience_s=patience_s)
         apis.append(api)
         return ApplicationRunner(
             api=api,
@@ -275,14 +276,59 @@ def test_a_request_that_the_api_server_forbids(
 ) -> None:
     """By rights here; quotas and webhooks answer the same."""
     runner = make(fresh, fresh.owner(), cluster.dev_kubeconfig)
-    with pytest.raises(JobFailed, match="cannot create resource"):
+    with pytest.raises(JobRefused, match="cannot create resource") as raised:
         runner.start(REQUEST)
+    assert raised.value.certain
 
 
 def test_a_namespace_that_is_not_there(fresh: Applications, make: Make) -> None:
     runner = make(fresh, OWNER, namespace="nowhere")
-    with pytest.raises(SparkMissing, match="nowhere"):
+    with pytest.raises(JobRefused, match="nowhere") as raised:
         runner.start(REQUEST)
+    assert (raised.value.reason, raised.value.certain) == (Reason.SPARK_MISSING, True)
+
+
+def test_a_job_that_was_made_although_its_answer_was_lost_is_found_behind_a_refusal(
+    fresh: Applications,
+    make: Make,
+    cluster: Cluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It may have used up the quota that refuses the next try. Of one that cannot be read, nobody
+    knows."""
+    monkeypatch.setattr(spark_jobs, "CREATE_S", 60.0)
+    applications: Json = {"verb": "create", "resource": "sparkapplications"}
+    with ApiProxy(cluster.operator_kubeconfig) as proxy:
+        runner = make(fresh, fresh.owner(), proxy.kubeconfig(tmp_path), patience_s=120.0)
+        proxy.strike(CutAfter(), **applications)
+        proxy.strike(Refuse(403), nth=2, **applications)
+        runner.start(REQUEST)
+        assert fresh.get(NAME) is not None
+        other = replace(REQUEST, name="tandem-0123456789abcdef-2")
+        proxy.strike(CutBefore(), **applications)
+        proxy.strike(Refuse(403), nth=2, **applications)
+        with (
+            proxy.while_(Refuse(404), verb="get", resource="sparkapplications"),
+            pytest.raises(JobRefused) as raised,
+        ):
+            runner.start(other)
+        assert not raised.value.certain
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_rights_that_are_missing_for_a_while_are_not_a_failed_job(
+    fresh: Applications, make: Make, cluster: Cluster, tmp_path: Path, status: int
+) -> None:
+    with ApiProxy(cluster.operator_kubeconfig) as proxy:
+        runner = make(fresh, fresh.owner(), proxy.kubeconfig(tmp_path))
+        runner.start(REQUEST)
+        other = make(fresh, fresh.owner("same"), proxy.kubeconfig(tmp_path))
+        with (
+            proxy.while_(Refuse(status), resource="sparkapplications"),
+            pytest.raises(ClusterUnavailable, match="refuses the operator's request"),
+        ):
+            other.status(NAME)
 
 
 def test_an_unavailable_api_server_is_not_a_failed_job(

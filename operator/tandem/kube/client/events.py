@@ -77,6 +77,7 @@ class EventRecorder:
         self._phase = str(known.get("phase", ""))
         self._attempt = int(known.get("attempt", 0))
         self._waited = self._phase not in ("", Phase.PENDING)
+        self._refused = _first_reason(known) in _REFUSED
         self._started = {self._attempt} if self._phase in _AT_WORK else set[int]()
         self._resumed = self._phase == Phase.SUSPENDED
         self._yields = _yields(known.get("yields"))
@@ -105,6 +106,10 @@ class EventRecorder:
         if reason == Reason.WAITING_FOR_LOCK and not self._waited:
             self._waited = True
             _post_event(body, EventReason.WAITING_FOR_LOCK, message)
+        if reason in _REFUSED and status.phase is Phase.PENDING:
+            if not self._refused:
+                _post_event(body, EventReason.JOB_REFUSED, message, warning=True)
+            self._refused = True
         yields = 0 if status.yields is None else status.yields.count
         if yields > self._yields:
             # After the last one it goes on beside writers, as its message says.
@@ -117,9 +122,17 @@ class EventRecorder:
                     body, EventReason.RETRYING, message or f"attempt {status.attempt}", warning=True
                 )
             self._attempt, self._resumed = status.attempt, False
+        if status.phase is Phase.RUNNING:
+            self._refused = False
         if status.phase is Phase.RUNNING and status.attempt not in self._started:
             self._started.add(status.attempt)
             _post_event(body, EventReason.JOB_STARTED, _job(status))
+
+
+def _first_reason(known: Mapping[str, Any]) -> str:
+    found = known.get("conditions")
+    first = found[0] if isinstance(found, list) and found else None
+    return str(first.get("reason", "")) if isinstance(first, Mapping) else ""
 
 
 def _yields(known: object) -> int:
@@ -136,6 +149,7 @@ def _post_event(body: Body, reason: str, message: str, *, warning: bool = False)
     post(body, reason, message, warning=warning)
 
 
+_REFUSED = (Reason.JOB_REFUSED, Reason.SPARK_MISSING)
 _AT_WORK = (Phase.RUNNING, Phase.RECONCILING)
 
 

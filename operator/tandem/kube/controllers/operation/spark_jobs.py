@@ -260,8 +260,8 @@ class ApplicationRunner:
         )
 
     async def _made_after_all(self, name: str, refusal: ApiError) -> Json | None:
-        """A try whose answer was lost may have made it, and so have used up the quota."""
-        if not (refusal.unsure and _is_refusal(refusal)):
+        """An earlier try whose answer was lost may have made it, and have used up the quota."""
+        if not _is_refusal(refusal):
             return None
         try:
             return await self._read(name)
