@@ -25,6 +25,7 @@ LOOK: Final = {
     Reason.PLANNED: _STATUS,
     Reason.WAITING_FOR_DEPENDENCY: _MESSAGE + " names the resource that it waits for",
     Reason.WAITING_FOR_LOCK: "`kubectl tandem locks`: which operation holds which segments",
+    Reason.JOB_REFUSED: _MESSAGE + " has the API server's answer, since when, and the next try",
     Reason.RUNNING: f"{_STATUS}, {_SPARK}",
     Reason.RECONCILING: _STATUS,
     Reason.RETRYING: _MESSAGE + " has the last failure",

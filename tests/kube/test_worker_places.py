@@ -77,7 +77,7 @@ def test_a_call_that_ends_runs_soon_beside_namespaces_whose_calls_never_end(
         for _ in range(data.draw(st.integers(0, 3 * limit))):
             lane = Lane(f"other-{step % others}", f"t{data.draw(st.integers(0, 40))}")
             places.add(Call(lane, look=data.draw(st.booleans()), submitted_s=now_s))
-        if hanging and data.draw(st.booleans()):
+        if len(hanging) > 0 and data.draw(st.booleans()):
             places.abandon(hanging.pop(data.draw(st.integers(0, len(hanging) - 1))))
         if ours is None and data.draw(st.booleans()):
             ours = Call(Lane("ours", "t"), look=True, submitted_s=now_s)
