@@ -103,6 +103,8 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (
                    (_quantile(0.9, "tandem_lock_wait_seconds", "kind"), "{{kind}} 90 %")], "s"),
             Panel("Threads", "Busy threads, and waiting tasks.",
                   [("max(tandem_workers_busy{$s})", "busy"),
+                   ("max(tandem_workers_long{$s})", "long"),
+                   ("max(tandem_workers_abandoned{$s})", "abandoned"),
                    ("max(tandem_workers_waiting{$s})", "waiting"),
                    ("max(tandem_workers_limit{$s})", "limit")]),
         ),

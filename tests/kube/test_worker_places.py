@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tandem.kube.runtime.fair_queue import Lane
-from tandem.kube.runtime.worker_places import PATIENCE_S, Call, Room, WorkerPlaces
+from tandem.kube.runtime.worker_places import PATIENCE_S, Room, WorkerCall, WorkerPlaces
 
 TICK_S = PATIENCE_S / 4
 NAMESPACES = "ABC"
 
 
-def begin_all(places: WorkerPlaces, now_s: float) -> list[Call]:
+def begin_all(places: WorkerPlaces, now_s: float) -> list[WorkerCall]:
     begun = []
     while (call := places.begin(now_s)) is not None:
         begun.append(call)
@@ -26,12 +26,12 @@ def test_places_are_never_given_twice_and_those_of_ended_calls_are_free(
     limit: int, data: st.DataObject
 ) -> None:
     places, now_s = WorkerPlaces(limit), 0.0
-    running, waiting = list[Call](), list[Call]()
+    running, waiting = list[WorkerCall](), list[WorkerCall]()
     for _ in range(data.draw(st.integers(0, 60))):
         what = data.draw(st.sampled_from(("add", "add", "add", "end", "abandon", "forget", "tick")))
         if what == "add":
             lane = Lane(data.draw(st.sampled_from(NAMESPACES)), data.draw(st.sampled_from("xy")))
-            call = Call(lane, look=data.draw(st.booleans()), submitted_s=now_s)
+            call = WorkerCall(lane, look=data.draw(st.booleans()), submitted_s=now_s)
             places.add(call)
             waiting.append(call)
         elif what == "end" and running:
@@ -70,17 +70,17 @@ def test_a_call_that_ends_runs_soon_beside_namespaces_whose_calls_never_end(
     """Adversaries add calls without end, of new tables and of known ones, and delete their tables.
     A namespace whose calls end at once begins after so many patient pauses as there are others."""
     places, now_s = WorkerPlaces(limit), 0.0
-    ours: Call | None = None
-    hanging = list[Call]()
+    ours: WorkerCall | None = None
+    hanging = list[WorkerCall]()
     begun_after_s = list[float]()
     for step in range(data.draw(st.integers(20, 60))):
         for _ in range(data.draw(st.integers(0, 3 * limit))):
             lane = Lane(f"other-{step % others}", f"t{data.draw(st.integers(0, 40))}")
-            places.add(Call(lane, look=data.draw(st.booleans()), submitted_s=now_s))
+            places.add(WorkerCall(lane, look=data.draw(st.booleans()), submitted_s=now_s))
         if len(hanging) > 0 and data.draw(st.booleans()):
             places.abandon(hanging.pop(data.draw(st.integers(0, len(hanging) - 1))))
         if ours is None and data.draw(st.booleans()):
-            ours = Call(Lane("ours", "t"), look=True, submitted_s=now_s)
+            ours = WorkerCall(Lane("ours", "t"), look=True, submitted_s=now_s)
             places.add(ours)
         for call in begin_all(places, now_s):
             if call is ours:
@@ -96,11 +96,11 @@ def test_a_call_that_ends_runs_soon_beside_namespaces_whose_calls_never_end(
         assert not places.starved(now_s, 3600.0)
 
 
-def hang(places: WorkerPlaces, tables: int, namespace: str = "hangs") -> list[Call]:
+def hang(places: WorkerPlaces, tables: int, namespace: str = "hangs") -> list[WorkerCall]:
     """Looks without end on so many tables, until no more of them begins."""
     for number in range(tables):
-        places.add(Call(Lane(namespace, f"t{number}"), look=True))
-    now_s, found = 0.0, list[Call]()
+        places.add(WorkerCall(Lane(namespace, f"t{number}"), look=True))
+    now_s, found = 0.0, list[WorkerCall]()
     while begun := begin_all(places, now_s):
         found += begun
         now_s += PATIENCE_S
@@ -114,7 +114,7 @@ def test_two_hundred_tables_that_hang_leave_half_of_the_places_to_others() -> No
     assert places.running(Room.LONG) <= 4 * 16
     assert places.running(Room.QUICK) <= 8
     assert len(found) + places.waiting == 200
-    places.add(Call(Lane("other", "t")))
+    places.add(WorkerCall(Lane("other", "t")))
     begun = places.begin(0.0)
     assert begun is not None
     assert begun.lane.namespace == "other"
@@ -123,19 +123,19 @@ def test_two_hundred_tables_that_hang_leave_half_of_the_places_to_others() -> No
 def test_a_namespace_alone_has_three_quarters_of_the_quick_places() -> None:
     places = WorkerPlaces(16)
     for number in range(20):
-        places.add(Call(Lane("only", f"t{number}")))
+        places.add(WorkerCall(Lane("only", f"t{number}")))
     assert len(begin_all(places, 0.0)) == 12
 
 
 def test_a_table_whose_look_took_long_takes_no_quick_place_until_one_is_quick_again() -> None:
     places, lane = WorkerPlaces(4), Lane("n", "t")
     for seconds, next_room in ((PATIENCE_S, Room.LONG), (0.1, Room.QUICK), (0.1, Room.QUICK)):
-        look = Call(lane, look=True)
+        look = WorkerCall(lane, look=True)
         places.add(look)
         assert places.begin(0.0) is look
         places.end(look, seconds)
         for kind in (True, False):
-            after = Call(lane, look=kind)
+            after = WorkerCall(lane, look=kind)
             places.add(after)
             assert places.begin(0.0) is after
             assert after.room is next_room
@@ -145,7 +145,7 @@ def test_a_table_whose_look_took_long_takes_no_quick_place_until_one_is_quick_ag
 
 def test_what_waits_follows_when_its_table_becomes_known_to_take_long() -> None:
     places, lane = WorkerPlaces(1), Lane("n", "t")
-    look, waits = Call(lane, look=True), Call(lane)
+    look, waits = WorkerCall(lane, look=True), WorkerCall(lane)
     places.add(look)
     places.add(waits)
     assert begin_all(places, 0.0) == [look]
@@ -160,7 +160,7 @@ def test_an_abandoned_call_leaves_its_place_while_there_are_others_for_it() -> N
     places = WorkerPlaces(1)
     rooms = []
     for number in range(4):
-        call = Call(Lane("n", f"t{number}"))
+        call = WorkerCall(Lane("n", f"t{number}"))
         places.add(call)
         begun = places.begin(0.0)
         if begun is not None:
@@ -172,15 +172,27 @@ def test_an_abandoned_call_leaves_its_place_while_there_are_others_for_it() -> N
 
 def test_load_is_no_starvation_and_no_begin_for_long_is() -> None:
     places = WorkerPlaces(1)
-    held = Call(Lane("a", "t"))
+    held = WorkerCall(Lane("a", "t"))
     places.add(held)
     assert places.begin(0.0) is held
-    places.add(Call(Lane("a", "u")))
+    places.add(WorkerCall(Lane("a", "u")))
     assert not places.starved(100.0, 60.0)  # its own calls run
-    places.add(Call(Lane("b", "t"), submitted_s=10.0))
+    places.add(WorkerCall(Lane("b", "t"), submitted_s=10.0))
     assert not places.starved(69.0, 60.0)
     assert places.starved(70.0, 60.0)
     assert places.oldest_wait_s(70.0) == 70.0
     places.end(held, 70.0)
     assert len(begin_all(places, 70.0)) == 1
     assert not places.starved(100.0, 60.0)
+
+
+def test_a_namespace_of_which_nothing_runs_takes_the_last_place_even_of_a_full_operator() -> None:
+    places = WorkerPlaces(1)
+    for number in range(7):
+        hang(places, 1, f"hangs-{number}")
+    assert places.running(Room.LONG) == 7
+    hang(places, 1, "hangs-0")
+    places.add(WorkerCall(Lane("new", "t")))
+    begun = places.begin(0.0)
+    assert begun is not None
+    assert begun.lane.namespace == "new"

@@ -31,7 +31,7 @@ class Room(StrEnum):
 
 
 @dataclass(slots=True, eq=False)
-class Call:
+class WorkerCall:
     """One call on a table.
 
     Attributes:
@@ -89,9 +89,9 @@ class WorkerPlaces:
             Room.LONG: _Places(limit * LONG_FACTOR),
             Room.ABANDONED: _Places(limit * ABANDONED_FACTOR),
         }
-        self._waiting: FairQueue[Call] = FairQueue()
-        self._waiting_long: FairQueue[Call] = FairQueue()
-        self._quick: dict[Call, None] = {}  # in the order in which they began
+        self._waiting: FairQueue[WorkerCall] = FairQueue()
+        self._waiting_long: FairQueue[WorkerCall] = FairQueue()
+        self._quick: dict[WorkerCall, None] = {}  # in the order in which they began
         self._long_lanes: set[Lane] = set()
         self._abandoned = 0
         self._last_begun_s = float("-inf")
@@ -116,12 +116,12 @@ class WorkerPlaces:
             return self._rooms[room].taken
         return sum(places.taken for places in self._rooms.values())
 
-    def add(self, call: Call) -> None:
+    def add(self, call: WorkerCall) -> None:
         """Let a call wait for its turn."""
         long = call.lane in self._long_lanes
         (self._waiting_long if long else self._waiting).push(call.lane, call)
 
-    def begin(self, now_s: float) -> Call | None:
+    def begin(self, now_s: float) -> WorkerCall | None:
         """The next call that may run, which has its place from now on; None if none may."""
         if self._rooms[Room.QUICK].free:
             call = self._waiting.pop(self._may_be_quick)
@@ -132,7 +132,7 @@ class WorkerPlaces:
         call = self._waiting_long.pop(self._may_be_long)
         return None if call is None else self._begin(call, Room.LONG, now_s)
 
-    def _begin(self, call: Call, room: Room, now_s: float) -> Call:
+    def _begin(self, call: WorkerCall, room: Room, now_s: float) -> WorkerCall:
         call.begun_s = now_s
         call.room = room
         self._rooms[room].take(call.lane.namespace)
@@ -163,7 +163,7 @@ class WorkerPlaces:
             if self._rooms[Room.LONG].may_take(call.lane.namespace):
                 self._move(call, Room.LONG)
 
-    def end(self, call: Call, now_s: float) -> None:
+    def end(self, call: WorkerCall, now_s: float) -> None:
         """A call that was begun has ended."""
         assert call.room is not None
         self._rooms[call.room].give_back(call.lane.namespace)
@@ -176,7 +176,7 @@ class WorkerPlaces:
         elif call.look:
             self._now_long(call.lane)
 
-    def abandon(self, call: Call) -> None:
+    def abandon(self, call: WorkerCall) -> None:
         """Nobody waits for a call any more. If it runs, it leaves its place, as far as there are
         others for abandoned calls."""
         if call.room is None:
@@ -188,7 +188,7 @@ class WorkerPlaces:
             if self._rooms[Room.ABANDONED].may_take(call.lane.namespace):
                 self._move(call, Room.ABANDONED)
 
-    def _move(self, call: Call, room: Room) -> None:
+    def _move(self, call: WorkerCall, room: Room) -> None:
         assert call.room is not None
         self._rooms[call.room].give_back(call.lane.namespace)
         self._quick.pop(call, None)
@@ -207,7 +207,7 @@ class WorkerPlaces:
             for call in self._waiting_long.take(lane):
                 self._waiting.push(lane, call)
 
-    def drop_waiting(self) -> list[Call]:
+    def drop_waiting(self) -> list[WorkerCall]:
         """Remove all calls that wait."""
         found = [call for queue in (self._waiting, self._waiting_long) for _, call in queue]
         self._waiting, self._waiting_long = FairQueue(), FairQueue()

@@ -19,7 +19,7 @@ from typing import Any, Final, ParamSpec, TypeVar
 
 from tandem.kube.metrics.collectors import Metrics
 from tandem.kube.runtime.fair_queue import NO_TABLE, Lane
-from tandem.kube.runtime.worker_places import PATIENCE_S, Call, Room, WorkerPlaces
+from tandem.kube.runtime.worker_places import PATIENCE_S, Room, WorkerCall, WorkerPlaces
 
 STARVED_S: Final = 60.0
 """After so long without a begin, waiting work counts as starved."""
@@ -90,9 +90,9 @@ class Workers(Executor):
 
     def submit(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
         """Run a call on no table."""
-        return self.submit_to(Call(NO_TABLE), partial(fn, *args, **kwargs))
+        return self.submit_to(WorkerCall(NO_TABLE), partial(fn, *args, **kwargs))
 
-    def submit_to(self, call: Call, function: Callable[[], _T]) -> Future[_T]:
+    def submit_to(self, call: WorkerCall, function: Callable[[], _T]) -> Future[_T]:
         """Run a function when the call gets its place. Raises: RuntimeError after `shutdown`."""
         context = contextvars.copy_context()
         future: Future[_T] = Future()
@@ -147,13 +147,13 @@ class Workers(Executor):
         if self._closed and not self._places.waiting:
             self._drained.notify_all()
 
-    def _ended(self, call: Call) -> None:
+    def _ended(self, call: WorkerCall) -> None:
         with self._lock:
             self._places.end(call, time.monotonic())
             call.work = call.future = None
             self._begin()
 
-    def _abandon_cancelled(self, future: Future[Any], call: Call) -> None:
+    def _abandon_cancelled(self, future: Future[Any], call: WorkerCall) -> None:
         if future.cancelled():
             with self._lock:
                 self._places.abandon(call)
@@ -167,7 +167,9 @@ class _LaneExecutor(Executor):
         self._look = look
 
     def submit(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
-        return self._workers.submit_to(Call(self._lane, self._look), partial(fn, *args, **kwargs))
+        return self._workers.submit_to(
+            WorkerCall(self._lane, self._look), partial(fn, *args, **kwargs)
+        )
 
 
 def _translated(error: BaseException) -> BaseException:

@@ -1,0 +1,63 @@
+"""The threads behind the places: a cancelled call gives its own back, and so does a long one."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import Future
+
+import pytest
+
+from support.waiting import LIMIT_S, await_that
+from tandem.kube.metrics.collectors import Metrics
+from tandem.kube.runtime.fair_queue import Lane
+from tandem.kube.runtime.workers import Workers
+
+
+def test_a_cancelled_call_gives_its_place_to_another_and_its_result_is_dropped() -> None:
+    workers, gate = Workers(1, Metrics()), threading.Event()
+    held: Future[bool] = workers.lane(Lane("n", "t")).submit(gate.wait, LIMIT_S)
+    waits = workers.lane(Lane("n", "u")).submit(lambda: "done")
+    assert (workers.busy, workers.waiting, workers.abandoned) == (1, 1, 0)
+    assert held.cancel()
+    assert waits.result(LIMIT_S) == "done"
+    assert workers.abandoned == 1
+    gate.set()
+    await_that(lambda: workers.abandoned == 0, "it is still counted")
+    assert held.cancelled()
+    workers.shutdown()
+
+
+def test_a_call_that_takes_long_gives_its_place_to_another_and_keeps_its_result() -> None:
+    workers, gate = Workers(1, Metrics(), patience_s=0.01), threading.Event()
+
+    async def play() -> bool:
+        loop = asyncio.get_running_loop()
+        watching = asyncio.create_task(workers.watch())
+        long = loop.run_in_executor(workers.lane(Lane("a", "t")), gate.wait, LIMIT_S)
+        await loop.run_in_executor(workers.lane(Lane("b", "t")), gate.set)
+        watching.cancel()
+        return await long
+
+    assert asyncio.run(play())
+    workers.shutdown()
+    assert (workers.busy, workers.long, workers.waiting) == (0, 0, 0)
+
+
+def test_an_end_runs_what_waits_or_cancels_it() -> None:
+    for cancel in (False, True):
+        workers, gate = Workers(1, Metrics()), threading.Event()
+        first = workers.submit(gate.wait, LIMIT_S)
+        late = workers.submit(lambda: "done")
+        if cancel:
+            workers.shutdown(wait=False, cancel_futures=True)
+            assert late.cancelled()
+            gate.set()
+        else:
+            gate.set()
+            workers.shutdown()
+            assert late.result(0) == "done"
+        assert first.result(LIMIT_S)
+        with pytest.raises(RuntimeError, match="after shutdown"):
+            workers.submit(gate.wait)
+        assert workers.waiting == 0
