@@ -4,19 +4,28 @@ before a job starts and before anything is written to the log."""
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 from deltalake import DeltaTable, write_deltalake
 from deltalake.schema import Field, PrimitiveType, Schema
 
 from cli.invoke import Tandem
+from tandem import mergelog
+from tandem.delta.log.delta_log import DeltaLog
 from tandem.jobs.runner import JobRequest, JobStatus
+from tandem.json_types import Json
+from tandem.mergelog.create import ensure_log
+from tandem.mergelog.state.log_table import LogSettings, MergeLog
 from tandem.operations import runner
 from tandem.operations.ports import Ports
+from tandem.storage import open_store
 
 VECTORS = ("--enable-deletion-vectors",)
 ON = ("--on", "t.id = s.id", *VECTORS)
@@ -147,3 +156,76 @@ def test_a_source_that_is_not_there_is_refused_by_a_run_and_may_come_after_a_pla
     assert ran.exit_code == 1
     assert "InvalidSpec" in ran.stdout
     assert "the source does not exist" in ran.stdout
+
+
+def by_key(tandem: Tandem, lake: Path, folder: Path, spec: Json) -> str:
+    """The message of the refusal of an update by key, which writes nothing to the log of blocks."""
+    if not (lake / "_tandem/log").exists():
+        ensure_log(
+            MergeLog(DeltaLog(open_store(str(lake)))),
+            LogSettings(("id",), "day"),
+            now_ms=0,
+            nonce="1",
+        )
+    file = folder / "by-key.yaml"
+    resources: list[Json] = [
+        {
+            "apiVersion": "tandem.dev/v1alpha1",
+            "kind": "LakeTable",
+            "metadata": {"name": "lake"},
+            "spec": {"location": lake.as_uri()},
+        },
+        {
+            "apiVersion": "tandem.dev/v1alpha1",
+            "kind": "TableUpdate",
+            "metadata": {"name": f"by-key-{secrets.token_hex(4)}"},
+            "spec": {"tableRef": {"name": "lake"}, **spec},
+        },
+    ]
+    file.write_text(yaml.safe_dump_all(resources))
+    log = mergelog.open_log(str(lake))
+    version = log.snapshot().version
+    planned = tandem("plan", "-f", file)
+    assert planned.exit_code == 1, planned.stderr
+    assert "Would fail" in planned.stdout
+    ran = tandem("run", "-f", file, "-o", "json", "-q")
+    assert ran.exit_code == 1, ran.stdout
+    assert log.snapshot().version == version, "something was written to the log"
+    condition = json.loads(ran.stdout)[1]["status"]["conditions"][0]
+    return f"{condition['reason']}: {condition['message']}"
+
+
+@pytest.mark.parametrize("form", ["Csv", "Parquet", "Json"])
+def test_sources_of_updates_by_key_are_checked_too(
+    tandem: Tandem, lake: Path, tmp_path: Path, form: str
+) -> None:
+    def source(columns: dict[str, list[Any]]) -> Json:
+        file = tmp_path / f"in.{form.lower()}"
+        if form == "Parquet":
+            pq.write_table(pa.table(columns), file)
+        elif form == "Csv":
+            lines = [columns, *zip(*columns.values(), strict=True)]
+            file.write_text("".join(",".join(map(str, line)) + "\n" for line in lines))
+        else:
+            rows = (
+                dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)
+            )
+            file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        options = {"options": {"header": "true"}} if form == "Csv" else {}
+        return {"source": {"format": form, "location": file.as_uri(), **options}}
+
+    wrong = source({"id": [3], "nam": ["c"], "day": ["2026-01-01"]})
+    message = by_key(tandem, lake, tmp_path, {"upsert": wrong})
+    assert "the source has columns that the table lacks (found: nam in in." in message
+    message = by_key(tandem, lake, tmp_path, {"deleteKeys": wrong})
+    assert "besides the keys and the ordering column (found: nam in in." in message
+    known = source({"id": [3], "name": ["c"]})
+    message = by_key(tandem, lake, tmp_path, {"deleteKeys": known})
+    assert "found: name in in." in message
+    if form != "Json":  # a later line may have the column
+        message = by_key(tandem, lake, tmp_path, {"upsert": known})
+        assert "lacks columns that must not be null (found: no day in in." in message
+    if form == "Parquet":
+        texts = source({"id": ["3"], "day": ["2026-01-01"]})
+        message = by_key(tandem, lake, tmp_path, {"deleteKeys": texts})
+        assert "another type than the table's" in message

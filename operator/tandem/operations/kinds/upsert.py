@@ -17,6 +17,8 @@ from tandem.locks.model import WHOLE_TABLE
 from tandem.mergelog.state.base_history import BaseHistory, base_of, require_same_table
 from tandem.mergelog.state.commits import transition
 from tandem.mergelog.state.log_table import (
+    DELETED,
+    INSTANT,
     LogSettings,
     MergeLog,
     block_format,
@@ -27,12 +29,13 @@ from tandem.mergelog.state.log_table import (
 )
 from tandem.mergelog.state.model import Block, BlockLogState, tags_of
 from tandem.operations.kinds.table.job_files import output_add
-from tandem.operations.kinds.table.sources import check_source, version_of_source
+from tandem.operations.kinds.table.sources import check_loaded, check_source, version_of_source
 from tandem.operations.kinds.table.table_changes import verdict_of_table
 from tandem.operations.machine.events import Verdict
 from tandem.operations.model import CommitContent, Decision, OutputFileChange, Planned, Table, Work
 from tandem.spec.status import Plan, Reconciled, RowsAffected
 from tandem.spec.update import Source, TableIngest, TableUpdate
+from tandem.statements.types import Schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,18 @@ class UpsertKind:
         check_source(work, source, resource=self._resource.id, field=field)
         place = self._place(work)
         settings = _settings(work, place.base)
+        blocks = self._blocks(work, place.base, settings)
+        columns = self._columns(blocks, settings)
+        check_loaded(
+            work,
+            source,
+            resource=self._resource.id,
+            field=field,
+            columns=columns,
+            besides="besides the keys and the ordering column"
+            if self._input.deletes
+            else "that the table lacks",
+        )
         summary = Plan(
             read_version=work.snapshot.version,
             inputs=0,
@@ -85,7 +100,7 @@ class UpsertKind:
             source_options=dict(source.options),
             source_version=version_of_source(work, source),
             field=field,
-            blocks=self._blocks(work, place.base, settings),
+            blocks=blocks,
             keys=settings.keys,
             ordering_column=settings.ordering_column,
             deletes=self._input.deletes,
@@ -135,6 +150,18 @@ class UpsertKind:
             configuration=dict(table.configuration),
             storage_options=dict(work.table.storage_options),
             allowed_prefixes=work.table.allowed_prefixes,
+        )
+
+    def _columns(self, blocks: JobTable, settings: LogSettings) -> Schema:
+        """The columns that rows of the source are for; those that it must have are not nullable."""
+        needed = settings.columns
+        return Schema(
+            tuple(
+                replace(column, nullable=column.nullable and column.name not in needed)
+                for column in Schema.from_json(blocks.schema_string).columns
+                if column.name not in (DELETED, INSTANT)
+                and (column.name in needed or not self._input.deletes)
+            )
         )
 
     def plan_of_adopted(self, work: Work) -> Planned:

@@ -71,18 +71,32 @@ def version_of_source(work: Work, source: Source) -> int | None:
     return DeltaLog(store).latest_version()
 
 
-def check_loaded(work: Work, source: Source, *, resource: str, field: str) -> None:
+def check_loaded(
+    work: Work,
+    source: Source,
+    *,
+    resource: str,
+    field: str,
+    columns: Schema | None = None,
+    besides: str = "that the table lacks",
+) -> None:
     """Check that rows of a source fit the table, as far as names and types tell.
 
+    Args:
+        columns: those that the rows are for, if not all of the table.
+        besides: what other columns are.
     Raises: InvalidSpec, also for a source that is not there.
     """
-    table = Schema.from_json(work.snapshot.metadata.schema_string)
-    for found in columns_of(work, source, resource=resource, field=field):
-        _check(found, table, source, resource, field)
+    table = _table(work) if columns is None else columns
+    for found in columns_of(work, source, resource=resource, field=field, table=table):
+        _check(found, table, source, resource, field, besides)
 
 
-def columns_of(work: Work, source: Source, *, resource: str, field: str) -> list[SourceColumns]:
-    """The columns of a source's files; none if they cannot be read now.
+def columns_of(
+    work: Work, source: Source, *, resource: str, field: str, table: Schema | None = None
+) -> list[SourceColumns]:
+    """The columns of a source's files; none if they cannot be read now. Columns of texts have the
+    types of `table`, if not the table's own.
 
     Raises: InvalidSpec for a source that is not there, unless it may still come.
     """
@@ -91,7 +105,7 @@ def columns_of(work: Work, source: Source, *, resource: str, field: str) -> list
         return []
     options = storage_options(source.location, work.table.location, work.table.storage_options)
     try:
-        return list(_columns(work, source, options, field))
+        return list(_columns(table or _table(work), source, options, field))
     except InvalidSpec as error:
         if access is SourceAccess.MAY_COME and error.field == f"{field}.location":
             return []
@@ -124,8 +138,12 @@ def _of(error: InvalidSpec, resource: str) -> InvalidSpec:
     )
 
 
+def _table(work: Work) -> Schema:
+    return Schema.from_json(work.snapshot.metadata.schema_string)
+
+
 def _columns(
-    work: Work, source: Source, options: Mapping[str, str], field: str
+    table: Schema, source: Source, options: Mapping[str, str], field: str
 ) -> Iterator[SourceColumns]:
     from tandem.spark.runtime.listing import list_source
 
@@ -136,7 +154,6 @@ def _columns(
         return
     listed = list_source(source.location, options, field=f"{field}.location")
     files = listed.files[:_MOST_FILES]
-    table = Schema.from_json(work.snapshot.metadata.schema_string)
     if source.format is SourceFormat.PARQUET:
         from tandem.spark.sources.footers import parquet_schema, schema_string
 
@@ -169,13 +186,20 @@ def _fields(text: str) -> Sequence[str]:
     return tuple(first) if isinstance(first, dict) else ()
 
 
-def _check(found: SourceColumns, table: Schema, source: Source, resource: str, field: str) -> None:
+def _check(
+    found: SourceColumns,
+    table: Schema,
+    source: Source,
+    resource: str,
+    field: str,
+    besides: str,
+) -> None:
     known = {column.name.lower(): column for column in table.columns}
     extra = [c.name for c in found.schema.columns if c.name.lower() not in known]
     csv = source.format is SourceFormat.CSV
     if extra:
         raise InvalidSpec(
-            "the source has columns that the table lacks",
+            f"the source has columns {besides}",
             resource=resource,
             field=field,
             found=f"{', '.join(extra)} in {found.path}",
