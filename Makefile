@@ -102,8 +102,12 @@ emulators: setup ## Azure and GCS by their emulators: put-if-absent, listings, a
 mutants: setup ## Plant one bug at a time: a check must fail for each (long)
 	@PYTHONPATH=operator:tests $(BIN)/python -m mutants.run
 
+.PHONY: .e2e-needs
+.e2e-needs:
+	@$(if $(KUBECONTEXT),,$$(tools/find-python.sh) tools/single_node/needs.py)
+
 .PHONY: e2e
-e2e: setup ## End to end: a whole cluster of one node (root), or KUBECONTEXT=name; 25 minutes cold
+e2e: .e2e-needs setup ## End to end: a whole cluster of one node (root), or KUBECONTEXT=name; 25 minutes cold
 	@tools/build-kubernetes.sh >/dev/null
 	@tools/build-versitygw.sh >/dev/null
 	@tools/build-helm.sh >/dev/null

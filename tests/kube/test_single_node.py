@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
@@ -56,6 +58,27 @@ def test_missing_programs_are_named_with_their_packages(monkeypatch: pytest.Monk
     monkeypatch.setattr(needs, "_has", lambda name: name not in {"runc", "ctr"})
     with pytest.raises(needs.NotHere, match=r"apt-get install .*containerd.* runc"):
         needs.check()
+
+
+def test_all_that_make_e2e_needs_is_said_before_anything_is_built(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TANDEM_STANDIN", "1")
+    monkeypatch.setattr(needs, "_has", lambda _: False)
+    with pytest.raises(needs.NotHere, match=r"apt-get install .*containerd.*mmdebstrap.* podman"):
+        needs.check(images=True)
+    # As `make e2e` calls it: by any Python, on a machine without these programs.
+    done = subprocess.run(
+        [sys.executable, "-S", "-I", needs.__file__],
+        env={"PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("make e2e: ")
+    assert "Traceback" not in done.stderr
 
 
 def test_a_node_needs_root_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,9 +1,14 @@
-"""Checks what a node needs of this machine: root, Debian's programs, control groups."""
+"""Checks what a node needs of this machine: root, Debian's programs, control groups.
+
+As a program it checks what `make e2e` needs, before anything is built. Standard library only, since
+it then runs without the environment of this repository.
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
+import sys
 from pathlib import Path
 
 PLUGINS = Path("/usr/lib/cni")
@@ -18,6 +23,7 @@ _PACKAGES = {
     "openssl": "openssl",
     "busybox": "busybox-static",
 }
+_ENGINES = ("podman", "buildah", "docker")
 _OTHERS = frozenset({"kubelet", "kube-proxy", "k3s-server", "k3s-agent"})
 _PLUGIN_PACKAGE = "containernetworking-plugins"
 _PLUGIN_NAMES = ("bridge", "host-local", "loopback", "portmap")
@@ -38,23 +44,34 @@ def program(name: str) -> str:
     return found
 
 
-def check() -> None:
-    """Raises: NotHere, with all missing packages at once."""
+def check(*, images: bool = False) -> None:
+    """Raises: NotHere, with all missing packages at once; with `images`, also those that building
+    our image needs."""
     if not Path("/proc/self/cgroup").exists():
         raise NotHere("a node needs Linux; make e2e KUBECONTEXT=NAME uses a cluster elsewhere")
+    missing = _missing_packages(images=images)
+    install = f"apt-get install --no-install-recommends {' '.join(missing)}"
     if os.geteuid() != 0:
         raise NotHere(
             "a node needs root: run this as root, or in a cluster elsewhere:"
-            " make e2e KUBECONTEXT=NAME"
+            " make e2e KUBECONTEXT=NAME" + (f". It also needs: {install}" if missing else "")
         )
     if not any(Path("/sys/fs/cgroup").iterdir()):
         raise NotHere("no control groups are mounted at /sys/fs/cgroup")
+    if missing:
+        raise NotHere(f"a node needs: {install}")
+
+
+def _missing_packages(*, images: bool) -> list[str]:
     missing = {package for name, package in _PACKAGES.items() if not _has(name)}
     if not all((PLUGINS / name).exists() for name in _PLUGIN_NAMES):
         missing.add(_PLUGIN_PACKAGE)
-    if missing:
-        wanted = " ".join(sorted(missing))
-        raise NotHere(f"a node needs: apt-get install --no-install-recommends {wanted}")
+    if images:
+        if not any(_has(name) for name in _ENGINES):
+            missing.add(_ENGINES[0])
+        if os.environ.get("TANDEM_STANDIN") and not _has("mmdebstrap"):
+            missing.add("mmdebstrap")
+    return sorted(missing)
 
 
 def alone() -> None:
@@ -78,3 +95,10 @@ def _has(name: str) -> bool:
     except NotHere:
         return False
     return True
+
+
+if __name__ == "__main__":
+    try:
+        check(images=not os.environ.get("E2E_IMAGE_ARCHIVE"))
+    except NotHere as problem:
+        sys.exit(f"make e2e: {problem}")
