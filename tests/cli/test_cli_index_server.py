@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+import typer
 from deltalake import write_deltalake
 
 from cli.invoke import Tandem
+from tandem.cli.commands.index_app import local_folder
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.index import open_index
 from tandem.index.server.access import SharedToken
@@ -240,3 +242,26 @@ def test_a_merge_on_read_table_is_not_asked_about(
         assert "merge-on-read" in refused.stderr
         assert refused.exit_code != 0
     assert service.asked == []
+
+
+def test_the_folder_of_answers_may_be_a_url_and_lies_on_this_machine() -> None:
+    for text, folder in (
+        ("/tmp/a b", "/tmp/a b"),
+        ("answers", "answers"),
+        ("C:answers", "C:answers"),
+        ("file:///tmp/a%20b", "/tmp/a b"),
+        ("file:/tmp/x", "/tmp/x"),
+        ("file://localhost/tmp/x", "/tmp/x"),
+    ):
+        assert local_folder(text) == Path(folder)
+    for text in ("s3://lake/answers", "file://host/tmp/x", "https://host/x"):
+        with pytest.raises(typer.BadParameter, match="no folder of this machine"):
+            local_folder(text)
+
+
+def test_an_answers_folder_elsewhere_is_refused_before_anything_is_served(
+    tandem: Tandem, lake: Path
+) -> None:
+    result = tandem("index", "serve", f"visits={lake}", "--answers", "s3://lake/answers")
+    assert result.exit_code == 2
+    assert "no folder of this machine" in result.stderr

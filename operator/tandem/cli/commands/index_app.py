@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import unquote, urlsplit
 
 import typer
 
@@ -38,6 +39,17 @@ Segments = Annotated[
     typer.Option("--segments", metavar="A,B", help="Only rows in files of these segments."),
 ]
 Base = Annotated[bool, typer.Option("--base", help="Of a merge-on-read table: without its log.")]
+
+
+def local_folder(text: str) -> Path:
+    """A folder of this machine, as a path or a `file:` URL. Raises: BadParameter for another URL,
+    which would be taken for a relative path."""
+    parts = urlsplit(text)
+    if "://" not in text and parts.scheme != "file":
+        return Path(text)
+    if parts.scheme.lower() != "file" or parts.netloc not in ("", "localhost"):
+        raise typer.BadParameter(f"{text!r} is no folder of this machine: give a path")
+    return Path(unquote(parts.path))
 
 
 def _query(
@@ -174,7 +186,12 @@ def serve(
     ] = None,
     answers: Annotated[
         Path | None,
-        typer.Option("--answers", help="Folder in which large answers wait; it is emptied."),
+        typer.Option(
+            "--answers",
+            metavar="PATH",
+            parser=local_folder,
+            help="Folder in which large answers wait; it is emptied.",
+        ),
     ] = None,
     files: OptionalFilenames = None,
     options: StoreOptions = None,
