@@ -25,13 +25,16 @@ from tandem.jobs.formats import JobSpec, SourceJob
 from tandem.operations.attempt import paths, records
 from tandem.operations.model import SourceAccess, Work
 from tandem.spark.sources.options import checked, storage_options
+from tandem.spark.sources.text.json_fields import fields_of
 from tandem.spec.update import Source, SourceFormat
 from tandem.statements.coercion import assignment_loss
-from tandem.statements.types import Schema
+from tandem.statements.types import Schema, SchemaColumn, SqlType
 from tandem.storage import allowed_locations, open_store
 
 _MOST_FILES = 16
 """Files of a source whose columns are read."""
+_MOST_JSON_BYTES = 1 << 20
+"""The size of JSON sources that are read as a whole, since each line may have further fields."""
 _ABSENT = (ObjectNotFound, DataFileMissing, TableNotFound, VersionNotFound)
 
 
@@ -172,9 +175,29 @@ def _columns(
         return
     from tandem.spark.sources.text.lines import read_text
 
+    encoding = given.get("encoding", "utf-8")
     for meta in files:
-        text = next(iter(read_text(listed.store, meta.path, given.get("encoding", "utf-8"))), "")
+        text = next(iter(read_text(listed.store, meta.path, encoding)), "")
         yield SourceColumns(meta.path, table.with_types(_fields(text)), all_known=False)
+    if len(files) == len(listed.files) and sum(meta.size for meta in files) <= _MOST_JSON_BYTES:
+        texts = (part for meta in files for part in read_text(listed.store, meta.path, encoding))
+        schema = _whole(table, fields_of(texts))
+        if schema is not None:
+            where = files[0].path if len(files) == 1 else source.location
+            yield SourceColumns(where, schema)
+
+
+def _whole(table: Schema, fields: Mapping[str, str] | None) -> Schema | None:
+    """The columns of a whole JSON source, if there is no doubt about them."""
+    columns = []
+    known = {column.name.lower(): column.type for column in table.columns}
+    for name, inferred in (fields or {}).items():
+        type_ = known.get(name.lower()) or (SqlType(inferred) if inferred else None)
+        if type_ is None:
+            return None
+        columns.append(SchemaColumn(name, type_))
+    spellings = {column.name.lower() for column in columns}
+    return Schema(tuple(columns)) if columns and len(spellings) == len(columns) else None
 
 
 def _fields(text: str) -> Sequence[str]:
