@@ -24,6 +24,7 @@ VALIDATOR_ONLY = {
     "_drop_server_fields": "metadata is the API server's",
     "once": "x-kubernetes-list-type: set",
     "_delta_type": "text or a mapping is one type too many for a structural schema",
+    "_values_fit": "tables that were created with one must stay changeable",
     "_time_zone": "needs the calendars' data base",
 }
 """Validators without a rule, and why."""

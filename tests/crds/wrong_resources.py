@@ -336,6 +336,31 @@ ONLY_THE_VALIDATOR = [
     create("must be one of string, long", schema=[{"name": "a", "type": "int"}]),
     create("must be one of string, long", schema=[{"name": "a", "type": "decimal(9,10)"}]),
     create("must have type struct, array or map", schema=[{"name": "a", "type": {"type": "set"}}]),
+    create(
+        "a struct must have at least one field",
+        schema=[{"name": "a", "type": {"type": "struct", "fields": []}}],
+    ),
+    create(
+        "a struct must have at least one field",
+        schema=[
+            {
+                "name": "a",
+                "type": {"type": "array", "elementType": {"type": "struct"}, "containsNull": True},
+            }
+        ],
+    ),
+    # What a property means is Delta's; a table that was created before could not be changed any
+    # more.
+    *(
+        create(words, properties={name: value})
+        for name, value, words in (
+            ("delta.checkpointInterval", "0", "must be a positive number"),
+            ("delta.checkpointInterval", "often", "must be a positive number"),
+            ("delta.logRetentionDuration", "a while", "must be an interval such as"),
+            ("delta.deletedFileRetentionDuration", "interval 2 months", "must be an interval"),
+            ("delta.enableDeletionVectors", "yes", "must be true or false"),
+        )
+    ),
     # Calendars.
     schedule("must be a time that occurs", cron="61 3 * * *"),
     schedule("must be an IANA time zone", timeZone="Europe/Atlantis"),

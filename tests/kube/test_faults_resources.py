@@ -142,6 +142,52 @@ def test_Z7_its_table_is_created_late_and_deleted_early(stage: Stage) -> None:
     stage.done()
 
 
+def test_an_operation_stops_when_its_laketable_comes_back_elsewhere(
+    stage: Stage, tmp_path: Path
+) -> None:
+    """It publishes nothing on the old table, and does not begin on the new one by itself."""
+    gate = stage.points.hold(Point.POLL_JOB)
+    late = stage.world.adopt(stage.ledger.lake, "moves")
+    operation = stage.ledger.make("update")
+    applied = stage.table.apply(operation, tableRef={"name": "moves"})
+    gate.reached()
+    late.applied.delete()
+    late.applied.gone()
+    (tmp_path / "elsewhere").mkdir()
+    elsewhere = quick_lake.make(tmp_path / "elsewhere", loads=1)
+    before = elsewhere.by_deltalake()
+    moved = stage.world.adopt(elsewhere, "moves")
+    gate.go()
+    message = applied.failed("TableReplaced").conditions[0].message
+    assert "made again at another location" in message
+    stage.ledger.forget(operation)
+    assert elsewhere.by_deltalake() == before
+    # The next one of this name works on the new table.
+    applied.delete()
+    applied.gone()
+    name = applied.name
+    stage.table.apply(operation, name, tableRef={"name": "moves"}).succeeded()
+    assert elsewhere.by_deltalake() != before
+    moved.applied.delete()
+    moved.applied.gone()
+    stage.done()
+
+
+def test_a_laketable_that_comes_back_at_the_same_location_stops_nothing(stage: Stage) -> None:
+    gate = stage.points.hold(Point.POLL_JOB)
+    late = stage.world.adopt(stage.ledger.lake, "back")
+    applied = stage.table.apply(stage.ledger.make("update"), tableRef={"name": "back"})
+    gate.reached()
+    late.applied.delete()
+    late.applied.gone()
+    again = stage.world.adopt(stage.ledger.lake, "back")
+    gate.go()
+    applied.succeeded()
+    again.applied.delete()
+    again.applied.gone()
+    stage.done()
+
+
 def test_finalizers_are_removed_when_the_table_is_gone(stage: Stage) -> None:
     gate = stage.points.hold(Point.READ_RESULT)
     applied = stage.table.apply(stage.ledger.make("update"))

@@ -1,6 +1,7 @@
 """An API server that takes no job for now: a quota, rights, a webhook, a token, a missing kind, too
 many requests. Operations wait without locks, say why, and go on; a real server refuses, and where
-that would hurt other tests a proxy before it does."""
+that would hurt other tests a proxy before it does. And resources that it admits although they are
+wrong."""
 
 from __future__ import annotations
 
@@ -13,12 +14,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
+from crds.wrong_resources import ONLY_THE_VALIDATOR, manifest
 from kube.gates import GatedQuickJobs
 from kube.kube_scenarios import Applied, Refused, Table, World
 from kube.ledger import Ledger
 from support.cluster.api_proxy import ApiProxy, Refuse
 from support.jobs import quick_lake
 from support.waiting import await_that
+from tandem.errors import TandemError
+from tandem.spec.loading.loader import check_references, parse
 
 if TYPE_CHECKING:
     from support.cluster.api_server import Cluster
@@ -285,3 +289,64 @@ def test_a_refused_operation_is_suspended_and_resumed(stage: Stage) -> None:
     update.succeeded()
     stage.ledger.assert_serial()
     stage.world.assert_nothing_left_behind(stage.table)
+
+
+# What only the operator can refuse
+
+
+def in_circles() -> list[dict[str, Any]]:
+    """Operations that wait for themselves and for each other."""
+
+    def waits(name: str, *others: str) -> dict[str, Any]:
+        spec = {"dependsOn": [{"kind": "TableUpdate", "name": other} for other in others]}
+        return manifest("TableUpdate", spec, name)
+
+    return [
+        waits("alone", "alone"),
+        waits("one", "two", "free"),
+        waits("two", "three"),
+        waits("three", "one"),
+        waits("free"),
+    ]
+
+
+def words_of(*manifests: dict[str, Any]) -> str:
+    """What `tandem run` says."""
+    with pytest.raises(TandemError) as raised:
+        check_references([parse(each) for each in manifests])
+    return str(raised.value)
+
+
+def test_the_operator_refuses_the_same_mistakes_with_the_same_words(stage: Stage) -> None:
+    """Those that the API server refuses are tried by `tests/crds/test_admission.py`."""
+    space = stage.world.space
+    expected: dict[Applied, str] = {}
+    for number, wrong in enumerate(ONLY_THE_VALIDATOR):
+        body = {**wrong.manifest(), "metadata": {"name": f"wrong-{number}"}}
+        said = words_of(body)
+        assert wrong.words in said
+        space.create(body)
+        expected[Applied(space, wrong.kind, f"wrong-{number}")] = said
+    lake = manifest("LakeTable", {}, "flights")
+    first, *circle = in_circles()
+    for body in (first, *circle):
+        space.create(body)
+    expected[Applied(space, "TableUpdate", "alone")] = words_of(lake, first)
+    expected[Applied(space, "TableUpdate", "one")] = words_of(lake, *circle)
+    for applied, said in expected.items():
+
+        def told(status: dict[str, Any], said: str = said) -> bool:
+            conditions = status.get("conditions") or [{}]
+            return any(
+                said in each.get("message", "") and each["reason"] == "InvalidSpec"
+                for each in conditions
+            )
+
+        applied.wait(told)
+    # A circle is open once one of them is gone, and who waits for it is no part of it.
+    space.delete("TableUpdate", "three")
+    two = Applied(space, "TableUpdate", "two")
+    two.wait(lambda status: "which does not exist" in str(status.get("conditions")))
+    Applied(space, "TableUpdate", "one").wait(
+        lambda status: "waits for TableUpdate/two" in str(status.get("conditions"))
+    )

@@ -104,7 +104,36 @@ _PRIMITIVES = (
     "timestamp",
     "timestamp_ntz",
 )
+_WHETHER = (re.compile("(?i)true|false"), "true or false")
+_SPAN = (
+    re.compile(
+        r"(?i)(interval\s+)?\d{1,9}\s+(week|day|hour|minute|second|millisecond)s?"
+        r"(\s+\d{1,9}\s+(week|day|hour|minute|second|millisecond)s?)*"
+    ),
+    "an interval such as 'interval 30 days'",
+)
+_PROPERTIES = {
+    "delta.checkpointInterval": (re.compile("0*[1-9][0-9]{0,8}"), "a positive number"),
+    "delta.logRetentionDuration": _SPAN,
+    "delta.deletedFileRetentionDuration": _SPAN,
+    "delta.appendOnly": _WHETHER,
+    "delta.enableChangeDataFeed": _WHETHER,
+    "delta.enableDeletionVectors": _WHETHER,
+    "delta.enableRowTracking": _WHETHER,
+}
+"""Properties whose values Tandem, Spark and others read, and how they are written."""
 _DECIMAL = re.compile(r"decimal\((\d{1,2}),\s?(\d{1,2})\)")
+
+
+def _has_empty_struct(found: object) -> bool:
+    """Whether a nested type, as in Delta's schema JSON, has a struct without fields."""
+    if isinstance(found, list):
+        return any(_has_empty_struct(item) for item in found)
+    if not isinstance(found, dict):
+        return False
+    if found.get("type") == "struct" and not found.get("fields"):
+        return True
+    return any(_has_empty_struct(inner) for key, inner in found.items() if key != "metadata")
 
 
 class Column(Model):
@@ -125,6 +154,8 @@ class Column(Model):
         if isinstance(value, dict):
             if value.get("type") not in ("struct", "array", "map"):
                 raise ValueError("a nested type must have type struct, array or map")
+            if _has_empty_struct(value):
+                raise ValueError("a struct must have at least one field: Parquet has no empty one")
             return value
         decimal = _DECIMAL.fullmatch(value)
         if decimal and 1 <= int(decimal.group(1)) <= 38 >= int(decimal.group(1)) >= int(
@@ -147,6 +178,15 @@ class Create(Model):
     """Partition columns of a new table, outermost first."""
     properties: Options = Field(default_factory=dict)
     """Table properties of a new table (`delta.checkpointInterval`, …)."""
+
+    @field_validator("properties")
+    @classmethod
+    def _values_fit(cls, value: dict[str, str]) -> dict[str, str]:
+        for name, (pattern, expected) in _PROPERTIES.items():
+            text = value.get(name)
+            if text is not None and not pattern.fullmatch(text.strip()):
+                raise ValueError(f"{name} must be {expected}, and is {text!r}")
+        return value
 
     # That two columns differ by more than their case is for the validator alone: comparing each
     # with each costs more than the API server spends.

@@ -295,6 +295,7 @@ class StopRequest(StrEnum):
     CANCEL = "Cancel"  # the resource is being deleted
     SUSPEND = "Suspend"
     DEADLINE = "Deadline"
+    TABLE_MOVED = "TableMoved"  # its LakeTable is another one now, elsewhere
 
 
 Event = (

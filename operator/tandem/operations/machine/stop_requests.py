@@ -28,6 +28,11 @@ _ENDINGS = {
         Reason.DEADLINE_EXCEEDED,
         "activeDeadlineSeconds passed before the commit",
     ),
+    StopRequest.TABLE_MOVED: (
+        Phase.FAILED,
+        Reason.TABLE_REPLACED,
+        "the LakeTable was deleted and made again at another location; nothing was committed",
+    ),
 }
 
 _FINDING_OUT = frozenset({Point.READ_TABLE, Point.CHECK_EARLIER_OUTCOME})

@@ -130,15 +130,19 @@ def check_references(resources: Sequence[AnyKind]) -> None:
             waits.setdefault(resource.key, []).append(key)
     circle = _circle(waits)
     if circle:
-        first = by_key[circle[0]]
-        raise InvalidSpec(
-            "operations wait for each other in a cycle",
-            resource=first.id,
-            field="spec.dependsOn",
-            found=" → ".join(by_key[key].id for key in [*circle, circle[0]]),
-            expected="no cycle",
-            remedy="Remove one of these",
-        )
+        raise cycle([by_key[key].id for key in circle])
+
+
+def cycle(ids: Sequence[str]) -> InvalidSpec:
+    """The refusal of operations of which each waits for the next, and the last for the first."""
+    return InvalidSpec(
+        "operations wait for each other in a cycle",
+        resource=ids[0],
+        field="spec.dependsOn",
+        found=" → ".join([*ids, ids[0]]),
+        expected="no cycle",
+        remedy="Remove one of these",
+    )
 
 
 def _not_found(

@@ -73,6 +73,8 @@ class OperationController:
         self._deleted = False
         self._give_up = False
         self._inherited = False
+        self._began_on = ("", "")
+        self._moved_to = ""
         self._reported: OperationStatus | None = None
         self._log_context = LogContext(
             *self._key,
@@ -177,7 +179,31 @@ class OperationController:
         session = self._session
         if session is not None and spec_of(self._body).get("suspend") is True:
             session.request_stop(StopRequest.SUSPEND)
+        if session is not None and not self._moved_to and not self._deleted:
+            self._moved_to = self._new_location()
+            if self._moved_to:
+                session.request_stop(StopRequest.TABLE_MOVED)
         self._signals.wake.set()
+
+    def _lake_table(self) -> tuple[str, str]:
+        """The uid and the location of the LakeTable as it is now, "" each if there is none."""
+        cache = self._context.resource_cache
+        found = cache.get((TABLE_KIND, self._key[1], self._table_name))
+        body = None if found is None or found.deleting else cache.body(found.uid)
+        return ("", "") if body is None else (uid_of(body), str(spec_of(body).get("location", "")))
+
+    def _new_location(self) -> str:
+        """Where the LakeTable is, if it is another one than the session's and not at the same
+        location; "" otherwise. Its operations run on the old table no longer."""
+        uid, location = self._lake_table()
+        before_uid, before = self._began_on
+        if not before_uid or uid in ("", before_uid) or location.rstrip("/") == before.rstrip("/"):
+            return ""
+        known = self._context.tables.get((self._key[1], self._table_name))
+        opened, table = None if known is None else known.table, self._table
+        # Two spellings may be one location.
+        same = opened is not None and table is not None and opened.location == table.location
+        return "" if same else location
 
     def _is_over(self) -> bool:
         return self._signals.leaving or self._deleted or not self._context.may_write()
@@ -275,6 +301,7 @@ class OperationController:
     ) -> OperationStatus | None:
         context = self._context
         self._table = table
+        self._began_on, self._moved_to = self._lake_table(), ""
         retry = retry_requested(self._body)
         ports = Ports(
             jobs=context.runner_factory(resource, self._body, table),
@@ -319,6 +346,7 @@ class OperationController:
             ),
         )
         self._session = session
+        self._changed()  # its LakeTable may have gone and come back while it was opened
         self._log_context.operation = session.identity.operation_id
         try:
             if self._deleted:
@@ -345,6 +373,13 @@ class OperationController:
             session.close()
         ending = session.ending
         status = self._reporter.as_of_now(finish(session, resource, ports), retry)
+        moved_to = self._moved_to or self._new_location()
+        if moved_to and status.phase in (Phase.SUCCEEDED, Phase.SUPERSEDED):
+            # It had committed before.
+            where = f"on the table at {table.location}; its LakeTable is now at {moved_to}"
+            first, *others = status.conditions
+            first = first.model_copy(update={"message": f"{first.message}, {where}"})
+            status = status.model_copy(update={"conditions": (first, *others)})
         if status.phase is Phase.SUSPENDED:
             # It was resumed meanwhile: the next turn continues.
             if spec_of(self._body).get("suspend") is True:

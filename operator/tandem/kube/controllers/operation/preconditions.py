@@ -9,10 +9,11 @@ import structlog
 
 from tandem.errors import Reason, TandemError
 from tandem.kube.client.api import ApiError
-from tandem.kube.client.kinds import TABLE_KIND, path, uid_of
+from tandem.kube.client.kinds import TABLE_KIND, path, spec_of, uid_of
 from tandem.kube.runtime.context import OperatorContext
 from tandem.operations.model import Table
-from tandem.spec.loading.loader import parse
+from tandem.spec.common import ResourceKey
+from tandem.spec.loading.loader import cycle, parse
 from tandem.spec.resources import LakeTable, Operation
 from tandem.spec.status import Phase
 
@@ -36,6 +37,10 @@ def waiting_reason(
     `begun`: that one has to be stopped first."""
     if resource.spec.suspend and not begun:
         return WaitingReason(Phase.SUSPENDED, Reason.SUSPENDED, "spec.suspend is true")
+    circle = _circle(context, resource)
+    if circle:
+        error = cycle([f"{kind}/{name}" for kind, _, name in circle])
+        return WaitingReason(Phase.PENDING, error.reason, str(error))
     why = _dependency(context, resource) or _table(context, resource)
     return WaitingReason(Phase.PENDING, Reason.WAITING_FOR_DEPENDENCY, why) if why else None
 
@@ -48,6 +53,26 @@ def _dependency(context: OperatorContext, resource: Operation) -> str:
             state = "does not exist" if other is None else f"is {other.phase or 'new'}"
             return f"waits for {dependency.kind}/{dependency.name}, which {state}"
     return ""
+
+
+def _circle(context: OperatorContext, resource: Operation) -> list[ResourceKey]:
+    """The operations, beginning with this one, of which each waits for the next and the last one
+    for the first; empty if there is no such circle. A circle is broken by deleting one of them."""
+    cache = context.resource_cache
+    pending: list[list[ResourceKey]] = [[resource.key]]
+    seen: set[ResourceKey] = set()
+    while pending:
+        path_ = pending.pop()
+        known = cache.get(path_[-1])
+        body = None if known is None or known.ended else cache.body(known.uid)
+        for dependency in () if body is None else spec_of(body).get("dependsOn") or ():
+            key = (str(dependency["kind"]), resource.namespace, str(dependency["name"]))
+            if key == resource.key:
+                return path_
+            if key not in seen:
+                seen.add(key)
+                pending.append([*path_, key])
+    return []
 
 
 def _table(context: OperatorContext, resource: Operation) -> str:
