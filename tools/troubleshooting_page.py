@@ -24,6 +24,7 @@ LOOK: Final = {
     Reason.PENDING: "`kubectl tandem version`: whether an operator serves this namespace",
     Reason.PLANNED: _STATUS,
     Reason.WAITING_FOR_DEPENDENCY: _MESSAGE + " names the resource that it waits for",
+    Reason.JOB_REFUSED: _MESSAGE + " has what the API server says, since when, and the next try",
     Reason.WAITING_FOR_LOCK: "`kubectl tandem locks`: which operation holds which segments",
     Reason.JOB_REFUSED: _MESSAGE + " has the API server's answer, since when, and the next try",
     Reason.RUNNING: f"{_STATUS}, {_SPARK}",

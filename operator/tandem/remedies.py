@@ -63,7 +63,8 @@ MEANING: Final[Mapping[Reason, str]] = {
     Reason.LOCKS_UNAVAILABLE: "etcd, which keeps the locks, cannot be reached. Nothing is "
     "lost; the operation waits.",
     Reason.CLUSTER_UNAVAILABLE: "The Kubernetes API does not answer.",
-    Reason.SPARK_MISSING: "Java or Spark is not installed, so jobs cannot run.",
+    Reason.SPARK_MISSING: "Java or Spark is not installed, or a cluster lacks the Spark "
+    "operator's definitions, so jobs cannot run.",
     Reason.JOB_FAILED: "The Spark job failed.",
     Reason.OUT_OF_MEMORY: "The driver, an executor or a Python worker ran out of memory.",
     Reason.IMAGE_PULL_FAILED: "The driver's image cannot be pulled.",
@@ -96,6 +97,8 @@ REMEDY: Final[Mapping[Reason, str]] = {
     "tandem version`.",
     Reason.WAITING_FOR_DEPENDENCY: "Check the operation that it waits for; retry that one, or "
     "delete this one.",
+    Reason.JOB_REFUSED: "Wait, or lift what refuses: raise the quota, grant the operator's role, "
+    "repair the webhook.",
     Reason.WAITING_FOR_LOCK: "Wait, or check the holder: `kubectl tandem locks`. A higher "
     "`priority` goes first.",
     Reason.RETRYING: "Wait; the message says why the last attempt failed.",
@@ -141,7 +144,8 @@ REMEDY: Final[Mapping[Reason, str]] = {
     Reason.STORAGE_ERROR: "Check the store; transient errors are retried automatically.",
     Reason.LOCKS_UNAVAILABLE: "Check etcd, and the network between it and the operator.",
     Reason.CLUSTER_UNAVAILABLE: "Check the API server.",
-    Reason.SPARK_MISSING: "Install Java and Spark, or use the image.",
+    Reason.SPARK_MISSING: "Install Java and Spark, or use the image; in a cluster, install the "
+    "Spark operator.",
     Reason.JOB_FAILED: "Read the driver's log: `kubectl logs` of the pod that the message names, "
     + _AGAIN
     + ".",

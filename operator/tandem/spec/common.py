@@ -146,7 +146,7 @@ class OperationSpec(Model):
     Without it: 75 for a TableIngest, 50 for a TableUpdate and a TableReplace, 25 for compactions
     and rewrites."""
     backoff_limit: Annotated[StrictInt, Field(ge=0, le=1_000)] = 3
-    """How often a failed attempt is tried again before the operation fails."""
+    """How often an attempt whose failure may pass is tried again before the operation fails."""
     active_deadline_seconds: Annotated[StrictInt, Field(ge=1, le=_INT32)] | None = None
     """Seconds after its start at which an operation that has not committed fails; none by
     default."""
