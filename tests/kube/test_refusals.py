@@ -261,7 +261,7 @@ def test_a_refused_job_is_waited_for_without_locks(stage: Stage, name: str) -> N
 
 def test_a_refused_operation_ends_by_its_deadline_and_can_be_applied_again(stage: Stage) -> None:
     version = stage.ledger.lake.version
-    operation = stage.ledger.make("update", activeDeadlineSeconds=4)
+    operation = stage.ledger.make("update", activeDeadlineSeconds=30)
     with quota(stage):
         update = stage.table.apply(operation, "again")
         message = update.failed("DeadlineExceeded").conditions[0].message

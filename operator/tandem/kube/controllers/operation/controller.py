@@ -179,11 +179,16 @@ class OperationController:
         session = self._session
         if session is not None and spec_of(self._body).get("suspend") is True:
             session.request_stop(StopRequest.SUSPEND)
-        if session is not None and not self._moved_to and not self._deleted:
-            self._moved_to = self._new_location()
-            if self._moved_to:
-                session.request_stop(StopRequest.TABLE_MOVED)
+        self._stop_if_moved()
         self._signals.wake.set()
+
+    def _stop_if_moved(self) -> None:
+        session = self._session
+        if session is None or self._moved_to or self._deleted:
+            return
+        self._moved_to = self._new_location()
+        if self._moved_to:
+            session.request_stop(StopRequest.TABLE_MOVED)
 
     def _lake_table(self) -> tuple[str, str]:
         """The uid and the location of the LakeTable as it is now, "" each if there is none."""
@@ -346,7 +351,7 @@ class OperationController:
             ),
         )
         self._session = session
-        self._changed()  # its LakeTable may have gone and come back while it was opened
+        self._stop_if_moved()  # while it was opened
         self._log_context.operation = session.identity.operation_id
         try:
             if self._deleted:

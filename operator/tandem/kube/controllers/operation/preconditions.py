@@ -3,6 +3,7 @@ table. Also finds the table of a deleted operation, which may not be ready or be
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 
 import structlog
@@ -18,6 +19,8 @@ from tandem.spec.resources import LakeTable, Operation
 from tandem.spec.status import Phase
 
 _log = structlog.get_logger("tandem.kube.controllers.operation.preconditions")
+_MOST_LOOKED_AT = 1_000
+"""So many operations are looked at for a circle: a long chain would be looked at by each link."""
 _GOOD = frozenset({Phase.SUCCEEDED, Phase.SUPERSEDED})
 
 
@@ -37,11 +40,12 @@ def waiting_reason(
     `begun`: that one has to be stopped first."""
     if resource.spec.suspend and not begun:
         return WaitingReason(Phase.SUSPENDED, Reason.SUSPENDED, "spec.suspend is true")
-    circle = _circle(context, resource)
+    why = _dependency(context, resource)
+    circle = _circle(context, resource) if why else []
     if circle:
         error = cycle([f"{kind}/{name}" for kind, _, name in circle])
         return WaitingReason(Phase.PENDING, error.reason, str(error))
-    why = _dependency(context, resource) or _table(context, resource)
+    why = why or _table(context, resource)
     return WaitingReason(Phase.PENDING, Reason.WAITING_FOR_DEPENDENCY, why) if why else None
 
 
@@ -57,21 +61,25 @@ def _dependency(context: OperatorContext, resource: Operation) -> str:
 
 def _circle(context: OperatorContext, resource: Operation) -> list[ResourceKey]:
     """The operations, beginning with this one, of which each waits for the next and the last one
-    for the first; empty if there is no such circle. A circle is broken by deleting one of them."""
+    for the first; empty if there is no such circle among the nearest ones. It is broken by deleting
+    one of them."""
     cache = context.resource_cache
-    pending: list[list[ResourceKey]] = [[resource.key]]
-    seen: set[ResourceKey] = set()
-    while pending:
-        path_ = pending.pop()
-        known = cache.get(path_[-1])
+    waits_for_it: dict[ResourceKey, ResourceKey] = {}
+    pending: deque[ResourceKey] = deque([resource.key])
+    while pending and len(waits_for_it) < _MOST_LOOKED_AT:
+        key = pending.popleft()
+        known = cache.get(key)
         body = None if known is None or known.ended else cache.body(known.uid)
         for dependency in () if body is None else spec_of(body).get("dependsOn") or ():
-            key = (str(dependency["kind"]), resource.namespace, str(dependency["name"]))
-            if key == resource.key:
-                return path_
-            if key not in seen:
-                seen.add(key)
-                pending.append([*path_, key])
+            other = (str(dependency["kind"]), resource.namespace, str(dependency["name"]))
+            if other == resource.key:
+                trail = [key]
+                while trail[-1] != resource.key:
+                    trail.append(waits_for_it[trail[-1]])
+                return trail[::-1]
+            if other not in waits_for_it:
+                waits_for_it[other] = key
+                pending.append(other)
     return []
 
 
