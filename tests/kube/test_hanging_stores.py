@@ -1,5 +1,5 @@
-"""Tables whose store never answers beside others, under a real API server: they stop nobody else,
-and what they hold is given back."""
+"""Tables whose store never answers beside others, under a real API server: they stop no other
+table, and what they hold is given back."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_tables_that_hang_do_not_stop_the_others_of_their_namespace(
     lake.assert_clean()
 
 
-def test_a_table_that_is_deleted_gives_back_what_it_holds_and_one_of_its_name_begins_anew(
+def test_a_table_that_is_deleted_gives_back_what_it_holds_and_one_of_its_name_starts_over(
     cluster: Cluster, tmp_path: Path, hanging: HangingServer
 ) -> None:
     space = Resources(cluster, cluster.namespace("hangs"))

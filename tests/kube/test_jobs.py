@@ -295,7 +295,7 @@ def test_a_job_that_was_made_although_its_answer_was_lost_is_found_behind_a_refu
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It may have used up the quota that refuses the next try. Of one that cannot be read, nobody
+    """It may have used up the quota that refuses the next try. Of one that cannot be read, nothing
     knows."""
     monkeypatch.setattr(spark_jobs, "CREATE_S", 60.0)
     applications: Json = {"verb": "create", "resource": "sparkapplications"}

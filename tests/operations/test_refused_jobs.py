@@ -1,5 +1,5 @@
 """A cluster that takes no job for now (a quota, rights, a webhook, a missing kind): the operation
-waits without locks, and begins anew. One that is refused for good leaves no trace in the log."""
+waits without locks, and starts over. One that is refused for good leaves no trace in the log."""
 
 from __future__ import annotations
 

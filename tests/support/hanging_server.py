@@ -34,7 +34,7 @@ class HangingServer:
                 self.connections.append(self._listener.accept()[0])
 
     def close(self) -> None:
-        """Whoever waits for an answer sees its connection closed."""
+        """A client that waits for an answer sees its connection closed."""
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()

@@ -162,7 +162,7 @@ WORKERS_LONG = _gauge(
     "Further threads, whose calls take longer than a second. Stores that do not answer hold them.",
 )
 WORKERS_ABANDONED = _gauge(
-    "workers_abandoned", "Threads whose calls nobody waits for: their table was deleted."
+    "workers_abandoned", "Threads whose calls have no caller any more: their table was deleted."
 )
 WORKERS_WAITING = _gauge("workers_waiting", "Calls that wait for a thread.")
 WORKERS_OLDEST_WAIT = _gauge(

@@ -1,7 +1,7 @@
 """A queue whose turns go round: namespace after namespace, and within one table after table. Pure.
 
-Whoever adds much does not push others back: a namespace with one item waits for at most one item
-of each other namespace.
+A namespace that adds much does not push others back: one with a single item waits for at most one
+item of each other namespace.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ class Room(StrEnum):
     QUICK = "quick"
     LONG = "long"
     ABANDONED = "abandoned"
-    """Nobody waits any more for what these calls return."""
+    """No caller waits for what these calls return."""
 
 
 @dataclass(slots=True, eq=False)
@@ -38,7 +38,7 @@ class WorkerCall:
         look: whether it asks the table's store, as the next ones will.
         work, future: what to run, and what its submitter waits for; unused here.
         room: where it has its place; None before it runs and after its end.
-        abandoned: whether nobody waits for it, whichever place it has.
+        abandoned: whether no caller waits for it, whichever place it has.
     """
 
     lane: Lane
@@ -177,8 +177,8 @@ class WorkerPlaces:
             self._now_long(call.lane)
 
     def abandon(self, call: WorkerCall) -> None:
-        """Nobody waits for a call any more. If it runs, it leaves its place, as far as there are
-        others for abandoned calls."""
+        """No caller waits for this call any more. If it runs, it leaves its place, as far as there
+        are others for abandoned calls."""
         if call.room is None:
             queues = (self._waiting, self._waiting_long)
             any(queue.remove(call.lane, call) for queue in queues)

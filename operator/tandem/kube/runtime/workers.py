@@ -2,7 +2,7 @@
 keep the subject of the submitting task.
 
 `worker_places` decides which call runs. To cancel the future of a call that runs abandons it: its
-thread goes on until the call returns, but has another place, and nobody sees the result.
+thread goes on until the call returns, but has another place, and its result is dropped.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Workers(Executor):
 
     @property
     def abandoned(self) -> int:
-        """How many calls run that nobody waits for."""
+        """How many calls run that no caller waits for."""
         return self._places.abandoned
 
     @property
@@ -100,7 +100,7 @@ class Workers(Executor):
         def work() -> None:
             try:
                 result = context.run(function)
-            except BaseException as error:  # noqa: BLE001 - for whoever waits
+            except BaseException as error:  # noqa: BLE001 - passed to the caller
                 self._ended(call)
                 with suppress(InvalidStateError):  # abandoned
                     future.set_exception(_translated(error))

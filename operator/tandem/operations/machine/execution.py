@@ -94,7 +94,7 @@ def locks_waiting(state: OperationState, event: LocksWaiting) -> Transition:
 
 def start_refused(state: OperationState, event: StartRefused) -> Transition:
     """Release the locks and plan again later, or end: no job has run, so that the log keeps
-    nothing of it and another run begins anew."""
+    nothing of it and another run starts over."""
     if event.certain:
         attempt = replace(state.attempt, persisted=False)
         state = replace(state, attempt=attempt, phase=Phase.PENDING)

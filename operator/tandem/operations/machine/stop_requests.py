@@ -80,7 +80,7 @@ def stop(state: OperationState, request: StopRequest) -> Transition:
     if is_deadline and not state.attempt.number and not state.request.limits.dry_run:
         return end_before_start(state, Ending(phase, reason, message))
     if state.refusal is not None and is_deadline:
-        # No job has run: the log keeps nothing of it, and another run begins anew.
+        # No job has run: the log keeps nothing of it, and another run starts over.
         message = f"{message}: {state.refusal.message}"
         return give_up(state, phase, reason, message, closes=False)
     return give_up(state, phase, reason, message, counted=is_deadline)

@@ -133,7 +133,7 @@ def give_up(
     delay_ms: int = 0,
 ) -> Transition:
     """End this attempt without a commit; then end the operation, or try `again`. Without `closes`
-    the next run of the operation begins anew, whatever the reason."""
+    the next run of the operation starts over, whatever the reason."""
     attempt = state.attempt
     todo: tuple[Point, ...] = ()
     resumable = again or not closes or phase is Phase.SUSPENDED or reason in UNRECORDED
