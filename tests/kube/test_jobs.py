@@ -295,8 +295,8 @@ def test_a_job_that_was_made_although_its_answer_was_lost_is_found_behind_a_refu
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It may have used up the quota that refuses the next try. Of one that cannot be read, nothing
-    knows."""
+    """It may have used up the quota that refuses the next try. One that cannot be read
+    may exist."""
     monkeypatch.setattr(spark_jobs, "CREATE_S", 60.0)
     applications: Json = {"verb": "create", "resource": "sparkapplications"}
     with ApiProxy(cluster.operator_kubeconfig) as proxy:
