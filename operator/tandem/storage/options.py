@@ -96,7 +96,8 @@ def settings(
     found = {**chosen, **secret, **given}
     for key in ("timeout", "connect_timeout"):
         if ceiling_s is not None and key in found:
-            _require_within(ceiling_s, key, found[key])
+            typed = next((name for name in options if key_of(scheme, name) == key), key)
+            _require_within(ceiling_s, typed, found[key])
     for key in ("endpoint", "base_url"):
         if key in found:
             _require_allowed(key, found)
