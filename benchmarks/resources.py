@@ -67,6 +67,7 @@ def with_tandem(kubeconfig: str, namespace: str, endpoint: str, prefix: str, fla
     _as_installed()
     from benchmarks.nothing_jobs import NothingJobs
     from tandem.kube.operator import run_operator
+    from tandem.kube.runtime.job_slots import JobLimits
     from tandem.kube.runtime.settings import OperatorSettings
     from tandem.locks.etcd.store import EtcdSettings
 
@@ -75,7 +76,7 @@ def with_tandem(kubeconfig: str, namespace: str, endpoint: str, prefix: str, fla
         namespaces=(namespace,),
         kubeconfig=Path(kubeconfig),
         etcd=EtcdSettings((endpoint,), prefix),
-        max_jobs=0,
+        job_limits=JobLimits(),
         poll_ms=20,
     )
 

@@ -13,7 +13,7 @@ from tandem.kube.client.resource_cache import ResourceCache
 from tandem.kube.metrics.collectors import Metrics
 from tandem.kube.metrics.families import FAMILIES, Family
 from tandem.kube.runtime.context import IndexServerFacts
-from tandem.kube.runtime.job_slots import JobSlots
+from tandem.kube.runtime.job_slots import JobLimits, JobSlots
 from tandem.kube.runtime.workers import Workers
 from tandem.kube.state_metrics import StateCollector
 from tandem.kube.tables import status
@@ -40,7 +40,7 @@ class Stage:
         self.metrics = Metrics()
         self.resource_cache = ResourceCache()
         self.tables: dict[tuple[str, str], TableContext] = {}
-        self.slots = JobSlots(2)
+        self.slots = JobSlots(JobLimits(2))
         self.workers = Workers(2, self.metrics)
         self.index_servers: dict[tuple[str, str], IndexServerFacts] = {}
         context = SimpleNamespace(

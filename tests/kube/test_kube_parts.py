@@ -9,7 +9,8 @@ from tandem.errors import Reason
 from tandem.intervals import ALWAYS, IntervalSet, TimeInterval
 from tandem.kube.client.kinds import is_active, retry_requested
 from tandem.kube.client.resource_cache import ResourceCache, summarize
-from tandem.kube.runtime.job_slots import JobSlots
+from tandem.kube.runtime.fair_queue import Lane
+from tandem.kube.runtime.job_slots import JobLimits, JobSlots
 from tandem.kube.tables.status import compose, held_lock, not_ready, ready
 from tandem.locks.model import (
     WHOLE_TABLE,
@@ -57,15 +58,18 @@ def test_the_later_of_two_resources_of_one_name_counts() -> None:
     assert len(woken) == 3
 
 
+LANE = Lane("team", "lake")
+
+
 def test_slots_are_given_in_order() -> None:
     async def test() -> list[int]:
-        slots, order = JobSlots(2), list[int]()
+        slots, order = JobSlots(JobLimits(2)), list[int]()
 
         async def work(number: int) -> None:
-            await slots.take()
+            await slots.take(LANE)
             order.append(number)
             await asyncio.sleep(0)
-            slots.give_back()
+            slots.give_back(LANE)
 
         await asyncio.gather(*(work(number) for number in range(10)))
         assert slots.taken == 0
@@ -76,36 +80,36 @@ def test_slots_are_given_in_order() -> None:
 
 def test_the_slot_of_a_cancelled_waiter_is_not_lost() -> None:
     async def test() -> None:
-        slots = JobSlots(1)
-        await slots.take()
-        waiting = asyncio.create_task(slots.take())
+        slots = JobSlots(JobLimits(1))
+        await slots.take(LANE)
+        waiting = asyncio.create_task(slots.take(LANE))
         await asyncio.sleep(0)
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
-        slots.give_back()
-        assert slots.try_take()
-        late = asyncio.create_task(slots.take())
+        slots.give_back(LANE)
+        assert slots.try_take(LANE)
+        late = asyncio.create_task(slots.take(LANE))
         await asyncio.sleep(0)
-        slots.give_back()  # given to the one that is cancelled in the same moment
+        slots.give_back(LANE)  # given to the one that is cancelled in the same moment
         late.cancel()
         await asyncio.gather(late, return_exceptions=True)
         assert slots.taken == 0
-        slots.force()
-        slots.force()
+        slots.force(LANE)
+        slots.force(LANE)
         assert slots.taken == 2
-        assert not slots.try_take()
+        assert not slots.try_take(LANE)
 
     asyncio.run(test())
 
 
 def test_a_waiter_that_was_passed_over_because_it_was_cancelled_ends_so() -> None:
     async def test() -> None:
-        slots = JobSlots(1)
-        await slots.take()
-        waiting = asyncio.create_task(slots.take())
+        slots = JobSlots(JobLimits(1))
+        await slots.take(LANE)
+        waiting = asyncio.create_task(slots.take(LANE))
         await asyncio.sleep(0)
         waiting.cancel()
-        slots.give_back()  # before the waiter has learned of it
+        slots.give_back(LANE)  # before the waiter has learned of it
         await asyncio.wait({waiting})
         assert waiting.cancelled()
         assert slots.taken == 0
@@ -113,9 +117,46 @@ def test_a_waiter_that_was_passed_over_because_it_was_cancelled_ends_so() -> Non
     asyncio.run(test())
 
 
+def test_namespaces_and_tables_have_shares_of_the_slots() -> None:
+    slots = JobSlots(JobLimits(total=3, per_namespace=2, per_table=1))
+    taken = [Lane("a", "1"), Lane("a", "2"), Lane("b", "1")]
+    assert slots.try_take(taken[0])
+    assert not slots.try_take(taken[0])
+    assert slots.what_is_full(taken[0]) == "1 jobs of the table run"
+    assert slots.try_take(taken[1])
+    assert not slots.try_take(Lane("a", "3"))
+    assert slots.what_is_full(Lane("a", "3")) == "2 jobs of the namespace run"
+    assert slots.try_take(taken[2])
+    assert not slots.try_take(Lane("c", "1"))
+    assert slots.what_is_full(Lane("c", "1")) == "3 jobs run"
+    slots.give_back(taken[0])
+    assert slots.try_take(Lane("a", "3"))
+
+
+def test_namespaces_take_turns_and_one_that_waits_for_its_share_is_passed() -> None:
+    async def test() -> list[str]:
+        slots, order = JobSlots(JobLimits(total=2, per_namespace=1)), list[str]()
+
+        async def work(namespace: str) -> None:
+            await slots.take(Lane(namespace, "t"))
+            order.append(namespace)
+
+        assert slots.try_take(Lane("a", "t"))
+        assert slots.try_take(Lane("b", "t"))
+        works = [asyncio.create_task(work(namespace)) for namespace in "aaacb"]
+        for back in "bcaaa":
+            await asyncio.sleep(0)
+            slots.give_back(Lane(back, "t"))
+        await asyncio.gather(*works)
+        return order
+
+    # The slots of b and c do not go to a, which has its share.
+    assert asyncio.run(test()) == ["c", "b", "a", "a", "a"]
+
+
 def test_without_a_limit_every_slot_is_granted() -> None:
-    slots = JobSlots(0)
-    assert all(slots.try_take() for _ in range(1000))
+    slots = JobSlots(JobLimits(0))
+    assert all(slots.try_take(LANE) for _ in range(1000))
 
 
 def test_operations_that_are_active() -> None:

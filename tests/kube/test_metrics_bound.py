@@ -18,6 +18,7 @@ from tandem.kube.metrics.collectors import verb_and_resource
 from tandem.kube.metrics.families import FAMILIES
 from tandem.kube.metrics.locks import MeasuredLocks
 from tandem.kube.runtime.context import IndexServerFacts
+from tandem.kube.runtime.fair_queue import NO_TABLE
 from tandem.kube.runtime.log_context import LogContext
 from tandem.kube.state_metrics import LOOKED_UP
 from tandem.locks.memory import InProcessLocks
@@ -207,11 +208,11 @@ def test_hindrances_are_counted_by_reason() -> None:
 
 def test_slots_and_threads_are_read_at_scrape_time() -> None:
     stage = Stage()
-    stage.slots.force()
+    stage.slots.force(NO_TABLE)
 
     async def wait() -> None:
-        stage.slots.force()
-        waiting = asyncio.create_task(stage.slots.take())
+        stage.slots.force(NO_TABLE)
+        waiting = asyncio.create_task(stage.slots.take(NO_TABLE))
         await asyncio.sleep(0)
         assert stage.slots.waiting == 1
         waiting.cancel()

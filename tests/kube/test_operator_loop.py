@@ -12,8 +12,10 @@ import pytest
 
 from support.cluster.operator_thread import HeldJobs, Resources, operating, quick_settings
 from support.jobs import quick_lake
+from tandem.kube.runtime.job_slots import JobLimits
 from tandem.kube.tables.renewable_store import RenewableStore
 from tandem.locks.memory import InProcessLocks
+from tandem.locks.model import LockRequest
 
 if TYPE_CHECKING:
     from support.cluster.api_server import Cluster
@@ -77,7 +79,9 @@ def test_no_more_jobs_run_than_may(cluster: Cluster, tmp_path: Path) -> None:
     space, jobs = Resources(cluster, cluster.namespace("slots")), HeldJobs()
     lake = quick_lake.make(tmp_path)
     names = [f"u{number}" for number in range(5)]
-    with operating(quick_settings(cluster, space.namespace, max_jobs=2, progress_s=0.3), jobs):
+    with operating(
+        quick_settings(cluster, space.namespace, job_limits=JobLimits(2), progress_s=0.3), jobs
+    ):
         space.table("t", lake.location)
         with jobs.held():
             for number, name in enumerate(names):
@@ -102,7 +106,9 @@ def test_a_slow_waiter_may_be_stopped_while_it_waits_for_a_slot(
 ) -> None:
     space, jobs = Resources(cluster, cluster.namespace("slots")), HeldJobs()
     lake = quick_lake.make(tmp_path)
-    with operating(quick_settings(cluster, space.namespace, max_jobs=1, progress_s=0.3), jobs):
+    with operating(
+        quick_settings(cluster, space.namespace, job_limits=JobLimits(1), progress_s=0.3), jobs
+    ):
         space.table("t", lake.location)
         with jobs.held():
             space.update("runs", "t", "k = 1", {"v": "v + 1"})
@@ -114,4 +120,50 @@ def test_a_slow_waiter_may_be_stopped_while_it_waits_for_a_slot(
             space.delete("TableUpdate", "waits")
             space.await_gone("TableUpdate", "waits")
         assert space.await_end("TableUpdate", "runs")["phase"] == "Succeeded"
+    lake.assert_clean()
+
+
+def test_an_operation_that_waits_for_a_slot_has_no_locks(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requested = list[str]()
+    acquire = InProcessLocks.acquire
+
+    def noted(locks: InProcessLocks, request: LockRequest) -> object:
+        requested.append(request.table)
+        return acquire(locks, request)
+
+    monkeypatch.setattr(InProcessLocks, "acquire", noted)
+    space, jobs = Resources(cluster, cluster.namespace("slots")), HeldJobs()
+    lakes = [quick_lake.make(tmp_path / name) for name in ("one", "two")]
+    settings = quick_settings(cluster, space.namespace, job_limits=JobLimits(1), progress_s=0.3)
+    with operating(settings, jobs):
+        for number, lake in enumerate(lakes):
+            space.table(f"t{number}", lake.location)
+        with jobs.held():
+            space.update("runs", "t0", "k = 1", {"v": "v + 1"})
+            space.await_phase("TableUpdate", "runs", "Running")
+            space.update("waits", "t1", "k = 1", {"v": "v + 1"})
+            space.await_status("TableUpdate", "waits", lambda s: "fewer than 1 jobs run" in str(s))
+            assert lakes[0].location in requested
+            assert lakes[1].location not in requested
+        for name in ("runs", "waits"):
+            assert space.await_end("TableUpdate", name)["phase"] == "Succeeded"
+    for lake in lakes:
+        lake.assert_clean()
+
+
+def test_the_operator_has_a_deadline_for_operations_that_name_none(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    space, jobs = Resources(cluster, cluster.namespace("slots")), HeldJobs()
+    lake = quick_lake.make(tmp_path)
+    with operating(quick_settings(cluster, space.namespace, deadline_s=5), jobs):
+        space.table("t", lake.location)
+        with jobs.held():
+            space.update("ends", "t", "k = 1", {"v": "v + 1"})
+            space.update("stays", "t", "k = 2", {"v": "v + 1"}, activeDeadlineSeconds=6000)
+            status = space.await_end("TableUpdate", "ends")
+            assert status["conditions"][0]["reason"] == "DeadlineExceeded"
+        assert space.await_end("TableUpdate", "stays")["phase"] == "Succeeded"
     lake.assert_clean()

@@ -111,7 +111,7 @@ async def run_operator(
                 nonces=nonces,
                 pool=pool,
                 index_pool=index_pool,
-                slots=JobSlots(settings.max_jobs),
+                slots=JobSlots(settings.job_limits),
                 automatic_slots=AutomaticSlots(settings.automatic_slots, resource_cache),
                 metrics=metrics,
                 runner_factory=runner_factory

@@ -83,7 +83,7 @@ class StateCollector(Collector):
 
     def _jobs(self) -> Iterator[Metric]:
         slots = self._context.slots
-        yield _one(families.JOBS_LIMIT, slots.limit)
+        yield _one(families.JOBS_LIMIT, slots.limits.total)
         yield _one(families.JOBS_RUNNING, slots.taken)
         yield _one(families.JOBS_WAITING, slots.waiting)
 

@@ -38,14 +38,21 @@ OnStatus = Callable[[OperationStatus], None]
 @dataclass(frozen=True, slots=True)
 class ExecutionOptions:
     """How to run an operation. `again` starts a new run of one that has ended; with
-    `only_failed` not of one that has succeeded."""
+    `only_failed` not of one that has succeeded. `deadline_s`: `activeDeadlineSeconds` of operations
+    that name none."""
 
     again: bool = False
     only_failed: bool = False
     plan_only: bool = False
     poll_ms: int = 300
     lock_wait_s: float = 1.0
+    deadline_s: int | None = None
     interceptor: Interceptor = passthrough
+
+    def deadline_of(self, resource: Operation) -> int | None:
+        """Seconds from its start to its commit; None for no limit."""
+        own = resource.spec.active_deadline_seconds
+        return self.deadline_s if own is None else own
 
 
 def open_session(
@@ -90,7 +97,7 @@ def open_session(
     kind = kind_of(resource, table)
     performer = Performer(identity, table, kind, ports, options, execution.interceptor)
     performer.work.latest = latest
-    deadline = spec.active_deadline_seconds
+    deadline_s = execution.deadline_of(resource)
     start = ports.clock.now_ms() if started_ms is None else started_ms
 
     def watch(state: OperationState) -> None:
@@ -115,7 +122,7 @@ def open_session(
         ports.clock,
         limits,
         started_ms=start,
-        deadline_ms=None if deadline is None else deadline * 1000,
+        deadline_ms=None if deadline_s is None else deadline_s * 1000,
         watch=watch,
         identity=identity,
         open_first=open_first,

@@ -139,6 +139,31 @@ def operator(
     max_jobs: Annotated[
         int, option("--max-jobs", "Maximum number of concurrent jobs; 0: no limit.", min=0)
     ] = 16,
+    max_jobs_per_namespace: Annotated[
+        int,
+        option(
+            "--max-jobs-per-namespace",
+            "Maximum number of concurrent jobs of one namespace; 0: no limit of its own.",
+            min=0,
+        ),
+    ] = 0,
+    max_jobs_per_table: Annotated[
+        int,
+        option(
+            "--max-jobs-per-table",
+            "Maximum number of concurrent jobs of one table; 0: no limit of its own.",
+            min=0,
+        ),
+    ] = 0,
+    deadline: Annotated[
+        int,
+        option(
+            "--deadline",
+            "activeDeadlineSeconds of operations that name none; 0: no deadline. Set it if "
+            "tenants share the operator: a job that never ends holds its slot.",
+            min=0,
+        ),
+    ] = 0,
     automatic_slots: Annotated[
         int,
         option(
@@ -234,6 +259,7 @@ def operator(
             password=os.environ.get("TANDEM_ETCD_PASSWORD", ""),
             password_file=etcd_password_file,
         )
+        from tandem.kube.runtime.job_slots import JobLimits
         from tandem.kube.runtime.settings import OperatorSettings
         from tandem.kube.tables.location_policy import LocationPolicy
         from tandem.spark.application.manifest import ApplicationSettings
@@ -257,7 +283,8 @@ def operator(
             ),
             allowed_locations=tuple(allowed_locations or ()),
             allowed_endpoints=tuple(allowed_endpoints or ()),
-            max_jobs=max_jobs,
+            job_limits=JobLimits(max_jobs, max_jobs_per_namespace, max_jobs_per_table),
+            deadline_s=deadline,
             automatic_slots=automatic_slots,
             workers=workers,
             store_timeout_s=store_timeout,

@@ -8,7 +8,7 @@ Must not import the controllers. Only `kopf_internals` uses private parts of kop
     workers         threads that work on tables
     worker_places   which calls on tables run
     fair_queue      a queue in which namespaces and tables take turns
-    job_slots       how many jobs run at once
+    job_slots       how many jobs run at once, of whom
     automatic_slots how many automatic ones do
     log_context     resource fields of log lines
     health          /healthz, /readyz and /metrics

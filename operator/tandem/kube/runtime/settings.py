@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tandem.kube.runtime.job_slots import JobLimits
 from tandem.spark.application.manifest import ApplicationSettings
 
 if TYPE_CHECKING:
@@ -31,7 +32,8 @@ class OperatorSettings:
         application: what all jobs have in common.
         allowed_locations, allowed_endpoints: where tables and sources may be, by namespace; see
             `tandem.kube.tables.location_policy`. None: anywhere.
-        max_jobs: how many jobs may run at once; 0 for no limit.
+        job_limits: how many jobs may run at once.
+        deadline_s: `activeDeadlineSeconds` of operations that name none; 0 for no deadline.
         automatic_slots: how many of them may be automatic; 0 for no limit.
         workers: threads for work on tables; those that take long have more (docs/decisions/0169).
         store_timeout_s: how long a request of a store may take, retries and all.
@@ -57,7 +59,8 @@ class OperatorSettings:
     application: ApplicationSettings = field(default_factory=ApplicationSettings)
     allowed_locations: tuple[str, ...] = ()
     allowed_endpoints: tuple[str, ...] = ()
-    max_jobs: int = 16
+    job_limits: JobLimits = field(default_factory=lambda: JobLimits(16))
+    deadline_s: int = 0
     automatic_slots: int = 0
     workers: int = 16
     store_timeout_s: float = 60.0
@@ -93,7 +96,10 @@ class OperatorSettings:
             "allowed_endpoints": list(self.allowed_endpoints),
             "template_policy": self.application.template_policy.value,
             "template_allow": list(self.application.template_allow),
-            "max_jobs": self.max_jobs,
+            "max_jobs": self.job_limits.total,
+            "max_jobs_per_namespace": self.job_limits.per_namespace,
+            "max_jobs_per_table": self.job_limits.per_table,
+            "deadline_s": self.deadline_s,
             "automatic_slots": self.automatic_slots,
             "workers": self.workers,
             "store_timeout_s": self.store_timeout_s,

@@ -109,6 +109,15 @@ class Session:
         return self._effects[0] if self._effects else None
 
     @property
+    def needs_job(self) -> bool:
+        """Whether the operation that the next effect belongs to has planned a job, for which
+        nothing is stored yet."""
+        if self._first is not None:
+            return self._first.needs_job
+        attempt = self.state.attempt
+        return not (attempt.without_job or attempt.persisted)
+
+    @property
     def acting(self) -> Identity:
         """The operation that the next effect belongs to: this one, or one that it waits for."""
         return self.identity if self._first is None else self._first.acting

@@ -321,6 +321,7 @@ class OperationController:
             only_failed=True,
             poll_ms=context.settings.poll_ms,
             lock_wait_s=0,
+            deadline_s=context.settings.deadline_s or None,
             interceptor=InstrumentedInterceptor(
                 context.metrics, self._log_context, context.interceptor
             ),
@@ -358,11 +359,12 @@ class OperationController:
                 session.request_stop(StopRequest.CANCEL)
             elif spec_of(self._body).get("suspend") is True and not resource.spec.suspend:
                 session.request_stop(StopRequest.SUSPEND)
-            deadline = resource.spec.active_deadline_seconds
+            deadline = execution.deadline_of(resource)
             session_loop = SessionLoop(
                 session,
                 context.locks,
                 context.slots,
+                lane,
                 context.pool.lane(lane),
                 self._signals,
                 on_queued=self._queued,
@@ -407,8 +409,8 @@ class OperationController:
             self._reporter.report_progress(status, retry, acting)
 
     def _queued(self) -> None:
-        limit = self._context.settings.max_jobs
-        message = f"waits until fewer than {limit} jobs run"
+        full = self._context.slots.what_is_full(Lane(self._key[1], self._table_name))
+        message = f"waits until fewer than {full}"
         self._reported = None
         self._reporter.waiting(self._last.phase, Reason.PLANNED, message)
 

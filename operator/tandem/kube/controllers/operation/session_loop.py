@@ -2,8 +2,10 @@
 
 Effects are performed in threads, one after the other until one has to wait. Delays and waits for
 locks or for a job slot are awaited in the loop, so that hundreds of waiting operations need no
-thread at all. Effects are opaque here, except for those that wait for locks, start a job, and no
-longer need it.
+thread at all. Effects are opaque here, except for those that take locks or wait for them, start a
+job, and no longer need it.
+
+A slot is taken before the locks: an operation that waits for one would hold up others of its table.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from typing import TypeVar
 
 from tandem.errors import LocksUnavailable
 from tandem.kube.controllers.operation.signals import Signals
+from tandem.kube.runtime.fair_queue import Lane
 from tandem.kube.runtime.job_slots import JobSlots
 from tandem.locks.port import LockStore
 from tandem.operations.machine.effects import Point
@@ -25,13 +28,14 @@ _T = TypeVar("_T")
 _LOCK_LOOK_S = 15.0
 """How long to rely on a lock's watch before looking again."""
 _LOCK_PAUSE_S = 2.0
-_DRIVER_NEEDED = frozenset(
+_SLOT_NEEDED = frozenset(
     {Point.POLL_JOB, Point.READ_RESULT, Point.REQUEST_ROUND, Point.FINISH_JOB}
     | {Point.STOP_JOB, Point.READ_TABLE, Point.RECONCILE, Point.WRITE_SIDECARS}
     | {Point.ENTER_COMMIT, Point.PUT_COMMIT, Point.LOOK_UP_COMMIT, Point.START_JOB}
+    | {Point.ACQUIRE_LOCKS, Point.PERSIST_PLAN}
 )
-"""Between a job's start and these, its driver may still be running."""
-_PREPARED = frozenset({Point.AWAIT_LOCKS, Point.START_JOB, Point.POLL_JOB})
+"""Before these, a slot that was taken is kept: a job is to start, or its driver may still run."""
+_PREPARED = frozenset({Point.ACQUIRE_LOCKS, Point.AWAIT_LOCKS, Point.START_JOB, Point.POLL_JOB})
 """For these, the loop awaits what they need."""
 
 
@@ -39,6 +43,7 @@ class SessionLoop:
     """Drives one session.
 
     Args:
+        slots: where the job takes its slot, for the table `lane`.
         on_queued: called when it has to wait for a slot.
         deadline_s: loop time after which the session must listen; None for never.
     """
@@ -48,6 +53,7 @@ class SessionLoop:
         session: Session,
         locks: LockStore,
         slots: JobSlots,
+        lane: Lane,
         pool: Executor,
         signals: Signals,
         *,
@@ -57,6 +63,7 @@ class SessionLoop:
         self._session = session
         self._locks = locks
         self._slots = slots
+        self._lane = lane
         self._pool = pool
         self._signals = signals
         self._on_queued = on_queued
@@ -90,7 +97,7 @@ class SessionLoop:
                 or effect is None
                 or effect.point in _PREPARED
                 or self._session.wait_ms()
-                or (self._has_slot and effect.point not in _DRIVER_NEEDED)
+                or (self._has_slot and effect.point not in _SLOT_NEEDED)
             ):
                 return True
         return False
@@ -103,13 +110,18 @@ class SessionLoop:
             if effect.point is Point.AWAIT_LOCKS:
                 self._return_slot()
                 await self._wait_for_locks()
-            elif effect.point is Point.START_JOB and not self._has_slot:
+            elif not self._has_slot and self._starts_job(effect.point):
                 await self._wait_for_slot()
             elif effect.point is Point.POLL_JOB and not self._has_slot:
                 # It runs already: an earlier operator started it.
-                self._slots.force()
+                self._slots.force(self._lane)
                 self._has_slot = True
         return not self._signals.leaving
+
+    def _starts_job(self, point: Point) -> bool:
+        return point is Point.START_JOB or (
+            point is Point.ACQUIRE_LOCKS and self._session.needs_job
+        )
 
     async def _wait_delay(self, *, shorten: bool) -> None:
         until = self._loop.time() + self._session.wait_ms() / 1000
@@ -144,11 +156,11 @@ class SessionLoop:
             await asyncio.shield(self._in_thread(end))
 
     async def _wait_for_slot(self) -> None:
-        if self._slots.try_take():
+        if self._slots.try_take(self._lane):
             self._has_slot = True
             return
         self._on_queued()
-        turn = asyncio.ensure_future(self._slots.take())
+        turn = asyncio.ensure_future(self._slots.take(self._lane))
         try:
             while not turn.done() and not self._signals.leaving:
                 self._signals.wake.clear()
@@ -179,13 +191,13 @@ class SessionLoop:
     def _mind_slot(self) -> None:
         """Give the slot back once the job's driver is no longer needed."""
         effect = self._session.next_effect
-        if self._has_slot and (effect is None or effect.point not in _DRIVER_NEEDED):
+        if self._has_slot and (effect is None or effect.point not in _SLOT_NEEDED):
             self._return_slot()
 
     def _return_slot(self) -> None:
         if self._has_slot:
             self._has_slot = False
-            self._slots.give_back()
+            self._slots.give_back(self._lane)
 
     async def _sleep(self, seconds: float | None) -> bool:
         """Wait until woken (True), at most `seconds`."""
