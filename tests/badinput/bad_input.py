@@ -60,11 +60,6 @@ def compaction(**spec: Any) -> dict[str, Any]:
     )
 
 
-def sorting(**spec: Any) -> dict[str, Any]:
-    """A compaction that needs Spark, however small."""
-    return compaction(layout={"strategy": "Sort", "columns": ["id"]}, **spec)
-
-
 def update(where: str = "k = 1", **set_: str) -> dict[str, Any]:
     body = {"where": where, "set": set_ or {"v": "v + 15"}}
     return document("TableUpdate", "more", tableRef={"name": "lake"}, update=body)

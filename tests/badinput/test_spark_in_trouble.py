@@ -11,15 +11,14 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from badinput.bad_input import BadLake, Ended, assert_mentions, compaction, sorting, update
+from badinput.bad_input import BadLake, Ended, assert_mentions, compaction, update
 from support.jobs.quick_jobs import QuickJobs
-from support.some import every_case, some
+from support.some import every_case
 from tandem.spark.runtime.parent_watch import alive
 
 LIMIT_S = 240.0
@@ -86,6 +85,18 @@ def drivers(process: Any) -> list[int]:
     return found
 
 
+def statement(**spec: Any) -> dict[str, Any]:
+    """An update, which needs Spark, however small."""
+    made = update()
+    made["spec"] |= spec
+    return made
+
+
+def updated(lake: BadLake) -> tuple[tuple[Any, ...], ...]:
+    """The rows after it."""
+    return tuple(sorted((i, k, v + 15 if k == 1 else v) for i, k, v in lake.shown(3)))
+
+
 def statement_is_asked_for(lake: BadLake) -> bool:
     jobs = lake.path.glob("_tandem/operations/*/attempts/1/job.json")
     return any('"Statement"' in job.read_text() for job in jobs)
@@ -93,10 +104,10 @@ def statement_is_asked_for(lake: BadLake) -> bool:
 
 def test_spark_is_missing(lake: BadLake) -> None:
     env = {"JAVA_HOME": "", "PATH": str(Path(sys.executable).parent)}
-    with lake.unharmed(), tandem_run(lake, sorting(), **env) as process:
+    with lake.unharmed(), tandem_run(lake, statement(), **env) as process:
         end = ended(process)
     assert end.code == 1
-    condition = end.condition("TableCompaction")
+    condition = end.condition("TableUpdate")
     assert condition["reason"] == "SparkMissing"
     assert_mentions(
         condition["message"], "no Java was found", "found: java", "expected: Java 17 or later",
@@ -120,58 +131,55 @@ def test_java_is_too_old(lake: BadLake, tmp_path: Path) -> None:
     java = home / "bin" / "java"
     java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
     java.chmod(0o755)
-    with lake.unharmed(), tandem_run(lake, sorting(), JAVA_HOME=str(home)) as process:
+    with lake.unharmed(), tandem_run(lake, statement(), JAVA_HOME=str(home)) as process:
         end = ended(process)
     assert end.code == 1
-    condition = end.condition("TableCompaction")
+    condition = end.condition("TableUpdate")
     assert condition["reason"] == "SparkMissing"
     assert_mentions(condition["message"], "11.0.2 is too old", str(java), "Java 17", "setup-java")
 
 
 def test_the_driver_is_killed(lake: BadLake) -> None:
     """Each attempt has a driver; with `backoffLimit: 1` the second one does the work."""
-    with tandem_run(lake, sorting(backoffLimit=1)) as process:
+    with tandem_run(lake, statement(backoffLimit=1)) as process:
         [driver] = until(lambda: drivers(process), process)
         os.kill(driver, signal.SIGKILL)
         end = ended(process)
     assert end.code == 0, end
-    assert end.status("TableCompaction")["attempt"] == 2
-    assert lake.shown() == lake.shown(3)
+    assert end.status("TableUpdate")["attempt"] == 2
+    assert lake.shown() == updated(lake)
     assert lake.unreachable() == set()
 
 
 def test_the_driver_is_killed_and_no_attempt_is_left(lake: BadLake) -> None:
-    with lake.unharmed(), tandem_run(lake, sorting(backoffLimit=0)) as process:
+    with lake.unharmed(), tandem_run(lake, statement(backoffLimit=0)) as process:
         [driver] = until(lambda: drivers(process), process)
         os.kill(driver, signal.SIGKILL)
         end = ended(process)
     assert end.code == 1
-    condition = end.condition("TableCompaction")
+    condition = end.condition("TableUpdate")
     assert condition["reason"] == "JobFailed"
     assert_mentions(condition["message"], "killed by signal 9", "log:")
 
 
 def test_the_driver_hangs(lake: BadLake) -> None:
     """Stopped by SIGSTOP it answers nothing, not even a request to end."""
-    operation = sorting(activeDeadlineSeconds=5)
+    operation = statement(activeDeadlineSeconds=10)
     with lake.unharmed(), tandem_run(lake, operation) as process:
         [driver] = until(lambda: drivers(process), process)
         os.kill(driver, signal.SIGSTOP)
         end = ended(process)
     assert end.code == 1
-    condition = end.condition("TableCompaction")
+    condition = end.condition("TableUpdate")
     assert condition["reason"] == "DeadlineExceeded"
     assert_mentions(condition["message"], "activeDeadlineSeconds")
     assert not alive(driver)
 
 
-@pytest.mark.parametrize("operation", some([update(), sorting()]), ids=itemgetter("kind"))
-def test_the_engine_is_killed_while_spark_works(
-    operation: dict[str, Any], lake: BadLake, jobs: QuickJobs
-) -> None:
+def test_the_engine_is_killed_while_spark_works(lake: BadLake, jobs: QuickJobs) -> None:
     """Its driver does not outlive it, the table is as before, and a restart does the work once."""
     before = lake.shown()
-    with tandem_run(lake, operation) as process:
+    with tandem_run(lake, statement()) as process:
         [driver] = until(lambda: drivers(process), process)
         process.kill()
         process.wait()
@@ -182,20 +190,16 @@ def test_the_engine_is_killed_while_spark_works(
             pause.wait(0.05)
         assert not alive(driver)
     assert lake.shown() == before
-    end = run_again(lake, operation)
+    end = run_again(lake, statement())
     assert end.code == 0, end
-    expected = before
-    if operation["kind"] == "TableUpdate":
-        expected = tuple(sorted((i, k, v + 15 if k == 1 else v) for i, k, v in before))
-    assert lake.shown() == expected
+    assert lake.shown() == updated(lake)
     assert lake.unreachable() == set()
 
 
 def test_interrupted_by_the_user(lake: BadLake, jobs: QuickJobs) -> None:
     """130; what had committed is reported as such, the rest as interrupted; run again, only the
     rest is done. (Ctrl-C does the same as SIGTERM: tests/cli/test_cli_run.py.)"""
-    second = update()
-    second["spec"]["dependsOn"] = [{"kind": "TableCompaction", "name": "tidy"}]
+    second = statement(dependsOn=[{"kind": "TableCompaction", "name": "tidy"}])
     with tandem_run(lake, compaction(), second) as process:
         until(lambda: lake.commit_file(4).exists(), process)
         # The compaction has committed; its driver has gone when the update's comes.
@@ -217,5 +221,4 @@ def test_interrupted_by_the_user(lake: BadLake, jobs: QuickJobs) -> None:
     assert again.code == 0
     result = end.status("TableCompaction")["result"]
     assert again.status("TableCompaction")["result"] == {**result, "repeated": True}
-    expected = tuple(sorted((i, k, v + 15 if k == 1 else v) for i, k, v in lake.shown(3)))
-    assert lake.shown() == expected
+    assert lake.shown() == updated(lake)

@@ -46,6 +46,7 @@ _TAIL_BYTES = 16_384
 class _Job:
     run: ProcessJob
     log: Path
+    is_program: bool
 
 
 @dataclass(frozen=True)
@@ -88,16 +89,17 @@ class LocalRunner:
             start = self._start_of(request)
             self._logs.mkdir(parents=True, exist_ok=True)
             log = self._logs / f"{request.name}.log"
-            process = None if request.request else self._take_free(start)
+            is_program = bool(request.request)
+            process = None if is_program else self._take_free(start)
             if process is None:
                 # A program leaves behind what no job should find: handlers of signals, say.
-                keep = None if request.request else lambda free: self._keep(free, start)
+                keep = None if is_program else lambda free: self._keep(free, start)
                 process = JobProcess(start.command, start.environ, log, keep)
             else:
                 # What Spark itself prints goes where the process began to write.
                 log.unlink(missing_ok=True)
                 log.hardlink_to(process.log)
-            self._jobs[request.name] = _Job(process.give(words), log)
+            self._jobs[request.name] = _Job(process.give(words), log, is_program)
 
     def status(self, name: str) -> JobStatus:
         job = self._jobs.get(name)
@@ -114,7 +116,7 @@ class LocalRunner:
     def stop(self, name: str) -> None:
         """End the job's process and reap it; not an error if the job has ended."""
         job = self._jobs.get(name)
-        if job is not None and not job.run.ends_within(END_SECONDS):
+        if job is not None and not job.run.ends_within(0 if job.is_program else END_SECONDS):
             job.run.process.end(STOP_SECONDS)
 
     def close(self) -> None:
