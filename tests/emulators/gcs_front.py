@@ -7,21 +7,20 @@ that name: fake-gcs-server itself decides whether the object is absent. All else
 from __future__ import annotations
 
 import http.client
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import AbstractContextManager
 from urllib.parse import quote, unquote
+
+from support.http_server import EveryMethod, serving
 
 _HOP = ("host", "connection", "transfer-encoding", "content-length", "x-goog-if-generation-match")
 
 
-class _Front(BaseHTTPRequestHandler):
+class _Front(EveryMethod):
     protocol_version = "HTTP/1.1"
     upstream: tuple[str, int]
 
-    def _pass(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+    def answer(self) -> None:
+        body = self.body()
         method, path = self.command, self.path
         if method == "PUT" and "?" not in path:
             bucket, _, key = path.removeprefix("/").partition("/")
@@ -54,25 +53,7 @@ class _Front(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(content)
 
-    def __getattr__(self, name: str) -> Callable[[], None]:
-        """The same for every method."""
-        if name.startswith("do_"):
-            return self._pass
-        raise AttributeError(name)
 
-    def log_message(self, *args: object) -> None:
-        """Nothing: the log of a test is not the server's."""
-
-
-@contextmanager
-def front(host: str, port: int) -> Iterator[str]:
+def front(host: str, port: int) -> AbstractContextManager[str]:
     """A front of the server at `host` and `port`; its endpoint."""
-    handler = type("Front", (_Front,), {"upstream": (host, port)})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_address[1]}"
-        finally:
-            server.shutdown()
-            thread.join()
+    return serving(type("Front", (_Front,), {"upstream": (host, port)}))

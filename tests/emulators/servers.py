@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from cluster_processes import free_ports
 from emulators.gcs_front import front
+from support.processes import terminate
 from tandem.storage import Store, open_store
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -53,7 +55,7 @@ def programs() -> tuple[str, str]:
 @contextmanager
 def azure(program: str, folder: Path) -> Iterator[Cloud]:
     """Azurite, with a container."""
-    port = _free_port()
+    (port,) = free_ports(1)
     words = [program, "--location", str(folder), "--blobPort", str(port), "--silent"]
     # The client may be newer than the emulator.
     with _running([*words, "--skipApiVersionCheck"], port, folder / "log"):
@@ -70,7 +72,7 @@ def azure(program: str, folder: Path) -> Iterator[Cloud]:
 def google(program: str, folder: Path) -> Iterator[Cloud]:
     """fake-gcs-server, with a bucket."""
     (folder / "data" / "lake").mkdir(parents=True)
-    port = _free_port()
+    (port,) = free_ports(1)
     here = ["-scheme", "http", "-host", "127.0.0.1", "-port", str(port)]
     words = [*here, "-public-host", "127.0.0.1", "-backend", "memory"]
     with (
@@ -115,12 +117,7 @@ def _running(words: Sequence[str], port: int, log: Path) -> Iterator[None]:
             _wait_until_ready(process, port, log)
             yield
         finally:
-            process.terminate()
-            try:
-                process.wait(30)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            terminate(process)
 
 
 def _wait_until_ready(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
@@ -136,9 +133,3 @@ def _wait_until_ready(process: subprocess.Popen[bytes], port: int, log: Path) ->
         else:
             return
     raise RuntimeError(f"the server is not ready after {_READY_WITHIN_S} s")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -135,18 +135,23 @@ def test_namespaces_and_tables_have_shares_of_the_slots() -> None:
 
 def test_namespaces_take_turns_and_one_that_waits_for_its_share_is_passed() -> None:
     async def test() -> list[str]:
-        slots, order = JobSlots(JobLimits(total=2, per_namespace=1)), list[str]()
+        slots = JobSlots(JobLimits(total=2, per_namespace=1))
+        waits, has = asyncio.Queue[str](), asyncio.Queue[str]()
 
         async def work(namespace: str) -> None:
+            waits.put_nowait(namespace)
             await slots.take(Lane(namespace, "t"))
-            order.append(namespace)
+            has.put_nowait(namespace)
 
         assert slots.try_take(Lane("a", "t"))
         assert slots.try_take(Lane("b", "t"))
         works = [asyncio.create_task(work(namespace)) for namespace in "aaacb"]
+        for _ in works:
+            await waits.get()
+        order = []
         for back in "bcaaa":
-            await asyncio.sleep(0)
             slots.give_back(Lane(back, "t"))
+            order.append(await has.get())
         await asyncio.gather(*works)
         return order
 

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from support.sort_order import sort_key
 from tandem.spark.jobs.rewrite import codes
 from tandem.spark.jobs.rewrite.codes import codes_of, in_order, z_codes
 from tandem.spark.jobs.rewrite.ordering import bits_of, quantiles, z_values
@@ -52,15 +53,6 @@ def columns(draw: st.DrawFn) -> list[pa.Array]:
     return found
 
 
-def key(value: Any) -> Any:
-    """Null last, before it what is not a number; texts by their bytes."""
-    if value is None:
-        return (2, 0)
-    if isinstance(value, float) and math.isnan(value):
-        return (1, 0)
-    return (0, value.encode() if isinstance(value, str) else value)
-
-
 @settings(max_examples=60, deadline=None)
 @given(columns())
 @example([pa.array([-(2**63), None, 2**63 - 1, None, 0])])
@@ -71,7 +63,7 @@ def test_rows_are_in_the_order_of_their_values_and_equal_ones_as_they_were(
     found: list[pa.Array],
 ) -> None:
     rows = len(found[0])
-    keys = list(zip(*(map(key, column.to_pylist()) for column in found), strict=True))
+    keys = list(zip(*(map(sort_key, column.to_pylist()) for column in found), strict=True))
     expected = sorted(range(rows), key=lambda row: keys[row])
     assert in_order([codes_of(column) for column in found], rows).tolist() == expected
 

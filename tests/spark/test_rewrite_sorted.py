@@ -20,6 +20,7 @@ from pyroaring import BitMap64
 from pyspark.sql import SparkSession
 
 from support.jobs import job_files as jobs
+from support.sort_order import sort_key
 from tandem.jobs.formats import JobBin, JobLayout, RewriteJob
 from tandem.jobs.results import JobProgress, OutputFile
 from tandem.rowmap.binary_format import from_bytes
@@ -134,15 +135,6 @@ def column(job: Control, output: OutputFile, name: str) -> list[Any]:
     return found
 
 
-def key(value: Any) -> Any:
-    """Null last, before it what is not a number; texts by their bytes."""
-    if value is None:
-        return (2, 0)
-    if isinstance(value, float) and math.isnan(value):
-        return (1, 0)
-    return (0, value.encode() if isinstance(value, str) else value)
-
-
 @pytest.mark.parametrize(
     "columns", [("name", "price"), ("share",), ("yes", "day", "at"), ("raw", "id")]
 )
@@ -155,7 +147,7 @@ def test_sort_orders_rows_within_and_across_files(
     sizes = [o.rows for o in outputs]
     assert max(sizes) - min(sizes) <= 1, "the sample was the whole table"
     keys = [
-        tuple(map(key, values))
+        tuple(map(sort_key, values))
         for output in outputs
         for values in zip(*(column(job, output, name) for name in columns), strict=True)
     ]
@@ -225,7 +217,7 @@ def test_bins_of_partitions_stay_apart_and_keep_their_values_as_logged(
         if bin_.partition_values["p"] != "é 1"
     }
     for run in {o.run for o in outputs}:
-        names = [key(n) for o in outputs if o.run == run for n in column(job, o, "name")]
+        names = [sort_key(n) for o in outputs if o.run == run for n in column(job, o, "name")]
         assert names == sorted(names)
 
 
@@ -285,7 +277,7 @@ def test_only_bins_that_do_not_fit_into_a_task_are_shuffled(
         for run, bin_ in enumerate(job_.bins)
     }
     for output in outputs:
-        names = [key(n) for n in column(job, output, "name")]
+        names = [sort_key(n) for n in column(job, output, "name")]
         assert names == sorted(names)
     assert len(row_map.sorted_groups) == 2
 

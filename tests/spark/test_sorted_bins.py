@@ -21,6 +21,7 @@ from deltalake import write_deltalake
 from pyroaring import BitMap64
 
 from support.jobs import job_files as jobs
+from support.sort_order import sort_key
 from tandem.delta.dv import to_base64
 from tandem.errors import CountMismatch
 from tandem.jobs.formats import InputFile, JobBin, JobLayout, RewriteJob
@@ -136,15 +137,6 @@ def content(job: Control, path: str, values: Any) -> list[str]:
     return [str(row) for row in jobs.read_output(job, path, values).to_pylist()]
 
 
-def key(value: Any) -> Any:
-    """Null last, before it what is not a number; texts by their bytes."""
-    if value is None:
-        return (2, 0)
-    if isinstance(value, float) and math.isnan(value):
-        return (1, 0)
-    return (0, value.encode() if isinstance(value, str) else value)
-
-
 def some_dead() -> list[BitMap64]:
     return [BitMap64(range(0, ROWS, 3)), BitMap64(), BitMap64([0, ROWS - 1])]
 
@@ -159,7 +151,9 @@ def modelled(job: Control, columns: Sequence[str], dead: Sequence[BitMap64]) -> 
         )
         if place not in gone
     ]
-    return [str(r) for r in sorted(found, key=lambda row: [key(row[name]) for name in columns])]
+    return [
+        str(r) for r in sorted(found, key=lambda row: [sort_key(row[name]) for name in columns])
+    ]
 
 
 @pytest.mark.parametrize("parts", [1, 4])
@@ -231,7 +225,7 @@ def test_bins_of_partitions_stay_apart(tmp_path: Path) -> None:
     for output in outputs:
         names = jobs.read_output(job, output.path, output.partition_values)["name"].to_pylist()
         assert len(names) == 40
-        assert list(map(key, names)) == sorted(map(key, names))
+        assert list(map(sort_key, names)) == sorted(map(sort_key, names))
 
 
 def test_files_of_which_only_some_have_dictionaries(tmp_path: Path) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import AbstractContextManager
 
 import pytest
 
+from support.http_server import EveryMethod, serving
 from support.lake.s3 import S3Server
 from tandem.errors import (
     AccessDenied,
@@ -21,39 +19,21 @@ from tandem.errors import (
 from tandem.storage import Store, open_store, probe_put_if_absent
 
 
-class _Handler(BaseHTTPRequestHandler):
-    status, body = 200, b""
+class _Handler(EveryMethod):
+    status, content = 200, b""
 
-    def _answer(self) -> None:
-        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+    def answer(self) -> None:
+        self.body()
         self.send_response(self.status)
-        self.send_header("Content-Length", str(len(self.body)))
+        self.send_header("Content-Length", str(len(self.content)))
         self.end_headers()
         if self.command != "HEAD":
-            self.wfile.write(self.body)
-
-    def __getattr__(self, name: str) -> Callable[[], None]:
-        """The same for every method."""
-        if name.startswith("do_"):
-            return self._answer
-        raise AttributeError(name)
-
-    def log_message(self, *args: object) -> None:
-        """Nothing: the log of a test is not the server's."""
+            self.wfile.write(self.content)
 
 
-@contextmanager
-def answering(status: int, body: str) -> Iterator[str]:
+def answering(status: int, body: str) -> AbstractContextManager[str]:
     """A server that answers everything alike; its endpoint."""
-    handler = type("Handler", (_Handler,), {"status": status, "body": body.encode()})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_address[1]}"
-        finally:
-            server.shutdown()
-            thread.join()
+    return serving(type("Handler", (_Handler,), {"status": status, "content": body.encode()}))
 
 
 def opened(scheme: str, endpoint: str) -> Store:

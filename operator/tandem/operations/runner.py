@@ -124,7 +124,7 @@ class _Runner:
         self._observer = observer
         self._cancel = cancel or threading.Event()
         self._needs = {r.key: self._needs_of(r) for r in resources}
-        _refuse_circles(self._needs)
+        _refuse_cycles(self._needs)
         self._outcomes: dict[ResourceKey, ResourceOutcome] = {}
         self._tables: dict[ResourceKey, Table] = {}
         self._absent: set[ResourceKey] = set()
@@ -298,7 +298,7 @@ class _Runner:
         return tuple(needs)
 
 
-def _refuse_circles(needs: Mapping[ResourceKey, tuple[ResourceKey, ...]]) -> None:
+def _refuse_cycles(needs: Mapping[ResourceKey, tuple[ResourceKey, ...]]) -> None:
     done: set[ResourceKey] = set()
     while len(done) < len(needs):
         ready = {key for key, before in needs.items() if key not in done and done >= set(before)}

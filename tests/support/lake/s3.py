@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import socket
 import subprocess
 import tempfile
 import threading
@@ -19,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.error import URLError
 
+from cluster_processes import free_ports
+from support.processes import terminate
 from tandem.storage import Store, open_store
 
 _REPOSITORY = Path(__file__).resolve().parents[3]
@@ -76,7 +77,7 @@ def start_server() -> Iterator[S3Server]:
         (root / "data" / bucket).mkdir(parents=True)
         (root / "sidecar").mkdir()
         access_key, secret_key = f"key{secrets.token_hex(8)}", secrets.token_hex(16)
-        port = _free_port()
+        (port,) = free_ports(1)
         backend = ["posix", str(root / "data")]
         if not _has_attributes(root):
             # Object metadata goes into files where the file system has no attributes.
@@ -99,12 +100,7 @@ def start_server() -> Iterator[S3Server]:
                 _wait_until_ready(process, endpoint, log)
                 yield S3Server(endpoint, bucket, access_key, secret_key, root / "data" / bucket)
             finally:
-                process.terminate()
-                try:
-                    process.wait(10)
-                except subprocess.TimeoutExpired:
-                    process.kill()
-                    process.wait()
+                terminate(process)
 
 
 def _build() -> str:
@@ -115,12 +111,6 @@ def _build() -> str:
         text=True,
     )
     return built.stdout.strip()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _has_attributes(folder: Path) -> bool:

@@ -110,7 +110,7 @@ def parse_documents(found: Iterable[Document]) -> list[AnyKind]:
 
 
 def check_references(resources: Sequence[AnyKind]) -> None:
-    """Every `tableRef` and `dependsOn` leads somewhere, and `dependsOn` never in a circle.
+    """Every `tableRef` and `dependsOn` leads somewhere, and `dependsOn` never in a cycle.
 
     Raises:
         ReferenceNotFound, InvalidSpec
@@ -128,12 +128,12 @@ def check_references(resources: Sequence[AnyKind]) -> None:
             if key not in by_key:
                 _not_found(resource, f"spec.dependsOn[{index}]", key, list(by_key))
             waits.setdefault(resource.key, []).append(key)
-    circle = _circle(waits)
-    if circle:
-        raise cycle([by_key[key].id for key in circle])
+    cycle = _cycle(waits)
+    if cycle:
+        raise cycle_error([by_key[key].id for key in cycle])
 
 
-def cycle(ids: Sequence[str]) -> InvalidSpec:
+def cycle_error(ids: Sequence[str]) -> InvalidSpec:
     """The refusal of operations of which each waits for the next, and the last for the first."""
     return InvalidSpec(
         "operations wait for each other in a cycle",
@@ -164,7 +164,7 @@ def _not_found(
     )
 
 
-def _circle(
+def _cycle(
     waits: dict[tuple[str, str, str], list[tuple[str, str, str]]],
 ) -> list[tuple[str, str, str]]:
     done: set[tuple[str, str, str]] = set()

@@ -14,13 +14,13 @@ from tandem.kube.client.kinds import TABLE_KIND, path, spec_of, uid_of
 from tandem.kube.runtime.context import OperatorContext
 from tandem.operations.model import Table
 from tandem.spec.common import ResourceKey
-from tandem.spec.loading.loader import cycle, parse
+from tandem.spec.loading.loader import cycle_error, parse
 from tandem.spec.resources import LakeTable, Operation
 from tandem.spec.status import Phase
 
 _log = structlog.get_logger("tandem.kube.controllers.operation.preconditions")
 _MOST_LOOKED_AT = 1_000
-"""So many operations are looked at for a circle: a long chain would be looked at by each link."""
+"""So many operations are looked at for a cycle: a long chain would be looked at by each link."""
 _GOOD = frozenset({Phase.SUCCEEDED, Phase.SUPERSEDED})
 
 
@@ -41,9 +41,9 @@ def waiting_reason(
     if resource.spec.suspend and not begun:
         return WaitingReason(Phase.SUSPENDED, Reason.SUSPENDED, "spec.suspend is true")
     why = _dependency(context, resource)
-    circle = _circle(context, resource) if why else []
-    if circle:
-        error = cycle([f"{kind}/{name}" for kind, _, name in circle])
+    cycle = _cycle(context, resource) if why else []
+    if cycle:
+        error = cycle_error([f"{kind}/{name}" for kind, _, name in cycle])
         return WaitingReason(Phase.PENDING, error.reason, str(error))
     why = why or _table(context, resource)
     return WaitingReason(Phase.PENDING, Reason.WAITING_FOR_DEPENDENCY, why) if why else None
@@ -59,9 +59,9 @@ def _dependency(context: OperatorContext, resource: Operation) -> str:
     return ""
 
 
-def _circle(context: OperatorContext, resource: Operation) -> list[ResourceKey]:
+def _cycle(context: OperatorContext, resource: Operation) -> list[ResourceKey]:
     """The operations, beginning with this one, of which each waits for the next and the last one
-    for the first; empty if there is no such circle among the nearest ones. It is broken by deleting
+    for the first; empty if there is no such cycle among the nearest ones. It is broken by deleting
     one of them."""
     cache = context.resource_cache
     waits_for_it: dict[ResourceKey, ResourceKey] = {}
