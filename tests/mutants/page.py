@@ -1,4 +1,4 @@
-"""The table of mutants in docs/verification.md: read, and written again by `make mutants`."""
+"""The table of mutants in tests/mutants/mutants.md: read, and written again by `make mutants`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mutants.catalogue import MUTANTS
 
-PAGE = "docs/verification.md"
+PAGE = "tests/mutants/mutants.md"
 _BEGIN = "<!-- mutants: written by `make mutants` -->\n"
 _END = "<!-- end of mutants -->\n"
 _ROW = re.compile(r"^\| `(?P<name>[^`]+)` \| .* \| (?P<check>[^|`]+?)(?:: `(?P<test>[^`]+)`)? \|$")

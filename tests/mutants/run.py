@@ -3,7 +3,7 @@
     python -m mutants.run [NAME…] [--jobs N]
 
 A run begins with what caught the bug the last time; if that is content now, with all checks in
-their order. Writes the table in docs/verification.md. Exit code 1 if a mutant survives: then a
+their order. Writes the table in tests/mutants/mutants.md. Exit code 1 if a mutant survives: then a
 check is missing, or the code that it broke is not needed.
 """
 

@@ -1,5 +1,5 @@
 """Which kind of operation reaches which named point, and under which condition, as a table for
-`docs/verification.md`: `python -m simulator.points` says it.
+`tests/simulator/points.md`: `python -m simulator.points` says it.
 
 At a point that no operation reaches, no crash test kills a process.
 """

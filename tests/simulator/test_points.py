@@ -12,7 +12,7 @@ from support.crash import killed
 from support.crash.zombies import stops
 from tandem.operations.machine.effects import Point
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "verification.md"
+PAGE = Path(__file__).resolve().parent / "points.md"
 
 
 @pytest.mark.parametrize("kind", ALL_KINDS)
