@@ -1,4 +1,9 @@
-"""Writes docs/benchmarks.md from the results of the runs; no figure is entered manually."""
+"""Writes docs/benchmarks.md and benchmarks/measurements.md from the results of the runs; no figure
+is entered manually.
+
+The page in `docs` has all aims and the comparisons with other engines; the measurements of Tandem
+alone are beside the benchmarks.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +16,9 @@ from benchmarks.harness import ROOT, Figure, Report, Table
 
 RESULTS = ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "benchmarks.md"
+MEASUREMENTS = ROOT / "benchmarks" / "measurements.md"
+DETAILS = "../benchmarks/measurements.md"
+"""The second page, as the first one links to it."""
 ORDER = (
     "goodput",
     "crowd",
@@ -32,16 +40,25 @@ ORDER = (
     "resources",
     "hanging",
 )
+COMPARED = frozenset({"goodput", "compaction", "hudi", "replace", "snapshot", "index"})
+"""Those that measure other engines, too."""
 
 HEAD = """# Benchmarks
 
 <!-- Written by `make bench` from benchmarks/results/*.json. Change benchmarks/, not this page. -->
 
-`make bench` runs all benchmarks and writes this page. `.venv/bin/python benchmarks/run.py NAME
---size small` runs one of them quickly and only prints. Each benchmark runs all engines in one run,
-on the same files, each engine in a separate process. It checks every result before its time counts.
-Ratios hold on other machines; absolute figures hold for the machine below them. Figures are
-medians, with minimum and maximum in brackets.
+`make bench` runs all benchmarks and writes this page and the
+[measurements of Tandem alone](../benchmarks/measurements.md). `.venv/bin/python benchmarks/run.py
+NAME --size small` runs one of them quickly and only prints. Each benchmark runs all engines in one
+run, on the same files, each engine in a separate process, and checks every result. Ratios hold on
+other machines, absolute figures do not. Figures are medians, with minimum and maximum in brackets.
+"""
+
+MORE = """# Measurements of Tandem alone
+
+<!-- Written by `make bench` from benchmarks/results/*.json. Change benchmarks/, not this page. -->
+
+[Benchmarks](../docs/benchmarks.md) has the aims, the machine, and the comparisons with others.
 """
 
 
@@ -79,34 +96,37 @@ def save(report: Report, machine: dict[str, Any]) -> Path:
     return target
 
 
-def write_page(results: Path = RESULTS, page: Path = PAGE) -> None:
-    """Write the page from all stored results."""
-    parts: list[str] = []
+def write_page(
+    results: Path = RESULTS, page: Path = PAGE, measurements: Path = MEASUREMENTS
+) -> None:
+    """Write both pages from all stored results: the aims and the comparisons, and the rest."""
+    stored = {name: results / f"{name}.json" for name in ORDER}
+    found = {n: json.loads(path.read_text()) for n, path in stored.items() if path.is_file()}
+    shared = _shared([each["machine"]["versions"] for each in found.values()])
     aims: list[tuple[str, ...]] = []
-    for name in ORDER:
-        path = results / f"{name}.json"
-        if not path.is_file():
-            continue
-        found = json.loads(path.read_text())
-        for figure in (Figure(**each) for each in found.get("figures", ())):
-            link = f"[{figure.what}](#{_anchor(found['title'])})"
+    compared: list[str] = []
+    others: list[str] = []
+    for name, each in found.items():
+        for figure in (Figure(**figure) for figure in each.get("figures", ())):
+            where = "" if name in COMPARED else DETAILS
+            link = f"[{figure.what}]({where}#{_anchor(each['title'])})"
             aims.append((link, figure.found, figure.aim, "yes" if figure.met else "**no**"))
-        report = Report(
-            name,
-            found["title"],
-            found["setting"],
-            tuple(
-                Table(t["title"], tuple(t["columns"]), tuple(map(tuple, t["rows"])))
-                for t in found["tables"]
-            ),
-            tuple(found["checks"]),
-        )
-        parts += [tables_text(report), _machine(found["machine"])]
-    head = [HEAD.rstrip()]
+        parts = compared if name in COMPARED else others
+        parts += [tables_text(_report(name, each)), _machine(each["machine"], shared)]
+    head = [HEAD.rstrip(), _sentence("All runs", shared)]
     if aims:
         columns = ("figure", "measured", "aim", "reached")
         head.append(_table(Table("", columns, tuple(aims))))
-    page.write_text("\n\n".join([*head, *parts]) + "\n")
+    page.write_text("\n\n".join([*head, *compared]) + "\n")
+    measurements.write_text("\n\n".join([MORE.rstrip(), *others]) + "\n")
+
+
+def _report(name: str, found: dict[str, Any]) -> Report:
+    tables = (
+        Table(t["title"], tuple(t["columns"]), tuple(map(tuple, t["rows"])))
+        for t in found["tables"]
+    )
+    return Report(name, found["title"], found["setting"], tuple(tables), tuple(found["checks"]))
 
 
 def _anchor(title: str) -> str:
@@ -115,19 +135,27 @@ def _anchor(title: str) -> str:
     return kept.replace(" ", "-")
 
 
-def _machine(machine: dict[str, Any]) -> str:
-    versions = dict(machine["versions"])
-    facts = [
-        f"{versions.pop('cores')} cores ({versions.pop('processor')})",
-        f"{versions.pop('memory')} of memory",
-        versions.pop("system"),
-        *(f"{name} {version}" for name, version in versions.items()),
-    ]
-    text = f"*{machine['day']}: " + ", ".join(facts) + "."
+def _shared(versions: list[dict[str, str]]) -> dict[str, str]:
+    """What is the same in all runs, so that it is said once."""
+    first = versions[0] if versions else {}
+    return {
+        name: value for name, value in first.items() if all(v.get(name) == value for v in versions)
+    }
+
+
+def _sentence(what: str, facts: dict[str, str]) -> str:
+    names = {"cores": "{} cores", "processor": "{}", "memory": "{} of memory", "system": "{}"}
+    texts = (names.get(name, f"{name} {{}}").format(value) for name, value in facts.items())
+    return f"{what}: {', '.join(texts)}."
+
+
+def _machine(machine: dict[str, Any], shared: dict[str, str]) -> str:
+    own = {name: value for name, value in machine["versions"].items() if name not in shared}
+    text = "*" + (_sentence(machine["day"], own) if own else f"{machine['day']}.")
     if "others_before" in machine:
         others, when = machine["others_before"], "right before"
     else:
         others, when = machine["load_before"], "in the minute before"
-    shared = "The machine was shared" if others > 0.5 else "The machine was otherwise idle"
-    text += f" {shared}: {others:.1f} other processes were runnable, on average, {when}."
+    if others > 0.5:
+        text += f" The machine was shared: {others:.1f} other processes were runnable {when}."
     return text + "*"

@@ -1,7 +1,7 @@
 """Run benchmarks: `python benchmarks/run.py [NAME ...] [--size small|full]`.
 
-`full` (the default) stores the results and writes docs/benchmarks.md; `small` only prints, to check
-that a benchmark works. After a failed benchmark, the next one runs.
+`full` (the default) stores the results and writes both pages (`report`); `small` only prints, to
+check that a benchmark works. After a failed benchmark, the next one runs.
 """
 
 from __future__ import annotations

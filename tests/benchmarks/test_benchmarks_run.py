@@ -85,12 +85,18 @@ def test_the_page_is_written_from_the_results(tmp_path: Path) -> None:
         },
     }
     (results / "replay.json").write_text(json.dumps(figures))
-    page = tmp_path / "page.md"
-    report.write_page(results, page)
-    text = page.read_text()
-    assert "| tandem | 1.00 |" in text
-    assert "| [Speed](#a-title) | 2 ms | ≤ 1 ms | **no** |" in text
-    assert "The machine was shared" in text
+    (results / "goodput.json").write_text(json.dumps(figures | {"title": "Another"}))
+    page, measurements = tmp_path / "page.md", tmp_path / "measurements.md"
+    report.write_page(results, page, measurements)
+    compared, alone = page.read_text(), measurements.read_text()
+    aim = "| 2 ms | ≤ 1 ms | **no** |"
+    assert f"| [Speed](#another) {aim}" in compared
+    assert f"| [Speed](../benchmarks/measurements.md#a-title) {aim}" in compared
+    assert "All runs: 2 cores, p, 1 GiB of memory, s." in compared
+    assert "## A title" not in compared
+    for text in (compared, alone):
+        assert "| tandem | 1.00 |" in text
+        assert "The machine was shared: 2.0 other processes" in text
 
 
 def test_the_page_has_a_place_for_every_benchmark() -> None:
