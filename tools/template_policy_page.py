@@ -4,7 +4,50 @@ from __future__ import annotations
 
 from tandem.spark.application.allowed_settings import FIELDS, REFUSED, SETTINGS
 from tandem.spark.application.setting_checks import OPTION, VALUE
+from tandem.spark.application.template import OURS
+from tandem.spark.runtime.session import session_conf
 
+_CONF = "spec.sparkConf.spark."
+_RESERVED = {
+    "what the object is, and whose": ("apiVersion", "kind", "status", "metadata."),
+    "its pods and its Service are found by these labels": (
+        "spec.driver.labels.",
+        "spec.driver.template.metadata.labels.",
+        "spec.executor.labels.",
+        "spec.executor.template.metadata.labels.",
+        f"{_CONF}kubernetes.driver.label.",
+        f"{_CONF}kubernetes.executor.label.",
+    ),
+    "which job it is": (
+        "spec.type",
+        "spec.mode",
+        "spec.mainApplicationFile",
+        "spec.mainClass",
+        "spec.arguments",
+    ),
+    "a second run of an attempt would be a second driver; suspend the operation instead": (
+        "spec.restartPolicy",
+        "spec.failureRetries",
+        "spec.retryInterval",
+        "spec.suspend",
+    ),
+    "where the driver is, and whether there are executors": (
+        "spec.driver.podName",
+        "spec.driver.kubernetesMaster",
+        f"{_CONF}master",
+        f"{_CONF}submit.deployMode",
+        f"{_CONF}remote",
+        f"{_CONF}api.mode",
+        f"{_CONF}kubernetes.namespace",
+        f"{_CONF}kubernetes.driver.master",
+        f"{_CONF}kubernetes.driver.pod.name",
+    ),
+    "the Spark operator's own; use `driver.template`, `executor.template`": (
+        f"{_CONF}kubernetes.driver.podTemplate",
+        f"{_CONF}kubernetes.executor.podTemplate",
+    ),
+}
+"""Why → the beginnings of the reserved paths."""
 _WHERE = {"a container": "`containers`, `initContainers` and `sidecars`"}
 
 
@@ -54,6 +97,12 @@ def page(note: str) -> str:
     for path, why in REFUSED.items():
         text += f"| `{path}` | {why} |\n"
     return text + (
+        "\n## Reserved\n\n"
+        "No policy lets a template set these paths; `InvalidSpec` names the path. A statement "
+        "must mean one thing, so the\n[settings of the session]"
+        "(statements.md#settings-of-the-session) are reserved, too. The check of settings ignores "
+        "case.\n\n"
+        f"| reserved | why |\n|---|---|\n{_reserved()}"
         "\n## Allow more\n\n"
         f"`tandem operator {OPTION} PATTERN`, repeatable; in the chart `{VALUE}`. A pattern is the "
         "name of a setting\n(`spark.…`) or the path of a field (`spec.…`, `metadata.…`, with all "
@@ -67,10 +116,21 @@ def page(note: str) -> str:
         "`spark-submit` itself reads (`spark.jars*`,\n`spark.files`, `spark.hadoop.*`, "
         "`spark.kubernetes.authenticate.*`, `spark.kubernetes.file.upload.path`) acts in the Spark "
         "operator's\npod, with its account and its network. For settings that all jobs need, "
-        "prefer the operator's own template\n(`--spark-template`, `jobs.sparkTemplate`).\n\n"
-        "Settings that Tandem sets itself cannot be allowed: "
-        "[SparkApplications](spark-applications.md).\n"
+        "prefer the operator's own template\n(`--spark-template`, `jobs.sparkTemplate`).\n"
     )
+
+
+def _reserved() -> str:
+    """The rows of reserved paths, grouped by their reason."""
+    pinned = {f"spec.sparkConf.{key}" for key in session_conf()}
+    left = [path for path in OURS if path not in pinned]
+    rows = ""
+    for why, beginnings in _RESERVED.items():
+        found = tuple(path for path in left if path.startswith(beginnings))
+        left = [path for path in left if path not in found]
+        rows += f"| {_list(found)} | {why} |\n"
+    assert not left, f"no reason for {left}"
+    return rows
 
 
 def _list(names: tuple[str, ...]) -> str:

@@ -45,7 +45,15 @@ def make_targets() -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "page", ["reasons.md", "resources.md", "troubleshooting.md", "cli.md", "metrics.md"]
+    "page",
+    [
+        "reasons.md",
+        "resources.md",
+        "troubleshooting.md",
+        "cli.md",
+        "metrics.md",
+        "template-policy.md",
+    ],
 )
 def test_generated_pages_are_fresh(page: str) -> None:
     assert (ROOT / "docs" / page).read_text() == generator().PAGES[page](), "run `make docs`"
