@@ -95,10 +95,15 @@ def scenarios(note: str) -> str:
         rows = {s: cases for s, cases in found.items() if s.family == family}
         if not rows:
             continue
-        text += f"\n## {title}\n\n| scenario | test | file |\n|---|---|---|\n"
+        text += f"\n## {title}\n\n| scenario | tests | files |\n|---|---|---|\n"
         for scenario, cases in rows.items():
-            for number, case in enumerate(cases):
-                name = Path(case.file).name
-                shown = str(scenario) if number == 0 else ""
-                text += f"| {shown} | {case.words} | [{name}](../{case.file}) |\n"
+            words = "; ".join(dict.fromkeys(case.words for case in cases))
+            files = ", ".join(dict.fromkeys(_link(case.file) for case in cases))
+            text += f"| {scenario} | {words} | {files} |\n"
     return text
+
+
+def _link(file: str) -> str:
+    """A link to a test file, which its folder and name identify."""
+    path = Path(file)
+    return f"[{path.parent.name}/{path.stem.removeprefix('test_')}](../{file})"

@@ -1,19 +1,18 @@
-"""`docs/troubleshooting.md`: checks and remedies for every reason.
+"""`docs/troubleshooting.md`: symptoms without a reason. And what to check for each reason, a
+column of `docs/reasons.md`.
 
 Used by `generate_docs.py`. Remedies are in `tandem.remedies`, which `kubectl tandem` prints,
-too. This module adds what to check, and symptoms without a reason.
+too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 from tandem.errors import Reason
-from tandem.remedies import REMEDY
 
 _STATUS: Final = "`kubectl tandem status TABLE`"
-_MESSAGE: Final = "the message: `kubectl tandem status`"
+_MESSAGE: Final = "the message"
 _LOG: Final = "the driver's log: `kubectl logs` of the pod in the message"
 _EVENTS: Final = "`kubectl get events --field-selector type=Warning`"
 _TABLE: Final = "`kubectl describe ltbl/TABLE`"
@@ -24,7 +23,6 @@ LOOK: Final = {
     Reason.PENDING: "`kubectl tandem version`: whether an operator serves this namespace",
     Reason.PLANNED: _STATUS,
     Reason.WAITING_FOR_DEPENDENCY: _MESSAGE + " names the resource that it waits for",
-    Reason.JOB_REFUSED: _MESSAGE + " has what the API server says, since when, and the next try",
     Reason.WAITING_FOR_LOCK: "`kubectl tandem locks`: which operation holds which segments",
     Reason.JOB_REFUSED: _MESSAGE + " has the API server's answer, since when, and the next try",
     Reason.RUNNING: f"{_STATUS}, {_SPARK}",
@@ -100,9 +98,9 @@ kubectl tandem version
 kubectl -n tandem-system logs deployment/tandem-operator --tail=100
 ```
 
-`status` shows problems first, each with its reason and remedy. [Reasons](reasons.md) explains each
-reason. [What happens if…](failure-modes.md) lists the effect of failures, with tests. For an alert,
-see its [runbook](runbooks).
+`status` shows problems first, each with its reason and remedy. [Reasons](reasons.md) says what each
+reason means, what to check and what to do. [What happens if…](failure-modes.md) lists the effect of
+failures. For an alert, see its [runbook](runbooks).
 """
 
 WITHOUT: Final = (
@@ -167,17 +165,10 @@ WITHOUT: Final = (
 """Symptoms without a reason: (symptom, usual cause, remedy)."""
 
 
-def troubleshooting(note: str, groups: Sequence[tuple[str, Sequence[Reason]]]) -> str:
-    """The page; it lists every reason."""
-    looks = dict(LOOK)
+def troubleshooting(note: str) -> str:
+    """The page."""
     text = "# Troubleshooting\n\n" + note + _BEGIN
     text += "\n## Without a reason\n\n| symptom | usual cause | remedy |\n|---|---|---|\n"
     for row in WITHOUT:
         text += f"| {' | '.join(row)} |\n"
-    text += "\n## By reason\n"
-    for heading, members in groups:
-        text += f"\n### {heading}\n\n| reason | check | remedy |\n|---|---|---|\n"
-        for reason in members:
-            text += f"| `{reason}` | {looks.pop(reason)} | {REMEDY.get(reason, 'none needed')} |\n"
-    assert not looks, f"no such reasons: {looks}"
     return text

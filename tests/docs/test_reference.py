@@ -1,4 +1,4 @@
-"""The reference pages: every field is in an example, every reason in the troubleshooting, every
+"""The reference pages: every field is in an example, every reason says what to check, every
 label and annotation on its page, and every command that a page names is one."""
 
 from __future__ import annotations
