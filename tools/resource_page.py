@@ -4,6 +4,7 @@ resource definitions. Used by `generate_docs.py`.
 
 from __future__ import annotations
 
+import json
 import types
 from collections.abc import Iterator, Mapping
 from enum import EnumType, StrEnum
@@ -30,6 +31,8 @@ _BOUNDS = (
 _BOUND_WORDS = ("must be greater than", "must be less than")
 """The first words of a rule that bounds a duration; its other rules define what a duration is."""
 _FIXED = "cannot be changed"
+_MANY = 2
+"""A mapping of so many fields is described in one place."""
 
 _RESOURCES = """`apiVersion: tandem.dev/v1alpha1`. The same files work with `tandem run -f` and,
 with the operator, with `kubectl apply -f`. Both refuse the same mistakes. Tandem's rules have the
@@ -62,12 +65,10 @@ def resources(note: str) -> str:
     text = "# Resources\n\n" + note + _RESOURCES
     text += "\n## Every operation\n\nFields of all kinds but `LakeTable` and `IndexServer`.\n\n"
     text += _table(_rows(OperationSpec, "spec", object_schema(OperationSpec)))
+    homes = _homes()
     for name, model in KINDS.items():
         schema = _spec_schema(name)
-        rows = list(_rows(model.model_fields["spec"].annotation, "spec", schema))
-        if name in OPERATIONS:
-            common = {field.alias or at for at, field in OperationSpec.model_fields.items()}
-            rows = [row for row in rows if row[0].split(".")[1].rstrip("[]") not in common]
+        rows = _own_rows(name, homes)
         text += f"\n## {name}\n\n{_first_paragraph(model)} Short name: `{model.short_name}`. "
         text += f"Example: [{name.lower()}.yaml](../examples/kinds/{name.lower()}.yaml). "
         text += f"{_changes(name, schema)}\n\n"
@@ -82,9 +83,42 @@ def resources(note: str) -> str:
         ("every operation", OperationStatus),
     ):
         text += f"\n## Status of {title}\n\n| field | type | meaning |\n|---|---|---|\n"
-        for path, field, _ in _rows(status, "status", object_schema(status, defaults=False)):
+        for path, field, _, _ in _rows(status, "status", object_schema(status, defaults=False)):
             text += f"| `{path}` | {_type(field)} | {_meaning(field)} |\n"
     return text
+
+
+def _own_rows(kind: str, homes: Homes) -> list[Row]:
+    """The rows of a kind without those of every operation."""
+    found = _rows(
+        KINDS[kind].model_fields["spec"].annotation, "spec", _spec_schema(kind), kind, homes
+    )
+    if kind not in OPERATIONS:
+        return list(found)
+    common = {field.alias or at for at, field in OperationSpec.model_fields.items()}
+    return [row for row in found if row[0].split(".")[1].rstrip("[]") not in common]
+
+
+def _homes() -> Homes:
+    """Where a mapping that occurs in several places is described: at the shortest path."""
+    homes: Homes = {}
+    for kind in KINDS:
+        found: Homes = {}
+        for path, field, schema, _ in _own_rows(kind, {}):
+            for model, listed in _models(field.annotation):
+                below = schema["items"] if listed else schema
+                if len(model.model_fields) >= _MANY and "properties" in below:
+                    found.setdefault(_identity(model, below), (kind, path))
+        for key, (_, path) in found.items():
+            if key not in homes or len(path) < len(homes[key][1]):
+                homes[key] = found[key]
+    return homes
+
+
+def _identity(model: type[BaseModel], schema: Schema) -> tuple[str, str]:
+    """Two mappings with the same fields, bounds and defaults."""
+    same = {key: value for key, value in schema.items() if key != "description"}
+    return model.__name__, json.dumps(same, sort_keys=True)
 
 
 def _spec_schema(kind: str) -> Schema:
@@ -119,33 +153,48 @@ def _meaning(field: FieldInfo) -> str:
     return " ".join((field.description or "").split()).replace("|", "\\|")
 
 
-Row = tuple[str, FieldInfo, Schema]
+Row = tuple[str, FieldInfo, Schema, str]
+"""Path, field, its schema, and where its own fields are described if not below it."""
+Homes = dict[tuple[str, str], tuple[str, str]]
+"""A mapping → the kind and the path where its fields are described."""
 
 
 def _table(rows: Iterator[Row] | list[Row]) -> str:
     text = "| field | type | default | bounds | meaning |\n|---|---|---|---|---|\n"
-    for path, field, schema in rows:
+    for path, field, schema, elsewhere in rows:
         name = f"**`{path}`**" if field.is_required() else f"`{path}`"
         cells = (
             name,
             _type(field),
             _default(field),
             _bounds(schema, _type(field)),
-            _meaning(field),
+            " ".join(filter(None, (_meaning(field), elsewhere))),
         )
         text += f"| {' | '.join(cells)} |\n"
     return text
 
 
-def _rows(model: Any, prefix: str, schema: Schema) -> Iterator[Row]:
+def _rows(
+    model: Any, prefix: str, schema: Schema, kind: str = "", homes: Homes | None = None
+) -> Iterator[Row]:
     for name, field in described_fields(model).items():
         alias = field.alias or name
         path, own = f"{prefix}.{alias}", schema["properties"][alias]
-        yield path, field, own
+        inner_rows: list[Row] = []
+        elsewhere = ""
         for inner, listed in _models(field.annotation):
             below = own["items"] if listed else own
-            if "properties" in below:
-                yield from _rows(inner, path + ("[]" if listed else ""), below)
+            if "properties" not in below:
+                continue
+            home = (homes or {}).get(_identity(inner, below), (kind, path))
+            if home == (kind, path):
+                below_path = path + ("[]" if listed else "")
+                inner_rows += _rows(inner, below_path, below, kind, homes)
+            else:
+                where = "" if home[0] == kind else f" of [{home[0]}](#{home[0].lower()})"
+                elsewhere = f"Fields as in `{home[1]}`{where}."
+        yield path, field, own, elsewhere
+        yield from inner_rows
 
 
 def _bounds(schema: Schema, kind: str = "") -> str:
