@@ -1,7 +1,7 @@
 """Writes docs/benchmarks.md and benchmarks/measurements.md from the results of the runs; no figure
 is entered manually.
 
-The page in `docs` has all aims and the comparisons with other engines; the measurements of Tandem
+The page in `docs` has the comparisons with other engines; all aims and the measurements of Tandem
 alone are beside the benchmarks.
 """
 
@@ -17,8 +17,8 @@ from benchmarks.harness import ROOT, Figure, Report, Table
 RESULTS = ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "benchmarks.md"
 MEASUREMENTS = ROOT / "benchmarks" / "measurements.md"
-DETAILS = "../benchmarks/measurements.md"
-"""The second page, as the first one links to it."""
+DETAILS, PEERS = "../benchmarks/measurements.md", "../docs/benchmarks.md"
+"""The second page as the first one links to it, and the first one as the second does."""
 ORDER = (
     "goodput",
     "crowd",
@@ -48,17 +48,18 @@ HEAD = """# Benchmarks
 <!-- Written by `make bench` from benchmarks/results/*.json. Change benchmarks/, not this page. -->
 
 `make bench` runs all benchmarks and writes this page and the
-[measurements of Tandem alone](../benchmarks/measurements.md). `.venv/bin/python benchmarks/run.py
-NAME --size small` runs one of them quickly and only prints. Each benchmark runs all engines in one
-run, on the same files, each engine in a separate process, and checks every result. Ratios hold on
-other machines, absolute figures do not. Figures are medians, with minimum and maximum in brackets.
+[aims and measurements of Tandem alone](../benchmarks/measurements.md).
+`.venv/bin/python benchmarks/run.py NAME --size small` runs one of them quickly and only prints.
+Each benchmark runs all engines in one run, on the same files, each engine in a separate process,
+and checks every result. Ratios hold on other machines, absolute figures do not. Figures are
+medians, with minimum and maximum in brackets.
 """
 
-MORE = """# Measurements of Tandem alone
+MORE = """# Aims, and measurements of Tandem alone
 
 <!-- Written by `make bench` from benchmarks/results/*.json. Change benchmarks/, not this page. -->
 
-[Benchmarks](../docs/benchmarks.md) has the aims, the machine, and the comparisons with others.
+[Benchmarks](../docs/benchmarks.md) has the machine, and the comparisons with other engines.
 """
 
 
@@ -99,26 +100,54 @@ def save(report: Report, machine: dict[str, Any]) -> Path:
 def write_page(
     results: Path = RESULTS, page: Path = PAGE, measurements: Path = MEASUREMENTS
 ) -> None:
-    """Write both pages from all stored results: the aims and the comparisons, and the rest."""
+    """Write both pages from all stored results: the comparisons and which aims are missed, and all
+    figures with aims and the rest."""
     stored = {name: results / f"{name}.json" for name in ORDER}
     found = {n: json.loads(path.read_text()) for n, path in stored.items() if path.is_file()}
     shared = _shared([each["machine"]["versions"] for each in found.values()])
     aims: list[tuple[str, ...]] = []
+    sums: list[tuple[str, ...]] = []
     compared: list[str] = []
     others: list[str] = []
     for name, each in found.items():
-        for figure in (Figure(**figure) for figure in each.get("figures", ())):
-            where = "" if name in COMPARED else DETAILS
-            link = f"[{figure.what}]({where}#{_anchor(each['title'])})"
-            aims.append((link, figure.found, figure.aim, "yes" if figure.met else "**no**"))
+        figures = [Figure(**figure) for figure in each.get("figures", ())]
+        here, there = ("", PEERS) if name in COMPARED else (DETAILS, "")
+        link = f"{{}}#{_anchor(each['title'])}"
+        for figure in figures:
+            row = (f"[{figure.what}]({link.format(there)})", figure.found, figure.aim)
+            aims.append((*row, "yes" if figure.met else "**no**"))
+        if figures:
+            missed = [
+                f"{what}: {f.found}, aim {f.aim}"
+                for what, f in zip(_whole(figures), figures, strict=True)
+                if not f.met
+            ]
+            reached = f"{len(figures) - len(missed)} of {len(figures)}"
+            row = (f"[{each['title']}]({link.format(here)})", reached, "<br>".join(missed))
+            sums.append(row)
         parts = compared if name in COMPARED else others
         parts += [tables_text(_report(name, each)), _machine(each["machine"], shared)]
     head = [HEAD.rstrip(), _sentence("All runs", shared)]
+    more = [MORE.rstrip()]
     if aims:
+        head.append(_table(Table("", ("benchmark", "aims reached", "missed"), tuple(sums))))
         columns = ("figure", "measured", "aim", "reached")
-        head.append(_table(Table("", columns, tuple(aims))))
+        more.append(_table(Table("", columns, tuple(aims))))
     page.write_text("\n\n".join([*head, *compared]) + "\n")
-    measurements.write_text("\n\n".join([MORE.rstrip(), *others]) + "\n")
+    measurements.write_text("\n\n".join([*more, *others]) + "\n")
+
+
+def _whole(figures: list[Figure]) -> list[str]:
+    """What each figure is, with the words of the row above in place of `…`."""
+    found: list[str] = []
+    above = ""
+    for figure in figures:
+        if figure.what.startswith("… "):
+            found.append(f"{above}, {figure.what.removeprefix('… ')}")
+        else:
+            above = figure.what
+            found.append(above)
+    return found
 
 
 def _report(name: str, found: dict[str, Any]) -> Report:
