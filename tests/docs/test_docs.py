@@ -15,7 +15,12 @@ import pytest
 from tandem.spec import LakeTable, load, load_text
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CHANGELOG.md",
+    ROOT / "benchmarks" / "measurements.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 
 
 def generator() -> ModuleType:
@@ -122,6 +127,25 @@ def test_links_and_paths_exist(page: Path) -> None:
             assert (page.parent / link).exists(), link
     for path in re.findall(r"`((?:docs|tools|tests|examples|operator|spark_apps)/[\w./-]+)`", text):
         assert (ROOT / path).exists(), path
+
+
+def anchors(page: Path) -> set[str]:
+    """GitHub's anchors of the headings of a page."""
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    found = set()
+    for heading in re.findall(r"^#+ (.*)$", text, re.MULTILINE):
+        shown = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()
+        kept = "".join(c for c in shown if c.isalnum() or c in " -_")
+        found.add(kept.replace(" ", "-"))
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_to_headings_that_exist(page: Path) -> None:
+    for link, anchor in re.findall(r"\]\(([^)#\s]*)#([^)\s]+)\)", page.read_text()):
+        target = page.parent / link if link else page
+        if "://" not in link and target.suffix == ".md":
+            assert anchor in anchors(target), f"{link}#{anchor}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
