@@ -87,7 +87,8 @@ def commands() -> str:
         "# The command line\n\n"
         + NOTE
         + "`make setup` installs `tandem` in `.venv/bin`. Run `export PATH=$PWD/.venv/bin:$PATH` "
-        "once per terminal.\n\n"
+        "once per terminal. `tandem COMMAND --help` prints\nthe options of every command; "
+        "[coming from OPTIMIZE](coming-from.md) has an example of each that changes a table.\n\n"
         "Results go to standard output, messages and progress to standard error. Exit codes of "
         "`tandem run`:\n\n"
         "| code | meaning |\n|---|---|\n"

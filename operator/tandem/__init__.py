@@ -1,4 +1,4 @@
-"""Tandem: table services on Delta Lake tables while everyone writes.
+"""Tandem: table services for Delta Lake tables while they are being written.
 
 Imports go down only: `make check` enforces the layers, and docs/architecture.md has a picture of
 them. This package must never be importable through its parent folder `operator/`, which would

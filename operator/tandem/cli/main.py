@@ -41,7 +41,7 @@ class _Commands(TyperGroup):
 app = typer.Typer(
     name="tandem",
     cls=_Commands,
-    help="Table services on Delta Lake tables while everyone writes.",
+    help="Table services for Delta Lake tables while they are being written.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -118,8 +118,8 @@ def run(
 ) -> None:
     """Run resources here, without a cluster.
 
-    Exit code: 0 all ended Succeeded or Superseded, 1 some Failed, 2 the input is wrong and
-    nothing was started, 130 interrupted.
+    Exit code: 0 all ended Succeeded or Superseded, 1 some Failed, 2 the input is invalid
+    and nothing was started, 130 interrupted.
     """
     with errors_to_exit():
         from tandem.cli.commands import run
@@ -337,7 +337,7 @@ def timeline(
     ] = None,
     options: StoreOptions = None,
 ) -> None:
-    """Draw which segments a table shows when, newest first, and the holes.
+    """Draw the segments of a table over time, newest first, and the holes.
 
     A line is a segment, a column a time chunk: - visible; x hidden, since its files were removed;
     n masked, since all its rows there were deleted. Without a time column there is one chunk.
@@ -407,7 +407,7 @@ def dev(
         typer.Option("--max-jobs", min=1, help="Maximum number of concurrent jobs; others wait."),
     ] = 2,
 ) -> None:
-    """Stand in for a Spark operator: run SparkApplications with local Spark.
+    """Replace the Spark operator: run SparkApplications with local Spark.
 
     Needs the Spark operator's CRDs, but no running Spark operator. Runs only applications of
     Tandem; jobs end with this command. `tandem -v dev` prints every state.

@@ -15,14 +15,13 @@ if TYPE_CHECKING:
 
 OptionalFilenames = Annotated[
     list[str] | None,
-    typer.Option(
-        "-f", "--filename", help="Files in which a LakeTable of that name is looked up; repeatable."
-    ),
+    typer.Option("-f", "--filename", help="Files that define the LakeTable; repeatable."),
 ]
 TableArgument = Annotated[
     str,
     typer.Argument(
-        metavar="LOCATION_OR_NAME", help="URL or path of a table; with -f a LakeTable's name."
+        metavar="LOCATION_OR_NAME",
+        help="URL or path of a table, or with -f the name of a LakeTable.",
     ),
 ]
 StoreOptions = Annotated[

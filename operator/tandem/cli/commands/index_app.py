@@ -166,7 +166,10 @@ def serve(
         ),
     ],
     listen: Annotated[
-        str, typer.Option("--listen", metavar="HOST:PORT", help="Port 0 for any free one.")
+        str,
+        typer.Option(
+            "--listen", metavar="HOST:PORT", help="Address to listen on; port 0 picks a free one."
+        ),
     ] = "127.0.0.1:8815",
     token_file: Annotated[
         Path | None,

@@ -186,7 +186,7 @@ def operator(
         float,
         option(
             "--store-timeout",
-            "Seconds that a request of a table's store may take, retries and all. A longer "
+            "Seconds that a request of a table's store may take, with retries. A longer "
             "spec.storage.options.timeout is refused.",
             min=1,
         ),
@@ -241,7 +241,7 @@ def operator(
 
     Serves LakeTables and all kinds of operations; runs their jobs as SparkApplications. Ends
     cleanly on SIGTERM: jobs continue, and the next operator takes them over. Exit code 1 when
-    another operator has taken over the lead.
+    another operator has become the leader.
     """
     with errors_to_exit():
         from tandem.cli.commands import operator

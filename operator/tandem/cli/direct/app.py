@@ -24,20 +24,22 @@ DirectOutput = Annotated[
     typer.Option(
         "-o",
         "--output",
-        help="Output format; yaml prints the resources for `tandem run -f`, and does nothing.",
+        help="Output format; yaml prints the resources for `tandem run -f`, and runs nothing.",
     ),
 ]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Hide progress.")]
 TargetFileSize = Annotated[
     str | None,
-    typer.Option("--target-file-size", metavar="SIZE", help="Of output files; 128Mi by default."),
+    typer.Option(
+        "--target-file-size", metavar="SIZE", help="Target size of output files; 128Mi by default."
+    ),
 ]
 FileFilter = Annotated[
     str | None,
     typer.Option(
         "--where",
         metavar="EXPR",
-        help="Only files that may have such rows, by their statistics and partition values.",
+        help="Only files that may hold matching rows, by statistics and partition values.",
     ),
 ]
 Columns = Annotated[
@@ -45,7 +47,7 @@ Columns = Annotated[
 ]
 Rows = Annotated[
     str,
-    typer.Option("--where", metavar="EXPR", help="Which rows: a Spark SQL condition; true: all."),
+    typer.Option("--where", metavar="EXPR", help="A Spark SQL condition; `true` selects all rows."),
 ]
 EnableDeletionVectors = Annotated[
     bool,
@@ -63,7 +65,7 @@ Format = Annotated[
     typer.Option(
         "--format",
         case_sensitive=False,
-        help="Format of the source; by default what its name tells.",
+        help="Format of the source; by default inferred from its name.",
     ),
 ]
 SourceOptions = Annotated[
@@ -99,7 +101,7 @@ def compact(
     files: OptionalFilenames = None,
     options: StoreOptions = None,
 ) -> None:
-    """Rewrite small files as larger ones, while the table is written: OPTIMIZE.
+    """Rewrite small files as larger ones, beside other writers: OPTIMIZE.
 
     Files that are large enough and have few deleted rows are left alone.
     """
@@ -161,7 +163,7 @@ def update(
     files: OptionalFilenames = None,
     options: StoreOptions = None,
 ) -> None:
-    """Change rows, while the table is compacted and written."""
+    """Update rows, beside compactions and other writers."""
 
     def asked() -> DirectOperation:
         from tandem.cli.direct.resources import assignments as parsed
@@ -188,7 +190,7 @@ def delete(
     files: OptionalFilenames = None,
     options: StoreOptions = None,
 ) -> None:
-    """Delete rows, while the table is compacted and written."""
+    """Delete rows, beside compactions and other writers."""
     found = _operation(
         "delete",
         "TableUpdate",
@@ -244,7 +246,7 @@ def merge(
     files: OptionalFilenames = None,
     options: StoreOptions = None,
 ) -> None:
-    """Merge a source into the table, while it is compacted and written.
+    """Merge a source into the table, beside compactions and other writers.
 
     `-o yaml` prints a resource to which further clauses can be added.
     """
@@ -317,7 +319,7 @@ def maintain(
 
     Runs what `spec.compaction`, `spec.retention.rows` and `spec.mergeOnRead` of LakeTables ask for,
     and cleans by `spec.retention`. A schedule runs once each time that its cron fires, however
-    often this is called. Exit code 0 also if nothing is due.
+    often this is called. The exit code is 0 even if nothing is due.
     """
     with errors_to_exit():
         from tandem.cli.direct import maintain as command
