@@ -96,8 +96,8 @@ class Exclusive(Model):
     """How an operation with `lockMode: Exclusive` yields to other writers."""
 
     max_yields: Annotated[StrictInt, Field(ge=1, le=100)] = 5
-    """After so many yields it goes on as `Concurrent`, so that it ends however often others
-    write."""
+    """After this many yields it continues as `Concurrent`, so that it ends even if others never
+    pause."""
     backoff: Annotated[Milliseconds, Field(gt=0, le=_HOUR_MS)] = 60_000
     """Time from the first yield to the next attempt; it doubles with each yield, up to an hour."""
 
@@ -146,7 +146,7 @@ class OperationSpec(Model):
     Without it: 75 for a TableIngest, 50 for a TableUpdate and a TableReplace, 25 for compactions
     and rewrites."""
     backoff_limit: Annotated[StrictInt, Field(ge=0, le=1_000)] = 3
-    """How often an attempt whose failure may pass is tried again before the operation fails."""
+    """How many times an attempt is retried after a transient failure."""
     active_deadline_seconds: Annotated[StrictInt, Field(ge=1, le=_INT32)] | None = None
     """Seconds after its start at which an operation that has not committed fails; none by
     default."""

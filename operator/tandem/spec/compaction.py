@@ -209,13 +209,13 @@ class CompactionTemplate(Model):
     custom: Custom | None = None
     """Required with type `Custom`, not allowed otherwise."""
     layout: Layout = Layout()
-    """In which order the rows are written. With `Sort` and `ZOrder`, all files of a partition and
+    """The order in which rows are written. With `Sort` and `ZOrder`, all files of a partition and
     chunk are sorted together; files that are already in that order are left alone."""
     target_file_size: Bytes = DEFAULT_TARGET_FILE_SIZE
     """Target size of output files."""
     skip_offset_from_latest: Milliseconds | None = None
-    """Leave chunks alone that end less than this before the newest one ends; without a time
-    column, segments that were loaded less than this before the newest. None by default."""
+    """Skip chunks that end less than this before the newest one ends; without a time column,
+    segments that were loaded less than this before the newest. None by default."""
 
     @model_validator(mode="after")
     @cel(
@@ -398,11 +398,11 @@ class MinUncompacted(Model):
     """Any of them is enough."""
 
     segments: Annotated[StrictInt, Field(ge=1, le=1_000_000)] | None = None
-    """So many segments are not compacted."""
+    """At least this many segments are not compacted."""
     bytes: Bytes | None = None
-    """So many bytes are not compacted."""
+    """At least this many bytes are not compacted."""
     percent: Annotated[StrictInt, Field(ge=1, le=100)] | None = None
-    """So much of the chunk's bytes is not compacted."""
+    """At least this percentage of the chunk's bytes is not compacted."""
 
     @model_validator(mode="after")
     @cel(
@@ -425,7 +425,7 @@ _LEAST = MinUncompacted(segments=4, bytes=64 * _MIB, percent=5)
 
 class AutomaticChunks(Model):
     layout: Layout = Layout()
-    """In which order the rows of a chunk are written."""
+    """The order in which the rows of a chunk are written."""
     target_file_size: Bytes = DEFAULT_TARGET_FILE_SIZE
     """Target size of output files."""
     order: ChunkOrder = ChunkOrder.NEWEST_FIRST

@@ -34,7 +34,7 @@ class LogCompactionSpec(OperationSpec):
     """`SmallRuns` stitches runs of consecutive small blocks of about the same size; `AllBlocks`
     all blocks of each group."""
     min_blocks: Annotated[StrictInt, Field(ge=2, le=100_000)] = DEFAULT_MIN_BLOCKS
-    """How many blocks a run of `SmallRuns` has at least."""
+    """Minimum number of blocks in a run of `SmallRuns`."""
     max_block_bytes: Bytes = DEFAULT_MAX_BLOCK_BYTES
     """Blocks of at least this size are not small, and a stitched block is split at this size."""
 
@@ -68,19 +68,19 @@ class LogCompaction(Operation):
 
 class AutomaticLogCompaction(Model):
     min_blocks: Annotated[StrictInt, Field(ge=2, le=500)] = DEFAULT_MIN_BLOCKS
-    """How many instants there must be since the last merge and since the last log compaction, and
-    how many consecutive small blocks of about the same size."""
+    """Minimum number of instants since the last merge and since the last log compaction, and of
+    consecutive small blocks of about the same size."""
     max_block_bytes: Bytes = DEFAULT_MAX_BLOCK_BYTES
     """Blocks of at least this size are not small, and a stitched block is split at this size."""
     min_interval: Milliseconds = 60_000
-    """Least time from the end of a log compaction to the start of the next."""
+    """Minimum time from the end of a log compaction to the start of the next."""
 
 
 class AutomaticLogMerge(Model):
     max_blocks: Annotated[StrictInt, Field(ge=1, le=100_000)] = 50
-    """Merge as soon as so many blocks are unmerged."""
+    """Merge as soon as this many blocks are unmerged."""
     max_bytes: Bytes = 2**30
-    """Merge as soon as unmerged blocks have this size together."""
+    """Merge as soon as the unmerged blocks have this total size."""
     max_age: Annotated[Milliseconds, Field(gt=0)] = 3600_000
     """Merge as soon as the oldest unmerged instant is this old."""
 

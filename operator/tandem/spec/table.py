@@ -389,15 +389,15 @@ class AutomaticCompaction(Model):
     schedules: Annotated[tuple[Schedule, ...], Field(max_length=6)] = ()
     """Compactions at fixed times."""
     chunks: AutomaticChunks | None = None
-    """Lay out time chunks as one when enough of them is uncompacted; off unless given. Needs
+    """Rewrite a time chunk as a whole when enough of it is uncompacted; off unless given. Needs
     `time`."""
     skip_offset_from_latest: Milliseconds = 0
-    """Leave chunks alone that end less than this before the newest one ends; without a time
-    column, segments that were loaded less than this before the newest. A schedule's template
-    can override it."""
+    """Skip chunks that end less than this before the newest one ends; without a time column,
+    segments that were loaded less than this before the newest. A schedule's template can override
+    it."""
     min_interval: Milliseconds = 0
-    """Least time between two automatic compactions of the table: from the end of one to the
-    start of the next, and from start to start where one runs alongside another."""
+    """Minimum time between two automatic compactions of the table: from the end of one to the start
+    of the next, or from start to start where one runs alongside another."""
     maintenance_window: MaintenanceWindow | None = None
     """Automatic compactions start inside this window only; any time by default."""
     spark_template: Opaque | None = None
@@ -437,7 +437,7 @@ class LakeTableSpec(Model):
     Needs deletion vectors. A log stays if this is removed. See docs/merge-on-read.md."""
 
     index: IndexSettings | None = None
-    """The table's index: what it rests on beyond its log, and who holds it. See docs/index.md."""
+    """The table's index: bloom filters, and the server that answers for it. See docs/index.md."""
 
     @model_validator(mode="after")
     @cel(

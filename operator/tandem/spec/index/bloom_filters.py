@@ -25,5 +25,4 @@ class BloomFilters(Model):
     """Columns that are compared with `=` or `IN`, and whose values lie in all row groups: keys.
     Neither nested nor boolean nor binary ones, nor those of partitions."""
     false_positives: Annotated[StrictFloat, Field(ge=0.0001, le=0.5)] = 0.01
-    """How often a filter takes a value for present that is not: at 0.01, one value takes about
-    ten bits."""
+    """False positive rate of a filter: at 0.01, one value takes about ten bits."""

@@ -95,7 +95,7 @@ class Answers(Model):
     inline_limit: Bytes = 300 << 10
     """Larger answers wait in a file, from which readers fetch them."""
     ttl: Annotated[Milliseconds, Field(ge=_MINUTE_MS, le=7 * _DAY_MS)] = 3 * _HOUR_MS
-    """How long such an answer waits at most."""
+    """How long such an answer is kept."""
 
 
 class AccessMode(StrEnum):
@@ -172,10 +172,10 @@ class IndexServerSpec(Model):
     """Processes beside the driver that hold statistics of row groups and bloom filters. 0: the
     driver does all, which is enough for millions of files."""
     memory: Bytes = 4 * _GIB
-    """For what is held, of each executor, or of the driver if there are none; at least 64Mi, and
-    not less than `shardSize`. What was asked for least recently is dropped first."""
+    """Memory of each executor, or of the driver if there are none, for what is held; at least 64Mi,
+    and not less than `shardSize`. What was asked for least recently is dropped first."""
     disk: Bytes = 20 * _GIB
-    """For statistics, filters and answers, likewise."""
+    """Disk for statistics, filters and answers, of the same processes."""
     levels: Levels = Levels()
     """What is held beside the log's own statistics."""
     pre_prime: StrictBool = True
@@ -192,7 +192,7 @@ class IndexServerSpec(Model):
     service_account_name: DnsName = "tandem-index"
     """Service account of its pods. A table whose storage needs another identity is not served."""
     shard_size: Bytes = 16 * _MIB
-    """About how large the parts are by which tables are distributed to executors."""
+    """Approximate size of the shards in which tables are distributed to executors."""
     suspend: StrictBool = False
     """Stop it while true. Readers go on without it."""
     spark_template: Opaque | None = None

@@ -18,7 +18,7 @@ class ServerCache(StatusModel):
     limit_bytes: int | None = None
     """How much may be held; absent for no limit."""
     evictions: int = 0
-    """How often a table was dropped for others since the server's start."""
+    """Number of tables dropped to make room for others since the server started."""
 
 
 class ServedTable(StatusModel):
@@ -61,7 +61,7 @@ class IndexServerStatus(StatusModel):
     executors: ServerExecutors | None = None
     """The processes beside its driver."""
     cache: ServerCache | None = None
-    """What it holds, as it said last."""
+    """What it holds, as last reported."""
     table_count: int | None = None
     """How many tables it serves."""
     tables: tuple[ServedTable, ...] | None = None

@@ -17,7 +17,7 @@ class Progress(StatusModel):
     bytes_total: int = 0
     """Bytes to read."""
     eta_seconds: int | None = None
-    """About how long the job will still take, once it has shown how fast it is."""
+    """Estimated seconds left, once the job's speed is known."""
     summary: str = ""
     """`12/20 files, 40 s left`"""
 
@@ -220,7 +220,7 @@ class OperationStatus(StatusModel):
     progress: Progress | None = None
     """How far the job is."""
     plan: Plan | None = None
-    """What it was going to do, and to which version."""
+    """What the operation does, and the version that it read."""
     yields: Yielded | None = None
     """How often it yielded to other writers; absent if it never did."""
     result: OperationResult | None = None

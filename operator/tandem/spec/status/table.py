@@ -37,7 +37,7 @@ class NextRun(StatusModel):
     type: str
     """The type of its compactions."""
     since: str
-    """Up to when its times have been dealt with."""
+    """Times up to this one have been handled."""
     next_time: str | None = None
     """When it is due next; absent if never."""
 
