@@ -1,4 +1,4 @@
-"""The test vectors of docs/log-format.md are what Tandem reads and writes."""
+"""The test vectors of `vectors.md` are what Tandem reads and writes."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ from tandem.mergelog.view import MergedView
 from tandem.mergelog.writer import LogWriter
 from tandem.spec.status import Phase
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "log-format.md").read_text()
-VECTORS = PAGE.split("\n## Test vectors\n")[1]
+VECTORS = (Path(__file__).resolve().parent / "vectors.md").read_text()
 COMMITS = dict(re.findall(r"`(\S+\.json)`:\n\n```json\n(.*?)```", VECTORS, re.DOTALL))
 ROWS = dict(re.findall(r"`(\S+\.parquet)`:\n\n((?:\|.*\n)+)", VECTORS))
 STATES = re.findall(r"^\| (\d) \| (\d) \| (-?\d) \| (.*) \| (.*) \|$", VECTORS, re.MULTILINE)
