@@ -19,6 +19,7 @@ PAGES = [
     ROOT / "README.md",
     ROOT / "CHANGELOG.md",
     ROOT / "benchmarks" / "measurements.md",
+    *sorted((ROOT / "tests").rglob("*.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 
