@@ -1,4 +1,5 @@
-"""Write the generated files: pages of `docs/` (`PAGES` below), `crds/`, parts of `charts/tandem`.
+"""Write the generated files: pages of `docs/` (`PAGES` below), `tests/scenarios.md`, `crds/`,
+parts of `charts/tandem`.
 
     python tools/generate_docs.py
 
@@ -150,7 +151,6 @@ def template_policy() -> str:
 PAGES = {
     "reasons.md": reasons,
     "resources.md": resources,
-    "scenarios.md": scenarios,
     "troubleshooting.md": troubleshooting,
     "cli.md": commands,
     "metrics.md": metrics,
@@ -161,6 +161,7 @@ PAGES = {
 def main() -> None:
     for name, page in PAGES.items():
         (ROOT / "docs" / name).write_text(page())
+    (ROOT / "tests" / "scenarios.md").write_text(scenarios())
     for kind in KINDS:
         (ROOT / "crds" / definitions.file_name(kind)).write_text(definitions.manifest(kind))
     chart_docs.write()

@@ -1,4 +1,4 @@
-"""docs/scenarios.md: the tests of each numbered scenario, read from the tests' names.
+"""`tests/scenarios.md`: the tests of each numbered scenario, read from the tests' names.
 
 A test belongs to a scenario if its name begins with the scenario's id, or with several:
 `test_D6_D7_D8_one_dies`. Rows of the matrix of foreign writers are named by their parameters.
@@ -106,4 +106,5 @@ def scenarios(note: str) -> str:
 def _link(file: str) -> str:
     """A link to a test file, which its folder and name identify."""
     path = Path(file)
-    return f"[{path.parent.name}/{path.stem.removeprefix('test_')}](../{file})"
+    shown = f"{path.parent.name}/{path.stem.removeprefix('test_')}"
+    return f"[{shown}]({path.relative_to('tests')})"

@@ -2,7 +2,7 @@
 
 `Invariants.check` is asked for every version as soon as it is there. What must be true of rows
 (I-2, I-14, I-16, I-17, I-19) is seen by the checker, which compares rows; here is what the log
-itself must show. docs/invariants.md says where each invariant is checked.
+itself must show. `invariants.md` says where each invariant is checked.
 """
 
 from __future__ import annotations
