@@ -141,6 +141,11 @@ def anchors(page: Path) -> set[str]:
     return found
 
 
+def test_the_readme_lists_every_page() -> None:
+    listed = set(re.findall(r"\]\((docs/[a-z0-9-]+\.md)[)#]", (ROOT / "README.md").read_text()))
+    assert listed == {f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_to_headings_that_exist(page: Path) -> None:
     for link, anchor in re.findall(r"\]\(([^)#\s]*)#([^)\s]+)\)", page.read_text()):
