@@ -31,7 +31,7 @@ pytest.register_assert_rewrite(
     "tables",
 )
 
-from support.some import every_case, few  # noqa: E402
+from support.some import every_case, few, left_to_matrix  # noqa: E402
 
 # PySpark forks to start its JVM. With gRPC's support for forks, the child starts threads of gRPC
 # before it becomes the JVM, and sometimes dies of them: 1 of 150 beside a busy client of etcd.
@@ -54,10 +54,14 @@ if TYPE_CHECKING:
     from tandem.storage import Store
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with tests that use Spark come first. With `--dist worksteal` each worker begins with a
-    part of the list, so that one worker has Spark: starting a session, and doing everything in it
-    for the first time, takes a minute."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave to `make matrix` what is marked so. Files with tests that use Spark come first: with
+    `--dist worksteal` each worker begins with a part of the list, so that one worker has Spark.
+    Starting a session, and doing everything in it for the first time, takes a minute."""
+    if not every_case():
+        left = left_to_matrix(items)
+        config.hook.pytest_deselected(items=[item for item in items if item in left])
+        items[:] = [item for item in items if item not in left]
     files = {item.path for item in items if _uses_spark(item)}
     items.sort(key=lambda item: item.path not in files)
 

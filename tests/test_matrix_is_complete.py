@@ -25,3 +25,9 @@ def run_in_full() -> set[Path]:
 def test_files_with_a_part_of_their_cases_are_run_in_full_by_make_matrix() -> None:
     assert with_a_part()
     assert sorted(with_a_part() - run_in_full()) == []
+
+
+def test_tests_that_are_marked_are_run_in_full_by_make_matrix() -> None:
+    commands = (ROOT / "Makefile").read_text().split("TANDEM_EVERY_CASE=1 ")[1:]
+    run = [command.split("\n\t@", 1)[0] for command in commands]
+    assert any("-m 'hypothesis or matrix or part' tests " in command for command in run)

@@ -97,6 +97,7 @@ SAMPLE = (
 """Tables for all commands and operations; `matrix_foreign_tables.py` takes every one."""
 
 
+@pytest.mark.part(3)
 @pytest.mark.parametrize("name", TABLES)
 def test_no_command_ends_in_a_traceback(name: str, tmp_path: Path) -> None:
     no_command_ends_in_a_traceback(name, tmp_path, most=None if name in SAMPLE else 1)

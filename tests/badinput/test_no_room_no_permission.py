@@ -68,6 +68,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
     assert_mentions(output, "1 StorageFull", "found:", "expected: free space", "Free some space")
 
 
+@pytest.mark.part(3)
 @pytest.mark.parametrize("nth", range(1, 17))
 def test_the_volume_is_full_at_any_write(
     nth: int, lake: BadLake, jobs: QuickJobs, monkeypatch: pytest.MonkeyPatch

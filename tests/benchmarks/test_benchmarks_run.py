@@ -50,6 +50,7 @@ def test_exclusive_compactions_beside_late_rows_end(tmp_path: Path) -> None:
     assert all(each["attempts"] <= 6 for runs in found.raw.values() for each in runs)
 
 
+@pytest.mark.matrix
 def test_the_last_round_of_a_commit_replays_nothing_again(tmp_path: Path) -> None:
     found = critical.run("toy", tmp_path)
     effects = {"ReadTable", "Reconcile", "WriteSidecars", "PutCommit", critical.ALL}

@@ -321,6 +321,7 @@ def may_see_jobs(account: Access, namespace: str) -> bool:
     return True
 
 
+@pytest.mark.matrix
 def test_a_listed_namespace_can_be_deleted_and_comes_back(
     release: Release, dev: ProcessStarter, tmp_path: Path
 ) -> None:

@@ -66,6 +66,7 @@ def test_C5_compaction_dies_before_its_commit(
     assert table.unreachable() == set()
 
 
+@pytest.mark.part(2)
 @pytest.mark.parametrize("kind", ["compaction", "update"])
 @pytest.mark.parametrize(
     "strike",
@@ -104,6 +105,7 @@ def test_C6_a_round_asked_for_is_not_lost(starters: ProcessStarters, tables: Tab
     assert table.unreachable() == set()
 
 
+@pytest.mark.part(2)
 @pytest.mark.parametrize("kind", ["compaction", "sort"])
 @pytest.mark.parametrize("damage", ["cut off", "flipped", "gone"])
 def test_C6b_the_row_map_of_an_operation_in_flight_is_lost(

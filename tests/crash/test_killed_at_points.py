@@ -47,6 +47,7 @@ def test_killed_twice(starters: ProcessStarters, tables: Tables, kind: str, poin
     before_and_after(starters, tables, kind, point, first=SECOND_DEATH[point])
 
 
+@pytest.mark.part(3)
 @pytest.mark.parametrize(
     ("kind", "point"),
     [(k, p) for k in PLAIN for p in (Point.AWAIT_LOCKS, Point.LOOK_UP_COMMIT)]

@@ -59,6 +59,7 @@ PARTITIONS = {
 }
 
 
+@pytest.mark.part(3)
 @pytest.mark.parametrize("name", PARTITIONS)
 def test_partition_values_of_every_type(
     tmp_path: Path, delta_spark: SparkSession, name: str

@@ -134,6 +134,7 @@ def test_X20_counts_equal_a_scan(quick: SparkSession, tables: dict[str, Path], n
     assert decided > (0 if name == "without-stats" else len(expected) // 3)
 
 
+@pytest.mark.part(2)
 @pytest.mark.parametrize("name", TABLES)
 def test_X20_every_version_has_its_own_count(
     quick: SparkSession, tables: dict[str, Path], name: str
@@ -157,6 +158,7 @@ def same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
+@pytest.mark.part(3)
 @pytest.mark.parametrize("where", ["", "i32 < 5", "s > 'a'", "FALSE"])
 @pytest.mark.parametrize("name", TABLES)
 def test_bounds_equal_a_scan(
@@ -177,6 +179,7 @@ def test_bounds_equal_a_scan(
         assert same(high, expected[1]), (column, high, expected)
 
 
+@pytest.mark.part(5)
 @pytest.mark.parametrize("where", ["", "i32 < 5", "s LIKE 'a%'"])
 @pytest.mark.parametrize("name", TABLES)
 def test_rows_equal_a_scan(

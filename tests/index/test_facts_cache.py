@@ -516,6 +516,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
+@pytest.mark.part(3)
 @pytest.mark.parametrize("footers", [True, False], ids=["footers", "no footers"])
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_stored_facts_change_no_row(tmp_path: Path, damage: str, footers: bool) -> None:

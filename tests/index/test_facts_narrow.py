@@ -159,6 +159,7 @@ def extremes(kind: Kind) -> list[Condition]:
     ]
 
 
+@pytest.mark.part(3)
 @pytest.mark.parametrize("kind", USED, ids=lambda kind: kind.name)
 def test_every_type_is_decided_at_its_extremes(kind: Kind) -> None:
     asked = extremes(kind)

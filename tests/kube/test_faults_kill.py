@@ -57,6 +57,7 @@ def test_the_operator_is_killed_at_every_point(chain: Chain, part: int) -> None:
     chain.finish()
 
 
+@pytest.mark.matrix
 def test_the_operator_is_killed_while_it_recovers_from_a_kill(chain: Chain) -> None:
     """Again and again at the same place of the same operation."""
     chain.strike(Link("update", Blow(Point.WRITE_SIDECARS)))

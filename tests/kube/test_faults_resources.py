@@ -351,6 +351,7 @@ def test_Z6_two_operators_and_many_resources(cluster: Cluster, tmp_path: Path) -
         world.assert_nothing_left_behind(*tables)
 
 
+@pytest.mark.matrix
 def test_many_resources_at_once(
     cluster: Cluster, operators: ProcessStarter, tmp_path: Path
 ) -> None:

@@ -324,6 +324,7 @@ def test_the_kind_is_listed_with_its_columns(stage: Stage) -> None:
     stage.remove("shown")
 
 
+@pytest.mark.matrix
 def test_tandem_dev_runs_the_program_under_spark(cluster: Cluster, tmp_path: Path) -> None:
     """As `tandem dev` does on a laptop: a process of `spark-submit`, which ends with it."""
     space = Resources(cluster, cluster.namespace("devserver"))

@@ -115,6 +115,7 @@ def test_a_new_writer_and_a_batch_of_spark_are_refused_before_they_upload(
     assert (orders.log.log.latest_version(), blocks(orders)) == (version, files)
 
 
+@pytest.mark.part(5)
 @pytest.mark.parametrize("when", ["before", "during"])
 @pytest.mark.parametrize("operation", ["upsert", "delete by key", "ingest"])
 def test_operations_that_append_are_refused(

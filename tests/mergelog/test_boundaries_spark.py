@@ -98,6 +98,7 @@ def test_statements_take_effect_under_the_log(
     stage.check(lambda stage: UNDER[name](delta_spark, stage), Effect.UNDER)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", some([*UNDER_PARTITIONED], every=2))
 def test_overwritten_partitions_take_effect_under_the_log(
     delta_spark: SparkSession, tmp_path: Path, name: str
@@ -114,6 +115,7 @@ def test_replacing_everything_voids_the_records_before(
     stage.check(lambda stage: VOID[name](delta_spark, stage), Effect.VOID)
 
 
+@pytest.mark.matrix
 def test_a_restore_by_time_gives_the_view_of_its_version(
     delta_spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -134,6 +136,7 @@ def test_a_restore_after_a_replacement_gives_the_view_of_its_version(
     Stage.at(tmp_path / "t").check(statements, Restores(1))
 
 
+@pytest.mark.matrix
 def test_a_vacuum_without_retention_spares_the_log(
     delta_spark: SparkSession, tmp_path: Path
 ) -> None:

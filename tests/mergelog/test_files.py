@@ -218,6 +218,7 @@ class History:
         self.changes.append(Merge(mark))
 
 
+@pytest.mark.part(5)
 @pytest.mark.parametrize("partition", ["", "key", "other"])
 @pytest.mark.parametrize("ordered", [False, True], ids=["unordered", "ordered"])
 @pytest.mark.parametrize("seed", range(3))

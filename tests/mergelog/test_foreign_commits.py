@@ -137,6 +137,7 @@ def test_a_foreign_commit_in_the_log_is_refused_by_readers_and_writers(
     assert orders.view() == [*expected, (50, 9, "mine")]
 
 
+@pytest.mark.part(3)
 @pytest.mark.parametrize("case", ["a delete", "a moved mark", "a delete by tools of ours"])
 @pytest.mark.parametrize("operation", ["merge", "stitch", "upsert", "statement"])
 def test_a_foreign_commit_in_the_log_is_refused_by_operations(

@@ -171,6 +171,7 @@ DONE: dict[str, Callable[[Changing], object]] = {
 }
 
 
+@pytest.mark.part(3)
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("done", DONE)
 def test_a_changed_key_is_refused_by_name_until_the_change_is_undone(

@@ -26,6 +26,7 @@ from tandem.mergelog.writer import LogWriter
 from tandem.storage import open_store
 
 
+@pytest.mark.part(3)
 @pytest.mark.parametrize("memory", [1 << 10, 1 << 13, 1 << 16, 1 << 28])
 @pytest.mark.parametrize("ordering", ["", "at"])
 def test_rows_do_not_depend_on_the_memory(tmp_path: Path, memory: int, ordering: str) -> None:
@@ -122,6 +123,7 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> Merged:
     return merged
 
 
+@pytest.mark.part(2)
 @pytest.mark.parametrize("service", ["stitch", "merge", "read"])
 def test_a_service_holds_a_small_part_of_the_rows(
     tmp_path: Path, wide: Merged, service: str

@@ -91,6 +91,7 @@ def stream(session: SparkSession, tmp_path: Path) -> Stream:
     return Stream(session, tmp_path)
 
 
+@pytest.mark.matrix
 def test_a_stream_that_restarts_from_an_older_checkpoint(stream: Stream) -> None:
     checkpoint, older = stream.folder / "checkpoint", stream.folder / "older"
 

@@ -70,6 +70,7 @@ def _died(orders: Orders, jobs: _Jobs, point: Point = Point.START_JOB, **spec: A
     assert pins.unfinished(orders.store)
 
 
+@pytest.mark.part(3)
 @pytest.mark.parametrize("steps", [0, 2])
 @pytest.mark.parametrize(
     ("request_", "reason"),

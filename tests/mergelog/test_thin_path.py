@@ -73,6 +73,7 @@ def _view(log: mergelog.MergeLog) -> list[tuple[int, str]]:
     return sorted(zip(found["id"].to_pylist(), found["value"].to_pylist(), strict=True))
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("log", some(["value", ""]), indirect=True)
 def test_blocks_are_stitched_and_merged_and_no_view_changes(
     tmp_path: Path, log: mergelog.MergeLog

@@ -166,6 +166,7 @@ def test_odd_names_come_back(tmp_path: Path, jobs: InlineRunner) -> None:
     assert view(table)["a.b"].to_pylist() == [2]
 
 
+@pytest.mark.matrix
 def test_a_mapped_and_partitioned_table(
     tmp_path: Path, jobs: InlineRunner, delta_spark: SparkSession
 ) -> None:

@@ -171,6 +171,7 @@ def test_update_sets_renamed_nested_neighbours_and_moves_rows_between_partitions
     assert_read_alike(lake, expected)
 
 
+@pytest.mark.matrix
 def test_delete_by_a_nested_renamed_column_then_compact_and_update_again(lake: Lake) -> None:
     expected = [row for row in by_spark(lake) if not 10 <= row["s"]["z"] < 30]
     lake.do(lake.delete("s.z >= 10 AND s.z < 30"))

@@ -78,6 +78,7 @@ def no_warning() -> Iterator[None]:
     assert logs == []
 
 
+@pytest.mark.part(2)
 @pytest.mark.usefixtures("no_warning")
 @pytest.mark.parametrize("name", TABLES)
 def test_rows_and_schema_are_those_of_delta(

@@ -355,6 +355,7 @@ def test_from_s3_into_s3_by_the_workers_own_credentials(
     ]  # fmt: skip
 
 
+@pytest.mark.matrix
 def test_operations_from_s3_into_s3(
     tmp_path: Path, spark: SparkSession, s3_server: S3Server, credentials: None
 ) -> None:

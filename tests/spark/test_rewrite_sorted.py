@@ -135,6 +135,7 @@ def column(job: Control, output: OutputFile, name: str) -> list[Any]:
     return found
 
 
+@pytest.mark.part(3)
 @pytest.mark.parametrize(
     "columns", [("name", "price"), ("share",), ("yes", "day", "at"), ("raw", "id")]
 )

@@ -116,6 +116,7 @@ def merge_of(on: str, *clauses: Text, table: Schema = SCHEMA) -> LocalMerge | No
     return compile_merge(parse_merge(on, clauses or (Text(),), table, table))
 
 
+@pytest.mark.matrix
 def test_spark_joins_the_same_rows(
     frames: list[tuple[pa.Table, pa.Table, DataFrame, DataFrame]],
 ) -> None:

@@ -1,9 +1,10 @@
-"""Cases of which `make test` takes a part, and `make matrix` all: each takes seconds of Spark."""
+"""Cases of which `make test` takes a part, and `make matrix` all."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
@@ -39,3 +40,20 @@ def in_turn(cases: Sequence[T], number: int, every: int = 2) -> list[T]:
 def few(count: int, all_of_them: int) -> int:
     """A number of generated cases: `count`, or all with `TANDEM_EVERY_CASE`."""
     return all_of_them if every_case() else count
+
+
+def left_to_matrix(items: Iterable[pytest.Item]) -> set[pytest.Item]:
+    """The tests marked `matrix`, and of each test marked `part(every)` all cases but the first of
+    each `every`."""
+    left: set[pytest.Item] = set()
+    cases: Counter[tuple[object, str]] = Counter()
+    for item in items:
+        part = item.get_closest_marker("part")
+        number = 0
+        if part is not None:
+            test = item.parent, getattr(item, "originalname", item.name)
+            number = cases[test] % part.args[0]
+            cases[test] += 1
+        if number or item.get_closest_marker("matrix") is not None:
+            left.add(item)
+    return left

@@ -76,6 +76,7 @@ def by_deltalake(lake: Lake) -> None:
     lake.foreign().vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("vacuum", [by_spark, by_deltalake])
 def test_W5_a_vacuum_accepts_a_table_with_our_small_vectors(
     spark: SparkSession, tmp_path: Path, vacuum: Callable[[Lake], None]

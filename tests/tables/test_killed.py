@@ -287,6 +287,7 @@ def test_C6b_row_map_in_flight_is_lost_or_corrupt(
     lake.assert_clean()
 
 
+@pytest.mark.part(2)
 @pytest.mark.whole
 @pytest.mark.parametrize("damage", [None, _truncate, _flip], ids=["lost", "cut off", "flipped"])
 def test_C6b_published_row_map_is_lost_or_corrupt(

@@ -116,6 +116,7 @@ def small(request: pytest.FixtureRequest) -> bool:
     return bool(request.param)
 
 
+@pytest.mark.part(2)
 @pytest.mark.whole
 def test_a_merge_beside_changes_of_others_is_executed_again(lakes: Lakes, small: bool) -> None:
     """A row that it updated is gone, one that it would insert is there, another one is not. Each

@@ -186,6 +186,7 @@ def s3_lake(
     environment.update(before)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("first", some(["update", "compaction"], every=2))
 def test_C2_C3_on_s3(s3_lake: Lake, first: str) -> None:
     if first == "compaction":

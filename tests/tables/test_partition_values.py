@@ -81,6 +81,7 @@ def lake(spark: SparkSession, delta_spark: SparkSession, tmp_path: Path) -> Lake
     return lake
 
 
+@pytest.mark.matrix
 def test_partition_values_are_read_alike_and_kept_as_logged(
     lake: Lake, delta_spark: SparkSession
 ) -> None:

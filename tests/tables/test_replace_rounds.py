@@ -213,6 +213,7 @@ def moments(type_: str, rows: Mapping[int, int | None]) -> pa.Table:
     return pa.table({"id": ids, "ts": pa.array(times, kind).cast(TYPES[type_])})
 
 
+@pytest.mark.part(2)
 @pytest.mark.whole
 @pytest.mark.parametrize(
     ("type_", "scope", "source"),
