@@ -41,6 +41,7 @@ from support.waiting import LIMIT_S, await_that
 from tandem.jobs.runner import JobRunner
 from tandem.kube.dev.controller import DevSettings, run_dev
 from tandem.kube.operator import run_operator
+from tandem.operations.ports import Clock
 from tandem.operations.session.options import Interceptor, passthrough
 from tandem.spec.common import OPERATIONS, plural
 from tandem.spec.resources import Operation
@@ -379,7 +380,7 @@ class World:
 
     @contextmanager
     def operator(self, interceptor: Interceptor = passthrough, *, in_pod: bool = False,
-                 **changes: Any) -> Iterator[None]:  # fmt: skip
+                 clock: Clock | None = None, **changes: Any) -> Iterator[None]:  # fmt: skip
         """An operator in a thread of this process. `in_pod`: if it ends by itself, it is started
         again, as a kubelet does; else that is a failure."""
         settings = operator_settings(self.order(**changes))
@@ -387,7 +388,9 @@ class World:
         async def main(stop: asyncio.Event, ready: asyncio.Event) -> None:
             while True:
                 try:
-                    await run_operator(settings, interceptor=interceptor, stop=stop, ready=ready)
+                    await run_operator(
+                        settings, interceptor=interceptor, stop=stop, ready=ready, clock=clock
+                    )
                 except Exception as error:
                     if not in_pod:
                         raise

@@ -210,7 +210,7 @@ def kopf_settings(settings: OperatorSettings) -> kopf.OperatorSettings:
     )
     found.queueing.error_delays = (0.5, 1, 2, 3, 5, 8, 10)
     # Only patterns of namespaces require kopf to watch namespaces; names and "all" do not.
-    found.scanning.disabled = not any(set("*?[!,") & set(name) for name in settings.namespaces)
+    found.scanning.disabled = settings.names_namespaces
     # A deleted operation has this long to clean up; kopf checks again as soon as it is done,
     # without writing to the resource.
     found.background.instant_exit_timeout = settings.cancel_s

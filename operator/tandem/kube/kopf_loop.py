@@ -7,7 +7,7 @@ import asyncio
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from typing import Any
@@ -73,6 +73,7 @@ async def run_kopf(
     registry: kopf.OperatorRegistry,
     leadership: Leadership,
     ttl_controller: TtlController,
+    restoration: Awaitable[None],
     stop: asyncio.Event,
     ready: asyncio.Event,
     state: KopfState,
@@ -80,7 +81,9 @@ async def run_kopf(
     """Run kopf until the process has to stop or is no longer the leader (False), or until one of
     kopf's watches has died, which kopf does not restart (True: run it again).
 
-    Raises: LeadershipLost.
+    Raises:
+        LeadershipLost
+        ApiServerRestored: as `restoration` raises it.
     """
     over, up = asyncio.Event(), asyncio.Event()
     kopf_settings = handlers.kopf_settings(settings)
@@ -96,10 +99,11 @@ async def run_kopf(
     tidying = asyncio.create_task(ttl_controller.run(), name="delete what has expired")
     stopping = asyncio.create_task(stop.wait(), name="await the stop")
     watching = asyncio.create_task(watches.watch(), name="watch the watches")
-    for task in (holding, tidying, stopping, watching):
+    restored = asyncio.ensure_future(restoration)
+    for task in (holding, tidying, stopping, watching, restored):
         task.add_done_callback(end)
     starting = asyncio.create_task(_when_up(up, stop, ready, state), name="await the start")
-    tasks = (holding, tidying, stopping, watching, starting)
+    tasks = (holding, tidying, stopping, watching, restored, starting)
     lost = blind = False
     try:
         with _tolerate_refusals_at_the_end(over):
@@ -121,8 +125,9 @@ async def run_kopf(
             await kopf.run_tasks(roots, ignored=earlier)
         lost = holding.done() and not stop.is_set()
         blind = watching.done()
-        if tidying.done():
-            tidying.result()
+        for task in (tidying, restored):
+            if task.done():
+                task.result()
     except Exception as error:
         # A response that it does not expect ends kopf as a whole.
         if not (watches.has_one_died() or is_expired_watch(error)):

@@ -33,6 +33,7 @@ from tandem.kube.runtime.automatic_slots import AutomaticSlots
 from tandem.kube.runtime.context import OperatorContext, RunnerFactory
 from tandem.kube.runtime.job_slots import JobSlots
 from tandem.kube.runtime.leader import Leadership, LockMembers
+from tandem.kube.runtime.restoration import ApiServerRestored, Restoration
 from tandem.kube.runtime.settings import OperatorSettings
 from tandem.kube.runtime.workers import Workers
 from tandem.kube.state_metrics import StateCollector
@@ -51,7 +52,7 @@ from tandem.spec.common import GROUP, VERSION, plural
 from tandem.spec.labels import AUTOMATIC_LABEL, KIND_LABEL, TABLE_LABEL, label_value
 from tandem.spec.resources import KINDS, Operation
 
-__all__ = ["LeadershipLost", "run_operator"]
+__all__ = ["ApiServerRestored", "LeadershipLost", "run_operator"]
 
 _log = structlog.get_logger("tandem.kube.operator")
 _CRDS_S = 2.0
@@ -75,7 +76,9 @@ async def run_operator(
         runner_of: runs jobs in another way than as SparkApplications.
         clock: a clock instead of the machine's.
 
-    Raises: LeadershipLost.
+    Raises:
+        LeadershipLost
+        ApiServerRestored
     """
     stop = stop or asyncio.Event()
     ready = ready or asyncio.Event()
@@ -129,6 +132,8 @@ async def run_operator(
             )
             ttl_controller = TtlController(api, resource_cache, clock, context.may_write)
             kopf_state = KopfState()
+            fixed = settings.namespaces if settings.names_namespaces else ()
+            restoration = Restoration(api, fixed[0] if fixed else None)
 
             def facts() -> dict[str, object]:
                 return {
@@ -173,6 +178,7 @@ async def run_operator(
                             kopf_registry,
                             leadership,
                             ttl_controller,
+                            restoration.detect(),
                             stop,
                             ready,
                             kopf_state,

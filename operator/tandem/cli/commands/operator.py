@@ -98,13 +98,16 @@ def template(file: Path | None) -> dict[str, Any] | None:
 
 
 def run(settings: OperatorSettings) -> Exit:
-    """Run until SIGTERM or SIGINT. `FAILED` if another operator has taken over: when restarted,
-    it takes part in the election again."""
-    from tandem.kube.operator import LeadershipLost
+    """Run until SIGTERM or SIGINT. `FAILED` if another operator has taken over, or the API server
+    was restored from a backup: when restarted, it takes part in the election again."""
+    import structlog
+
+    from tandem.kube.operator import ApiServerRestored, LeadershipLost
 
     try:
         asyncio.run(_run(settings))
-    except LeadershipLost:
+    except (ApiServerRestored, LeadershipLost) as error:
+        structlog.get_logger("tandem.kube.operator").error("has to start again", problem=str(error))
         return Exit.FAILED
     return Exit.OK
 

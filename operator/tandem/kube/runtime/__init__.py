@@ -5,6 +5,7 @@ Must not import the controllers. Only `kopf_internals` uses private parts of kop
     context         the shared parts
     settings        the administrator's settings
     leader          leader election
+    restoration     detects that the API server was restored from a backup
     workers         threads that work on tables
     worker_places   which calls on tables run
     fair_queue      a queue in which namespaces and tables take turns

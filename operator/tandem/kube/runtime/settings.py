@@ -79,6 +79,11 @@ class OperatorSettings:
     status_s: float = 1.0
     progress_s: float = 5.0
 
+    @property
+    def names_namespaces(self) -> bool:
+        """Whether no namespace is given by a pattern."""
+        return not any(set("*?[!,") & set(name) for name in self.namespaces)
+
     def log_fields(self) -> dict[str, object]:
         """The settings for the log, without passwords and without the template, which may contain
         secrets."""

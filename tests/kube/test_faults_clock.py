@@ -1,0 +1,59 @@
+"""The clock of the operator's machine jumps while operations run and tables are cleaned. No lock,
+no claim and no order of commits depends on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kube.clocks import ShiftedClock
+from kube.gates import GatedQuickJobs
+from kube.kube_scenarios import World
+from kube.ledger import Ledger
+from support.jobs import quick_lake
+from tandem.operations.machine.effects import Effect
+from tandem.operations.machine.events import Event
+
+if TYPE_CHECKING:
+    from support.cluster.api_server import Cluster
+
+DAY_MS = 24 * 3600 * 1000
+JUMPS = {"forwards": (40, 80), "backwards": (-40, -80), "to and fro": (40, -40, 0)}
+"""Days ahead, in turn: longer than any retention."""
+
+
+class Jumping:
+    """Moves the clock before each effect of any operation."""
+
+    def __init__(self, clock: ShiftedClock, days: tuple[int, ...]) -> None:
+        self._clock, self._days, self._turn = clock, days, 0
+
+    def __call__(self, _effect: Effect, call: Callable[[], Event]) -> Event:
+        self._turn += 1
+        self._clock.ahead_ms = self._days[self._turn % len(self._days)] * DAY_MS
+        return call()
+
+
+@pytest.mark.parametrize("how", JUMPS)
+def test_the_operators_clock_jumps(cluster: Cluster, tmp_path: Path, how: str) -> None:
+    clock = ShiftedClock()
+    jobs, ledger = GatedQuickJobs(), Ledger(quick_lake.make(tmp_path))
+    world = World.make(cluster, tmp_path)
+    with (
+        world.dev(jobs),
+        world.operator(Jumping(clock, JUMPS[how]), clock=clock, settings={"clean_s": 0.0}),
+    ):
+        table = world.adopt(ledger.lake)
+        gate = jobs.hold("rewrite")
+        applied = [table.apply(ledger.make("compaction", backoffLimit=3))]
+        gate.reached()
+        ledger.append()
+        applied += [table.apply(ledger.make(kind)) for kind in ("update", "delete", "ingest")]
+        gate.go()
+        for each in applied:
+            each.reaches("Succeeded", "Superseded")
+        ledger.assert_serial()
+        world.assert_nothing_left_behind(table)
