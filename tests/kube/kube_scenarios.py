@@ -310,6 +310,13 @@ class Etcd:
             and not value["table"].startswith("tandem:")
         }
 
+    def put(self, key: str, value: bytes) -> None:
+        """Write as another client that may use the prefix."""
+        self._ask("kv/put", {"key": _b64(key.encode()), "value": _b64(value)})
+
+    def remove(self, key: str) -> None:
+        self._ask("kv/deleterange", {"key": _b64(key.encode())})
+
     def keys_with_lease(self) -> list[str]:
         """Keys that live only as long as their lease is renewed."""
         return [key for key, value in self.keys().items() if value["lease"] != "0"]

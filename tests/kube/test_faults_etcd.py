@@ -149,3 +149,31 @@ def test_a_lost_lock_stops_the_work_before_its_commit(
         _all_end_well(world, ledger, table, slow, quick)
         for child in (first, third):
             child.kill()
+
+
+def test_another_client_of_the_prefix_tampers_with_the_keys_of_a_table(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """It removes the lock of a running operation, and writes an entry that no version can read.
+    What needs locks waits and names the key; rows are safe without locks; other tables go on."""
+    jobs, ledger = GatedQuickJobs(), Ledger(quick_lake.make(tmp_path / "t"))
+    other = Ledger(quick_lake.make(tmp_path / "other"))
+    world = World.make(cluster, tmp_path)
+    with world.dev(jobs), world.operator(in_pod=True):
+        table, neighbour = world.adopt(ledger.lake), world.adopt(other.lake)
+        gate = jobs.hold("statement")
+        update = table.apply(ledger.make("update", backoffLimit=3))
+        gate.reached()
+        (own,) = world.etcd.locks(table.lake.location)
+        of_table, _, _ = own.partition("operations/")
+        forged = f"{of_table}operations/forged"
+        world.etcd.remove(own)
+        world.etcd.put(forged, b"not an entry")
+        world.etcd.put(f"{of_table}head", b"not a head")
+        gate.go()
+        compaction = table.apply(ledger.make("compaction", backoffLimit=3))
+        compaction.wait(lambda status: "forged" in str(status))
+        neighbour.apply(other.make("update")).succeeded()
+        world.etcd.remove(forged)
+        _all_end_well(world, ledger, table, update, compaction)
+        other.assert_serial()

@@ -140,8 +140,8 @@ def encode_resources(request: LockRequest) -> bytes:
     )
 
 
-def decode(value: bytes, *, created: int, modified: int) -> tuple[LockEntry, int]:
-    """An entry and its place, from a value and the revisions of its key.
+def decode(value: bytes, *, created: int, modified: int, key: bytes = b"") -> tuple[LockEntry, int]:
+    """An entry and its place, from a value and the revisions of its key, which errors name.
 
     The fencing token of a grant is the revision of the grant: it is stored explicitly only when
     the key is put again.
@@ -156,12 +156,14 @@ def decode(value: bytes, *, created: int, modified: int) -> tuple[LockEntry, int
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise LocksUnavailable(
             "a lock in etcd cannot be read",
+            resource=key.decode(errors="replace"),
             found=value[:200].decode(errors="replace"),
             expected="JSON as written by tandem",
             remedy="Remove the key if no program needs it, or use another prefix",
         ) from error
     raise LocksUnavailable(
         "a lock in etcd was written by a later version of tandem",
+        resource=key.decode(errors="replace"),
         found=version,
         expected=f"version {VERSION}",
         remedy="Upgrade this operator, too",

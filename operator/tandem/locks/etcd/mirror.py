@@ -233,5 +233,5 @@ class Mirror:
 
 def record_of(kv: KeyValue) -> EntryRecord:
     """The entry of a key. Raises: LocksUnavailable if it cannot be read."""
-    entry, place = codec.decode(kv.value, created=kv.created, modified=kv.modified)
+    entry, place = codec.decode(kv.value, created=kv.created, modified=kv.modified, key=kv.key)
     return EntryRecord(entry, kv.created, kv.modified, place, kv.lease)
