@@ -53,6 +53,7 @@ class Reason(StrEnum):
     ACCESS_DENIED = "AccessDenied"
     STORAGE_FULL = "StorageFull"
     STORAGE_ERROR = "StorageError"
+    TOO_LARGE = "TooLarge"
     # The log of a merge-on-read table.
     NOT_MERGE_ON_READ = "NotMergeOnRead"
     DUPLICATE_KEYS = "DuplicateKeys"
@@ -272,6 +273,13 @@ class AccessDenied(StorageError):
 
 class StorageFull(StorageError):
     reason = Reason.STORAGE_FULL
+
+
+class TooLarge(TandemError):
+    """A table, or an object of it, would take more memory than one may take. Found out before it is
+    decoded."""
+
+    reason = Reason.TOO_LARGE
 
 
 class ObjectNotFound(StorageError):

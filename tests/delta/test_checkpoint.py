@@ -316,7 +316,7 @@ def test_unknown_writer_features_are_left_alone() -> None:
 @pytest.mark.parametrize(
     ("name", "path"),
     [
-        ("get", "_last_checkpoint"),
+        ("get_range", "_last_checkpoint"),
         ("put", "_last_checkpoint"),
         ("get", ".checkpoint.parquet"),
         ("head", ".checkpoint.parquet"),

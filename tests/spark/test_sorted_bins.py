@@ -31,7 +31,7 @@ from tandem.rowmap.rowmap import RowMap
 from tandem.spark.jobs.rewrite import job as rewrite
 from tandem.spark.jobs.rewrite import sorted_bins
 from tandem.spark.jobs.rewrite.bins import BinResult
-from tandem.spark.jobs.rewrite.sorted_bins import WRITING, TooLarge, sort_bin
+from tandem.spark.jobs.rewrite.sorted_bins import WRITING, BinTooLarge, sort_bin
 from tandem.spark.runtime.control import Control
 
 FILES = 3
@@ -263,19 +263,19 @@ def test_an_input_of_deleted_rows_leaves_no_output(table: Path) -> None:
     assert len(row_map.inputs) == FILES
 
 
-def tried(job: Control, memory: int) -> BinResult | TooLarge:
+def tried(job: Control, memory: int) -> BinResult | BinTooLarge:
     before = list(job.store.list(job.spec.data_prefix))
     found = sort_bin(job.store, job.spec, 0, memory)
-    if isinstance(found, TooLarge):
+    if isinstance(found, BinTooLarge):
         assert list(job.store.list(job.spec.data_prefix)) == before
     return found
 
 
 def test_a_bin_that_takes_too_much_memory_is_left(table: Path) -> None:
     job = a_job(table, "Sort", ["name"])
-    assert isinstance(tried(job, 0), TooLarge)
+    assert isinstance(tried(job, 0), BinTooLarge)
     size = sum(input_.size for input_ in inputs_of(job))
-    assert isinstance(tried(job, WRITING + size - 1), TooLarge)
+    assert isinstance(tried(job, WRITING + size - 1), BinTooLarge)
     assert isinstance(tried(job, WRITING + (4 << 20)), BinResult)
     assert not rewrite.run_here(job, memory=0)
     assert not list(job.store.list(job.path("rounds/0/result")))
@@ -287,7 +287,7 @@ def test_rows_that_turn_out_to_take_too_much_memory_are_left(tmp_path: Path) -> 
         write_deltalake(str(tmp_path), pa.table({"name": ["x" * 100_000] * 400}), mode="append")
     job = a_job(tmp_path, "Sort", ["name"])
     assert sum(input_.size for input_ in inputs_of(job)) < 1 << 20
-    assert isinstance(tried(job, WRITING + (4 << 20)), TooLarge)
+    assert isinstance(tried(job, WRITING + (4 << 20)), BinTooLarge)
 
 
 def test_a_failed_write_leaves_no_file(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,7 @@ from urllib.parse import unquote
 from pyroaring import BitMap64
 
 from tandem.delta.actions import DeletionVector
+from tandem.delta.budget import VECTOR_FACTOR, Account
 from tandem.delta.datafiles.missing import missing
 from tandem.delta.dv_format import deserialize, serialize, z85_decode, z85_encode
 from tandem.errors import AlreadyExists, CorruptDeletionVector, ObjectNotFound, OutcomeUnknown
@@ -54,12 +55,24 @@ def load(store: Store, vector: DeletionVector) -> BitMap64:
     return load_many(store, [vector])[0]
 
 
-def load_many(store: Store, vectors: Sequence[DeletionVector]) -> list[BitMap64]:
-    """Like `load`, in the order of `vectors`; those that share a file are read together."""
+def load_many(
+    store: Store, vectors: Sequence[DeletionVector], account: Account | None = None
+) -> list[BitMap64]:
+    """Like `load`, in the order of `vectors`; those that share a file are read together.
+
+    Args:
+        account: what they take in memory is looked at before they are read.
+    Raises: TooLarge, and as `load`.
+    """
     found: list[BitMap64 | None] = [None] * len(vectors)
     by_file: dict[str, list[int]] = defaultdict(list)
     for index, vector in enumerate(vectors):
         _check_size(vector)
+        if account is not None:
+            what = f"{len(vectors):,} deletion vectors, up to {vector.unique_id[:80]}"
+            # All positions of an inline one are looked at: a few bytes can stand for billions.
+            positions = 8 * vector.cardinality if vector.storage == "i" else 0
+            account.spend(VECTOR_FACTOR * vector.size + positions, what)
         if vector.storage == "i":
             found[index] = _load_inline(vector)
         else:

@@ -60,7 +60,8 @@ def deserialize(
     bitmap = BitMap64.deserialize(data[4:])
     if ordered:
         last = -1
-        for position in bitmap.to_array():
+        # One by one: a few bytes of runs can stand for billions of positions.
+        for position in bitmap:
             if position <= last:
                 raise ValueError(f"position {position} after {last}")
             last = position

@@ -27,6 +27,10 @@ import pyarrow.json as paj
 MOST_ROWS = 10**18 - 1
 """A larger number of rows is invalid: sums of such numbers would not fit 64 bits."""
 
+MOST_BYTES = 2 << 20
+"""Longer statistics of a file count as absent: Python decodes a text in one go, and nothing else
+runs meanwhile. Those of 10,000 columns have about half."""
+
 _CHUNK_ROWS = 65_536
 _HANDFUL = 4
 """So many texts are parsed one by one: what a commit adds is often one file."""
@@ -50,6 +54,9 @@ def read(stats: pa.ChunkedArray, wanted: pa.Schema) -> pa.Table:
     """
     tables = [wanted.empty_table()]
     for chunk in stats.chunks:
+        lengths = pc.binary_length(chunk)
+        if (pc.max(lengths).as_py() or 0) > MOST_BYTES:
+            chunk = pc.if_else(pc.greater(lengths, MOST_BYTES), pa.scalar(None, chunk.type), chunk)
         for start in range(0, len(chunk), _CHUNK_ROWS):
             tables += _piece(chunk.slice(start, _CHUNK_ROWS), wanted)
     return pa.concat_tables(tables)
@@ -63,7 +70,7 @@ def num_records(stats: pa.ChunkedArray) -> pa.ChunkedArray:
 def num_records_of(text: str | None) -> int | None:
     """Like `num_records`, of one file."""
     try:
-        body = json.loads(text) if text else None
+        body = json.loads(text) if text and len(text) <= MOST_BYTES else None
     except (ValueError, RecursionError):
         return None
     found = body.get("numRecords") if isinstance(body, dict) else None
@@ -178,7 +185,8 @@ def mark_bounds_wide(stats: str | None, num_records: int) -> str:
     `num_records` alone."""
     certain = {"numRecords": num_records, "tightBounds": False}
     try:
-        body = json.loads(stats, parse_float=Decimal) if stats else {}
+        known = stats is not None and len(stats) <= MOST_BYTES
+        body = json.loads(stats, parse_float=Decimal) if stats and known else {}
         if isinstance(body, dict):
             text = dumps({**body, **certain})
             text.encode()  # half of a surrogate pair can be read as JSON, but not be written

@@ -32,7 +32,7 @@ from tandem.errors import (
     StorageFull,
     StoreUnsuitable,
 )
-from tandem.storage.files import PublishingWriter
+from tandem.storage.files import PublishingWriter, require_size
 from tandem.storage.paths import check_folder, check_relative, split_location
 from tandem.storage.store import ObjectInfo
 
@@ -44,14 +44,19 @@ _DENIED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR})
 _NO_COPY = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF})
 """Files between which the kernel does not copy, such as of two file systems."""
+_ENTRY_BYTES = 512
+"""Of memory of an entry of a folder that is listed."""
+_COUNTED = 1_000
+"""After so many entries their number is looked at."""
 _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV})
 
 
 class LocalStore:
     """Relative paths only; `tandem.storage.store.Store` describes the guarantees of each call."""
 
-    def __init__(self, location: str) -> None:
+    def __init__(self, location: str, *, most_bytes: int | None = None) -> None:
         self._location = location
+        self._most_bytes = most_bytes
         self._root = split_location(location)[2] or "/"
 
     @property
@@ -63,7 +68,10 @@ class LocalStore:
             full = self._locate(path)
             _check_regular(full)
             with open(full, "rb") as file:
-                return file.read()
+                size = os.fstat(file.fileno()).st_size
+                require_size(size, self._most_bytes, f"{self._location}/{path}")
+                # One that grows meanwhile is no longer what was looked at.
+                return file.read(size)
         except OSError as error:
             raise self._translate(error, path) from error
 
@@ -74,7 +82,9 @@ class LocalStore:
             with open(full, "rb") as file:
                 # A length beyond the file (from a corrupt descriptor) must not be allocated.
                 left = os.fstat(file.fileno()).st_size - start
-                return os.pread(file.fileno(), max(0, min(length, left)), start)
+                size = max(0, min(length, left))
+                require_size(size, self._most_bytes, f"{self._location}/{path}")
+                return os.pread(file.fileno(), size, start)
         except OSError as error:
             raise self._translate(error, path) from error
 
@@ -101,7 +111,7 @@ class LocalStore:
                 # its slash.
                 entries = sorted(
                     (entry.name + ("/" if entry.is_dir(follow_symlinks=False) else ""), entry)
-                    for entry in found
+                    for entry in self._counted(found, base)
                     if _may_follow(base + entry.name, start_after)
                 )
         except (FileNotFoundError, NotADirectoryError):
@@ -126,6 +136,16 @@ class LocalStore:
                 raise self._translate(error, path) from error
             if stat.S_ISREG(meta.st_mode):
                 yield ObjectInfo(path, meta.st_size, meta.st_mtime_ns // 1_000_000)
+
+    def _counted(
+        self, entries: Iterable[os.DirEntry[str]], base: str
+    ) -> Iterator[os.DirEntry[str]]:
+        """The entries, not more than may be held at once."""
+        for count, entry in enumerate(entries, start=1):
+            if count % _COUNTED == 0:
+                what = f"{self._location}/{base}"
+                require_size(count * _ENTRY_BYTES, self._most_bytes, what, f"{count:,} objects")
+            yield entry
 
     def put(self, path: str, data: bytes) -> None:
         with LocalWriter(self, path) as writer:

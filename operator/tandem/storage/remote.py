@@ -19,7 +19,7 @@ from obstore.exceptions import BaseError
 from obstore.store import AzureStore, GCSStore, S3Store
 
 from tandem.errors import InvalidSpec, StorageError
-from tandem.storage.files import PublishingWriter, RangeReader
+from tandem.storage.files import PublishingWriter, RangeReader, require_size
 from tandem.storage.options import StoreSettings
 from tandem.storage.paths import check_folder, check_relative, split_location
 from tandem.storage.store import ObjectInfo
@@ -39,9 +39,15 @@ class RemoteStore:
     """Relative paths only; `tandem.storage.store.Store` describes the guarantees of each call."""
 
     def __init__(
-        self, location: str, settings: StoreSettings, *, ceiling_s: float | None = None
+        self,
+        location: str,
+        settings: StoreSettings,
+        *,
+        ceiling_s: float | None = None,
+        most_bytes: int | None = None,
     ) -> None:
         self._location = location
+        self._most_bytes = most_bytes
         limits = time_limits(settings.client, ceiling_s)
         try:
             self._client = _client(location, settings, limits, _retry(limits))
@@ -57,7 +63,10 @@ class RemoteStore:
     def get(self, path: str) -> bytes:
         key = self._key(path)
         try:
-            return obstore.get(self._client, key).bytes().to_bytes()
+            found = obstore.get(self._client, key)
+            # The body has not been read yet.
+            require_size(found.meta["size"], self._most_bytes, f"{self._location}/{path}")
+            return found.bytes().to_bytes()
         except CLIENT_ERRORS as error:
             raise self._translate(error, path) from error
 
@@ -66,6 +75,9 @@ class RemoteStore:
         if length <= 0:
             self.head(path)
             return b""
+        if self._most_bytes is not None and length > self._most_bytes:
+            length = min(length, max(self.head(path).size - start, 1))
+            require_size(length, self._most_bytes, f"{self._location}/{path}")
         try:
             return obstore.get_range(self._client, key, start=start, length=length).to_bytes()
         except CLIENT_ERRORS as error:

@@ -23,6 +23,7 @@ def open_store(
     allowed_prefixes: Sequence[str] = (),
     environ: Mapping[str, str] | None = None,
     ceiling_s: float | None = None,
+    most_bytes: int | None = None,
 ) -> Store:
     """The store of the table at `location`. Nothing is read or written yet.
 
@@ -35,6 +36,8 @@ def open_store(
             a Spark worker takes them from its own environment.
         ceiling_s: how long a request may take as a whole, in seconds; None for as long as
             `timeout` and the retries take. Not pickled either.
+        most_bytes: of an object that is read as a whole, or of a part of one that is read at once;
+            more is `TooLarge`. None for any number. Not pickled either.
 
     The result is thread-safe and picklable. Do not fork after using a remote one: its client
     runs threads.
@@ -42,7 +45,9 @@ def open_store(
     Raises:
         InvalidSpec: a location or an option is invalid, or holds a secret.
     """
-    return RootedStore(location, options or {}, tuple(allowed_prefixes), environ, ceiling_s)
+    return RootedStore(
+        location, options or {}, tuple(allowed_prefixes), environ, ceiling_s, most_bytes
+    )
 
 
 class RootedStore:
@@ -55,6 +60,7 @@ class RootedStore:
         allowed_prefixes: tuple[str, ...],
         environ: Mapping[str, str] | None,
         ceiling_s: float | None = None,
+        most_bytes: int | None = None,
     ) -> None:
         self._location = canonical_location(location)
         self._options = dict(options)
@@ -63,6 +69,7 @@ class RootedStore:
         )
         self._environ = environ
         self._ceiling_s = ceiling_s
+        self._most_bytes = most_bytes
         self._lock = threading.Lock()
         self._stores: dict[str, Store] = {}
         self._store(self._location)  # raises the error of invalid options early
@@ -86,10 +93,11 @@ class RootedStore:
                 # Options apply to the table's own kind of store; a prefix elsewhere has none.
                 options, ceiling_s = self._options if scheme == own else {}, self._ceiling_s
                 chosen = settings(scheme, options, self._environ, ceiling_s=ceiling_s)
+                most_bytes = self._most_bytes
                 store = (
-                    LocalStore(root)
+                    LocalStore(root, most_bytes=most_bytes)
                     if scheme == "file"
-                    else RemoteStore(root, chosen, ceiling_s=ceiling_s)
+                    else RemoteStore(root, chosen, ceiling_s=ceiling_s, most_bytes=most_bytes)
                 )
                 self._stores[root] = store
             return store

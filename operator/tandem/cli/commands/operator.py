@@ -15,10 +15,15 @@ import yaml
 
 from tandem.cli.errors import Exit
 from tandem.errors import InvalidSpec
+from tandem.kube.runtime.table_memory import default_table_memory
+from tandem.spec.units import parse_quantity
 
 if TYPE_CHECKING:
     from tandem.kube.runtime.settings import OperatorSettings
     from tandem.locks.etcd.store import EtcdSettings
+
+
+_LEAST_TABLE_MEMORY = 2**20
 
 
 class Locks(StrEnum):
@@ -82,6 +87,27 @@ def etcd_settings(
         user=user,
         password=password,
     )
+
+
+def table_memory(text: str) -> int:
+    """Bytes that reading one table may take; "" for the default. Raises: InvalidSpec."""
+    if not text:
+        return default_table_memory()
+    try:
+        size = parse_quantity(text)
+    except ValueError as error:
+        raise InvalidSpec(
+            str(error), resource="tandem operator", field="--table-memory", found=text
+        ) from error
+    if size < _LEAST_TABLE_MEMORY:
+        raise InvalidSpec(
+            "too little to read any table",
+            resource="tandem operator",
+            field="--table-memory",
+            found=text,
+            expected="at least 1Mi",
+        )
+    return size
 
 
 def template(file: Path | None) -> dict[str, Any] | None:

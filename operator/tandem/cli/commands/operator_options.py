@@ -191,6 +191,15 @@ def operator(
             min=1,
         ),
     ] = 60.0,
+    table_memory: Annotated[
+        str,
+        option(
+            "--table-memory",
+            "Memory that reading one table may take, such as 512Mi; a table that needs more is "
+            "TooLarge. By default half of the pod's memory limit; without one, a quarter of the "
+            "machine's memory.",
+        ),
+    ] = "",
     table_poll: Annotated[
         float,
         option("--table-poll", "Seconds between two polls for commits of other writers.", min=0.1),
@@ -288,6 +297,7 @@ def operator(
             automatic_slots=automatic_slots,
             workers=workers,
             store_timeout_s=store_timeout,
+            table_memory=operator.table_memory(table_memory),
             table_poll_s=table_poll,
             poll_ms=job_poll_ms,
             election_id=election_id,

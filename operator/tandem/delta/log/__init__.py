@@ -11,6 +11,7 @@ Reads and writes below `_delta_log` only; never opens a data file.
     files             the live files as an Arrow table
     snapshot          the state of a table at a version
     checkpoint_read   classic, multi-part and V2 checkpoints
+    checkpoint_parquet  a Parquet file of a checkpoint, measured before it is decoded
     checkpoint_write  classic V1 checkpoints
     maintenance       checkpoint and clean-up after a commit
     cleanup           removes expired parts of the log

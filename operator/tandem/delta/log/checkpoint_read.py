@@ -17,18 +17,27 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tandem.delta.actions import Action, AddFile, RemoveFile
+from tandem.delta.budget import (
+    ACTION_BYTES,
+    FILE_BYTES,
+    TEXT_FACTOR,
+    VALUE_BYTES,
+    Account,
+    TableBudget,
+)
 from tandem.delta.calendar import python_values
-from tandem.delta.datafiles.times import ExactParquetFile
 from tandem.delta.log import codec, files, names
+from tandem.delta.log.checkpoint_parquet import CheckpointFile, corrupt, unreadable
 from tandem.delta.log.listing import Checkpoint
 from tandem.delta.log.replay import EMPTY, Replay, fold_actions
 from tandem.delta.values import exact_json_value, partition_texts, to_json_value
-from tandem.errors import CorruptLog, ObjectNotFound
+from tandem.errors import ObjectNotFound
 from tandem.json_types import Json
 from tandem.storage.store import Store
 
 _SMALL = ("protocol", "metaData", "txn", "domainMetadata", "sidecar")
-_BATCH = 65_536
+_FEW = 4_096
+"""So many rows become Python objects at once: other threads run in between."""
 # Column of our table → field of `add` in a checkpoint.
 _ADD_FIELDS = {
     "path": "path",
@@ -52,25 +61,33 @@ class CheckpointContent:
     state: Replay
 
 
-def read(store: Store, checkpoint: Checkpoint) -> CheckpointContent:
-    """The content of a complete checkpoint. Raises: CorruptLog, AccessDenied, StorageError."""
+def read(store: Store, checkpoint: Checkpoint, account: Account | None = None) -> CheckpointContent:
+    """The content of a complete checkpoint.
+
+    Args:
+        account: what it takes in memory is looked at before it is decoded.
+    Raises: CorruptLog, TooLarge, AccessDenied, StorageError.
+    """
+    account = account or TableBudget().account(store.location)
     actions: list[Action] = []
     sidecars: list[str] = []
     tables: list[pa.Table] = []
     for meta in checkpoint.files:
         if meta.path.endswith(".json"):
-            found, inline, beside = _read_json_top(store, meta.path)
+            found, inline, beside = _read_json_top(store, meta.path, account)
             tables.append(files.from_adds(inline))
         else:
-            found, beside = _read_small(store, meta.path)
-            tables.extend(_read_adds(store, meta.path))
+            with CheckpointFile(store, meta.path, account) as file:
+                found, beside = _read_small(file)
+                tables.extend(_read_adds(file))
         actions += found
         sidecars += beside
     for name in sidecars:
-        tables.extend(_read_adds(store, _sidecar_path(name)))
+        with CheckpointFile(store, _sidecar_path(name), account) as file:
+            tables.extend(_read_adds(file))
     state = fold_actions(EMPTY, actions)
     if state.protocol is None or state.metadata is None:
-        raise _corrupt(
+        raise corrupt(
             checkpoint.files[0].path,
             "no metaData" if state.metadata is None else "no protocol",
             "a checkpoint has both",
@@ -78,121 +95,112 @@ def read(store: Store, checkpoint: Checkpoint) -> CheckpointContent:
     return CheckpointContent(files.combine(tables or [files.EMPTY]), state)
 
 
-def read_removes(store: Store, checkpoint: Checkpoint) -> Iterator[RemoveFile]:
-    """The tombstones of a checkpoint, for writing the next one."""
+def read_removes(
+    store: Store, checkpoint: Checkpoint, account: Account | None = None
+) -> Iterator[RemoveFile]:
+    """The tombstones of a checkpoint, for writing the next one. Raises: as `read`."""
+    account = account or TableBudget().account(store.location)
     for meta in checkpoint.files:
         if not meta.path.endswith(".json"):
             continue
-        for action in _json_actions(store, meta.path):
-            if isinstance(action, RemoveFile):
-                yield action
+        for item in _json_actions(store, meta.path, account):
+            if isinstance(item, RemoveFile):
+                yield item
     tops = [m.path for m in checkpoint.files if not m.path.endswith(".json")]
-    for path in [*tops, *sidecar_paths(store, checkpoint)]:
-        yield from _read_removes_of(store, path)
-
-
-def _read_removes_of(store: Store, path: str) -> Iterator[RemoveFile]:
-    with _Parquet(store, path) as parquet:
-        for column in parquet.column("remove"):
-            for body in column.to_pylist(maps_as_pydicts="strict"):
+    for path in [*tops, *sidecar_paths(store, checkpoint, account)]:
+        with CheckpointFile(store, path, account) as file:
+            for body in _bodies(file, "remove"):
                 action = codec.decode_action("remove", body, path=path)
                 if isinstance(action, RemoveFile):
                     yield action
 
 
-def sidecar_paths(store: Store, checkpoint: Checkpoint) -> list[str]:
-    """The sidecars that a checkpoint refers to, as paths in the store. Raises: CorruptLog."""
+def sidecar_paths(
+    store: Store, checkpoint: Checkpoint, account: Account | None = None
+) -> list[str]:
+    """The sidecars that a checkpoint refers to, as paths in the store. Raises: as `read`."""
+    account = account or TableBudget().account(store.location)
     found: list[str] = []
     for meta in checkpoint.files:
         if meta.path.endswith(".json"):
-            found += _read_json_top(store, meta.path)[2]
+            found += _read_json_top(store, meta.path, account)[2]
         else:
-            found += _read_small(store, meta.path)[1]
+            with CheckpointFile(store, meta.path, account) as file:
+                found += _read_small(file)[1]
     return [_sidecar_path(name) for name in found]
 
 
-class _Parquet:
-    """An open Parquet file whose every failure becomes `CorruptLog`."""
-
-    def __init__(self, store: Store, path: str) -> None:
-        self._path = path
-        try:
-            self._source = store.open_input(path)
-        except ObjectNotFound as error:
-            raise _corrupt(path, "no such file", "the file that the log names") from error
-
-    def __enter__(self) -> _Parquet:
-        try:
-            # Times in `stats_parsed` are INT96 where Spark wrote them.
-            self._file = ExactParquetFile(self._source, resource=self._path)
-        except (pa.ArrowException, OSError) as error:
-            self._source.close()
-            raise _unreadable(self._path, error) from error
-        self.schema: pa.Schema = self._file.schema
-        columns = self._file.metadata.schema
-        leaves = [columns.column(index) for index in range(len(columns))]
-        # Spark writes moments so, and times without a zone never.
-        self.moments = frozenset(c.path for c in leaves if c.physical_type == "INT96")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._source.close()
-
-    def column(self, name: str, leaves: Sequence[str] | None = None) -> Iterator[pa.Array]:
-        """The non-null values of one top-level struct column, a batch at a time."""
-        if name not in self.schema.names:
-            return
-        wanted = [name] if leaves is None else [f"{name}.{leaf}" for leaf in leaves]
-        try:
-            for batch in self._file.iter_batches(batch_size=_BATCH, columns=wanted):
-                values = batch.column(0)
-                if values.null_count:
-                    values = values.filter(values.is_valid())
-                if len(values):
-                    yield values
-        except (pa.ArrowException, OSError) as error:
-            raise _unreadable(self._path, error) from error
-
-
-def _read_small(store: Store, path: str) -> tuple[list[Action], list[str]]:
+def _read_small(file: CheckpointFile) -> tuple[list[Action], list[str]]:
     actions: list[Action] = []
     sidecars: list[str] = []
-    with _Parquet(store, path) as parquet:
-        for kind in _SMALL:
-            for column in parquet.column(kind):
-                for body in column.to_pylist(maps_as_pydicts="strict"):
-                    if kind == "sidecar":
-                        sidecars.append(body["path"])
-                        continue
-                    action = codec.decode_action(kind, body, path=path)
-                    if action is not None:
-                        actions.append(action)
+    for kind in _SMALL:
+        for body in _bodies(file, kind):
+            if kind == "sidecar":
+                sidecars.append(body["path"])
+                continue
+            action = codec.decode_action(kind, body, path=file.path)
+            if action is not None:
+                actions.append(action)
     return actions, sidecars
 
 
-def _read_adds(store: Store, path: str) -> list[pa.Table]:
-    with _Parquet(store, path) as parquet:
-        if "add" not in parquet.schema.names:
-            return []
-        type_ = parquet.schema.field("add").type
-        present = {f.name for f in type_}
-        leaves = [field for field in _ADD_FIELDS.values() if field in present]
-        parsed = [n for n in ("stats_parsed", "partitionValues_parsed") if n in present]
-        # The parsed forms repeat the others and are several times their size in memory: they
-        # are read only where a file lacks the plain ones.
-        plain = {"stats_parsed": "stats", "partitionValues_parsed": "partitionValues"}
-        absent = [n for n in parsed if plain[n] not in present]
-        try:
-            tables = [_to_table(v, parquet.moments) for v in parquet.column("add", leaves + absent)]
-            lacking = sum(t["stats"].null_count for t in tables)
-            if lacking and "stats_parsed" in present and "stats_parsed" not in absent:
-                absent.append("stats_parsed")
-                tables = [
-                    _to_table(v, parquet.moments) for v in parquet.column("add", leaves + absent)
-                ]
-        except (pa.ArrowException, KeyError) as error:
-            raise _unreadable(path, error) from error
-        return tables
+def _bodies(file: CheckpointFile, kind: str) -> Iterator[Json]:
+    """The values of a column as Python objects."""
+    seen = 0
+    for rows in file.column(kind):
+        seen += len(rows.values)
+        file.account.spend(
+            ACTION_BYTES * len(rows.values) + VALUE_BYTES * rows.entries + 4 * rows.texts,
+            f"{file.path}: {seen:,} actions of kind {kind}",
+        )
+        for start in range(0, len(rows.values), _FEW):
+            try:
+                bodies = rows.values.slice(start, _FEW).to_pylist(maps_as_pydicts="strict")
+            except (
+                KeyError,
+                ValueError,
+            ) as error:  # a key that comes twice, bytes that are no text
+                raise unreadable(file.path, error) from error
+            yield from bodies
+
+
+def _read_adds(file: CheckpointFile) -> list[pa.Table]:
+    if "add" not in file.schema.names:
+        return []
+    present = {f.name for f in file.schema.field("add").type}
+    leaves = [field for field in _ADD_FIELDS.values() if field in present]
+    parsed = [n for n in ("stats_parsed", "partitionValues_parsed") if n in present]
+    # The parsed forms repeat the others and are several times their size in memory: they
+    # are read only where a file lacks the plain ones.
+    plain = {"stats_parsed": "stats", "partitionValues_parsed": "partitionValues"}
+    absent = [n for n in parsed if plain[n] not in present]
+    rows = file.filled("add.path")
+    file.account.require(FILE_BYTES * rows, f"{file.path}: {rows:,} files")
+    try:
+        tables, spent = _tables(file, leaves + absent)
+        lacking = sum(t["stats"].null_count for t in tables)
+        if lacking and "stats_parsed" in present and "stats_parsed" not in absent:
+            absent.append("stats_parsed")
+            file.account.give_back(spent)
+            tables = _tables(file, leaves + absent)[0]
+    except (pa.ArrowException, KeyError) as error:
+        raise unreadable(file.path, error) from error
+    return tables
+
+
+def _tables(file: CheckpointFile, leaves: Sequence[str]) -> tuple[list[pa.Table], int]:
+    """The files, and the bytes that were spent for them."""
+    tables: list[pa.Table] = []
+    seen = spent = 0
+    # Values become Python objects on the way to their text.
+    entry = VALUE_BYTES if any(name.endswith("_parsed") for name in leaves) else 0
+    for rows in file.column("add", leaves):
+        seen += len(rows.values)
+        needed = FILE_BYTES * len(rows.values) + TEXT_FACTOR * rows.texts + entry * rows.entries
+        file.account.spend(needed, f"{file.path}: more than {seen:,} files")
+        spent += needed
+        tables.append(_to_table(rows.values, file.moments))
+    return tables, spent
 
 
 def _to_table(adds: pa.StructArray, moments: Set[str] = frozenset()) -> pa.Table:
@@ -284,13 +292,15 @@ def _partition_texts(parsed: pa.StructArray) -> pa.Array:
     return pa.array(rows, files.STRINGS)
 
 
-def _json_actions(store: Store, path: str) -> Iterator[Action | Json]:
+def _json_actions(store: Store, path: str, account: Account) -> Iterator[Action | Json]:
     try:
-        text = store.get(path).decode("utf-8")
+        data = store.get(path)
+        account.actions(data, path)
+        text = data.decode("utf-8")
     except ObjectNotFound as error:
-        raise _corrupt(path, "no such file", "the file that was listed") from error
+        raise corrupt(path, "no such file", "the file that was listed") from error
     except UnicodeDecodeError as error:
-        raise _unreadable(path, error) from error
+        raise unreadable(path, error) from error
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
@@ -303,11 +313,13 @@ def _json_actions(store: Store, path: str) -> Iterator[Action | Json]:
                 yield action
 
 
-def _read_json_top(store: Store, path: str) -> tuple[list[Action], list[AddFile], list[str]]:
+def _read_json_top(
+    store: Store, path: str, account: Account
+) -> tuple[list[Action], list[AddFile], list[str]]:
     actions: list[Action] = []
     adds: list[AddFile] = []
     sidecars: list[str] = []
-    for item in _json_actions(store, path):
+    for item in _json_actions(store, path, account):
         if isinstance(item, dict):
             sidecars.append(str(item["path"]))
         elif isinstance(item, AddFile):
@@ -320,18 +332,3 @@ def _read_json_top(store: Store, path: str) -> tuple[list[Action], list[AddFile]
 def _sidecar_path(logged: str) -> str:
     # Sidecars are always in the table's own folder; some writers log more than the name.
     return f"{names.SIDECARS}/{unquote(logged).rsplit('/', 1)[-1]}"
-
-
-def _unreadable(path: str, error: Exception) -> CorruptLog:
-    return _corrupt(path, f"{type(error).__name__}: {error}"[:300], "a whole Parquet or JSON file")
-
-
-def _corrupt(path: str, found: str, expected: str) -> CorruptLog:
-    return CorruptLog(
-        "the checkpoint cannot be read",
-        resource=path,
-        found=found,
-        expected=expected,
-        remedy="Delete the checkpoint if all commits before it exist; otherwise restore it from "
-        "a backup",
-    )

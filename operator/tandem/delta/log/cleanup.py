@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tandem.delta.budget import UNLIMITED, TableBudget
 from tandem.delta.log import checkpoint_read, names
 from tandem.delta.log.listing import Checkpoint, Listing, read_log
 from tandem.delta.log.names import LogFileKind
@@ -29,6 +30,7 @@ def plan_cleanup(
     now_ms: int,
     in_use_from: int | None = None,
     retention_ms: int | None = None,
+    budget: TableBudget = UNLIMITED,
 ) -> tuple[ObjectInfo, ...]:
     """The objects that may be removed, in this order.
 
@@ -37,8 +39,9 @@ def plan_cleanup(
         now_ms: Unix milliseconds; the retention counts back from here to midnight UTC.
         in_use_from: the oldest version whose commits a running operation still needs.
         retention_ms: None if the properties of the table decide whether, and when, files expire.
+        budget: what reading the checkpoint may take.
     Raises: ValueError (a property is invalid), CorruptLog (the checkpoint to rely on cannot be
-        read), StorageError.
+        read), TooLarge, StorageError.
     """
     if retention_ms is None:
         if not cleans_log(snapshot.configuration):
@@ -48,25 +51,32 @@ def plan_cleanup(
         return ()  # the feature's rules for history are unknown to us
     cutoff = now_ms - retention_ms
     cutoff -= cutoff % _DAY_MS
-    listing = read_log(store)
+    listing = read_log(store, 0, budget.account(store.location))
     base = _cutoff_checkpoint(listing, cutoff, in_use_from)
     if base is None:
         return ()
     files = tuple(_expired(store, base.version, cutoff))
     if files:
-        checkpoint_read.read(store, base)
+        checkpoint_read.read(store, base, budget.account(store.location))
     return files
 
 
-def clean(store: Store, snapshot: Snapshot, *, now_ms: int, in_use_from: int | None = None) -> int:
+def clean(
+    store: Store,
+    snapshot: Snapshot,
+    *,
+    now_ms: int,
+    in_use_from: int | None = None,
+    budget: TableBudget = UNLIMITED,
+) -> int:
     """Remove the objects of `plan_cleanup`, then sidecars that no checkpoint refers to any more.
     Returns how many objects were removed. Raises: as `plan_cleanup`."""
-    files = plan_cleanup(store, snapshot, now_ms=now_ms, in_use_from=in_use_from)
+    files = plan_cleanup(store, snapshot, now_ms=now_ms, in_use_from=in_use_from, budget=budget)
     if not files:
         return 0
     for file in files:
         store.delete([file.path])
-    sidecars = list(_orphaned_sidecars(store, now_ms))
+    sidecars = list(_orphaned_sidecars(store, now_ms, budget))
     store.delete(sidecars)
     return len(files) + len(sidecars)
 
@@ -115,7 +125,7 @@ def _expired(store: Store, keep_from: int, cutoff_ms: int) -> Iterator[ObjectInf
     yield from checkpoints
 
 
-def _orphaned_sidecars(store: Store, now_ms: int) -> Iterator[str]:
+def _orphaned_sidecars(store: Store, now_ms: int, budget: TableBudget) -> Iterator[str]:
     """Sidecars that no remaining checkpoint refers to, and that are older than a day before
     midnight UTC, since a checkpoint may be in progress; none while any checkpoint cannot be
     read."""
@@ -127,7 +137,8 @@ def _orphaned_sidecars(store: Store, now_ms: int) -> Iterator[str]:
     used: set[str] = set()
     for checkpoint in read_log(store).checkpoints:
         try:
-            used |= set(checkpoint_read.sidecar_paths(store, checkpoint))
+            account = budget.account(store.location)
+            used |= set(checkpoint_read.sidecar_paths(store, checkpoint, account))
         except CorruptLog:
             return
     yield from (m.path for m in old if m.path not in used)

@@ -23,6 +23,7 @@ from tandem.delta.actions import (
     RemoveFile,
     Txn,
 )
+from tandem.delta.budget import Account, lines_of
 from tandem.errors import CorruptLog
 from tandem.json_types import Json
 
@@ -64,7 +65,14 @@ _INFO = b'"commitInfo"'
 _PARQUET: Json = {"provider": "parquet", "options": {}}
 
 
-def decode_commit(version: int, data: bytes, *, path: str, modified_ms: int) -> Commit:
+def decode_commit(
+    version: int,
+    data: bytes,
+    *,
+    path: str,
+    modified_ms: int,
+    account: Account | None = None,
+) -> Commit:
     """One commit file.
 
     Args:
@@ -72,23 +80,29 @@ def decode_commit(version: int, data: bytes, *, path: str, modified_ms: int) -> 
         data: the whole object.
         path: its path, for messages.
         modified_ms: the object's modification time, used where there is no in-commit timestamp.
-    Raises: CorruptLog if a line is not a JSON object or an action lacks a required field.
+        account: what it takes in memory is looked at before it is decoded.
+    Raises: CorruptLog if a line is not a JSON object or an action lacks a required field; TooLarge.
     """
+    if account is not None:
+        account.actions(data, path)
     actions: list[Action] = []
-    number = 0
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise _corrupt(path, f"byte {error.start}", "bytes that are not UTF-8") from error
-    for number, line in enumerate(text.split("\n"), start=1):
+    at, empty = 0, True
+    for number, encoded in enumerate(lines_of(data), start=1):
+        try:
+            line = encoded.decode("utf-8")
+        except UnicodeDecodeError as error:
+            where = f"byte {at + error.start}"
+            raise _corrupt(path, where, "bytes that are not UTF-8") from error
+        at += len(encoded) + 1
         if not line.strip():
             continue
+        empty = False
         body = decode_line(line, path=path, number=number)
         for kind, content in body.items():
             action = decode_action(kind, content, path=path, number=number)
             if action is not None:
                 actions.append(action)
-    if not text.strip():
+    if empty:
         # A commit has at least one action; an empty object is a write that was cut off.
         raise _corrupt(path, "", "an empty file")
     timestamp = modified_ms
@@ -98,14 +112,17 @@ def decode_commit(version: int, data: bytes, *, path: str, modified_ms: int) -> 
     return Commit(version, timestamp, tuple(actions))
 
 
-def decode_info(data: bytes, *, path: str) -> CommitInfo | None:
+def decode_info(data: bytes, *, path: str, account: Account | None = None) -> CommitInfo | None:
     """The commitInfo of a commit file, of which the other actions are not looked at; None if the
     complete lines of `data` have none.
 
     Args:
         data: the whole object, or its beginning.
-    Raises: CorruptLog if a line that may be a commitInfo is not a JSON object.
+        account: as in `decode_commit`.
+    Raises: CorruptLog if a line that may be a commitInfo is not a JSON object; TooLarge.
     """
+    if account is not None:
+        account.actions(data, path)
     start = 0
     # Within a text its quotes would be escaped. A field of another action can have this name.
     while (at := data.find(_INFO, start)) >= 0:

@@ -12,7 +12,8 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from tandem.delta import protocol
-from tandem.delta.actions import Action, Commit, CommitInfo
+from tandem.delta.actions import Action, Commit, CommitInfo, Metadata
+from tandem.delta.budget import FILE_BYTES, TEXT_FACTOR, UNLIMITED, Account, TableBudget
 from tandem.delta.log import checkpoint_read, codec, names, timetravel
 from tandem.delta.log import files as files_
 from tandem.delta.log.listing import Checkpoint, Listing, read_hint, read_log
@@ -41,6 +42,8 @@ class DeltaLog:
             deterministic.
         check: called with each commit that `snapshot`, `update` and `commits` read; it raises to
             refuse one.
+        budget: what reading the table may take in memory. Beyond it, everything that reads raises
+            TooLarge.
     """
 
     def __init__(
@@ -49,14 +52,20 @@ class DeltaLog:
         *,
         parallel_reads: int = 8,
         check: Callable[[Commit], None] | None = None,
+        budget: TableBudget = UNLIMITED,
     ) -> None:
         self._store = store
         self._check = check
+        self.budget = budget
         self.parallel_reads = parallel_reads
 
     @property
     def store(self) -> Store:
         return self._store
+
+    def account(self) -> Account:
+        """Of one look at the table."""
+        return self.budget.account(self._store.location)
 
     # Reading
 
@@ -78,7 +87,7 @@ class DeltaLog:
         milliseconds), or now.
 
         A time after the last commit means the latest version, as in delta-rs.
-        Raises: TableNotFound, VersionNotFound, CorruptLog, UnsupportedFeature.
+        Raises: TableNotFound, VersionNotFound, CorruptLog, UnsupportedFeature, TooLarge.
         """
         if timestamp_ms is not None:
             if version is not None:
@@ -107,11 +116,17 @@ class DeltaLog:
     ) -> Snapshot:
         """`update`, by a listing from the snapshot on. `known` are commits that were read."""
         last = max(listing.commits, default=-1) if version is None else version
-        commits = self._after(listing, snapshot.version, snapshot.position, last, known)
+        account = self.account()
+        if last > snapshot.version:
+            size = snapshot.files.nbytes
+            what = f"{snapshot.num_files:,} files at version {snapshot.version}"
+            account.spend(FILE_BYTES * snapshot.num_files + TEXT_FACTOR * size, what)
+        commits = self._after(listing, snapshot.version, snapshot.position, last, known, account)
         if commits is None:
             return self.snapshot(version)
         if not commits:
             return snapshot
+        self._look_at_metadata(commits, account)
         advanced = snapshot.advance(commits, _position(listing.commits[last]))
         advanced = self._with_time(advanced)
         protocol.check_readable(advanced.protocol, advanced.metadata, resource=self._store.location)
@@ -132,7 +147,7 @@ class DeltaLog:
         last = max(listing.commits, default=-1)
         if most is not None and last - version > most:
             return None
-        commits = self._after(listing, version, position, last, {})
+        commits = self._after(listing, version, position, last, {}, self.account())
         if commits is None:
             return None
         return commits, _position(listing.commits[last])
@@ -144,6 +159,7 @@ class DeltaLog:
         position: LogPosition | None,
         last: int,
         known: Mapping[int, bytes],
+        account: Account,
     ) -> list[Commit] | None:
         """The commits after a version up to `last`, or None; as in `later`."""
         here = listing.commits.get(version)
@@ -154,7 +170,8 @@ class DeltaLog:
         ):
             return None
         try:
-            return self._read([listing.commits[v] for v in range(version + 1, last + 1)], known)
+            metas = [listing.commits[v] for v in range(version + 1, last + 1)]
+            return self._read(metas, account, known)
         except ObjectNotFound:
             return None
 
@@ -176,7 +193,7 @@ class DeltaLog:
                 raise self._gap(first, version)
             metas.append(meta)
         try:
-            return self._read(metas[::-1])
+            return self._read(metas[::-1], self.account())
         except ObjectNotFound:
             # Removed since the listing; the next listing says which.
             left = self._list(first).commits
@@ -191,14 +208,19 @@ class DeltaLog:
             meta = self._store.head(path)
         except ObjectNotFound:
             return None
-        return codec.decode_commit(version, data, path=path, modified_ms=meta.modified_ms)
+        return codec.decode_commit(
+            version, data, path=path, modified_ms=meta.modified_ms, account=self.account()
+        )
 
     def version_at(self, timestamp_ms: int) -> int:
         """The newest version not after a time (Unix milliseconds). Raises: TableNotFound,
         VersionNotFound if it lies before the oldest version that is left, CorruptLog."""
         listing = self._latest_listing(None, start=0)
         return timetravel.version_at(
-            listing, self._load(None), timestamp_ms, lambda metas: self._read(list(metas))
+            listing,
+            self._load(None),
+            timestamp_ms,
+            lambda metas: self._read(list(metas), self.account()),
         )
 
     def versions(self) -> tuple[int, int]:
@@ -273,7 +295,7 @@ class DeltaLog:
         listed = self._list(snapshot.version) if listing is None else listing.result()
         if found is None:
             return self.update(snapshot)  # cleaned up meanwhile
-        info = codec.decode_commit(version, found, path=path, modified_ms=0).info
+        info = self._decoded(version, found).info
         if info is not None and info.txn_id == token:
             return None
         return self._follow(snapshot, listed, None, {version: found})
@@ -296,12 +318,17 @@ class DeltaLog:
 
     def _token_of(self, version: int) -> str:
         path = names.commit_path(version)
-        data = self._store.get(path)
-        info = codec.decode_commit(version, data, path=path, modified_ms=0).info
+        info = self._decoded(version, self._store.get(path)).info
         return info.txn_id if info else ""
 
+    def _decoded(self, version: int, data: bytes) -> Commit:
+        """Without its time."""
+        path = names.commit_path(version)
+        account = self.account()
+        return codec.decode_commit(version, data, path=path, modified_ms=0, account=account)
+
     def _list(self, start: int) -> Listing:
-        return read_log(self._store, start)
+        return read_log(self._store, start, self.account())
 
     def _latest_listing(self, hint: int | None, *, start: int | None = None) -> Listing:
         if start is None:
@@ -364,7 +391,8 @@ class DeltaLog:
         )
 
     def _from_commits(self, listing: Listing, target: int) -> Snapshot:
-        commits = self._read([listing.commits[v] for v in range(target + 1)])
+        account = self.account()
+        commits = self._read([listing.commits[v] for v in range(target + 1)], account)
         state = fold(EMPTY, commits)
         for found, kind in ((state.protocol, "protocol"), (state.metadata, "metaData")):
             if found is None:
@@ -378,6 +406,7 @@ class DeltaLog:
                 )
         assert state.protocol is not None
         assert state.metadata is not None
+        self._look_at_metadata(commits, account)
         last = commits[-1]
         return self._with_time(
             Snapshot(
@@ -395,8 +424,9 @@ class DeltaLog:
         )
 
     def _from_checkpoint(self, listing: Listing, checkpoint: Checkpoint, target: int) -> Snapshot:
+        account = self.account()
         try:
-            content = checkpoint_read.read(self._store, checkpoint)
+            content = checkpoint_read.read(self._store, checkpoint, account)
         except ObjectNotFound as error:
             raise CorruptLog(
                 "the checkpoint is gone", resource=error.resource, field=str(checkpoint.version)
@@ -409,8 +439,9 @@ class DeltaLog:
         metadata, protocol_ = content.state.metadata, content.state.protocol
         assert metadata is not None
         assert protocol_ is not None
+        account.document(metadata.schema_string, "the schema")
         if own is not None and target == checkpoint.version:
-            info = self._info(own)
+            info = self._info(own, account)
             if info is not None and info.in_commit_timestamp is not None:
                 timestamp = info.in_commit_timestamp
         base = Snapshot(
@@ -427,8 +458,9 @@ class DeltaLog:
             checkpoint_version=checkpoint.version,
         )
         later = range(checkpoint.version + 1, target + 1)
-        commits = self._read([listing.commits[v] for v in later])
+        commits = self._read([listing.commits[v] for v in later], account)
         if commits:
+            self._look_at_metadata(commits, account)
             base = base.advance(commits, _position(listing.commits[target]))
             base = replace(base, change=None)  # the caller has no snapshot of the checkpoint
         return self._with_time(base)
@@ -440,38 +472,57 @@ class DeltaLog:
             return snapshot
         return replace(snapshot, timestamp_ms=snapshot.position.modified_ms)
 
+    def _look_at_metadata(self, commits: Sequence[Commit], account: Account) -> None:
+        """Schemas are decoded by whoever asks for one."""
+        for commit in commits:
+            for action in commit.actions:
+                if isinstance(action, Metadata):
+                    account.document(
+                        action.schema_string, f"the schema of version {commit.version}"
+                    )
+
     def _read(
-        self, metas: Sequence[ObjectInfo], known: Mapping[int, bytes] = MappingProxyType({})
+        self,
+        metas: Sequence[ObjectInfo],
+        account: Account,
+        known: Mapping[int, bytes] = MappingProxyType({}),
     ) -> list[Commit]:
         """The commits, of which the `known` ones are not read again."""
+        size = sum(meta.size for meta in metas)
+        account.require(size, f"{len(metas):,} commits of {size:,} bytes")
 
         def read(meta: ObjectInfo) -> Commit:
-            return self._read_one(meta, known)
+            return self._read_one(meta, known, account)
 
         if self.parallel_reads > 1 and len(metas) > 4:
             with ThreadPoolExecutor(self.parallel_reads) as pool:
                 return list(pool.map(read, metas))
         return [read(meta) for meta in metas]
 
-    def _info(self, meta: ObjectInfo) -> CommitInfo | None:
+    def _info(self, meta: ObjectInfo, account: Account) -> CommitInfo | None:
         """The commitInfo of a commit whose other actions a checkpoint has. It mostly comes first:
         the rest, which can be a million files, is not read then."""
         if self._check is not None:
-            return self._read([meta])[0].info
+            return self._read([meta], account)[0].info
         start = self._store.get_range(meta.path, 0, _INFO_BYTES)
         # Without the line that is cut off.
         whole = start if meta.size <= len(start) else start[: start.rfind(b"\n") + 1]
-        found = codec.decode_info(whole, path=meta.path)
+        found = codec.decode_info(whole, path=meta.path, account=account)
         if found is None and len(whole) < meta.size:
-            found = codec.decode_info(self._store.get(meta.path), path=meta.path)
+            account.require(meta.size, f"{meta.path}: {meta.size:,} bytes")
+            found = codec.decode_info(self._store.get(meta.path), path=meta.path, account=account)
         return found
 
-    def _read_one(self, meta: ObjectInfo, known: Mapping[int, bytes]) -> Commit:
+    def _read_one(self, meta: ObjectInfo, known: Mapping[int, bytes], account: Account) -> Commit:
         file = names.parse(meta.path.rsplit("/", 1)[-1])
         assert file is not None  # only listed commits come here
         data = known.get(file.version) or self._store.get(meta.path)
         found = codec.decode_commit(
-            file.version, data, path=meta.path, modified_ms=meta.modified_ms
+            file.version,
+            data,
+            path=meta.path,
+            modified_ms=meta.modified_ms,
+            account=account,
         )
         if self._check is not None:
             self._check(found)

@@ -10,10 +10,14 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tandem.delta.budget import OBJECT_BYTES, Account
 from tandem.delta.log import names
 from tandem.delta.log.names import LogFileKind
 from tandem.errors import ObjectNotFound
 from tandem.storage.store import ObjectInfo, Store
+
+_HINT_BYTES = 1 << 20
+"""Of a hint that is read: other writers add the schema of the checkpoint, or its sidecars."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +68,20 @@ class Listing:
         return next((v for v in range(first, last + 1) if v not in self.commits), None)
 
 
-def read_log(store: Store, start: int = 0) -> Listing:
-    """List `_delta_log` from version `start`. An absent folder is an empty listing."""
+def read_log(store: Store, start: int = 0, account: Account | None = None) -> Listing:
+    """List `_delta_log` from version `start`. An absent folder is an empty listing.
+
+    Raises: TooLarge for more objects than the account has memory for.
+    """
     commits: dict[int, ObjectInfo] = {}
     checkpoints: list[Checkpoint] = []
     parts: dict[tuple[int, int], dict[int, ObjectInfo]] = {}
     skip = len(names.LOG) + 1
     after = names.listing_start(start) if start else ""
     try:
-        for meta in store.list(names.LOG, start_after=after):
+        for count, meta in enumerate(store.list(names.LOG, start_after=after), start=1):
+            if account is not None:
+                account.spend(OBJECT_BYTES, f"{names.LOG}: more than {count - 1:,} objects")
             name = meta.path[skip:]
             if name[:1] > "9":
                 break  # `_last_checkpoint`, `_sidecars/…`: objects with a version sort before these
@@ -97,10 +106,13 @@ def read_log(store: Store, start: int = 0) -> Listing:
 
 
 def read_hint(store: Store) -> int | None:
-    """The version in `_last_checkpoint`, None if the file is absent or invalid."""
+    """The version in `_last_checkpoint`, None if the file is absent, invalid or huge."""
     try:
-        body = json.loads(store.get(names.LAST_CHECKPOINT))
+        text = store.get_range(names.LAST_CHECKPOINT, 0, _HINT_BYTES + 1)
+        if len(text) > _HINT_BYTES:
+            return None
+        body = json.loads(text)
         version = body["version"]
-    except (ObjectNotFound, ValueError, KeyError, TypeError):
+    except (ObjectNotFound, ValueError, KeyError, TypeError, RecursionError):
         return None
     return version if isinstance(version, int) and version >= 0 else None

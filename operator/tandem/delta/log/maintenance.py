@@ -48,7 +48,9 @@ def maintain(
         if reason is not None:
             return MaintenanceReport(notes=(f"no checkpoint: {reason}",))
         written = write_checkpoint(log, snapshot, now_ms=now_ms).version
-        removed = clean(log.store, snapshot, now_ms=now_ms, in_use_from=in_use_from)
+        removed = clean(
+            log.store, snapshot, now_ms=now_ms, in_use_from=in_use_from, budget=log.budget
+        )
     except (TandemError, ValueError, OSError, pa.ArrowException) as error:
         step = "checkpoint" if written is None else "log clean-up"
         notes.append(f"{step} failed: {error}")

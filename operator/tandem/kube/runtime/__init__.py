@@ -4,6 +4,7 @@ Must not import the controllers. Only `kopf_internals` uses private parts of kop
 
     context         the shared parts
     settings        the administrator's settings
+    table_memory    how much memory one table may take
     leader          leader election
     restoration     detects that the API server was restored from a backup
     workers         threads that work on tables

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
+from tandem.delta.budget import TableBudget
 from tandem.jobs.runner import JobRunner
 from tandem.kube.client.api import Api
 from tandem.kube.client.kinds import TABLE_KIND, Body
@@ -112,6 +113,7 @@ class OperatorContext:
             self.metrics,
             LocationPolicy(self.settings.allowed_locations, self.settings.allowed_endpoints),
             self.settings.store_timeout_s,
+            TableBudget(self.settings.table_memory),
         )
         return TableContext(uid, dependencies, adopted=adopted)
 

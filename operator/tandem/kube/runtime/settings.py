@@ -37,6 +37,7 @@ class OperatorSettings:
         automatic_slots: how many of them may be automatic; 0 for no limit.
         workers: threads for work on tables; those that take long have more (docs/decisions/0169).
         store_timeout_s: how long a request of a store may take, retries and all.
+        table_memory: bytes of memory that reading a table may take; None for any number.
         table_poll_s: how often a table's log is checked for commits of other writers.
         poll_ms: how often a running job's progress is read.
         election_id: operators with the same id elect one leader.
@@ -64,6 +65,7 @@ class OperatorSettings:
     automatic_slots: int = 0
     workers: int = 16
     store_timeout_s: float = 60.0
+    table_memory: int | None = None
     table_poll_s: float = 10.0
     poll_ms: int = 500
     election_id: str = "tandem"
@@ -108,6 +110,7 @@ class OperatorSettings:
             "automatic_slots": self.automatic_slots,
             "workers": self.workers,
             "store_timeout_s": self.store_timeout_s,
+            "table_memory": self.table_memory,
             "table_poll_s": self.table_poll_s,
             "job_poll_ms": self.poll_ms,
             "finalizers": self.finalizers,

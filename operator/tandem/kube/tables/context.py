@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeVar
 
 import structlog
 
+from tandem.delta.budget import UNLIMITED, TableBudget
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.names import commit_path
 from tandem.delta.log.snapshot import Snapshot
@@ -67,7 +68,8 @@ class RunInThread(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TableDependencies:
-    """The dependencies of a `TableContext`. `ceiling_s`: how long a request of a store may take."""
+    """The dependencies of a `TableContext`. `ceiling_s`: how long a request of a store may take;
+    `budget`: what reading the table may take in memory."""
 
     api: Api
     threads: RunInThread
@@ -77,6 +79,7 @@ class TableDependencies:
     metrics: Metrics
     allowed: LocationPolicy
     ceiling_s: float | None = None
+    budget: TableBudget = UNLIMITED
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +238,7 @@ class TableContext:
         else:
             store = RenewableStore(fresh.store)
             self.snapshot = self.log = None
-        self._opened = replace(fresh, store=store, log=DeltaLog(store))
+        self._opened = replace(fresh, store=store, log=DeltaLog(store, budget=fresh.log.budget))
         if self.log is None:
             self.log = TableLog(self._opened.log)
         if version != self._secret_version and self._secret_version:
@@ -285,6 +288,7 @@ class TableContext:
             allowed_prefixes=prefixes,
             environ=environ,
             ceiling_s=self._dependencies.ceiling_s,
+            budget=self._dependencies.budget,
         )
 
     async def _adopt(self, resource: LakeTable) -> None:

@@ -37,6 +37,7 @@ LASTING = frozenset(
         Reason.UNSUPPORTED_FEATURE,
         Reason.STORE_UNSUITABLE,
         Reason.ACCESS_DENIED,
+        Reason.TOO_LARGE,
     }
 )
 """Problems that need an action of the user: the table is stalled."""

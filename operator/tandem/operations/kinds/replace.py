@@ -315,7 +315,7 @@ class ReplaceKind:
 
     def _begin(self, work: Work) -> CommitHistory:
         if self._history is None:
-            cache = VectorCache(work.table.store)
+            cache = VectorCache(work.table.store, work.table.log.budget)
             self._history = CommitHistory(work.table.log, cache, work.snapshot.metadata.id)
         return self._history
 

@@ -166,7 +166,7 @@ class RowLevelKind(ABC, Generic[S]):
 
     def _begin(self, work: Work) -> StatementRun[S]:
         if self._cache is None:
-            self._cache = VectorCache(work.table.store)
+            self._cache = VectorCache(work.table.store, work.table.log.budget)
         metadata = work.snapshot.metadata
         history = CommitHistory(work.table.log, self._cache, metadata.id)
         self._run = StatementRun(self.parsed(metadata), history)

@@ -13,6 +13,7 @@ from tandem.errors import (
     StorageError,
     StorageFull,
     TandemError,
+    TooLarge,
     Unreachable,
 )
 from tandem.operations.machine.effects import Effect, Point
@@ -24,7 +25,8 @@ _FRESH = (ManifestInvalid, RowMapInvalid, OutputMissing, DataFileMissing)
 
 def failure_of(effect: Effect, error: TandemError) -> Event:
     """What an error of an effect means to the machine."""
-    if isinstance(error, Unreachable):
+    # A table that is too large waits until it is smaller, or may be larger.
+    if isinstance(error, Unreachable | TooLarge):
         return EffectFailed(effect, error.reason, str(error), retryable=True, patient=True)
     lasting = isinstance(error, AccessDenied | StorageFull | ObjectNotFound | AlreadyExists)
     passing = isinstance(error, StorageError) and not lasting

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from tandem.delta import protocol
 from tandem.delta.actions import Action, Metadata
+from tandem.delta.budget import UNLIMITED, TableBudget
 from tandem.delta.datafiles.filter_columns import required_filters
 from tandem.delta.log.commit import commit_info
 from tandem.delta.log.delta_log import DeltaLog
@@ -63,8 +64,10 @@ def open_table(
     allowed_prefixes: tuple[str, ...] = (),
     environ: Mapping[str, str] | None = None,
     ceiling_s: float | None = None,
+    budget: TableBudget = UNLIMITED,
 ) -> Table:
-    """The table of a LakeTable; nothing is read yet. Arguments as of `open_store`.
+    """The table of a LakeTable; nothing is read yet. Arguments as of `open_store`; `budget`: what
+    reading it may take in memory.
 
     Raises: InvalidSpec, LocationNotAllowed, StorageError.
     """
@@ -75,10 +78,11 @@ def open_table(
         allowed_prefixes=allowed_prefixes,
         environ=environ,
         ceiling_s=ceiling_s,
+        most_bytes=budget.limit,
     )
     return Table(
         store=store,
-        log=DeltaLog(store),
+        log=DeltaLog(store, budget=budget),
         display=resource.id,
         spec=resource,
         storage_options=dict(options),

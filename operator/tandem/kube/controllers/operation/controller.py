@@ -16,7 +16,7 @@ import structlog
 from kopf import DaemonStoppingReason
 
 from tandem.delta.log.snapshot import Snapshot
-from tandem.errors import InvalidSpec, Reason, StorageError, TandemError, Unreachable
+from tandem.errors import InvalidSpec, Reason, StorageError, TandemError, TooLarge, Unreachable
 from tandem.kube.client.events import traceback_of
 from tandem.kube.client.kinds import (
     TABLE_KIND,
@@ -278,7 +278,7 @@ class OperationController:
         self._give_up = self._deleted
         try:
             return await self._drive(resource, table, snapshot)
-        except (StorageError, Unreachable) as error:
+        except (StorageError, Unreachable, TooLarge) as error:
             if not self._deleted:
                 await self._report_and_wait(Phase.PENDING, error.reason, str(error), _LOOK_AGAIN_S)
             return None

@@ -45,8 +45,9 @@ def waiting_reason(
     if cycle:
         error = cycle_error([f"{kind}/{name}" for kind, _, name in cycle])
         return WaitingReason(Phase.PENDING, error.reason, str(error))
-    why = why or _table(context, resource)
-    return WaitingReason(Phase.PENDING, Reason.WAITING_FOR_DEPENDENCY, why) if why else None
+    if why:
+        return WaitingReason(Phase.PENDING, Reason.WAITING_FOR_DEPENDENCY, why)
+    return _table(context, resource)
 
 
 def _dependency(context: OperatorContext, resource: Operation) -> str:
@@ -83,14 +84,19 @@ def _cycle(context: OperatorContext, resource: Operation) -> list[ResourceKey]:
     return []
 
 
-def _table(context: OperatorContext, resource: Operation) -> str:
+def _table(context: OperatorContext, resource: Operation) -> WaitingReason | None:
     name, namespace = resource.spec.table_ref.name, resource.namespace
     found = context.tables.get((namespace, name))
     if found is not None:
-        return f"waits for {TABLE_KIND}/{name}: {found.problem[1]}" if found.problem else ""
+        if not found.problem:
+            return None
+        problem, message = found.problem
+        reason = problem if problem is Reason.TOO_LARGE else Reason.WAITING_FOR_DEPENDENCY
+        return WaitingReason(Phase.PENDING, reason, f"waits for {TABLE_KIND}/{name}: {message}")
     exists = context.resource_cache.get((TABLE_KIND, namespace, name)) is not None
     state = "has not been read yet" if exists else "does not exist"
-    return f"waits for {TABLE_KIND}/{name}, which {state}"
+    why = f"waits for {TABLE_KIND}/{name}, which {state}"
+    return WaitingReason(Phase.PENDING, Reason.WAITING_FOR_DEPENDENCY, why)
 
 
 async def table_for_cleaning(context: OperatorContext, resource: Operation) -> Table | None:

@@ -200,7 +200,10 @@ class TableController:
 
     def _pace(self, something_happened: bool) -> None:
         poll_s = self._context.settings.table_poll_s
-        if something_happened or not self._table.is_ready:
+        problem = self._table.problem
+        # A look at a table that is too large may cost much, up to the limit.
+        patient = problem is not None and problem[0] is Reason.TOO_LARGE
+        if something_happened or not (self._table.is_ready or patient):
             self._interval_s = poll_s
         else:
             self._interval_s = min(self._interval_s * _IDLE_FACTOR, poll_s * _IDLE_MOST)

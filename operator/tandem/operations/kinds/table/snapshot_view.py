@@ -16,6 +16,8 @@ from pyroaring import BitMap64
 
 from tandem.delta import dv
 from tandem.delta.actions import AddFile, DeletionVector
+from tandem.delta.budget import UNLIMITED, Account, TableBudget
+from tandem.delta.datafiles.pages import require_footer
 from tandem.delta.log import files as files_
 from tandem.delta.log.snapshot import Snapshot
 from tandem.delta.stats import num_records_of
@@ -27,16 +29,23 @@ _NONE_DEAD = BitMap64()
 
 @dataclass(slots=True)
 class VectorCache:
-    """Deletion vectors and row counts of immutable files. Not thread-safe."""
+    """Deletion vectors and row counts of immutable files. Not thread-safe.
+
+    Its methods raise TooLarge for vectors, or a footer, beyond `budget`.
+    """
 
     store: Store
+    budget: TableBudget = UNLIMITED
     vectors: dict[str, BitMap64] = field(default_factory=dict)
     rows: dict[str, int] = field(default_factory=dict)
+    _account: Account | None = None
 
     def load(self, vectors: Iterable[DeletionVector]) -> None:
         """Make sure that these are cached; the missing ones are read together."""
         missing = {v.unique_id: v for v in vectors if v.unique_id not in self.vectors}
-        loaded = dv.load_many(self.store, list(missing.values()))
+        if self._account is None:
+            self._account = self.budget.account(self.store.location)
+        loaded = dv.load_many(self.store, list(missing.values()), self._account)
         self.vectors.update(zip(missing, loaded, strict=True))
 
     def dead(self, add: AddFile) -> BitMap64:
@@ -58,6 +67,7 @@ class VectorCache:
             known = num_records_of(add.stats)
             if known is None:
                 with self.store.open_input(add.path) as source:
+                    require_footer(source, self.budget.account(f"{self.store.location}/{add.path}"))
                     known = pq.ParquetFile(source).metadata.num_rows
             self.rows[add.logged_path] = known
         return known

@@ -17,7 +17,7 @@ from tandem.rowmap.binary_format import to_bytes
 from tandem.rowmap.rowmap import RowMap, merge
 from tandem.spark.jobs.rewrite.bins import BinResult, rewrite_bin
 from tandem.spark.jobs.rewrite.row_maps import row_map_of
-from tandem.spark.jobs.rewrite.sorted_bins import MEMORY, TooLarge, sort_bin
+from tandem.spark.jobs.rewrite.sorted_bins import MEMORY, BinTooLarge, sort_bin
 from tandem.spark.runtime.control import Control, output_file
 from tandem.spark.runtime.counters import reported
 from tandem.spark.runtime.written_facts import store_facts
@@ -123,7 +123,7 @@ def _run_bins(
     spec, store = control.spec, control.store
     sorts = job.layout is not None
 
-    def task(index: int) -> BinResult | TooLarge | TandemError:
+    def task(index: int) -> BinResult | BinTooLarge | TandemError:
         try:
             if sorts:
                 return sort_bin(store, spec, index, memory)
@@ -142,12 +142,12 @@ def _run_bins(
     # Large bins first: the job ends with its last task.
     order = sorted(range(len(job.bins)), key=lambda i: -size_of(job.bins[i].inputs)[1])
     stage = "Sorting" if sorts else "Rewriting"
-    found: list[BinResult | TooLarge | TandemError] = []
+    found: list[BinResult | BinTooLarge | TandemError] = []
     with reported(control, stage, size_of(i for b in job.bins for i in b.inputs), done):
         if context is None:
             for index in order:
                 found.append(task(index))
-                if isinstance(found[-1], TooLarge):
+                if isinstance(found[-1], BinTooLarge):
                     break
         else:
             found = context.parallelize(order, max(len(order), 1)).map(task).collect()
@@ -155,4 +155,4 @@ def _run_bins(
             if isinstance(answer, TandemError):
                 raise answer
     results = sorted((a for a in found if isinstance(a, BinResult)), key=lambda a: a.index)
-    return results, sorted(a.index for a in found if isinstance(a, TooLarge))
+    return results, sorted(a.index for a in found if isinstance(a, BinTooLarge))

@@ -51,7 +51,7 @@ of its values may be there."""
 
 
 @dataclass(frozen=True, slots=True)
-class TooLarge:
+class BinTooLarge:
     """A bin whose rows take more memory than a task has. Nothing was written."""
 
     index: int
@@ -78,7 +78,9 @@ def effective(layout: JobLayout) -> JobLayout:
     return JobLayout(strategy="Sort", columns=layout.columns) if by_value else layout
 
 
-def sort_bin(store: Store, spec: JobSpec, index: int, memory: int = MEMORY) -> BinResult | TooLarge:
+def sort_bin(
+    store: Store, spec: JobSpec, index: int, memory: int = MEMORY
+) -> BinResult | BinTooLarge:
     """Rewrite one bin in the order of the job's layout.
 
     Args:
@@ -99,10 +101,10 @@ def sort_bin(store: Store, spec: JobSpec, index: int, memory: int = MEMORY) -> B
     aside = max(expected * (ORDER_BYTES + KEY_BYTES * len(layout.columns)), WRITING)
     # Rows take no less memory than they take in their files.
     if sum(i.size * live_rows(i) // max(i.rows, 1) for i in inputs) + aside > memory:
-        return TooLarge(index)
+        return BinTooLarge(index)
     batches = _decoded(store, inputs, table, aside, memory)
     if batches is None:
-        return TooLarge(index)
+        return BinTooLarge(index)
     rows = sum(batch.num_rows for batch in batches)
     files: tuple[WrittenFile, ...] = ()
     order = np.empty(0, dtype=np.uint32)
