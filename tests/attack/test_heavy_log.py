@@ -252,6 +252,14 @@ def test_commas_in_texts_are_no_values() -> None:
     assert budgeted(store, 1).snapshot().num_files == 100
 
 
+def test_quotes_that_do_not_end_take_no_longer_to_look_at() -> None:
+    """Millions of them: tried one after the other, they would take hours."""
+    store = dl.memory_log()
+    store.put(dl.commit_name(1), b'{"commitInfo":"' + b'\\"' * 2_000_000 + b"\n")
+    with pytest.raises(CorruptLog, match=r"00000000000000000001\.json"):
+        budgeted(store, 64).snapshot()
+
+
 def test_commits_that_are_too_large_together_are_not_read(tmp_path: Path) -> None:
     store = dl.memory_log(*[[dl.info(x="y" * MIB)] for _ in range(4)])
     read: list[str] = []

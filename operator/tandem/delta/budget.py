@@ -21,6 +21,8 @@ FILE_BYTES: Final = 640
 """Of a live file beside its texts: its row, and what planning makes of it at the most."""
 TEXT_FACTOR: Final = 2
 """Texts of files are held once, and once more while they are compared."""
+ROW_BYTES: Final = 80
+"""Of a file in a table of files, without its texts."""
 ACTION_BYTES: Final = 1_500
 """Of an action that becomes a Python object, beside its texts."""
 OBJECT_BYTES: Final = 512
@@ -38,7 +40,9 @@ MOST_LINE: Final = 16 << 20
 """Bytes of one action. Python decodes it in one go, and nothing else runs meanwhile."""
 MOST_VALUES: Final = 500_000
 """Values of one action, for the same reason: half a second."""
-_STRINGS = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
+_STRINGS = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
+"""Also one that does not end: otherwise each of its quotes would be tried as a beginning."""
+_BEYOND_16_BITS = (b"\xf0", b"\xf1", b"\xf2", b"\xf3", b"\xf4", b"\\ud", b"\\uD")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +107,13 @@ class Account:
         copies = _COPIES * len(data) * text_factor(data)
         self.require(copies, f"{path}: {len(data):,} bytes of JSON")
         values = _values(data)
-        if len(data) > MOST_VALUES or copies + values * VALUE_BYTES > self.left:
+        if copies + values * VALUE_BYTES > self.left:
             # Only now, since it takes longer: commas within texts are no values.
             values = sum(self._line(line, path) for line in lines_of(data))
+        elif len(data) > MOST_VALUES:
+            for line in lines_of(data):
+                if len(line) > MOST_VALUES:  # a value takes a byte at least
+                    self._line(line, path)
         what = f"{path}: {len(data):,} bytes of JSON with {values:,} values"
         self.spend(copies + values * VALUE_BYTES, what)
 
@@ -167,8 +175,11 @@ def mebibytes(size: int) -> str:
 
 
 def text_factor(data: bytes) -> int:
-    """Python's texts have four bytes for each character if one of them is beyond 16 bits."""
-    return 1 if data.isascii() and b"\\u" not in data else 4
+    """How many bytes a byte becomes in Python's texts, at the most: each character has as many as
+    the longest one of its text needs."""
+    if any(map(data.__contains__, _BEYOND_16_BITS)):
+        return 4
+    return 1 if data.isascii() and b"\\u" not in data else 2
 
 
 def _values(data: bytes) -> int:

@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 from tandem.delta import protocol
 from tandem.delta.actions import Action, Commit, CommitInfo, Metadata
-from tandem.delta.budget import FILE_BYTES, TEXT_FACTOR, UNLIMITED, Account, TableBudget
+from tandem.delta.budget import FILE_BYTES, ROW_BYTES, TEXT_FACTOR, UNLIMITED, Account, TableBudget
 from tandem.delta.log import checkpoint_read, codec, names, timetravel
 from tandem.delta.log import files as files_
 from tandem.delta.log.listing import Checkpoint, Listing, read_hint, read_log
@@ -118,9 +118,10 @@ class DeltaLog:
         last = max(listing.commits, default=-1) if version is None else version
         account = self.account()
         if last > snapshot.version:
-            size = snapshot.files.nbytes
-            what = f"{snapshot.num_files:,} files at version {snapshot.version}"
-            account.spend(FILE_BYTES * snapshot.num_files + TEXT_FACTOR * size, what)
+            files = snapshot.num_files
+            texts = max(0, snapshot.files.nbytes - ROW_BYTES * files)
+            what = f"{files:,} files at version {snapshot.version}"
+            account.spend(FILE_BYTES * files + TEXT_FACTOR * texts, what)
         commits = self._after(listing, snapshot.version, snapshot.position, last, known, account)
         if commits is None:
             return self.snapshot(version)
