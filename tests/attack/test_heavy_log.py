@@ -19,6 +19,7 @@ from support.lake.vectors import encode_inline
 from tandem.delta import dv
 from tandem.delta.actions import DeletionVector
 from tandem.delta.budget import MOST_VALUES, Account, TableBudget
+from tandem.delta.log import checkpoint_parquet
 from tandem.delta.log.checkpoint_write import SCHEMA
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.stats import MOST_BYTES, num_records, num_records_of
@@ -197,8 +198,13 @@ def test_all_sidecars_and_parts_count_together() -> None:
     assert budgeted(store, 64).snapshot().num_files == 40_000
 
 
-def test_a_table_within_its_budget_reads_as_without_one() -> None:
-    """Through dictionaries and without: a page that changes its encoding half-way."""
+@pytest.mark.parametrize("at_once", [0, 64 * MIB])
+def test_a_table_within_its_budget_reads_as_without_one(
+    monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    """From memory and in ranges, through dictionaries and without: columns that change their
+    encoding half-way."""
+    monkeypatch.setattr(checkpoint_parquet, "IN_MEMORY", at_once)
     fields = list(SCHEMA.field("add").type)
     some = [
         {

@@ -21,7 +21,7 @@ from tandem.storage.store import Store
 
 BATCH_ROWS = 65_536
 _FEW_ROWS = 64
-_IN_MEMORY = 64 << 20
+IN_MEMORY = 64 << 20
 """Files of so many bytes are read at once: one request, and what was looked at is what is read."""
 _ENTRY_BYTES = 16
 """Of an entry of a list or map in Arrow, beside its text."""
@@ -75,7 +75,7 @@ class CheckpointFile:
     def _read_sizes(self) -> None:
         """The footer, and the whole file if it is not large."""
         size = self._source.seek(0, 2)
-        if size <= min(_IN_MEMORY, self.account.left // 4):
+        if size <= min(IN_MEMORY, self.account.left // 4):
             self._source.seek(0)
             whole = self._source.read(size)
             self._source.close()
