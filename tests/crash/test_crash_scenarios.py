@@ -119,7 +119,7 @@ def test_C6b_the_row_map_of_an_operation_in_flight_is_lost(
     end = starter.run(table.order(kind))
     assert end.phase == "Succeeded"
     assert end.status["attempt"] == 2
-    assert Point.ABANDON_ATTEMPT in end.points
+    assert Point.END_ATTEMPT in end.points
     assert table.shown() == FIRST
     assert table.unreachable() == set()
 

@@ -44,7 +44,7 @@ def test_killed_without_concurrent_commits(
 @pytest.mark.parametrize(("kind", "point"), some([(k, p) for p in SECOND_DEATH for k in PLAIN], 2))
 def test_killed_twice(starters: ProcessStarters, tables: Tables, kind: str, point: Point) -> None:
     """The process that picks up after a crash dies too."""
-    before_and_after(starters, tables, kind, point, first=SECOND_DEATH[point])
+    before_and_after(starters, tables, kind, point, **circumstances(point))
 
 
 @pytest.mark.part(3)

@@ -18,6 +18,7 @@ from tandem.operations.machine.events import (
     Decided,
     EarlierFound,
     EffectDone,
+    EffectFailed,
     Ending,
     Event,
     JobLost,
@@ -27,6 +28,7 @@ from tandem.operations.machine.events import (
     PlanMade,
     RoundDone,
     Started,
+    StopRequest,
     TableRead,
     Verdict,
 )
@@ -194,24 +196,67 @@ def test_the_failure_of_an_attempt_is_not_reported_for_the_next_one() -> None:
     assert state.message == "attempt 1: out of memory"
 
 
-def test_an_incomplete_attempt_is_abandoned_before_its_files_go_and_the_next_starts() -> None:
+def test_after_an_incomplete_attempt_the_next_starts_and_the_log_learns_nothing() -> None:
     events: list[Event] = [
         Started(),
         TableRead(3),
         EarlierFound(attempt=2),
         EffectDone(Point.STOP_JOB),
-        EffectDone(Point.ABANDON_ATTEMPT),
-        EffectDone(Point.CLEAN_ATTEMPT),
+        EffectDone(Point.END_ATTEMPT),
         EffectDone(Point.RELEASE_LOCKS),
-        TableRead(4, abandoned=2),
-        EarlierFound(attempt=2, failures=1),
+        TableRead(3),
+        EarlierFound(attempt=2, ended=True, failures=1),
         EffectDone(Point.CLEAN_ATTEMPT),
         PlanMade(PLAN),
     ]
     _, effects = play(events)
-    found = points(effects)
-    assert found.index(Point.ABANDON_ATTEMPT) < found.index(Point.CLEAN_ATTEMPT)
+    assert Point.ABANDON_ATTEMPT not in points(effects)
+    # It may yet be committed by a session that we take for dead: its files stay.
+    assert [e.attempt for e in effects if e.point is Point.CLEAN_ATTEMPT] == [0]
     assert effects[-1] == Effect(Point.CLAIM_ATTEMPT, attempt=3)
+
+
+def test_an_attempt_stops_and_cleans_up_once_another_one_has_succeeded() -> None:
+    """One that a session that was taken for dead has committed after all."""
+    events: list[Event] = [*PUTTING, CommitLost(), TableRead(9, succeeded=2)]
+    state, effects = play(events)
+    assert effects[-1] == Effect(Point.STOP_JOB, attempt=1)
+    assert state.outcome.closing is not None
+    assert state.outcome.closing.todo == (Point.CLEAN_ATTEMPT, Point.RELEASE_LOCKS)
+    assert state.outcome.closing.again
+
+
+@pytest.mark.parametrize(("abandoned", "closes"), [(0, True), (1, False)])
+def test_an_ending_without_a_job_is_committed_if_an_earlier_attempt_may_still_commit(
+    abandoned: int, closes: bool
+) -> None:
+    events: list[Event] = [
+        Started(),
+        TableRead(3, abandoned=abandoned),
+        EarlierFound(attempt=1, ended=True),
+        EffectDone(Point.CLEAN_ATTEMPT),
+        PlanMade(PLAN, nothing_to_do="nothing to do"),
+        EffectDone(Point.CLAIM_ATTEMPT),
+    ]
+    _, effects = play(events)
+    first = Point.ABANDON_ATTEMPT if closes else Point.RECORD_RESULT
+    assert effects[-1] == Effect(first, attempt=2)
+
+
+@pytest.mark.parametrize(
+    "failed",
+    [
+        StopRequest.DEADLINE,
+        EffectFailed(Effect(Point.ACQUIRE_LOCKS, 1), Reason.UNSUPPORTED_FEATURE, "refused"),
+    ],
+)
+def test_what_ends_before_a_job_is_asked_for_writes_nothing_to_the_log(failed: Event) -> None:
+    waiting: list[Event] = [*BEGIN, EffectDone(Point.CLAIM_ATTEMPT), LocksWaiting((("a", "b"),))]
+    ends: list[Event] = [EffectDone(Point.RECORD_RESULT), EffectDone(Point.RELEASE_LOCKS)]
+    state, effects = play([*waiting, failed, *ends])
+    assert state.outcome.ended is not None
+    assert points(effects)[-2:] == [Point.RECORD_RESULT, Point.RELEASE_LOCKS]
+    assert Point.ABANDON_ATTEMPT not in points(effects)
 
 
 @pytest.mark.parametrize("begun", [True, False])

@@ -57,6 +57,7 @@ _RANDOM_EVENTS = st.one_of(
     st.builds(
         EarlierFound,
         attempt=st.integers(0, 2),
+        ended=st.booleans(),
         complete=st.booleans(),
         running=st.booleans(),
         failures=st.integers(0, 4),
@@ -112,6 +113,7 @@ _ANSWERS = {
     Point.ENTER_COMMIT: (CommitRefused, YieldRequired, EffectDone),
     Point.PUT_COMMIT: (CommitPut, CommitLost, CommitUnknown),
     Point.LOOK_UP_COMMIT: (CommitPut, CommitLost),
+    Point.END_ATTEMPT: (AbandonRefused, AbandonedBefore, EndedBeforeStart, EffectDone),
     Point.ABANDON_ATTEMPT: (AbandonRefused, AbandonedBefore, EndedBeforeStart, EffectDone),
     Point.RECORD_RESULT: (AbandonedBefore, RecordedBefore, EffectDone),
 }
@@ -136,8 +138,12 @@ def test_no_events_lead_to_a_put_that_a_stop_forbids(events: list[Event], rng: o
             assert not read.closed
             assert effect.attempt > read.abandoned
         if effect.point is Point.CLEAN_ATTEMPT:
+            # If another session goes on with the operation, the performer leaves the files.
             assert (
-                effect.attempt <= read.abandoned or read.closed or effect.attempt in abandoned
+                effect.attempt <= read.abandoned
+                or read.closed
+                or read.succeeded not in (0, effect.attempt)
+                or effect.attempt in abandoned
             ) or effect.attempt == 0
         allowed = _ANSWERS.get(effect.point, (EffectDone,))
         if not isinstance(event, (*allowed, StopRequest)):
@@ -146,8 +152,9 @@ def test_no_events_lead_to_a_put_that_a_stop_forbids(events: list[Event], rng: o
                 continue
         if isinstance(event, TableRead):
             read = event
-        if effect.point is Point.ABANDON_ATTEMPT and isinstance(
-            event, EffectDone | AbandonedBefore
+        is_end = effect.point in (Point.END_ATTEMPT, Point.ABANDON_ATTEMPT)
+        if (effect.point is Point.ABANDON_ATTEMPT and isinstance(event, EffectDone)) or (
+            is_end and isinstance(event, AbandonedBefore)
         ):
             abandoned.add(effect.attempt)
         state, effects = step(state, event)

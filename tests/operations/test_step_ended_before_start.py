@@ -128,5 +128,5 @@ def test_an_attempt_whose_owner_ended_the_operation_is_read_again() -> None:
         EffectDone(Point.STOP_JOB),
     ]
     state, effects = play([*dead, EndedBeforeStart()])
-    assert points(effects)[-2:] == [Point.ABANDON_ATTEMPT, Point.READ_TABLE]
+    assert points(effects)[-2:] == [Point.END_ATTEMPT, Point.READ_TABLE]
     assert (state.attempt.number, state.outcome.closing) == (0, None)

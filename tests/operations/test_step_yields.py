@@ -37,8 +37,7 @@ LIMITS = Limits(exclusive=Exclusive.model_validate({"maxYields": 3, "backoff": "
 WRITTEN = YieldRequired("version 51, WRITE by deltalake", YieldCause.COMMIT)
 CLOSING = (
     Point.STOP_JOB,
-    Point.ABANDON_ATTEMPT,
-    Point.CLEAN_ATTEMPT,
+    Point.END_ATTEMPT,
     Point.RELEASE_LOCKS,
 )
 """What an attempt that yields still does, in this order."""

@@ -141,9 +141,10 @@ def crash(
     *,
     again: tuple[Passage, Fault] | None = None,
     jobs_live_on: bool = False,
+    suspended: bool = False,
 ) -> Single:
     """Strike, restart if it died, and look at all that must hold. `again` strikes the restart,
-    too."""
+    too; `suspended`: it only stops what was begun, and another one does the work."""
     single = Single(kind)
     strike = StrikeOnce(passage[0], fault, passage[1])
     crowd = Crowd(single, beside, strike)
@@ -153,8 +154,12 @@ def crash(
     if again is not None:
         assert ending is None
         second = StrikeOnce(again[0][0], again[1], again[0][1])
+        single.limit(suspend=suspended)
         ending = single.run(second, jobs_live_on=jobs_live_on)
+        single.limit(suspend=False)
         assert second.struck, f"the restart did not reach {again}"
+        if ending is not None and ending.phase is Phase.SUSPENDED:
+            ending = None
     if ending is None:
         ending = single.run(jobs_live_on=jobs_live_on)
     assert ending is not None
@@ -168,12 +173,15 @@ def crash(
 
 
 @cache
-def restart_passages(kind: str, passage: Passage, *, jobs_live_on: bool) -> tuple[Passage, ...]:
+def restart_passages(
+    kind: str, passage: Passage, *, jobs_live_on: bool, suspended: bool = False
+) -> tuple[Passage, ...]:
     """The passages of a restart whose predecessor died after a passage."""
     single = Single(kind)
     strike = StrikeOnce(passage[0], Fault.DIE_AFTER, passage[1])
     assert single.run(strike, jobs_live_on=jobs_live_on) is None
     counted = Counted()
+    single.limit(suspend=suspended)
     assert single.run(counted, jobs_live_on=jobs_live_on) is not None
     return tuple(counted.passages)
 

@@ -314,7 +314,8 @@ class History:
             stops = commit_actions.txn_markers(snapshot, operation_id)
             # What a twin or zombie wrote after the cleaning is what `tandem clean` is for.
             highest = recovery.highest_claim(store, operation_id) if stops.closed else 0
-            garbage.clean_abandoned(store, operation_id, max(stops.abandoned, highest))
+            highest = max(stops.abandoned, stops.succeeded, highest)
+            garbage.clean_dead(store, operation_id, stops.dead(highest))
             done = self.checker.commits.get(operation_id) if stops.succeeded else None
             if done is not None:
                 garbage.clean_unused(store, operation_id, stops.succeeded, done)

@@ -25,7 +25,7 @@ DEATHS = (Fault.DIE_BEFORE, Fault.DIE_AFTER)
 RESTART_ONLY = (
     Point.FIND_COMMIT,
     Point.ADOPT_ATTEMPT,
-    Point.ABANDON_ATTEMPT,
+    Point.END_ATTEMPT,
     Point.CLEAN_ATTEMPT,
 )
 PASSAGES = [
@@ -67,6 +67,24 @@ def restart_strikes(kind: str, first: Passage, lives: bool) -> Iterator[tuple[Pa
 def test_C6_crash_during_the_restart(kind: str, first: Passage, lives: bool) -> None:
     for strike in restart_strikes(kind, first, lives):
         crash(kind, Beside.NOTHING, first, Fault.DIE_AFTER, again=strike, jobs_live_on=lives)
+
+
+@pytest.mark.parametrize("lives", [False, True], ids=["jobs die", "jobs live on"])
+@pytest.mark.parametrize(
+    ("kind", "first"),
+    [(kind, first) for kind in KINDS for first in passages(kind, Beside.NOTHING)],
+)
+def test_C6_crash_while_a_suspended_operation_is_stopped(
+    kind: str, first: Passage, lives: bool
+) -> None:
+    for passage in restart_passages(kind, first, jobs_live_on=lives, suspended=True):
+        if passage[0] in (Point.ABANDON_ATTEMPT, Point.CLEAN_ATTEMPT):
+            for fault in Fault:
+                strike = passage, fault
+                crash(
+                    kind, Beside.NOTHING, first, Fault.DIE_AFTER, again=strike,
+                    jobs_live_on=lives, suspended=True,
+                )  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -19,7 +19,8 @@ used, all that is needed, or a commit."""
 
 
 class When(StrEnum):
-    """The condition under which an operation reaches a point."""
+    """The condition under which an operation reaches a point. A restart may find its resource
+    suspended."""
 
     ALWAYS = "always"
     RESTART = "restart"
@@ -32,8 +33,10 @@ def when(kind: str, point: Point) -> When:
     if point in {passed for passed, _ in passages(kind, Beside.NOTHING)}:
         return When.ALWAYS
     for death in DEATHS:
-        if point in {passed for passed, _ in restart_passages(kind, death, jobs_live_on=False)}:
-            return When.RESTART
+        for suspended in (False, True):
+            restart = restart_passages(kind, death, jobs_live_on=False, suspended=suspended)
+            if point in {passed for passed, _ in restart}:
+                return When.RESTART
     for beside in Beside:
         if point in {passed for passed, _ in passages(kind, beside)}:
             return When.OTHERS

@@ -144,7 +144,7 @@ def test_Z1_an_abandonment_after_the_ending_was_recorded_starts_no_work(kind: st
     """The other order: it speaks before it is abandoned."""
     pair = about_to_record_ending(kind)
     second = pair.session()
-    pair.until(second, Point.ABANDON_ATTEMPT)
+    pair.until(second, Point.END_ATTEMPT)
     pair.run(pair.first)
     assert ended(pair.first).reason is Reason.UNSUPPORTED_FEATURE
     version = pair.single.checker.version

@@ -43,10 +43,14 @@ STRAIGHT = (
 SECOND_DEATH = {
     Point.FIND_COMMIT: Strike(Point.PUT_COMMIT, after=True),
     Point.ADOPT_ATTEMPT: Strike(Point.READ_RESULT, after=True),
+    Point.END_ATTEMPT: Strike(Point.START_JOB),
     Point.ABANDON_ATTEMPT: Strike(Point.START_JOB),
     Point.CLEAN_ATTEMPT: Strike(Point.START_JOB),
 }
 """Only a restart reaches these; so its predecessor is killed first, there."""
+
+SUSPENDED = (Point.ABANDON_ATTEMPT, Point.CLEAN_ATTEMPT)
+"""Of those, the ones where a restart does something if its resource is suspended."""
 
 CROWDED: Mapping[Point, Mapping[str, Any]] = {
     Point.AWAIT_LOCKS: {"blocked": True},
@@ -62,7 +66,8 @@ COMMIT_LOOP = (Point.RECONCILE, Point.WRITE_SIDECARS, Point.ENTER_COMMIT, Point.
 def circumstances(point: Point) -> dict[str, Any]:
     """What makes an operation reach a point."""
     if point in SECOND_DEATH:
-        return {"first": SECOND_DEATH[point]}
+        suspended = {"suspended": True} if point in SUSPENDED else {}
+        return {"first": SECOND_DEATH[point], **suspended}
     return dict(CROWDED.get(point, {}))
 
 

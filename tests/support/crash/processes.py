@@ -71,7 +71,8 @@ class Strike:
 class Order:
     """What a process is to do. `answer` is the file for its status; `meanwhile` an append or an
     update by deltalake just before the first reconciliation; `blocked` makes the locks be held
-    by another owner at first; `lost_answers` are points of which the first answer is lost."""
+    by another owner at first; `lost_answers` are points of which the first answer is lost;
+    `suspended`: the resource is, so that the process stops what an earlier one has begun."""
 
     location: str
     resource: dict[str, Any]
@@ -80,6 +81,7 @@ class Order:
     meanwhile: str = ""
     blocked: bool = False
     lost_answers: tuple[str, ...] = ()
+    suspended: bool = False
 
 
 @dataclass(frozen=True)
@@ -255,6 +257,9 @@ def _operate(order: Order, foreign: _Foreign | None) -> dict[str, Any]:
         return {"status": {"phase": "Succeeded"}, "points": [g.file.path for g in cleaned.garbage]}
     resource = spec.parse(order.resource)
     assert isinstance(resource, Operation)
+    if order.suspended:
+        suspended = resource.spec.model_copy(update={"suspend": True})
+        resource = resource.model_copy(update={"spec": suspended})
     locks = InProcessLocks()
     table = Table(store=store, log=DeltaLog(store), display="LakeTable/lake")
     location = table_of(resource, table).location

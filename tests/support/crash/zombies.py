@@ -149,7 +149,8 @@ def resumes(
     late = first.end()
     assert late.signal == 0
     # Either it learns that it was declared dead, or how the operation has ended.
-    if late.condition["reason"] not in ELSEWHERE:
+    allowed = (*ELSEWHERE, "Suspended") if stop.more.get("suspended") else ELSEWHERE
+    if late.condition["reason"] not in allowed:
         assert late.condition["reason"] == reason, late
         assert result in (None, late.status.get("result"))
     if takeover.replaces:

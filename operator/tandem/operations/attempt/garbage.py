@@ -1,11 +1,14 @@
 """Deletes files of attempts that no commit refers to, and never any others.
 
-The log distinguishes two cases. An abandoned attempt can never commit, so all of its files are
-deleted. Of a committed attempt, those files are deleted that its commit does not name: a
-duplicate of the job wrote them, or they belong to a round that lost the race for its version.
+The log distinguishes two cases. An attempt that can never commit (it is abandoned, the operation is
+closed, or another attempt has committed) loses all of its files. Of a committed attempt, those
+files are deleted that its commit does not name: a duplicate of the job wrote them, or they belong
+to a round that lost the race for its version.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from tandem.delta import dv
 from tandem.delta.actions import Commit
@@ -14,10 +17,10 @@ from tandem.storage.store import Store
 from tandem.timeline.segments import TAG_ROW_MAP
 
 
-def clean_abandoned(store: Store, operation_id: str, up_to: int) -> None:
-    """Delete everything that attempts 1 to `up_to` wrote, except the records of the claim and of
-    the end. All of them must be abandoned in the log."""
-    for attempt in range(1, up_to + 1):
+def clean_dead(store: Store, operation_id: str, attempts: Iterable[int]) -> None:
+    """Delete everything that these attempts wrote, except the records of the claim and of the end.
+    The log must show that none of them has committed or ever can."""
+    for attempt in attempts:
         store.delete_prefix(paths.data(operation_id, attempt))
         store.delete_prefix(paths.deletion_vectors(operation_id, attempt))
         store.delete_prefix(paths.facts(operation_id, attempt))

@@ -92,7 +92,7 @@ def abandon_refused(state: OperationState, event: AbandonRefused) -> Transition:
 def abandoned_before(state: OperationState) -> Transition:
     """Another session goes on with the operation, and reports how it ends."""
     attempt = state.attempt
-    message = f"attempt {attempt.number} was declared dead and abandoned by another session"
+    message = f"attempt {attempt.number} was declared dead and ended by another session"
     ending = Ending(Phase.FAILED, Reason.ABANDONED, message, attempt.number, plan=attempt.plan)
     wrote = () if state.outcome.ended_before_start is not None else (Point.CLEAN_ATTEMPT,)
     return close(state, Closing((*wrote, Point.RELEASE_LOCKS), ending))

@@ -34,9 +34,10 @@ class Point(StrEnum):
     RECORD_RESULT = "RecordResult"  # result.json
     FINISH_JOB = "FinishJob"  # done.json: the job's driver may end
     STOP_JOB = "StopJob"
-    ABANDON_ATTEMPT = "AbandonAttempt"  # commit that the attempt is dead
-    CLEAN_ATTEMPT = "CleanAttempt"  # delete what abandoned attempts wrote
-    CLEAN_UNUSED = "CleanUnused"  # delete what the committed attempt wrote and did not use
+    END_ATTEMPT = "EndAttempt"  # ended.json: no session continues it, another attempt follows
+    ABANDON_ATTEMPT = "AbandonAttempt"  # commit that it and the attempts before it are dead
+    CLEAN_ATTEMPT = "CleanAttempt"  # delete what attempts wrote that can never commit
+    CLEAN_UNUSED = "CleanUnused"  # delete all that the operation wrote and its commit does not use
     RELEASE_LOCKS = "ReleaseLocks"
     MAINTAIN = "Maintain"  # checkpoint and log clean-up, as the table's properties ask
 

@@ -45,7 +45,8 @@ class EarlierFound:
     """What earlier runs left.
 
     `attempt` is the highest claimed one (0: none). `begun`: its plan was frozen; an attempt
-    without a plan does not count as failed. `complete`: all of its results are there. `running`:
+    without a plan does not count as failed. `ended`: its record says that it ended, and another
+    attempt follows. `complete`: all of its results are there. `running`:
     its frozen plan is there and the job runner knows its job. `alive` names a live process that
     works on it. `failures` counts attempts that failed, including those that died without a
     record, but not those that were interrupted. `recorded` is the result. `closing` is the ending
@@ -56,6 +57,7 @@ class EarlierFound:
     closing: Ending | None = None
     attempt: int = 0
     begun: bool = True
+    ended: bool = False
     complete: bool = False
     running: bool = False
     alive: str = ""
@@ -264,7 +266,7 @@ class AbandonRefused:
 
 @dataclass(frozen=True, slots=True)
 class AbandonedBefore:
-    """Our own attempt was declared dead by another session, which goes on instead of us."""
+    """Our own attempt was ended by another session, which goes on instead of us."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,8 +94,9 @@ def _unrecorded(state: OperationState, ending: Ending, event: EffectFailed) -> T
 
 
 def _closing_failed(state: OperationState, closing: Closing, event: EffectFailed) -> Transition:
-    """An effect of the closing failed. Only an abandonment matters: without it, files must stay."""
-    if event.effect.point is not Point.ABANDON_ATTEMPT:
+    """An effect of the closing failed. Only the end of the attempt matters: without it, files must
+    stay, and no other attempt may follow."""
+    if event.effect.point not in (Point.END_ATTEMPT, Point.ABANDON_ATTEMPT):
         return close(state, closing)
     meant = closing.ending
     message = f"{meant.message}; the attempt could not be closed: {event.message}. A later run "

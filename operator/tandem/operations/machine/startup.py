@@ -22,7 +22,7 @@ from tandem.operations.machine.events import (
 from tandem.operations.machine.state import Closing, OperationState, YieldState
 from tandem.operations.machine.stop_requests import stop
 from tandem.operations.machine.transitions import (
-    GIVE_UP,
+    START_OVER,
     Transition,
     attempts_exhausted,
     close,
@@ -56,10 +56,10 @@ def table_read(state: OperationState, event: TableRead) -> Transition:
         if event.abandoned > MOST_ATTEMPTS and not (event.succeeded or event.closed):
             return attempts_exhausted(state, event.abandoned)
         return do(state, Point.CHECK_EARLIER_OUTCOME)
-    if event.succeeded > attempt.number <= event.abandoned:
-        # A later attempt succeeded, and cleaned before we wrote (the rest of) our files.
+    if event.succeeded not in (0, attempt.number):
+        # What ours wrote after (or without) the other's cleaning is ours to delete.
         todo = (Point.STOP_JOB, Point.CLEAN_ATTEMPT, Point.RELEASE_LOCKS)
-        message = f"attempt {attempt.number} was abandoned, attempt {event.succeeded} succeeded"
+        message = f"attempt {event.succeeded} succeeded instead"
         ending = Ending(Phase.FAILED, Reason.ABANDONED, message, attempt.number)
         return close(state, Closing(todo, ending, again=True))
     if event.succeeded:
@@ -102,7 +102,9 @@ def earlier_found(state: OperationState, event: EarlierFound) -> Transition:
     if event.alive:
         message = f"attempt {event.attempt} is being run by {event.alive}"
         return end(state, Ending(Phase.FAILED, Reason.ALREADY_RUNNING, message, event.attempt))
-    if event.attempt > log.abandoned:
+    if event.attempt > log.abandoned and state.request.stop is not None:
+        return stop(state, state.request.stop)
+    if event.attempt > log.abandoned and not event.ended:
         return _take_over(_work_on(state, event.attempt), event)
     if event.failures > limits.backoff_limit:
         message = f"{event.failures} attempts failed, and backoffLimit is {limits.backoff_limit}"
@@ -114,7 +116,7 @@ def earlier_found(state: OperationState, event: EarlierFound) -> Transition:
     if state.request.stop is not None:
         return stop(state, state.request.stop)
     # The cleaning after an abandonment may have been interrupted. None of these attempts is ours,
-    # so the effect names them.
+    # so the effect names them. Later ones may still commit.
     delay_ms = _wait_ms(state, event)
     if delay_ms:
         yields = replace(state.yields, next_try_ms=event.now_ms + delay_ms)
@@ -149,20 +151,16 @@ def _work_on(state: OperationState, number: int) -> OperationState:
 
 
 def _take_over(state: OperationState, event: EarlierFound) -> Transition:
-    """Continue an attempt whose session is gone, or abandon it."""
-    if state.request.stop is not None:
-        # Its job may be running, and its files exist.
-        attempt = replace(state.attempt, persisted=True)
-        return stop(replace(state, attempt=attempt), state.request.stop)
+    """Continue an attempt whose session is gone, or start over."""
     if event.complete or event.running:
         return do(state, Point.ADOPT_ATTEMPT)
     why = f"attempt {event.attempt} ended without a result"
-    return _abandon_earlier(state, why, counted=event.begun)
+    return _end_earlier(state, why, counted=event.begun)
 
 
-def _abandon_earlier(state: OperationState, why: str, *, counted: bool = True) -> Transition:
+def _end_earlier(state: OperationState, why: str, *, counted: bool = True) -> Transition:
     ending = Ending(Phase.FAILED, Reason.ABANDONED, why, state.attempt.number)
-    todo = (*GIVE_UP, Point.RELEASE_LOCKS)
+    todo = (*START_OVER, Point.RELEASE_LOCKS)
     return close(state, Closing(todo, ending, again=True, counted=counted))
 
 
@@ -185,5 +183,5 @@ def attempt_adopted(state: OperationState, event: AttemptAdopted) -> Transition:
 
 
 def adoption_refused(state: OperationState, event: AdoptionRefused) -> Transition:
-    """What is left of the attempt cannot be used: abandon it."""
-    return _abandon_earlier(state, event.why)
+    """What is left of the attempt cannot be used: start over."""
+    return _end_earlier(state, event.why)

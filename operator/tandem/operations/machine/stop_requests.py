@@ -76,8 +76,13 @@ def stop(state: OperationState, request: StopRequest) -> Transition:
     """Give up the current work. The state of the operation is known by now."""
     phase, reason, message = _ENDINGS[request]
     state = replace(state, request=replace(state.request, stop=None))
+    attempt, dry_run = state.attempt, state.request.limits.dry_run
+    if not (attempt.number or dry_run) and attempt.last_claimed > state.log.abandoned:
+        # Earlier attempts may have a job that runs, and files; and may yet be committed.
+        attempt = replace(attempt, number=attempt.last_claimed, persisted=True)
+        state = replace(state, attempt=attempt)
     is_deadline = request is StopRequest.DEADLINE
-    if is_deadline and not state.attempt.number and not state.request.limits.dry_run:
+    if is_deadline and not attempt.number and not dry_run:
         return end_before_start(state, Ending(phase, reason, message))
     if state.refusal is not None and is_deadline:
         # No job has run: the log keeps nothing of it, and another run starts over.

@@ -1,7 +1,7 @@
 """Building blocks of transitions: request an effect, end, give up an attempt, succeed. Pure.
 
 `step` decides which one applies. The end of an operation is a list of effects still to perform
-(`Closing`); the failure of an abandonment is the only one that changes it.
+(`Closing`); only a failure to end or to abandon the attempt changes it.
 """
 
 from __future__ import annotations
@@ -28,8 +28,12 @@ AFTER_SUCCESS = (
 """The effects after a success is visible. No failure of theirs turns success into failure."""
 
 GIVE_UP = (Point.STOP_JOB, Point.ABANDON_ATTEMPT, Point.CLEAN_ATTEMPT)
-"""How an attempt ends without a commit: its files are deleted only after the log shows that it is
-abandoned."""
+"""How the last attempt ends without a commit: files are deleted only after the log shows that it
+and the attempts before it are abandoned."""
+
+START_OVER = (Point.STOP_JOB, Point.END_ATTEMPT)
+"""How an attempt ends that another one follows. The log learns nothing of it: the operation's
+success will keep it from committing, or its abandonment; until then its files stay."""
 
 YIELDED_TO = "yielded to "
 """How the message of an attempt that yielded begins."""
@@ -89,16 +93,23 @@ def attempts_exhausted(state: OperationState, attempts: int) -> Transition:
 
 def end_before_start(state: OperationState, ending: Ending) -> Transition:
     """End before a job was started. The claim keeps out a session that planned before us and was
-    suspended since: it could start after the ending was reported (Z1)."""
-    state = replace(state, outcome=replace(state.outcome, ended_before_start=ending))
+    suspended since: it could start after the ending was reported (Z1).
+
+    Earlier attempts may still commit, unless the log shows that they are dead."""
+    outcome = replace(state.outcome, ended_before_start=ending)
     if not state.attempt.number:
-        return claim(state)
-    return close(state, Closing((Point.RECORD_RESULT, *unlock(state)), ending))
+        return claim(replace(state, outcome=outcome))
+    if state.log.abandoned < state.attempt.number - 1:
+        state = replace(state, outcome=replace(outcome, ended_before_start=None))
+        todo = (Point.ABANDON_ATTEMPT, Point.CLEAN_ATTEMPT, *unlock(state), Point.RECORD_RESULT)
+        return close(state, Closing(todo, ending, closes=True))
+    todo = (Point.RECORD_RESULT, *unlock(state))
+    return close(replace(state, outcome=outcome), Closing(todo, ending))
 
 
 def unlock(state: OperationState) -> tuple[Point, ...]:
-    """The effects that release the locks; none if there are no locks."""
-    return (Point.RELEASE_LOCKS,) if state.locks.token else ()
+    """The effects that release the locks; none if there are none, and none are waited for."""
+    return (Point.RELEASE_LOCKS,) if state.locks.token or state.locks.waited else ()
 
 
 def close(state: OperationState, closing: Closing) -> Transition:
@@ -140,14 +151,23 @@ def give_up(
     closes = attempt.number > 0 and not resumable
     # A failure of the environment (Spark was missing) does not use up later runs' retries.
     counted = counted and (again or reason not in UNRECORDED)
+    ending = Ending(phase, reason, message, attempt.number, plan=attempt.plan)
+    if closes and attempt.owned and not _may_have_plan(state):
+        return end_before_start(replace(state, message=message), ending)
     if attempt.number:
         # An attempt without a persisted plan has written nothing to clean or to commit.
-        todo += GIVE_UP if attempt.persisted or closes else ()
+        todo += GIVE_UP if closes or (attempt.persisted and not again) else ()
+        todo += START_OVER if attempt.persisted and again else ()
         todo += (Point.RELEASE_LOCKS,)
         todo += (Point.RECORD_RESULT,) if closes else ()
-    ending = Ending(phase, reason, message, attempt.number, plan=attempt.plan)
     closing = Closing(todo, ending, again, counted, closes, delay_ms)
     return close(replace(state, message=message), closing)
+
+
+def _may_have_plan(state: OperationState) -> bool:
+    """Whether a plan of our attempt may exist. It may if its put was not answered."""
+    effect = state.pending.effect
+    return state.attempt.persisted or (effect is not None and effect.point is Point.PERSIST_PLAN)
 
 
 def give_way(state: OperationState, by: str) -> Transition:

@@ -170,7 +170,13 @@ class TxnMarkers:
     closed: bool = False
 
     def forbid(self, attempt: int) -> bool:
+        """Whether the attempt may not commit after this version."""
         return self.succeeded > 0 or self.closed or self.abandoned >= attempt
+
+    def dead(self, up_to: int) -> tuple[int, ...]:
+        """The attempts up to this one that have not committed and never can: no version refers to
+        their files."""
+        return tuple(n for n in range(1, up_to + 1) if n != self.succeeded and self.forbid(n))
 
 
 def txn_markers(snapshot: Snapshot, operation_id: str) -> TxnMarkers:

@@ -32,7 +32,7 @@ from tandem.operations.machine.events import (
     Ending,
     Event,
 )
-from tandem.operations.machine.state import OperationState
+from tandem.operations.machine.state import Closing, OperationState
 from tandem.operations.model import Table, Work
 from tandem.operations.ports import Clock, Nonces
 from tandem.operations.session import commit_actions, job_control, recovery
@@ -123,37 +123,41 @@ class Committer:
         # Not there (yet). If it arrives later, the next read shows our own success.
         return CommitLost()
 
-    def abandon(
-        self, work: Work, effect: Effect, state: OperationState, record: ResultRecord, session: str
-    ) -> Event:
-        """Commit that the attempt is dead (or, if it closes the operation, that all attempts are),
-        unless a success is visible or the attempt's owner has ended the operation. Raises:
-        StorageError."""
+    def end(self, work: Work, effect: Effect, state: OperationState, session: str) -> Event:
+        """Record that the attempt has ended without a commit, so that no session takes it over,
+        unless its owner has ended the operation, or another session has ended ours. A session that
+        works on it may still commit it: only the log can prevent that. Raises:
+        UnsupportedFeature, CorruptLog, StorageError."""
         attempt, closing = effect.attempt, state.outcome.closing
         assert closing is not None
-        ended = EndedRecord(
-            operation_id=self._id,
-            attempt=attempt,
-            reason=closing.ending.reason,
-            message=closing.ending.message,
-            counted=closing.counted,
-            token=session,
-        )
         self.refresh(work)
         stops = commit_actions.txn_markers(work.snapshot, self._id)
         over = stops.succeeded > 0 or stops.closed
         if not over and (closing.closes or stops.abandoned < attempt):
-            _require_writable(work)  # before the end is recorded, which is final
-        there = self._end(ended)
+            _require_uncommitted(work, attempt)  # before the end is recorded, which is final
+        there = self._end(_ended_record(self._id, attempt, closing, session))
         if there.phase:
             return EndedBeforeStart()
         if state.attempt.owned and there.token != session:
-            return self._commit_abandonment(work, effect, attempt) or AbandonedBefore()
+            return AbandonRefused(stops.succeeded) if stops.succeeded else AbandonedBefore()
+        return EffectDone(effect.point)
+
+    def abandon(
+        self, work: Work, effect: Effect, state: OperationState, record: ResultRecord, session: str
+    ) -> Event:
+        """Commit that the attempt and those before it are dead (or, if it closes the operation,
+        that all attempts are), unless a success is visible, or the attempt's owner has ended the
+        operation, or another session has ended ours. Raises: StorageError."""
+        attempt, closing = effect.attempt, state.outcome.closing
+        assert closing is not None
+        ended = self.end(work, effect, state, session)
+        if not isinstance(ended, EffectDone):
+            return ended
         if closing.closes:
             last = recovery.highest_claim(self._store, self._id)
             if last > attempt:
                 attempt = last
-                if self._end(ended.model_copy(update={"attempt": last})).phase:
+                if self._end(_ended_record(self._id, attempt, closing, session)).phase:
                     return EndedBeforeStart()
             # A process that finds the operation closed, but no result, reads its ending here.
             self._store.put(paths.ending(self._id), records.encode(record))
@@ -274,6 +278,17 @@ class Committer:
         return f"{self._id}-{attempt}-{self._nonces.nonce()}"
 
 
+def _ended_record(operation_id: str, attempt: int, closing: Closing, session: str) -> EndedRecord:
+    return EndedRecord(
+        operation_id=operation_id,
+        attempt=attempt,
+        reason=closing.ending.reason,
+        message=closing.ending.message,
+        counted=closing.counted,
+        token=session,
+    )
+
+
 def _live_attempts(snapshot: Snapshot, operation_id: str) -> set[int]:
     """The attempts of which the table has live files: they have committed, whatever `txn`s the
     log still has."""
@@ -291,8 +306,8 @@ def _require_writable(work: Work) -> None:
 
 
 def _require_uncommitted(work: Work, highest: int) -> None:
-    """Check that no attempt up to `highest` has committed, before they are declared dead and
-    cleaned. Raises: UnsupportedFeature, CorruptLog."""
+    """Check that no attempt up to `highest` has committed, before another one follows, or they are
+    declared dead and cleaned. Raises: UnsupportedFeature, CorruptLog."""
     identity, snapshot = work.identity, work.snapshot
     _require_writable(work)
     live = [n for n in _live_attempts(snapshot, identity.operation_id) if n <= highest]
@@ -301,6 +316,6 @@ def _require_uncommitted(work: Work, highest: int) -> None:
             "files of an attempt are live, but the log has no record of its commit",
             resource=identity.display,
             found=f"files of {paths.data(identity.operation_id, max(live))}",
-            expected="none of an attempt that is to be abandoned",
+            expected="none of an attempt that ended without a commit",
             remedy="Nothing was deleted; find out what removed the txn of this operation",
         )

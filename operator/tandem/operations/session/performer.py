@@ -17,6 +17,7 @@ from tandem.errors import (
     ObjectNotFound,
     Reason,
     RowMapInvalid,
+    SparkMissing,
     StorageError,
     TandemError,
     Unreachable,
@@ -122,6 +123,7 @@ class Performer:
             Point.RECORD_RESULT: self._record_result,
             Point.FINISH_JOB: self._finish_job,
             Point.STOP_JOB: self._stop_job,
+            Point.END_ATTEMPT: self._end_attempt,
             Point.ABANDON_ATTEMPT: self._abandon_attempt,
             Point.CLEAN_ATTEMPT: self._clean_attempt,
             Point.CLEAN_UNUSED: self._clean_unused,
@@ -323,23 +325,26 @@ class Performer:
             return EffectFailed(effect, Reason.ABANDONED, f"{why}: nothing was committed here")
         try:
             self._ports.jobs.start(job_control.request(self.work, effect.attempt))
-        except (InvalidSpec, JobRefused) as error:
+        except (InvalidSpec, JobRefused, SparkMissing) as error:
             return self._start_refused(effect, error)
         except Unreachable:
             self._unsure.add(effect.attempt)
             raise
         return EffectDone(effect.point)
 
-    def _start_refused(self, effect: Effect, error: InvalidSpec | JobRefused) -> Event:
+    def _start_refused(
+        self, effect: Effect, error: InvalidSpec | JobRefused | SparkMissing
+    ) -> Event:
         """Withdraw the plan, so that the next one is made on what the table is by then, and this
         attempt does not count as one that has begun."""
         attempt, now_ms = effect.attempt, self._ports.clock.now_ms()
-        certain = attempt not in self._unsure and (isinstance(error, InvalidSpec) or error.certain)
+        may_exist = isinstance(error, JobRefused) and not error.certain
+        certain = attempt not in self._unsure and not may_exist
         if certain:
             try:
                 job_control.withdraw(self.work, attempt)
             except StorageError:
-                certain = False  # the attempt is abandoned instead
+                certain = False  # the attempt is ended instead
         return StartRefused(
             error.reason,
             str(error),
@@ -512,14 +517,23 @@ class Performer:
         self._ports.jobs.stop(paths.job_name(self._id, effect.attempt))
         return EffectDone(effect.point)
 
+    def _end_attempt(self, effect: Effect, state: OperationState) -> Event:
+        return self._committer.end(self.work, effect, state, self._token)
+
     def _abandon_attempt(self, effect: Effect, state: OperationState) -> Event:
         assert state.outcome.closing is not None
         record = self._record(state.outcome.closing.ending)
         return self._committer.abandon(self.work, effect, state, record, self._token)
 
     def _clean_attempt(self, effect: Effect, _state: OperationState) -> Event:
-        garbage.clean_abandoned(self._store, self._id, effect.attempt)
+        self._clean_dead(effect.attempt)
         return EffectDone(effect.point)
+
+    def _clean_dead(self, up_to: int) -> None:
+        """Of the attempts up to this one, only those that the version last read shows to be dead:
+        another one may yet commit, in a session that we take for dead."""
+        stops = commit_actions.txn_markers(self.work.snapshot, self._id)
+        garbage.clean_dead(self._store, self._id, stops.dead(up_to))
 
     def _clean_unused(self, effect: Effect, state: OperationState) -> Event:
         assert state.outcome.closing is not None
@@ -528,6 +542,7 @@ class Performer:
         committed = None if version is None else self._table.log.commit(version)
         if committed is not None:
             garbage.clean_unused(self._store, self._id, effect.attempt, committed)
+        self._clean_dead(max(effect.attempt, state.attempt.last_claimed))
         return EffectDone(effect.point)
 
     def _release_locks(self, effect: Effect, _state: OperationState) -> Event:

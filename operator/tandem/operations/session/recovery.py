@@ -62,7 +62,7 @@ def find_earlier(
     ):
         return EarlierFound(closing=ending_before, attempt=last)
     abandoned = stops.abandoned
-    dead = sorted(attempt for attempt in claimed if attempt <= abandoned)
+    dead = sorted(n for n in claimed if n <= abandoned or "ended.json" in files[n])
     ends = {attempt: _ended(store, operation_id, attempt, files[attempt]) for attempt in dead}
     failures = sum(1 for end in ends.values() if end is None or end.counted)
     yields = Yields()
@@ -71,15 +71,17 @@ def find_earlier(
             by = end.message.removeprefix(YIELDED_TO)
             yields = Yields(yields.count + 1, by, ended_ms[attempt])
     alive = ""
-    if last > abandoned:
+    over = last <= abandoned or "ended.json" in files[last]
+    if not over:
         me = f"another session of {processes.me()}"
         alive = me if claimed_here(last) else _alive(store, operation_id, last, processes)
     frozen = files[last] >= _FROZEN and "ended.json" not in files[last]
     complete = frozen and "rounds/0/result.json" in files[last]
-    going_on = frozen and not complete and not alive and last > abandoned
+    going_on = frozen and not complete and not alive and not over
     return EarlierFound(
         attempt=last,
         begun="plan.json" in files[last],
+        ended="ended.json" in files[last],
         complete=complete,
         running=going_on and _known(jobs, operation_id, last),
         alive=alive,
