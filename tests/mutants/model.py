@@ -48,7 +48,8 @@ class Check(Enum):
     DRIVERS = (
         "two drivers of one operation",
         "-m pytest -q -x -p no:cacheprovider tests/simulator/test_two_drivers.py "
-        "tests/simulator/test_ended_before_start.py tests/simulator/test_ending_reported_once.py",
+        "tests/simulator/test_ended_before_start.py tests/simulator/test_ending_reported_once.py "
+        "tests/simulator/test_markers.py",
     )
     RULES = (
         "the tests of the rules",

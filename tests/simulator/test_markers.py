@@ -6,8 +6,6 @@ Until then an earlier attempt may yet be committed, by a session that was taken 
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from simulator.crashing import (
@@ -20,12 +18,13 @@ from simulator.crashing import (
 )
 from simulator.refusals import each_kind, emptied
 from simulator.single import SERIALIZABLE, Single
+from simulator.zombies import MOST_JOB_STEPS
 from support.cases import PLAIN
 from support.lake.faults import Fault, StrikeOnce
 from tandem.errors import Reason
-from tandem.operations.attempt import garbage
 from tandem.operations.machine.effects import Point
 from tandem.operations.machine.events import Ending, StopRequest
+from tandem.operations.session.commit_actions import TxnMarkers
 from tandem.spec.status import Phase
 
 KILLS = 12
@@ -197,18 +196,40 @@ def test_Z1_an_attempt_that_was_taken_for_dead_is_too_late_after_the_successors_
     assert {path for path in single.checker.files if path not in present} == set()
 
 
-def test_files_of_an_attempt_that_may_yet_be_committed_are_not_deleted() -> None:
-    """Only what the version that was read last says is dead, whatever the machine asks for."""
-    single = Single("compaction")
-    single.limit(backoff_limit=KILLS)
-    killed(single, 2)
-    session = single.session()
-    single.until(session, Point.POLL_JOB)
-    before = set(single.world.store.paths())
-    performer = session._performer
-    effect = replace(session.next_effect, point=Point.CLEAN_ATTEMPT)  # type: ignore[type-var]
-    performer.perform(effect, session.state)
-    assert set(single.world.store.paths()) == before
-    garbage.clean_dead(single.table.store, single.operation_id, (1, 2))
-    assert set(single.world.store.paths()) <= before
-    assert single.drive(session).reason is Reason.COMMITTED
+@pytest.mark.parametrize("kind", ["compaction", "update", "ingest"])
+def test_files_of_an_attempt_that_may_yet_be_committed_stay_until_another_one_succeeds(
+    kind: str,
+) -> None:
+    single = Single(kind)
+    first = single.session()
+    single.until(first, Point.POLL_JOB)
+    [driver] = single.world.jobs.running()
+    for _ in range(MOST_JOB_STEPS):
+        if not single.files_left():
+            single.world.jobs.advance(driver)
+    single.world.jobs.die(driver)
+    single.world.living.clear()
+    first.close()
+    written = single.files_left()
+    assert written
+    second = single.session()
+    single.until(second, Point.START_JOB)
+    assert set(written) <= set(single.files_left())
+    happened_once(single, single.drive(second))
+
+
+@pytest.mark.parametrize(
+    ("stops", "dead"),
+    [
+        (TxnMarkers(), ()),
+        (TxnMarkers(abandoned=2), (1, 2)),
+        (TxnMarkers(succeeded=2), (1, 3)),
+        (TxnMarkers(succeeded=3, abandoned=2), (1, 2)),
+        (TxnMarkers(succeeded=1, abandoned=1), (2, 3)),  # a log that contradicts itself
+        (TxnMarkers(abandoned=1, closed=True), (1, 2, 3)),
+    ],
+)
+def test_only_attempts_that_the_log_keeps_from_committing_are_dead(
+    stops: TxnMarkers, dead: tuple[int, ...]
+) -> None:
+    assert stops.dead(3) == dead
