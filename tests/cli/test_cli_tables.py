@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -199,3 +201,18 @@ def test_a_path_resolves_as_in_a_shell(
         assert tandem("table", "show", path, "-o", "json").stdout == absolute
     assert tandem("clean", "../../table", "--dry-run").exit_code == 0
     assert tandem("table", "show", "../nowhere").exit_code != 0
+
+
+def test_the_command_line_does_not_import_pandas(table: Path) -> None:
+    """pyarrow would, where it is installed, and most commands are shorter than that."""
+    code = (
+        "import sys\n"
+        "from tandem.cli.main import main\n"
+        "try:\n"
+        "    main()\n"
+        "finally:\n"
+        "    print({'pyarrow', 'pandas'} & sys.modules.keys())\n"
+    )
+    command = [sys.executable, "-c", code, "table", "segments", str(table), "-o", "json"]
+    found = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert found.stdout.splitlines()[-1] == "{'pyarrow'}"

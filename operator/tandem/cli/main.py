@@ -5,6 +5,8 @@ Every command is a few lines that call a module, which is imported when the comm
 
 from __future__ import annotations
 
+import sys
+from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -419,8 +421,18 @@ def dev(
         raise typer.Exit(code)
 
 
+class _WithoutPandas(MetaPathFinder):
+    """As if pandas were not installed: pyarrow imports it with the first array that it makes, which
+    takes longer than a small compaction, and nothing here uses it."""
+
+    def find_spec(self, fullname: str, _path: object, _target: object = None) -> None:
+        if fullname == "pandas":
+            raise ModuleNotFoundError("not imported by the command line", name=fullname)
+
+
 def main() -> None:
     """The entry point of the `tandem` script."""
+    sys.meta_path.insert(0, _WithoutPandas())
     app()
 
 
