@@ -31,8 +31,8 @@ ENGINE = (
         "reported-without-claim",
         "exactly once: after the end of a plan was reported, no paused process begins; Z1",
         "operations/machine/transitions.py",
-        "        return claim(state)\n    return close(",
-        "        return end(state, ending)\n    return close(",
+        "        return claim(replace(state, outcome=outcome))\n",
+        "        return end(state, ending)\n",
         (Check.SIMULATOR, Check.DRIVERS),
     ),
     Mutant(
