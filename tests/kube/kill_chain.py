@@ -35,8 +35,7 @@ _TRIES = 3
 class Link:
     """One death. `kind` is the fresh operation, "" for none. Of what happens beside it
     (`crowd`): `blocked`, another owner holds the table at first; `append`, a foreign writer commits
-    while its job runs; `lost put`, the answer of its commit is lost before; `suspended`, the last
-    operation is, until the operator is dead."""
+    while its job runs; `lost put`, the answer of its commit is lost before."""
 
     kind: str
     blow: Blow
@@ -59,13 +58,13 @@ RECOVERY = {
     Point.FIND_COMMIT: Blow(Point.PUT_COMMIT, after=True),
     Point.ADOPT_ATTEMPT: Blow(Point.READ_RESULT, after=True),
     Point.END_ATTEMPT: Blow(Point.PERSIST_PLAN, after=True),
-    Point.ABANDON_ATTEMPT: Blow(Point.PERSIST_PLAN, after=True),
     Point.CLEAN_ATTEMPT: Blow(Point.PERSIST_PLAN, after=True),
 }
 """Only a restart reaches these, so that its predecessor is killed first, there."""
 
-SUSPENDED = (Point.ABANDON_ATTEMPT, Point.CLEAN_ATTEMPT)
-"""Of those, the ones where a restart does something if its resource is suspended."""
+REACHED = tuple(point for point in Point if point is not Point.ABANDON_ATTEMPT)
+"""Of all points, those that operations reach which succeed at last, without having been stopped.
+At the others, `tests/crash` kills processes."""
 
 
 def links_for(point: Point, kind: str, **blow: Any) -> Iterator[Link]:
@@ -73,7 +72,7 @@ def links_for(point: Point, kind: str, **blow: Any) -> Iterator[Link]:
     first = RECOVERY.get(point)
     if first is not None:
         yield Link(kind, first)
-        yield Link("", Blow(point, **blow), "suspended" if point in SUSPENDED else "")
+        yield Link("", Blow(point, **blow))
     else:
         yield Link(kind, Blow(point, **blow), CROWDED.get(point, ""))
 
@@ -105,8 +104,6 @@ class Chain:
         blows: tuple[Blow, ...] = (link.blow,)
         if link.crowd == "lost put":
             blows = (Blow(Point.PUT_COMMIT, after=True, signal=0), *blows)
-        if link.crowd == "suspended":
-            self.applied[-1].set(suspend=True)
         child = self._start(blows)
         with self._another_owner_holds_the_table(link.crowd == "blocked") as release:
             gate = self.jobs.hold("statement") if link.crowd == "append" else None
@@ -133,8 +130,6 @@ class Chain:
             child.stop()
         else:
             assert child.ended() == -link.blow.signal, f"{link}\n{child.text()}"
-        if link.crowd == "suspended":
-            self.applied[-1].set(suspend=False)
         self.struck.append(str(link))
         return True
 
