@@ -109,8 +109,8 @@ def s3_server(target: Target, keys: Keys) -> None:
         "automountServiceAccountToken": False,
     }
     target.kube.apply(
-        _secret("s3", STORE, {"access": keys.access, "secret": keys.secret}),
-        _secret("lake", LAKE, {
+        secret("s3", STORE, {"access": keys.access, "secret": keys.secret}),
+        secret("lake", LAKE, {
             "AWS_ACCESS_KEY_ID": keys.access,
             "AWS_SECRET_ACCESS_KEY": keys.secret,
         }),
@@ -169,6 +169,7 @@ def tandem(target: Target) -> None:
         "image": {"repository": repository, "tag": tag},
         "watch": {"namespaces": [LAKE]},
         "jobs": {"sparkTemplate": SMALL},
+        "indexServers": {"enabled": True},
         "allowedLocations": {LAKE: [f"s3://{BUCKET}/"]},
         "allowedEndpoints": [ENDPOINT.removeprefix("http://")],
         "etcd": {
@@ -194,7 +195,8 @@ def install(target: Target, release: str, namespace: str, chart: str, values: Js
     )  # fmt: skip
 
 
-def _secret(name: str, namespace: str, data: dict[str, str]) -> Json:
+def secret(name: str, namespace: str, data: dict[str, str]) -> Json:
+    """A Secret of these texts."""
     return {
         "apiVersion": "v1",
         "kind": "Secret",
