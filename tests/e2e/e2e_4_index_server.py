@@ -18,7 +18,7 @@ import pytest
 from deltalake import DeltaTable, WriterProperties, write_deltalake
 
 from e2e import install
-from e2e.figures import Figures
+from e2e.figures import MIB, Figures
 from e2e.install import LAKE
 from e2e.kube_api import Json, condition, until
 from e2e.lake import APPLICATIONS, Applied, Lake
@@ -103,6 +103,21 @@ def numbers(rows: pa.Table) -> Json:
     return {where: (len(keys), len(keys), pc.sum(keys).as_py()) for where, keys in found.items()}
 
 
+def memory(cluster: Target, pod: str) -> str:
+    """What the programs of a pod hold (RSS)."""
+    command = ("sh", "-c", "cat /proc/[0-9]*/status")
+    statuses = cluster.kube("exec", "-n", LAKE, pod, "--", *command)
+    held: dict[str, int] = {}
+    for status in statuses.split("Name:")[1:]:
+        lines = status.splitlines()
+        for line in lines:
+            if line.startswith("VmRSS:"):
+                name = lines[0].strip()
+                held[name] = held.get(name, 0) + int(line.split()[1]) * 1024
+    large = {name: size // MIB for name, size in held.items() if size > 16 * MIB}
+    return ", ".join(f"{name} {size} MiB" for name, size in sorted(large.items()))
+
+
 def objects(cluster: Target) -> frozenset[str]:
     """All that a server could leave behind: paths of lists, and names."""
     core = ("pods", "services", "endpoints", "configmaps", "secrets", "persistentvolumeclaims")
@@ -185,6 +200,11 @@ def test_an_index_server_answers_what_scans_find(served: Served, figures: Figure
     until(served.narrows, served.server.described, within_s=SLOW_S)
     assert served.answered() == scanned
     found = served.server.read()["status"]
+    for role, pod in (
+        ("driver", f"{found['application']}-driver"),
+        ("executor", until(served.executor, served.server.described)),
+    ):
+        figures.fact(f"index server, its {role}'s pod", memory(served.lake.target, pod))
     assert found["endpoint"] == f"grpc+tls://{SERVER}-index.{LAKE}.svc:8815"
     assert [(each["name"], each["version"]) for each in found["tables"]] == [(TABLE, LOADS - 1)]
 
