@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import fnmatch
 import re
 import subprocess
+import sys
 import sysconfig
 import zipfile
 from pathlib import Path
@@ -176,6 +178,52 @@ def test_files_that_jobs_need_are_not_trimmed() -> None:
         found = {name for name in jars if name.startswith(start)}
         assert found, start
         assert not found & gone, start
+
+
+def imported() -> list[str]:
+    """Modules that Tandem's own import, at their start or when they are needed."""
+    names: set[str] = set()
+    files = [*(ROOT / "operator").rglob("*.py"), *(ROOT / "spark_apps").glob("*.py")]
+    for file in files:
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Import):
+                names.update(alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                names.add(node.module)
+    return sorted(name for name in names if name.split(".")[0] not in ("__future__", "tandem"))
+
+
+IN_THE_IMAGE = """
+import importlib, importlib.machinery, pathlib, sys
+gone = set(sys.stdin.read().splitlines())
+
+class Trimmed:
+    def find_spec(name, path=None, target=None):
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        origin = pathlib.Path((spec and spec.origin) or "/")
+        if gone & {str(origin), *map(str, origin.parents)}:
+            raise ModuleNotFoundError(f"{origin} is trimmed", name=name)
+
+sys.meta_path.insert(0, Trimmed)
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+maps = pathlib.Path("/proc/self/maps")
+print(maps.read_text() if maps.exists() else "")
+"""
+"""Imports modules as where the files that it reads are not there; prints what it has loaded."""
+
+
+def test_what_tandem_imports_is_not_trimmed() -> None:
+    """Nor the libraries that it loads. What a package does without is left to the package."""
+    names = imported()
+    assert {"pyarrow.flight", "pyspark.sql", "kopf"} <= set(names)
+    gone = {str(path) for paths in matched().values() for path in paths}
+    done = subprocess.run(
+        [sys.executable, "-c", IN_THE_IMAGE, *names],
+        input="\n".join(gone), capture_output=True, check=False, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert {line.split(maxsplit=5)[-1] for line in done.stdout.splitlines() if line} & gone == set()
 
 
 # How the class path is made the same everywhere
