@@ -28,6 +28,7 @@ from support.cluster.helm import (
 )
 from tandem.cli.main import app
 from tandem.spec import KINDS
+from tandem.spec.labels import INDEX_SERVER_LABEL
 
 Json = dict[str, Any]
 CLUSTER_SCOPED = {"ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition", "Namespace"}
@@ -344,6 +345,19 @@ def test_the_scrape_path_and_port_are_served() -> None:
     dashboard = one(objects, "ConfigMap", "-dashboard")
     original = (CHART / "files" / "dashboard.json").read_text()
     assert dashboard["data"]["tandem.json"].strip() == original.strip()
+
+
+def test_only_drivers_of_index_servers_are_closed_to_others_than_readers() -> None:
+    """Executors have the label, too, and their driver asks them on any port."""
+    selectors = [
+        each["spec"]["podSelector"]
+        for each in template(MATRIX["index-servers"])
+        if each["kind"] == "NetworkPolicy" and each["metadata"]["name"].endswith("-index-server")
+    ]
+    assert selectors
+    for selector in selectors:
+        assert selector["matchLabels"] == {"spark-role": "driver"}
+        assert [each["key"] for each in selector["matchExpressions"]] == [INDEX_SERVER_LABEL]
 
 
 def test_egress_is_closed_except_for_listed_destinations() -> None:

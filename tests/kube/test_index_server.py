@@ -139,7 +139,7 @@ def test_it_serves_the_tables_of_its_namespace_and_says_so(stage: Stage) -> None
     assert "timeToLiveSeconds" not in application["spec"]
     service = stage.services()["all-index"]
     label = {"tandem.dev/index-server": "all"}
-    assert service["spec"]["selector"] == label
+    assert service["spec"]["selector"] == {**label, "spark-role": "driver"}
     assert application["spec"]["driver"]["labels"] == label
     assert service["spec"]["ports"][0]["port"] == 8815
     assert "Serving" in stage.space.events("all")

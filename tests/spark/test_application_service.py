@@ -110,8 +110,13 @@ def test_a_pod_is_ready_when_it_listens_and_the_service_selects_it() -> None:
     _, container = pod_of(body)
     port = made_service["spec"]["ports"][0]["port"]
     assert container["readinessProbe"]["tcpSocket"]["port"] == port == 8815
+    # Spark's own labels are on its pods only; those of the application the Spark operator gives to
+    # executors, too.
+    on_driver = {**body["spec"]["driver"]["labels"], "spark-role": "driver"}
+    on_executor = {**body["metadata"]["labels"], "spark-role": "executor"}
     selector = made_service["spec"]["selector"].items()
-    assert selector <= body["spec"]["driver"]["labels"].items()
+    assert selector <= on_driver.items()
+    assert not selector <= on_executor.items()
     assert endpoint(server()) == "grpc+tls://lake-index.team-a.svc:8815"
     plain = server(access={"mode": "Plaintext"})
     assert endpoint(plain) == "grpc://lake-index.team-a.svc:8815"

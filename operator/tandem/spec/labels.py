@@ -24,7 +24,7 @@ PLAN_LABEL: Final = f"{PREFIX}plan"
 TABLE_LABEL: Final = f"{PREFIX}table"
 KIND_LABEL: Final = f"{PREFIX}kind"
 INDEX_SERVER_LABEL: Final = f"{PREFIX}index-server"
-"""On the driver's pod of an IndexServer: its Service selects by it."""
+"""On the pods of an IndexServer: its Service selects the driver's by it."""
 OPERATION_LABEL: Final = f"{PREFIX}operation"
 ATTEMPT_LABEL: Final = f"{PREFIX}attempt"
 

@@ -34,6 +34,8 @@ from tandem.spec.index.server import AccessMode, IndexServer
 from tandem.spec.labels import INDEX_SERVER_LABEL, KIND_LABEL, MANAGED_BY
 
 _LONGEST_STEM: Final = 32
+_ROLE, _DRIVER = "spark-role", "driver"
+"""Spark's own label."""
 
 
 def config_of(server: IndexServer, tables: Mapping[str, TableConfig]) -> ServerConfig:
@@ -126,7 +128,8 @@ def service(server: IndexServer, uid: str) -> Json:
             "labels": {MANAGED_BY[0]: MANAGED_BY[1], INDEX_SERVER_LABEL: server.name},
         },
         "spec": {
-            "selector": {INDEX_SERVER_LABEL: server.name},
+            # The Spark operator gives the application's labels to the pods of executors, too.
+            "selector": {INDEX_SERVER_LABEL: server.name, _ROLE: _DRIVER},
             "ports": [{"name": "grpc", "port": PORT, "targetPort": PORT, "protocol": "TCP"}],
         },
     }
