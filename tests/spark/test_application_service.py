@@ -12,6 +12,7 @@ from tandem.errors import InvalidSpec
 from tandem.index.server.config import TableConfig, read
 from tandem.kube.controllers.index_server.application import application, endpoint, service
 from tandem.spark.application.manifest import ApplicationSettings, KubeflowApplications
+from tandem.spark.jobs.index.server import driver_address
 from tandem.spec import IndexServer, parse
 
 Json = dict[str, Any]
@@ -171,6 +172,19 @@ def test_its_template_sets_sizes_and_places() -> None:
     driver = made(server(sparkTemplate=template))["spec"]["driver"]
     assert (driver["cores"], driver["memoryOverhead"]) == (4, "9g")
     assert driver["nodeSelector"] == {"disk": "ssd"}
+
+
+def test_a_driver_serves_before_it_has_executors() -> None:
+    """It is ready when it serves, and only then its Service has its name: it must not wait for
+    executors that look for it by that name."""
+    body = made(server(executors=1))
+    conf = body["spec"]["sparkConf"]
+    assert conf["spark.scheduler.minRegisteredResourcesRatio"] == "0"
+    assert conf["spark.kubernetes.executor.useDriverPodIP"] == "true"
+    in_pod = {"spark.driver.host": "name.of.service.svc", "spark.driver.bindAddress": "10.0.0.7"}
+    assert driver_address(in_pod.get) == "10.0.0.7"
+    assert driver_address({**in_pod, "spark.driver.bindAddress": "fd00::7"}.get) == "[fd00::7]"
+    assert driver_address({"spark.driver.host": "127.0.0.1"}.get) == "127.0.0.1"
 
 
 def test_executors_outlive_failures_and_hold_what_the_spec_says() -> None:

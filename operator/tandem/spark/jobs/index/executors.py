@@ -49,6 +49,9 @@ def slot_conf(executor_cores: int) -> dict[str, str]:
     By its defaults Spark ends an application after a handful of lost executors, as if its work were
     wrong; here they are weather. A task takes all cores, so that each Spark executor has one slot.
 
+    A driver's Service has a name for its pod only while that is ready, and it is ready once it
+    serves. So it neither waits for executors before, nor has them look for it by that name.
+
     Args:
         executor_cores: `spark.executor.cores`.
     """
@@ -61,6 +64,8 @@ def slot_conf(executor_cores: int) -> dict[str, str]:
         "spark.dynamicAllocation.enabled": "false",
         "spark.speculation": "false",
         "spark.excludeOnFailure.enabled": "false",
+        "spark.scheduler.minRegisteredResourcesRatio": "0",
+        "spark.kubernetes.executor.useDriverPodIP": "true",
     }
 
 
@@ -88,7 +93,7 @@ def coordinated(
         limit_bytes: of facts that each executor holds.
         shard_size, pre_prime: as of `Coordinator`.
         facts: as of `HeldShards`.
-        address: at which executors reach this driver (`spark.driver.host`).
+        address: at which executors reach this driver.
         listen, port: where the registry of executors listens: by default at `address`.
     """
     if context is None or count == 0:

@@ -145,7 +145,7 @@ def _coordinator(config: ServerConfig, secrets: Path) -> Iterator[Coordinator | 
     context, address, tls = None, "127.0.0.1", None
     if config.executors:
         context = spark_context("tandem-index")
-        address = str(context.getConf().get("spark.driver.host"))
+        address = driver_address(context.getConf().get)
         if config.access.tls is not None:
             # The certificate is for the Service's name; executors present it, too.
             tls = TlsFolder(secrets / config.access.tls, config.service)
@@ -166,6 +166,13 @@ def _coordinator(config: ServerConfig, secrets: Path) -> Iterator[Coordinator | 
     finally:
         if context is not None:
             context.stop()
+
+
+def driver_address(setting: Callable[[str], str | None]) -> str:
+    """Where executors reach this driver, by its settings of Spark: in a pod its address, since the
+    name in `spark.driver.host` is known only once the pod is ready."""
+    found = setting("spark.driver.bindAddress") or setting("spark.driver.host") or "127.0.0.1"
+    return f"[{found}]" if ":" in found and not found.startswith("[") else found
 
 
 def _half(config: ServerConfig) -> int:
