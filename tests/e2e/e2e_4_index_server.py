@@ -38,6 +38,7 @@ ASKED: Mapping[str, pc.Expression] = {
     "k > 3000000": pc.field("k") > 3_000_000,
 }
 """Conditions that the log decides, row groups, rows alone, or that leave nothing."""
+SLICES = f"/apis/discovery.k8s.io/v1/namespaces/{LAKE}/endpointslices"
 SLOW_S = 600.0
 """For starts of pods beside much other work."""
 
@@ -91,6 +92,13 @@ class Served:
         ]
         return str(running[0]) if running else None
 
+    def behind(self) -> list[str]:
+        """The pods to which its Service leads."""
+        slices = self.lake.target.kube.items(
+            f"{SLICES}?labelSelector=kubernetes.io/service-name={SERVER}-index"
+        )
+        return [end["targetRef"]["name"] for each in slices for end in each["endpoints"] or ()]
+
     def is_ready(self) -> bool:
         found = self.server.read()
         ready = condition(found, "Ready").get("status") == "True"
@@ -122,7 +130,7 @@ def objects(cluster: Target) -> frozenset[str]:
     """All that a server could leave behind: paths of lists, and names."""
     core = ("pods", "services", "endpoints", "configmaps", "secrets", "persistentvolumeclaims")
     paths = [f"/api/v1/namespaces/{LAKE}/{kind}" for kind in core]
-    paths += [APPLICATIONS, f"/apis/discovery.k8s.io/v1/namespaces/{LAKE}/endpointslices"]
+    paths += [APPLICATIONS, SLICES]
     return frozenset(
         f"{path.rsplit('/', 1)[1]}/{each['metadata']['name']}"
         for path in paths
@@ -200,6 +208,7 @@ def test_an_index_server_answers_what_scans_find(served: Served, figures: Figure
     until(served.narrows, served.server.described, within_s=SLOW_S)
     assert served.answered() == scanned
     found = served.server.read()["status"]
+    assert served.behind() == [f"{found['application']}-driver"]
     for role, pod in (
         ("driver", f"{found['application']}-driver"),
         ("executor", until(served.executor, served.server.described)),
