@@ -19,13 +19,13 @@ from deltalake import DeltaTable, WriterProperties, write_deltalake
 
 from e2e import install
 from e2e.figures import MIB, Figures
-from e2e.install import LAKE
+from e2e.install import LAKE, OTHER
 from e2e.kube_api import Json, condition, until
 from e2e.lake import APPLICATIONS, Applied, Lake
 from e2e.readers import OWN_TOKEN, Reader, certificate
 from e2e.target import Target
 
-TABLE, ABSENT, SERVER, OTHER = "orders", "absent", "lake", "e2e-other"
+TABLE, ABSENT, SERVER = "orders", "absent", "lake"
 LOADS, ROWS, ROW_GROUP = 3, 1_000_000, 100_000
 LOOKED_INTO = 8 << 20
 """Files of so many bytes are narrowed to row groups."""
@@ -168,7 +168,6 @@ def served(
     lake.upload(write(folder / "table"), TABLE)
     lake.adopt(TABLE)
     certificate(cluster, SERVER, folder)
-    cluster.kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": OTHER}})
     reader = Reader(cluster, LAKE, "reports", SERVER, TABLE)
     stranger = Reader(cluster, OTHER, "stranger", SERVER, TABLE)
     for each in (reader, stranger):
@@ -193,7 +192,6 @@ def served(
         server.delete()
     for each in (reader, stranger):
         each.remove()
-    cluster.kube("delete", "namespace", OTHER, "--timeout=180s")
     cluster.kube("delete", "secret", f"{SERVER}-index-tls", "-n", LAKE)
     lake.nothing_is_left_behind()
 

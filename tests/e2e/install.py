@@ -18,6 +18,8 @@ from e2e.target import TOOLS, Target
 
 LAKE = "e2e-lake"
 """Namespace of the tables and their jobs; Pod Security enforces "restricted" in it."""
+OTHER = "e2e-other"
+"""Namespace of somebody else, who has no rights in the first one."""
 STORE = "e2e-store"
 SYSTEM = "tandem-system"
 SPARK = "spark-operator"
@@ -47,7 +49,7 @@ class Keys:
 def namespaces(target: Target) -> None:
     """Those of tables and the store, as locked down as namespaces can be."""
     restricted = {"pod-security.kubernetes.io/enforce": "restricted"}
-    for name in (LAKE, STORE, SYSTEM):
+    for name in (LAKE, OTHER, STORE, SYSTEM):
         target.kube.apply(
             {
                 "apiVersion": "v1",
@@ -60,7 +62,7 @@ def namespaces(target: Target) -> None:
 def clean(target: Target) -> None:
     """Remove all that a run creates in a foreign cluster, except definitions. Tables go
     first, while their operator can let them go."""
-    for namespace in (LAKE, STORE):
+    for namespace in (LAKE, OTHER, STORE):
         target.kube("delete", "namespace", namespace, "--ignore-not-found", "--timeout=180s")
     for release, namespace in (("tandem", SYSTEM), (SPARK, SPARK)):
         target.run_helm("uninstall", release, "-n", namespace, "--ignore-not-found", "--wait")
