@@ -247,6 +247,25 @@ def test_a_hanging_driver_is_given_up_after_a_timeout(
     assert late.message == soon.message
 
 
+def test_a_pod_that_a_failed_submission_left_is_given_up_after_a_timeout() -> None:
+    """It waits for a ConfigMap that spark-submit makes after the pod, and did not make."""
+    cause = "failed to submit spark application: failed to run spark-submit: timed out"
+    scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": CREATED}
+    driver = pod("Pending", conditions=[scheduled], waiting=waiting("ContainerCreating"))
+    for state in ("FAILED", "SUBMISSION_FAILED"):
+        body = application(state, cause)
+        soon = classify(body, driver, now_ms=CREATED_MS + 300_000)
+        assert (soon.phase, soon.reason) == (JobPhase.STARTING, None)
+        late = classify(body, driver, now_ms=CREATED_MS + 300_001)
+        assert (late.phase, late.reason) == (JobPhase.FAILED, Reason.SUBMISSION_FAILED)
+        assert late.transient
+        assert late.message == f"its driver's pod does not start: {cause}"
+    # What has a limit of its own keeps it.
+    unschedulable = pod("Pending", conditions=[UNSCHEDULABLE])
+    found = classify(application("FAILED", cause), unschedulable, now_ms=CREATED_MS + 300_001)
+    assert (found.phase, found.reason) == (JobPhase.STARTING, Reason.UNSCHEDULABLE)
+
+
 @pytest.mark.parametrize("why", ["InvalidImageName", "ErrImageNeverPull"])
 def test_an_image_that_never_comes_fails_at_once(why: str) -> None:
     found = classify(application("SUBMITTED"), pod("Pending", waiting=waiting(why)))

@@ -64,7 +64,8 @@ FINISHED = frozenset({COMPLETED, FAILED})
 @dataclass(frozen=True, slots=True)
 class DriverTimeouts:
     """How many seconds a driver may hang before its job counts as failed. All three causes may
-    resolve by themselves: a registry comes back, a node is added, a Secret is created."""
+    resolve by themselves: a registry comes back, a node is added, a Secret is created.
+    `container_s` also counts for a pod of which the Spark operator says that it has failed."""
 
     image_pull_s: int = 300
     unschedulable_s: int = 1_800
@@ -155,7 +156,13 @@ def _failed(
     if ended is None and phase == "Running":
         return JobStatus(JobPhase.RUNNING, f"{state} ({cause}), but its driver runs", log)
     if ended is None and phase == "Pending":
-        return _starting(pod, f"{state} ({cause}), but its driver starts", log, now_ms, patience)
+        starts = _starting(pod, f"{state} ({cause}), but its driver starts", log, now_ms, patience)
+        over = _over(pod, "PodScheduled", now_ms, patience.container_s)
+        if starts.reason is None and over:
+            # A submission that ended after it had made the pod never makes what the pod mounts.
+            message = f"its driver's pod does not start: {cause}"
+            return JobStatus(JobPhase.FAILED, message, log, _reason_of(cause, state))
+        return starts
     evicted = _eviction(pod)
     if evicted:
         return JobStatus(JobPhase.FAILED, evicted, log, Reason.DRIVER_EVICTED)
