@@ -23,9 +23,10 @@ from tandem.errors import StatementFailed
 from tandem.jobs.formats import InputFile, JobSpec, MergeJob, StatementJob
 from tandem.jobs.results import OutputFile
 from tandem.operations.rounds.port import SmallRoundResult
-from tandem.operations.rounds.source_copy import NOT_OURS, SourceCopy, newest_copy
+from tandem.operations.rounds.source_copy import SourceCopy, newest_copy
 from tandem.reconcile.matches import KEPT
 from tandem.reconcile.merge_sources import Sources, unmatched_sources
+from tandem.spark.jobs.local_statement import compiled
 from tandem.spark.runtime.control import job_table_format, output_file
 from tandem.spark.runtime.row_files import (
     HIDDEN,
@@ -47,9 +48,9 @@ from tandem.statements.local import (
     LocalStatement,
     NeedsSpark,
     compile_merge,
-    compile_statement,
 )
-from tandem.statements.statement import Statement, parse_statement
+from tandem.statements.local.rows import NOT_OURS
+from tandem.statements.statement import Statement
 
 if TYPE_CHECKING:
     from tandem.operations.model import Work
@@ -150,20 +151,12 @@ def _joined(answers: Sequence[tuple[int, SmallRoundResult]]) -> SmallRoundResult
 
 
 def _evaluator(work: Work, spec: JobSpec, copy: SourceCopy | None) -> _Statement | _Merge | None:
-    if any(text in spec.table.schema_string for text in NOT_OURS):
-        return None
     files = _Files(work, spec)
     if isinstance(spec.job, StatementJob):
-        statement = parse_statement(
-            spec.job.where,
-            dict(spec.job.set) or None,
-            spec.table.schema_string,
-            resource=work.identity.display,
-            field="job.json",
-            exact_names=True,
-        )
-        compiled = compile_statement(statement)
-        return None if compiled is None else _Statement(files, statement, compiled)
+        found = compiled(spec)
+        return None if found is None else _Statement(files, *found)
+    if any(text in spec.table.schema_string for text in NOT_OURS):
+        return None
     if copy is None or not copy.whole or copy.has(*NOT_OURS):
         return None
     merge = compile_merge(copy.statement)

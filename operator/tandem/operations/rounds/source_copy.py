@@ -22,16 +22,12 @@ from tandem.operations.attempt.sidecars import read_sidecar
 from tandem.pruning.keys import KEY_TYPES, Keys, keys_of
 from tandem.reconcile.merge_sources import Sources
 from tandem.statements import tree
+from tandem.statements.local.rows import COLLATED
 from tandem.statements.merge import SOURCE, TABLE, MergeStatement, parse_merge
 from tandem.statements.types import Schema
 
 if TYPE_CHECKING:
     from tandem.operations.model import Work
-
-COLLATED = "__COLLATIONS"
-"""Metadata of a text column whose collation decides which values are equal, not their bytes."""
-NOT_OURS = ("__CHAR_VARCHAR_TYPE_STRING", COLLATED)
-"""Metadata of columns whose comparisons or checks only Spark performs."""
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,11 @@
 """The statement job: finds the rows that an update or delete affects, writes their new contents.
 
 Round 0 evaluates the files of the job; then the driver serves rounds until the engine ends the
-job: rows that other writers appended or changed meanwhile, at a later version. The texts are
-canonical Spark SQL generated from a checked tree (`tandem.statements`), never a user's text. A row
-on which the statement raises an error fails the whole round.
+job: rows that other writers appended or changed meanwhile, at a later version. Where the meaning is
+proven equal, tasks evaluate the statement over Arrow (`local_statement`), without Spark if the job
+is small. Otherwise, and if a row needs it, Spark does: the texts are canonical Spark SQL generated
+from a checked tree (`tandem.statements`), never a user's text. A row on which the statement raises
+an error fails the whole round.
 """
 
 from __future__ import annotations
@@ -11,13 +13,17 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tandem.errors import CountMismatch
+from tandem.errors import CountMismatch, TandemError
 from tandem.jobs.formats import InputFile, StatementJob
-from tandem.jobs.results import JobResult, SidecarRef
+from tandem.jobs.results import JobResult, OutputFile, SidecarRef
+from tandem.spark.jobs.local_statement import FoundRows, compiled, find_rows, joined
 from tandem.spark.runtime.control import Control, translate
+from tandem.spark.runtime.counters import reported
 from tandem.spark.runtime.frames import (
     cardinality,
     isolated_session,
@@ -26,9 +32,14 @@ from tandem.spark.runtime.frames import (
     table_schema,
     write_rows,
 )
+from tandem.spark.runtime.ipc import to_file
 from tandem.spark.runtime.names import quoted_identifier
+from tandem.spark.runtime.row_files import HIDDEN, MATCHES, InputSplit, logged_partition_values
+from tandem.spark.runtime.written_facts import store_facts
+from tandem.statements.local import NeedsSpark
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
@@ -40,21 +51,63 @@ POLL_SECONDS = (0.02, 0.2)
 the time waited so far: other writers may keep committing before the engine does."""
 
 
-def run(control: Control, spark: SparkSession, stop: threading.Event | None = None) -> None:
+def run(
+    control: Control,
+    spark: SparkSession,
+    stop: threading.Event | None = None,
+    *,
+    local: bool = True,
+) -> None:
     """Evaluate round 0, then serve rounds. `stop` ends the service early (tests).
 
+    Args:
+        local: evaluate over Arrow what is proven equal.
     Raises: TandemError if round 0 fails. Failures of later rounds are reported, and the service
     continues: the engine decides what follows.
     """
     job = control.spec.job
     assert isinstance(job, StatementJob)
-    with isolated_session(spark) as own:
+    with ExitStack() as opened:
+        context = spark.sparkContext
+        is_local = local and compiled(control.spec) is not None
+        own: SparkSession | None = None
 
         def round_(inputs: Sequence[InputFile], number: int) -> None:
-            evaluate(control, own, job, inputs, number)
+            nonlocal is_local, own
+            if is_local:
+                is_local = _evaluate(control, inputs, number, _Arrow(control, context))
+            if not is_local:
+                if own is None:
+                    own = opened.enter_context(isolated_session(spark))
+                _evaluate(control, inputs, number, _Spark(control, own))
 
         round_(job.inputs, 0)
         serve(control, round_, stop or threading.Event())
+
+
+def run_here(control: Control, ended: threading.Event, turn: AbstractContextManager[Any]) -> bool:
+    """Evaluate round 0 in this thread, then serve rounds until the engine ends the job, or `ended`
+    is set; False if Spark is needed: for an expression or for a row, also of a later round.
+
+    Args:
+        turn: entered for each round.
+    Raises: TandemError if round 0 fails; as `run`.
+    """
+    job = control.spec.job
+    assert isinstance(job, StatementJob)
+    is_local = compiled(control.spec) is not None
+
+    def round_(inputs: Sequence[InputFile], number: int) -> None:
+        nonlocal is_local
+        with turn:
+            is_local = _evaluate(control, inputs, number, _Arrow(control, None))
+        if not is_local:
+            ended.set()
+
+    if is_local:
+        round_(job.inputs, 0)
+        serve(control, round_, ended)
+    return is_local
 
 
 Round = Callable[[Sequence[InputFile], int], None]
@@ -82,29 +135,125 @@ def serve(control: Control, evaluate_: Round, ended: threading.Event) -> None:
         idle_since = time.monotonic()
 
 
-def evaluate(
-    control: Control,
-    spark: SparkSession,
-    job: StatementJob,
-    inputs: Sequence[InputFile],
-    round_: int,
-) -> None:
-    """Evaluate the statement on the live rows of `inputs` and publish the round's result."""
-    from tandem.spark.runtime.ipc import to_file
-    from tandem.spark.runtime.row_files import MATCHES, logged_partition_values
+@dataclass(frozen=True)
+class _Answer:
+    """The files with new rows, the matches (`MATCHES`) and their number."""
 
+    outputs: tuple[OutputFile, ...]
+    matches: SidecarRef
+    rows: int
+
+
+_Find = Callable[[Sequence[InputFile], int], _Answer | None]
+"""Evaluates a round of a statement; None if it cannot: then Spark does."""
+
+
+def _evaluate(control: Control, inputs: Sequence[InputFile], round_: int, find: _Find) -> bool:
+    """Evaluate the statement on the live rows of `inputs` and publish the round's result; False if
+    `find` cannot: nothing is published then."""
     spec = control.spec
+    job = spec.job
+    assert isinstance(job, StatementJob)
     live = sum(i.rows - cardinality(i) for i in inputs)
-    outputs: tuple[Any, ...] = ()
-    matched = 0
-    if not live:
+    answer: _Answer | None
+    if live:
+        answer = find(inputs, round_)
+    else:
         # By its statistics no file is affected, or all rows are deleted. A result without a
         # matches file counts as truncated, so an empty one is written.
-        matches = control.sidecar(round_, "matches.arrow", to_file(MATCHES.empty_table()))
-    else:
+        none = control.sidecar(round_, "matches.arrow", to_file(MATCHES.empty_table()))
+        answer = _Answer((), none, 0)
+    if answer is None:
+        return False
+    written = sum(o.rows for o in answer.outputs)
+    if answer.rows > live or (job.set and written != answer.rows):
+        raise CountMismatch(
+            "a statement wrote a different number of rows than it matched",
+            resource=f"round {round_}",
+            found=f"{answer.rows} matched, {written} written",
+            expected=f"the same, at most {live}",
+        )
+    control.publish(
+        JobResult(
+            operation_id=spec.operation_id,
+            attempt=spec.attempt,
+            round=round_,
+            outputs=answer.outputs,
+            matches=answer.matches,
+            rows_read=live,
+            rows_written=written,
+            rows_matched=answer.rows,
+        )
+    )
+    return True
+
+
+@dataclass(frozen=True)
+class _Arrow:
+    """Evaluates rounds over Arrow, in tasks of Spark or, without a context, in this thread."""
+
+    control: Control
+    context: SparkContext | None
+
+    def __call__(self, inputs: Sequence[InputFile], round_: int) -> _Answer | None:
+        store, spec = self.control.store, self.control.spec
+        tasks = _tasks(inputs, on_spark=self.context is not None)
+
+        def task(number: int) -> FoundRows | NeedsSpark | TandemError:
+            try:
+                return find_rows(store, spec, inputs, round_, number, tasks[number])
+            except (NeedsSpark, TandemError) as error:
+                # Returned, not raised: Spark would convert it to a stack trace in a string.
+                return error
+
+        def done(counts: Mapping[int, int]) -> tuple[int, int]:
+            read = [split for number, n in counts.items() for split in tasks[number][:n]]
+            size = sum(inputs[split.input].size / split.parts for split in read)
+            return int(sum(1 / split.parts for split in read) + 1e-6), int(size)
+
+        total = len(inputs), sum(i.size for i in inputs)
+        found: list[FoundRows] = []
+        with reported(self.control, "Evaluating", total, done, round_):
+            order = range(len(tasks))
+            if self.context is None:
+                answers = [task(number) for number in order]
+            else:
+                answers = self.context.parallelize(order, len(order)).map(task).collect()
+            for answer in answers:
+                if isinstance(answer, NeedsSpark):
+                    return None
+                if isinstance(answer, TandemError):
+                    raise answer
+                found.append(answer)
+        outputs, matches = joined(found, round_)
+        store_facts(store, spec.table.table_id, (file for each in found for file in each.files))
+        sidecar = self.control.sidecar(round_, "matches.arrow", to_file(matches))
+        return _Answer(outputs, sidecar, len(matches))
+
+
+def _tasks(inputs: Sequence[InputFile], *, on_spark: bool) -> list[tuple[InputSplit, ...]]:
+    """What each task reads: here it is one task."""
+    if not on_spark:
+        return [tuple(map(InputSplit, range(len(inputs))))]
+    from tandem.spark.runtime.datasource import shares
+
+    return [share.splits for share in shares(inputs)]
+
+
+@dataclass(frozen=True)
+class _Spark:
+    """Evaluates rounds by Spark."""
+
+    control: Control
+    session: SparkSession
+
+    def __call__(self, inputs: Sequence[InputFile], round_: int) -> _Answer:
+        control = self.control
+        spec, job = control.spec, control.spec.job
+        assert isinstance(job, StatementJob)
         schema = table_schema(spec.table)
         columns = _columns_read(job, schema)
-        rows = read_rows(control, spark, inputs, columns, round_, hidden=True)
+        rows = read_rows(control, self.session, inputs, columns, round_, hidden=True)
         found = _statement(rows, job, schema)
         chosen = [name.lower() for name in job.set]
         with reported_shares(control, "Evaluating", inputs, round_):
@@ -116,37 +265,15 @@ def evaluate(
                 logged_partition_values(spec.table, inputs, chosen),
                 new_columns=[name for name in schema.names if name.lower() in chosen],
             )
-        outputs, matched = answer.outputs, answer.rows
         data = control.store.get(answer.matches)
         matches = SidecarRef(
             path=answer.matches, size=len(data), sha256=hashlib.sha256(data).hexdigest()
         )
-        written = sum(o.rows for o in outputs)
-        if matched > live or (job.set and written != matched):
-            raise CountMismatch(
-                "a statement wrote a different number of rows than it matched",
-                resource=f"round {round_}",
-                found=f"{matched} matched, {written} written",
-                expected=f"the same, at most {live}",
-            )
-    control.publish(
-        JobResult(
-            operation_id=spec.operation_id,
-            attempt=spec.attempt,
-            round=round_,
-            outputs=outputs,
-            matches=matches,
-            rows_read=live,
-            rows_written=sum(o.rows for o in outputs),
-            rows_matched=matched,
-        )
-    )
+        return _Answer(answer.outputs, matches, answer.rows)
 
 
 def _statement(rows: DataFrame, job: StatementJob, schema: StructType) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
-
-    from tandem.spark.runtime.row_files import HIDDEN
 
     found = rows.filter(F.expr(job.where))
     hidden = [F.col(name) for name in HIDDEN]

@@ -1,9 +1,11 @@
 """Does small jobs in this process, without Spark, and passes the others on.
 
 A rewrite needs no shuffle, unless rows are sorted that do not fit into memory: Spark only hands out
-its bins. For a small one, starting a JVM takes longer than the work. It is the same code, and the
-result is a file, too. A job cannot be killed here: `stop` waits for its end, so only small ones are
-taken; one whose rows turn out not to fit is passed on.
+its bins; so it does with the files of an update or delete whose expressions are proven equal over
+Arrow. For a small one, starting a JVM takes longer than the work. It is the same code, and the
+result is a file, too. A job cannot be killed here: `stop` waits for its end, or that of its round,
+so only small ones are taken. One whose rows turn out not to fit is passed on, and so is a statement
+of which an expression or a row needs Spark.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from dataclasses import dataclass
 
 from tandem.errors import TandemError
 from tandem.jobs.runner import SMALL_BYTES, JobPhase, JobRequest, JobRunner, JobStatus
+from tandem.spark.jobs import statement
 from tandem.spark.jobs.rewrite import job as rewrite
 from tandem.spark.runtime.control import TRANSIENT, Control, open_job, recorded
 
@@ -21,6 +24,7 @@ from tandem.spark.runtime.control import TRANSIENT, Control, open_job, recorded
 @dataclass
 class _InProcessJob:
     thread: threading.Thread
+    ended: threading.Event
     failure: TandemError | None = None
     passed_on: bool = False
 
@@ -36,10 +40,10 @@ class _InProcessJob:
 
 
 def needs_no_spark(request: JobRequest) -> bool:
-    """Whether a job is done in this process: a small rewrite, whose credentials are those of this
-    process."""
+    """Whether a job is begun in this process: a small rewrite, update or delete, whose credentials
+    are those of this process."""
     is_small = request.input_bytes <= SMALL_BYTES
-    return request.app == "rewrite" and is_small and not request.environ
+    return request.app in ("rewrite", "statement") and is_small and not request.environ
 
 
 class InProcessJobs:
@@ -53,6 +57,7 @@ class InProcessJobs:
         self._others = others
         self._jobs: dict[str, _InProcessJob] = {}
         self._lock = threading.Lock()
+        # One for each core: a job holds rows in memory, but not while it waits for a round.
         self._slots = threading.BoundedSemaphore(os.cpu_count() or 1)
 
     def start(self, request: JobRequest) -> None:
@@ -66,7 +71,8 @@ class InProcessJobs:
             job = _InProcessJob(
                 threading.Thread(
                     target=lambda: self._perform(request, job), name=request.name, daemon=True
-                )
+                ),
+                threading.Event(),
             )
             self._jobs[request.name] = job
             job.thread.start()
@@ -76,9 +82,10 @@ class InProcessJobs:
         return self._others.status(name) if job is None or job.passed_on else job.status
 
     def stop(self, name: str) -> None:
-        """Wait for the end of a job of this process; stop another one."""
+        """Wait for the end of a job of this process, or of its round; stop another one."""
         job = self._jobs.get(name)
         if job is not None:
+            job.ended.set()
             job.thread.join()
         if job is None or job.passed_on:
             self._others.stop(name)
@@ -88,17 +95,20 @@ class InProcessJobs:
 
         def here(control: Control) -> None:
             nonlocal is_done
-            is_done = rewrite.run_here(control)
+            if request.app == "statement":
+                is_done = statement.run_here(control, job.ended, self._slots)
+                return
+            with self._slots:
+                is_done = rewrite.run_here(control)
 
         try:
-            with self._slots:  # one for each core: a job holds row groups in memory
-                opened = open_job(
-                    request.location,
-                    request.spec_path,
-                    dict(request.storage_options),
-                    request.allowed_locations,
-                )
-                failure = recorded(here, opened)
+            opened = open_job(
+                request.location,
+                request.spec_path,
+                dict(request.storage_options),
+                request.allowed_locations,
+            )
+            failure = recorded(here, opened)
             if not is_done:
                 self._others.start(request)
                 job.passed_on = True

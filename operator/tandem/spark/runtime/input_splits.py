@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 
 from pyspark.sql.datasource import InputPartition
 
+from tandem.spark.runtime.row_files import InputSplit
 
-@dataclass(frozen=True)
-class InputSplit:
-    """Part `part` of `parts` of an input."""
-
-    input: int
-    part: int = 0
-    parts: int = 1
-
-    def of(self, count: int) -> range:
-        """The indexes of this part out of `count` items (row groups, bytes)."""
-        return range(count * self.part // self.parts, count * (self.part + 1) // self.parts)
+__all__ = ["InputSplit", "TaskSplits", "task_splits"]
 
 
 class TaskSplits(InputPartition):

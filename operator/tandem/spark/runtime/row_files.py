@@ -56,6 +56,19 @@ class LoggedPartitionValue(Format):
     logged: str | None
 
 
+@dataclass(frozen=True)
+class InputSplit:
+    """Part `part` of `parts` of an input."""
+
+    input: int
+    part: int = 0
+    parts: int = 1
+
+    def of(self, count: int) -> range:
+        """The indexes of this part out of `count` items (row groups, bytes)."""
+        return range(count * self.part // self.parts, count * (self.part + 1) // self.parts)
+
+
 class RowsWork(Format):
     """A read or write of rows, and the prefix of its control files."""
 

@@ -15,6 +15,11 @@ import pyarrow.compute as pc
 from tandem.delta.schema import PrimitiveType, to_arrow_type
 from tandem.statements.types import SqlType
 
+COLLATED = "__COLLATIONS"
+"""Metadata of a text column whose collation decides which values are equal, not their bytes."""
+NOT_OURS = ("__CHAR_VARCHAR_TYPE_STRING", COLLATED)
+"""Metadata of columns whose comparisons or checks only Spark performs."""
+
 
 class NeedsSpark(Exception):
     """These rows cannot be evaluated here.

@@ -38,16 +38,21 @@ class LocalStatement:
 
         Raises: NeedsSpark if Spark raises on one of the rows, or may do so.
         """
-        rows = LocalRows.of(table)
-        if self.where is None:
-            matched = pa.array(np.arange(table.num_rows, dtype=np.int64))
-        else:
-            matched = self.where.where(rows)
-        if not self.assignments:
-            return StatementResult(matched, None)
+        matched = self.matching(table)
         # Values are evaluated only where the condition is true.
-        chosen = rows.take(matched)
-        return StatementResult(matched, rewritten(table.take(matched), self.assignments, chosen))
+        after = self.written(table.take(matched)) if self.assignments else None
+        return StatementResult(matched, after)
+
+    def matching(self, table: pa.Table) -> Any:
+        """The indexes of the rows that are affected, as `StatementResult.matched`; the table must
+        have the columns of the condition. Raises: NeedsSpark."""
+        if self.where is None:
+            return pa.array(np.arange(table.num_rows, dtype=np.int64))
+        return self.where.where(LocalRows.of(table))
+
+    def written(self, affected: pa.Table) -> pa.Table:
+        """The new contents of affected rows. Raises: NeedsSpark; KeyError for a missing column."""
+        return rewritten(affected, self.assignments, LocalRows.of(affected))
 
 
 def rewritten(

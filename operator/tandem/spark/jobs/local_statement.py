@@ -1,0 +1,219 @@
+"""An update or delete over Arrow: the work of a task, where its meaning is proven equal to Spark's.
+
+A task reads the columns that the condition names, and whole rows only of row groups in which it is
+true for a row. The rows never become Spark's rows. It must not import Spark; it raises `NeedsSpark`
+for rows on which Spark raises, or may do so: Spark then evaluates all rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tandem.delta.datafiles.conform import all_nullable
+from tandem.delta.datafiles.reader import BATCH_ROWS, DataFileReader, TableFormat
+from tandem.delta.datafiles.writer import WrittenFile
+from tandem.delta.dv import from_base64
+from tandem.jobs.formats import InputFile, JobSpec, StatementJob
+from tandem.jobs.results import OutputFile
+from tandem.spark.runtime.control import job_table_format, output_file
+from tandem.spark.runtime.counters import Counter, prefix_of
+from tandem.spark.runtime.ipc import to_stream
+from tandem.spark.runtime.row_files import (
+    HIDDEN,
+    MATCHES,
+    POSITION,
+    InputSplit,
+    RowFiles,
+    RowsWork,
+    logged_partition_values,
+    open_input,
+)
+from tandem.statements.local import LocalStatement, NeedsSpark, compile_statement
+from tandem.statements.local.rows import NOT_OURS
+from tandem.statements.statement import Statement, parse_statement
+from tandem.storage import Store
+
+BATCH_BYTES: Final = 32 << 20
+"""Bytes that the rows of a batch take, as far as the footer tells."""
+
+
+@dataclass(frozen=True)
+class FoundRows:
+    """The answer of a task: the files that it wrote, and an Arrow IPC stream of its matches, whose
+    `output` is an index into these files."""
+
+    files: tuple[WrittenFile, ...]
+    matches: bytes
+    rows: int
+
+
+def compiled(spec: JobSpec) -> tuple[Statement, LocalStatement] | None:
+    """The statement of a job over Arrow; None if only Spark can evaluate it."""
+    job = spec.job
+    assert isinstance(job, StatementJob)
+    if any(text in spec.table.schema_string for text in NOT_OURS):
+        return None
+    statement = parse_statement(
+        job.where,
+        dict(job.set) or None,
+        spec.table.schema_string,
+        resource=spec.operation_id,
+        field="job.json",
+        exact_names=True,
+    )
+    local = compile_statement(statement)
+    return None if local is None else (statement, local)
+
+
+def find_rows(
+    store: Store,
+    spec: JobSpec,
+    inputs: Sequence[InputFile],
+    round_: int,
+    task: int,
+    splits: Sequence[InputSplit],
+) -> FoundRows:
+    """Evaluate the statement on splits of the inputs, and write the new rows of an update.
+
+    Raises:
+        NeedsSpark: Spark evaluates the round as a whole; what was written is left to clean.
+        StatementFailed, DataFileMissing, StorageError, CountMismatch.
+    """
+    job = spec.job
+    assert isinstance(job, StatementJob)
+    found = compiled(spec)
+    if found is None:
+        raise NeedsSpark("an expression that only Spark evaluates")
+    chosen = [name.lower() for name in job.set]
+    table = job_table_format(spec.table)
+    names = (*table.schema.names, *HIDDEN) if chosen else HIDDEN
+    work = RowsWork(
+        table=spec.table,
+        data_prefix=spec.data_prefix,
+        target_file_size=job.target_file_size,
+        logged_values=logged_partition_values(spec.table, inputs, chosen),
+        new_columns=tuple(n for n in table.schema.names if n.lower() in chosen),
+    )
+    # Nullability is checked on writing, as on Spark.
+    loose = replace(table, schema=all_nullable(table.schema))
+    counter = Counter(store, prefix_of(spec.control_prefix, round_), task)
+    search = _Search(store, loose, *found)
+    try:
+        with closing(_changed(search, inputs, splits, counter)) as batches:
+            written = _TaskFiles(store, work, names, task).write_all(batches)
+    except pa.ArrowException as error:  # such as texts of more than 2 GiB in one array
+        raise NeedsSpark(str(error)) from error
+    return FoundRows(written.files, to_stream(written.matches), written.rows)
+
+
+def joined(answers: Sequence[FoundRows], round_: int) -> tuple[tuple[OutputFile, ...], pa.Table]:
+    """The outputs of all tasks, and their matches in the form of a result (`JobResult`)."""
+    outputs: list[OutputFile] = []
+    tables = [MATCHES.empty_table()]
+    for answer in answers:
+        table = pa.ipc.open_stream(answer.matches).read_all()
+        shifted = pc.add(table["output"], pa.scalar(len(outputs), pa.int32()))
+        tables.append(table.set_column(2, MATCHES.field(2), shifted))
+        outputs += [output_file(file, round_=round_) for file in answer.files]
+    order = [("input", "ascending"), ("position", "ascending")]
+    return tuple(outputs), pa.concat_tables(tables).sort_by(order)
+
+
+class _TaskFiles(RowFiles):
+    def __init__(self, store: Store, work: RowsWork, names: tuple[str, ...], task: int) -> None:
+        super().__init__(store, work, names)
+        self._number = task
+
+    def _task(self) -> int:
+        return self._number
+
+
+def _changed(
+    search: _Search, inputs: Sequence[InputFile], splits: Sequence[InputSplit], counter: Counter
+) -> Generator[pa.RecordBatch]:
+    for split in splits:
+        for rows in search.changed(inputs[split.input], split):
+            which = pa.repeat(pa.scalar(split.input, pa.int32()), rows.num_rows)
+            place = rows.column_names.index(POSITION)
+            yield from rows.add_column(place, HIDDEN[0], which).combine_chunks().to_batches()
+        counter.add()
+    counter.show()
+
+
+@dataclass(frozen=True)
+class _Search:
+    """Finds the rows of files that a statement affects, and what becomes of them."""
+
+    store: Store
+    table: TableFormat
+    statement: Statement
+    local: LocalStatement
+
+    def changed(self, input_: InputFile, split: InputSplit) -> Iterator[pa.Table]:
+        """For an update the new rows, with their positions; for a delete the positions only."""
+        names = self.table.schema.names
+        searched = [name for name in names if name in self._searched]
+        updates = bool(self.local.assignments)
+        in_one_pass = not updates or not searched or len(searched) == len(names)
+        first = names if updates and in_one_pass else searched
+        with open_input(self.store, self.table, input_, first) as reader:
+            groups = split.of(len(reader.row_groups))
+            if in_one_pass:
+                for rows in _rows(reader, input_, groups):
+                    found = self.local.matching(rows)
+                    if len(found):
+                        yield self._new_rows(rows, found)
+                return
+            matched = {group: self._positions(reader, input_, group) for group in groups}
+        matched = {group: found for group, found in matched.items() if len(found)}
+        if not matched:
+            return
+        with open_input(self.store, self.table, input_, names) as reader:
+            for group, positions in matched.items():
+                yield from self._whole_rows(reader, input_, group, positions)
+
+    @property
+    def _searched(self) -> frozenset[str]:
+        """The columns that the condition names."""
+        where = self.statement.where
+        return frozenset() if where is None else Statement(where).columns
+
+    def _positions(self, reader: DataFileReader, input_: InputFile, group: int) -> Any:
+        parts = [np.empty(0, np.int64)]
+        for rows in _rows(reader, input_, range(group, group + 1)):
+            parts.append(rows[POSITION].take(self.local.matching(rows)).to_numpy())
+        return np.concatenate(parts)
+
+    def _whole_rows(
+        self, reader: DataFileReader, input_: InputFile, group: int, positions: Any
+    ) -> Iterator[pa.Table]:
+        for rows in _rows(reader, input_, range(group, group + 1)):
+            places = rows[POSITION].to_numpy()
+            first, last = np.searchsorted(positions, (places[0], places[-1] + 1))
+            if last > first:
+                found = np.searchsorted(places, positions[first:last])
+                yield self._new_rows(rows, pa.array(found, pa.int64()))
+
+    def _new_rows(self, rows: pa.Table, found: Any) -> pa.Table:
+        if not self.local.assignments:
+            return rows.select([POSITION]).take(found)
+        return self.local.written(rows.take(found))
+
+
+def _rows(reader: DataFileReader, input_: InputFile, groups: range) -> Iterator[pa.Table]:
+    """The live rows of row groups, with their positions."""
+    batches = reader.batches(
+        dead=from_base64(input_.dv) if input_.dv else None,
+        positions=POSITION,
+        row_groups=groups,
+        batch_rows=max(1, min(BATCH_ROWS, BATCH_BYTES // reader.row_bytes)),
+    )
+    for batch in batches:
+        yield pa.Table.from_batches([batch])
