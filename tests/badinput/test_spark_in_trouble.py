@@ -86,8 +86,8 @@ def drivers(process: Any) -> list[int]:
 
 
 def statement(**spec: Any) -> dict[str, Any]:
-    """An update, which needs Spark, however small."""
-    made = update()
+    """An update that needs Spark, however small: by the function `greatest`."""
+    made = update(v="greatest(v, v) + 15")
     made["spec"] |= spec
     return made
 

@@ -1,4 +1,4 @@
-"""`tandem run` with everything real: files, table, engine, Spark."""
+"""`tandem run` with everything real: files, table, engine, and Spark for the update."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ kind: TableUpdate
 metadata: {{name: more}}
 spec:
   tableRef: {{name: t}}
-  update: {{where: "id >= 4", set: {{n: "n + 15"}}}}
+  update: {{where: "id >= 4", set: {{n: "greatest(n, n) + 15"}}}}
 """
 
 

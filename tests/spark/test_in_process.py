@@ -1,8 +1,10 @@
-"""Small rewrites run in this process; all other jobs where Spark is."""
+"""Small rewrites, updates and deletes run in this process; all other jobs where Spark is."""
 
 from __future__ import annotations
 
+import os
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -10,13 +12,23 @@ import pytest
 
 from support.jobs import job_files, quick_lake
 from support.lake.lake import Lake, batch
-from tandem.errors import Reason, SparkMissing
-from tandem.jobs.formats import JobBin, JobLayout, RewriteJob
+from support.lake.rows import k_is, plus, without
+from tandem.errors import ObjectNotFound, Reason, SparkMissing
+from tandem.jobs.formats import (
+    InputFile,
+    JobBin,
+    JobLayout,
+    RewriteJob,
+    RoundRequest,
+    StatementJob,
+)
+from tandem.jobs.results import JobResult
 from tandem.jobs.runner import SMALL_BYTES, JobPhase, JobRequest, JobStatus
 from tandem.locks.memory import InProcessLocks
 from tandem.operations.ports import Ports
 from tandem.spark.jobs.rewrite.sorted_bins import MEMORY
 from tandem.spark.launch.in_process import InProcessJobs, needs_no_spark
+from tandem.spark.runtime.control import Control, encode
 from tandem.spec.status import Phase
 
 SMALL = JobRequest(
@@ -43,10 +55,11 @@ class NoSpark:
         (SMALL, True),
         (replace(SMALL, input_bytes=SMALL_BYTES + 1), False),
         (replace(SMALL, tasks=0), True),  # it reorders rows
-        (replace(SMALL, app="statement"), False),
+        (replace(SMALL, app="statement"), True),
+        (replace(SMALL, app="merge"), False),
         (replace(SMALL, environ=(("AWS_SECRET_ACCESS_KEY", "x"),)), False),
     ],
-    ids=["small", "large", "reorders", "statement", "credentials of its own"],
+    ids=["small", "large", "reorders", "statement", "merge", "credentials"],
 )
 def test_which_jobs_need_no_spark(request_: JobRequest, here: bool) -> None:
     assert needs_no_spark(request_) is here
@@ -116,6 +129,102 @@ def test_a_sort_whose_rows_do_not_fit_into_memory_is_passed_on(tmp_path: Path) -
     jobs.stop("job")
     assert others.started == []
     assert jobs.status("job").message == "job on Spark"
+
+
+def test_an_update_and_a_delete_run_in_this_process(tmp_path: Path) -> None:
+    lake = quick_lake.make(tmp_path)
+    ports = Ports(jobs=InProcessJobs(NoSpark()), locks=InProcessLocks())
+    before = tuple(row for number in range(4) for row in batch(number))
+    assert lake.run(lake.update("k = 1", v="v + 15"), ports=ports).phase is Phase.SUCCEEDED
+    after = plus(before, k_is(1), 15)
+    lake.assert_rows(after)
+    assert lake.run(lake.delete("k = 2"), ports=ports).phase is Phase.SUCCEEDED
+    lake.assert_rows(without(after, k_is(2)))
+    lake.assert_clean()
+
+
+def statement_of(lake: Lake, where: str, **set_: str) -> tuple[Control, JobRequest]:
+    """A job that changes rows of all files of a table."""
+    store, snapshot = lake.store, lake.log.snapshot()
+    inputs = job_files.input_files(store, snapshot)
+    job = StatementJob(where=where, set=set_, inputs=inputs, target_file_size=1 << 20)
+    opened = job_files.control(store, snapshot, job)
+    request = replace(SMALL, app="statement", location=store.location)
+    return opened, replace(request, spec_path=opened.path("job.json"))
+
+
+@pytest.mark.parametrize("where", [
+    "greatest(`k`, 1) = 1",  # an expression that is not proven equal
+    "1 / (`k` - 1) > 0",  # a row on which Spark raises
+], ids=["expression", "row"])  # fmt: skip
+def test_a_statement_that_needs_spark_is_passed_on(tmp_path: Path, where: str) -> None:
+    others = OnSpark()
+    jobs = InProcessJobs(others)
+    opened, request = statement_of(quick_lake.make(tmp_path), where)
+    jobs.start(request)
+    assert others.is_asked.wait(300)
+    with pytest.raises(ObjectNotFound):
+        opened.result(0)
+    jobs.stop("job")
+    assert others.started == []
+
+
+def until_answered(opened: Control, round_: int) -> JobResult:
+    pause = threading.Event()
+    for _ in range(30_000):
+        try:
+            return opened.result(round_)
+        except ObjectNotFound:
+            pause.wait(0.01)
+    raise AssertionError(f"round {round_} has no result")
+
+
+def ask(opened: Control, round_: int, inputs: Sequence[InputFile]) -> None:
+    """Ask for another round, of all rows of these files."""
+    asked = RoundRequest(
+        operation_id=opened.spec.operation_id,
+        attempt=opened.spec.attempt,
+        round=round_,
+        table_version=9,
+        inputs=tuple(inputs),
+    )
+    opened.store.put(opened.round_path(round_, "request.json"), encode(asked))
+
+
+def test_rounds_are_served_until_the_job_is_stopped(tmp_path: Path) -> None:
+    """More jobs than cores wait for rounds at the same time."""
+    jobs = InProcessJobs(NoSpark())
+    served = []
+    for number in range((os.cpu_count() or 1) + 1):
+        opened, request = statement_of(quick_lake.make(tmp_path / str(number)), "`k` = 1", v="0")
+        jobs.start(replace(request, name=str(number)))
+        served.append(opened)
+    for round_ in (0, 1, 2):
+        for opened in served:
+            assert until_answered(opened, round_).rows_matched == 8
+            ask(opened, round_ + 1, opened.spec.job.reads)
+    for number, opened in enumerate(served):
+        assert until_answered(opened, 3).outputs[0].round == 3
+        assert jobs.status(str(number)).phase is JobPhase.RUNNING
+        jobs.stop(str(number))
+        assert jobs.status(str(number)).phase is JobPhase.ENDED
+
+
+def test_a_round_that_needs_spark_goes_there_with_the_job(tmp_path: Path) -> None:
+    lake = quick_lake.make(tmp_path)
+    others = OnSpark()
+    jobs = InProcessJobs(others)
+    opened, request = statement_of(lake, "1 / (`k` - 77) > 0")
+    jobs.start(request)
+    until_answered(opened, 0)
+    lake.append(((1000, 77, 0),))
+    later = job_files.input_files(lake.store, lake.log.snapshot())
+    ask(opened, 1, later)
+    assert others.is_asked.wait(300)
+    with pytest.raises(ObjectNotFound):
+        opened.result(1)
+    jobs.stop("job")
+    assert others.started == []
 
 
 def test_a_sort_that_needs_spark_fails_where_there_is_none(tmp_path: Path) -> None:

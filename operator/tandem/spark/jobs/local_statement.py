@@ -20,6 +20,7 @@ from tandem.delta.datafiles.conform import all_nullable
 from tandem.delta.datafiles.reader import BATCH_ROWS, DataFileReader, TableFormat
 from tandem.delta.datafiles.writer import WrittenFile
 from tandem.delta.dv import from_base64
+from tandem.errors import InvalidStatement
 from tandem.jobs.formats import InputFile, JobSpec, StatementJob
 from tandem.jobs.results import OutputFile
 from tandem.spark.runtime.control import job_table_format, output_file
@@ -60,14 +61,17 @@ def compiled(spec: JobSpec) -> tuple[Statement, LocalStatement] | None:
     assert isinstance(job, StatementJob)
     if any(text in spec.table.schema_string for text in NOT_OURS):
         return None
-    statement = parse_statement(
-        job.where,
-        dict(job.set) or None,
-        spec.table.schema_string,
-        resource=spec.operation_id,
-        field="job.json",
-        exact_names=True,
-    )
+    try:
+        statement = parse_statement(
+            job.where,
+            dict(job.set) or None,
+            spec.table.schema_string,
+            resource=spec.operation_id,
+            field="job.json",
+            exact_names=True,
+        )
+    except InvalidStatement:
+        return None  # the engine has checked it, so it is a matter between two versions
     local = compile_statement(statement)
     return None if local is None else (statement, local)
 
