@@ -65,6 +65,18 @@ def test_a_plan_of_a_sort_says_that_it_needs_spark_for_many_rows(
     assert "runs in this process, without Spark, if the rows fit into memory" in lines
 
 
+@pytest.mark.parametrize("statement", [
+    {"delete": {"where": "id = 1"}},
+    {"update": {"where": "id = 1", "set": {"id": "2"}}},
+], ids=["delete", "update"])  # fmt: skip
+def test_a_plan_of_a_small_statement_says_that_spark_may_not_be_needed(
+    tandem: Tandem, table: Path, statement: dict[str, Any]
+) -> None:
+    shown = tandem("plan", "-f", "-", input_=typed(table, "TableUpdate", statement)).stdout
+    lines = block(shown, "TableUpdate/o: Planned")
+    assert "runs in this process, without Spark, unless an expression or a row needs it" in lines
+
+
 def test_a_template_whose_texts_spark_would_split_is_refused_before_anything_starts(
     tandem: Tandem, table: Path
 ) -> None:

@@ -17,6 +17,7 @@ from tandem.jobs.runner import SMALL_BYTES
 from tandem.spec import AnyResource, OperationStatus, ResourceOutcome, TableStatus
 from tandem.spec.compaction import CompactionType, LayoutStrategy, TableCompaction
 from tandem.spec.status import ENDED, PLANNED_ONLY, Phase, Plan
+from tandem.spec.update import TableUpdate
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -113,14 +114,24 @@ def _folded_locks(locks: Sequence[str]) -> str:
     return f"{kinds.pop()}s {shortened_names([each[2] for each in found if each is not None])}"
 
 
+_HERE = "in this process, without Spark"
+
+
 def _where(resource: AnyResource, plan: Plan) -> str:
-    """Where `tandem run` does the job, if it does it itself: a small compaction."""
-    if not isinstance(resource, TableCompaction) or plan.input_bytes > SMALL_BYTES:
+    """Where `tandem run` does the job, if it does it itself: a small compaction, update or
+    delete."""
+    if plan.input_bytes > SMALL_BYTES:
+        return ""
+    if isinstance(resource, TableUpdate):
+        if resource.spec.update is None and resource.spec.delete is None:
+            return ""
+        return f"{_HERE}, unless an expression or a row needs it"
+    if not isinstance(resource, TableCompaction):
         return ""
     if resource.spec.type is CompactionType.LOG_MERGE:
         return ""
     sorts = resource.spec.layout.strategy is not LayoutStrategy.BIN_PACK
-    return f"in this process, without Spark{', if the rows fit into memory' if sorts else ''}"
+    return f"{_HERE}{', if the rows fit into memory' if sorts else ''}"
 
 
 def _of_table(status: TableStatus) -> list[tuple[str, str]]:
