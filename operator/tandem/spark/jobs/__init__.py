@@ -2,17 +2,18 @@
 
 A job never commits, and never writes to `_delta_log`.
 
-    rewrite         package: bins in their order, divided, or sorted
-    statement       update and delete
-    merge           merge
-    merge_source    the source of a merge
-    merge_writer    the sink of a merge
-    source_copy     a copy of the source for the engine
-    ingest          ingest, and replace
-    replace         package: the rows that a replace concerns
-    upsert          package: upserts and deletes by key
-    stitch          log compaction
-    log_merge       log merge
-    index           package: the program of an IndexServer, which is no job: it serves
-    warm            runs each job once, for the class-data archive
+    rewrite          package: bins in their order, divided, or sorted
+    statement        update and delete
+    local_statement  a task of it over Arrow, without Spark's rows
+    merge            merge
+    merge_source     the source of a merge
+    merge_writer     the sink of a merge
+    source_copy      a copy of the source for the engine
+    ingest           ingest, and replace
+    replace          package: the rows that a replace concerns
+    upsert           package: upserts and deletes by key
+    stitch           log compaction
+    log_merge        log merge
+    index            package: the program of an IndexServer, which is no job: it serves
+    warm             runs each job once, for the class-data archive
 """

@@ -38,7 +38,7 @@ from tandem.spark.runtime.row_files import (
 )
 from tandem.statements.local import LocalStatement, NeedsSpark, compile_statement
 from tandem.statements.local.rows import NOT_OURS
-from tandem.statements.statement import Statement, parse_statement
+from tandem.statements.statement import Statement, parse_statement, referenced
 from tandem.storage import Store
 
 BATCH_BYTES: Final = 32 << 20
@@ -163,7 +163,9 @@ class _Search:
     def changed(self, input_: InputFile, split: InputSplit) -> Iterator[pa.Table]:
         """For an update the new rows, with their positions; for a delete the positions only."""
         names = self.table.schema.names
-        searched = [name for name in names if name in self._searched]
+        where = self.statement.where
+        named = frozenset() if where is None else referenced(where)
+        searched = [name for name in names if name in named]
         updates = bool(self.local.assignments)
         in_one_pass = not updates or not searched or len(searched) == len(names)
         first = names if updates and in_one_pass else searched
@@ -175,30 +177,26 @@ class _Search:
                     if len(found):
                         yield self._new_rows(rows, found)
                 return
-            matched = {group: self._positions(reader, input_, group) for group in groups}
-        matched = {group: found for group, found in matched.items() if len(found)}
-        if not matched:
+            matched = self._positions(reader, input_, groups)
+            starts = np.cumsum((0, *reader.row_groups))
+        if not len(matched):
             return
+        needed = np.unique(np.searchsorted(starts, matched, side="right") - 1)
         with open_input(self.store, self.table, input_, names) as reader:
-            for group, positions in matched.items():
-                yield from self._whole_rows(reader, input_, group, positions)
+            for run in np.split(needed, np.flatnonzero(np.diff(needed) > 1) + 1):
+                together = range(int(run[0]), int(run[-1]) + 1)
+                yield from self._whole_rows(reader, input_, together, matched)
 
-    @property
-    def _searched(self) -> frozenset[str]:
-        """The columns that the condition names."""
-        where = self.statement.where
-        return frozenset() if where is None else Statement(where).columns
-
-    def _positions(self, reader: DataFileReader, input_: InputFile, group: int) -> Any:
+    def _positions(self, reader: DataFileReader, input_: InputFile, groups: range) -> Any:
         parts = [np.empty(0, np.int64)]
-        for rows in _rows(reader, input_, range(group, group + 1)):
+        for rows in _rows(reader, input_, groups):
             parts.append(rows[POSITION].take(self.local.matching(rows)).to_numpy())
         return np.concatenate(parts)
 
     def _whole_rows(
-        self, reader: DataFileReader, input_: InputFile, group: int, positions: Any
+        self, reader: DataFileReader, input_: InputFile, groups: range, positions: Any
     ) -> Iterator[pa.Table]:
-        for rows in _rows(reader, input_, range(group, group + 1)):
+        for rows in _rows(reader, input_, groups):
             places = rows[POSITION].to_numpy()
             first, last = np.searchsorted(positions, (places[0], places[-1] + 1))
             if last > first:

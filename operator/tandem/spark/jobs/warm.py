@@ -87,6 +87,7 @@ def exercise_jobs(spark: SparkSession, folder: Path) -> None:
             case RewriteJob():
                 rewrite.run(control, spark.sparkContext)
             case StatementJob():
-                statement.run(control, spark)
+                # By Spark: over Arrow there is little to load.
+                statement.run(control, spark, local=False)
             case IngestJob():
                 ingest.run(control, spark)

@@ -7,6 +7,7 @@ evaluated here, too. `compile_…` returns None for everything else, and its res
 
     expression  expressions
     kernels     operators and functions
+    functions   functions of one value
     constants   constants
     patterns    LIKE and RLIKE
     rows        rows and their columns

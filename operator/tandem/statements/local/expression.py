@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from tandem.statements import coercion, tree
 from tandem.statements.local import kernels, patterns
 from tandem.statements.local.constants import constant, constant_as
+from tandem.statements.local.functions import function_of
 from tandem.statements.local.kernels import Value
 from tandem.statements.local.rows import LocalRows, NeedsSpark, arrow_type
 from tandem.statements.tree import Expr
@@ -327,7 +328,9 @@ class _Compiler:
                 kernel = _PARTS[node.function]
                 return lambda rows: kernel(value(rows), part)
             case _:
-                raise NotLocal(node.function)
+                function = need(function_of(node.function, args[0].type) if args else None)
+                value = self.step(args[0])
+                return lambda rows: function(value(rows))
 
 
 def need(found: Any) -> Any:

@@ -20,7 +20,9 @@ Value = Any
 Convert = Callable[[Value], Value]
 
 _DIGITS: Final = {"byte": 3, "short": 5, "integer": 10, "long": 19}
-_TEXT_OF_DATE: Final = ("0001-01-01", "9999-12-31")
+_FOUR_DIGITS: Final = ("0001-01-01", "9999-12-31")
+MOMENTS: Final = ("timestamp", "timestamp_ntz")
+_DAY: Final = 86_400_000_000
 
 
 def cast(value: Value, to: Any, *, safe: bool = True) -> Value:
@@ -42,12 +44,13 @@ def converter(source: SqlType, target: SqlType) -> Convert | None:
     if source.is_numeric and target.is_numeric:
         return _number(source, target)
     to = arrow_type(target)
-    moments = ("timestamp", "timestamp_ntz")
-    if source.name == "date" and target.name in moments:
+    if source.name == "date" and target.name in MOMENTS:
         # Both raise for years that do not fit in microseconds.
         return lambda value: cast(value, to)
-    if source.name in moments and target.name in moments:
+    if source.name in MOMENTS and target.name in MOMENTS:
         return lambda value: cast(value, to)
+    if source.name in MOMENTS and target.name == "date":
+        return date_of_moment
     if source.name == "boolean" and target.is_integral:
         return lambda value: cast(value, to)
     if source.is_integral and target.name == "boolean":
@@ -81,15 +84,30 @@ def _number(source: SqlType, target: SqlType) -> Convert | None:
     return None
 
 
+def date_of_moment(value: Value) -> Value:
+    """The day of a time in UTC, also before 1970."""
+    micros = cast(value, pa.int64())
+    day = pa.scalar(_DAY)
+    days = pc.divide(micros, day)  # towards zero
+    is_before = pc.less(micros, pc.multiply(days, day))
+    days = pc.subtract(days, cast(is_before, pa.int64()))
+    return cast(cast(days, pa.int32()), pa.date32())
+
+
 def _text_of_date(value: Value) -> Value:
-    first, last = (cast(pa.scalar(day), pa.date32()) for day in _TEXT_OF_DATE)
-    outside = pc.or_(pc.less(value, first), pc.greater(value, last))
-    if _any(outside):
-        raise pa.ArrowInvalid("a year of another number of digits than four")
+    require_four_digits(value)
     return cast(value, pa.string())
 
 
-def _any(value: Value) -> bool:
+def require_four_digits(value: Value) -> None:
+    """Raises: pa.ArrowInvalid for a date in a year of another number of digits."""
+    first, last = (cast(pa.scalar(day), pa.date32()) for day in _FOUR_DIGITS)
+    if is_any(pc.or_(pc.less(value, first), pc.greater(value, last))):
+        raise pa.ArrowInvalid("a year of another number of digits than four")
+
+
+def is_any(value: Value) -> bool:
+    """Whether a condition is true of any row."""
     if isinstance(value, pa.Scalar):
         return bool(value.as_py())
     return bool(pc.any(value).as_py())
