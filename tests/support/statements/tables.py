@@ -202,6 +202,19 @@ def combinations() -> list[str]:
     tests = ("{} IS NULL", "NOT {}", "-({})", "+({})", "abs({})", "isnan({})", "length({})", "{} IS NOT TRUE",
              "{} IS UNKNOWN", "{} IS NOT FALSE", "{} || 'x'", "concat({}, s)")  # fmt: skip
     made += [test.format(a) for a in operands for test in tests]
+    in_ascii = (
+        "CASE WHEN s IN ('', ' pad ', 'a', 'A', 'abc', 'ABC', 'it''s', 'a%b_c', 'a\nb') THEN s END"
+    )
+    texts = [f"{f}({a})" for f in ("upper", "lower", "trim", "ltrim", "rtrim")
+             for a in (*OF_A_TYPE["string"], "u", in_ascii, "' x\t '", "'\u00a0 x'")]  # fmt: skip
+    parts_of_dates = ("year", "quarter", "month", "day", "dayofyear", "dayofweek", "weekday")
+    usual = "CASE WHEN {0} >= DATE '0001-01-01' AND {0} < DATE '9999-12-31' THEN {0} END"
+    moments = [
+        *OF_A_TYPE["date"],
+        *OF_A_TYPE["time"],
+        *(usual.format(a) for a in ("d", "ts", "ntz")),
+    ]
+    made += texts + [f"{f}({a})" for f in parts_of_dates for a in moments]
     made += ["arr IS NULL", "st IS NOT NULL", "st.y IS NULL"]
     made += [f"{a} {no}LIKE {p}" for p in PATTERNS for a, no in (("s", ""), ("u", "NOT "))]
     parts = ("''", "'a'", "'😀'", "'%'", "'\\0'", "'bc'", "NULL")
