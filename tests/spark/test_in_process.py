@@ -26,6 +26,7 @@ from tandem.jobs.results import JobResult
 from tandem.jobs.runner import SMALL_BYTES, JobPhase, JobRequest, JobStatus
 from tandem.locks.memory import InProcessLocks
 from tandem.operations.ports import Ports
+from tandem.spark.jobs import statement
 from tandem.spark.jobs.rewrite.sorted_bins import MEMORY
 from tandem.spark.launch.in_process import InProcessJobs, needs_no_spark
 from tandem.spark.runtime.control import Control, encode
@@ -165,6 +166,19 @@ def test_a_statement_that_needs_spark_is_passed_on(tmp_path: Path, where: str) -
     assert others.is_asked.wait(300)
     with pytest.raises(ObjectNotFound):
         opened.result(0)
+    jobs.stop("job")
+    assert others.started == []
+
+
+def test_a_statement_on_many_rows_is_passed_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(statement, "MOST_ROWS_HERE", 39)
+    others = OnSpark()
+    jobs = InProcessJobs(others)
+    _, request = statement_of(quick_lake.make(tmp_path), "`k` = 1")  # 40 rows
+    jobs.start(request)
+    assert others.is_asked.wait(300)
     jobs.stop("job")
     assert others.started == []
 

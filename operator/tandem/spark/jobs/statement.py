@@ -49,6 +49,9 @@ IDLE_SECONDS = 1800.0
 POLL_SECONDS = (0.02, 0.2)
 """First and longest pause between two checks for a request. In between, a pause is an eighth of
 the time waited so far: other writers may keep committing before the engine does."""
+MOST_ROWS_HERE = 16_000_000
+"""Rows that are evaluated without Spark: each that matches takes about 60 bytes until the round has
+its result, and a file of few bytes may have many rows."""
 
 
 def run(
@@ -87,7 +90,7 @@ def run(
 
 def run_here(control: Control, ended: threading.Event, turn: AbstractContextManager[Any]) -> bool:
     """Evaluate round 0 in this thread, then serve rounds until the engine ends the job, or `ended`
-    is set; False if Spark is needed: for an expression or for a row, also of a later round.
+    is set; False if Spark is needed: for an expression, a row or many rows, also of a later round.
 
     Args:
         turn: entered for each round.
@@ -197,6 +200,8 @@ class _Arrow:
 
     def __call__(self, inputs: Sequence[InputFile], round_: int) -> _Answer | None:
         store, spec = self.control.store, self.control.spec
+        if self.context is None and sum(i.rows for i in inputs) > MOST_ROWS_HERE:
+            return None
         tasks = _tasks(inputs, on_spark=self.context is not None)
 
         def task(number: int) -> FoundRows | NeedsSpark | TandemError:
