@@ -21,12 +21,12 @@ Work = Callable[[], Awaitable[object]]
 
 
 class Idle:
-    """Leads for ever, and has nothing to tidy."""
+    """Leads for ever, and has nothing to tidy or to detect."""
 
     async def hold(self) -> None:
         await asyncio.Event().wait()
 
-    run = hold
+    run = detect = hold
 
 
 async def endless() -> None:
@@ -74,7 +74,7 @@ class Run:
         idle: Any = Idle()
         events = self.stop, self.ready
         return await kopf_loop.run_kopf(
-            self._settings, kopf.OperatorRegistry(), idle, idle, *events, self.state
+            self._settings, kopf.OperatorRegistry(), idle, idle, idle, *events, self.state
         )
 
     async def spawn_tasks(

@@ -7,7 +7,7 @@ import asyncio
 import os
 import signal
 import threading
-from collections.abc import Awaitable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from typing import Any
@@ -25,6 +25,7 @@ from tandem.kube.runtime.kopf_internals import (
     watch_tasks,
 )
 from tandem.kube.runtime.leader import Leadership
+from tandem.kube.runtime.restoration import Restoration
 from tandem.kube.runtime.settings import OperatorSettings
 
 _log = structlog.get_logger("tandem.kube.kopf_loop")
@@ -73,7 +74,7 @@ async def run_kopf(
     registry: kopf.OperatorRegistry,
     leadership: Leadership,
     ttl_controller: TtlController,
-    restoration: Awaitable[None],
+    restoration: Restoration,
     stop: asyncio.Event,
     ready: asyncio.Event,
     state: KopfState,
@@ -83,7 +84,7 @@ async def run_kopf(
 
     Raises:
         LeadershipLost
-        ApiServerRestored: as `restoration` raises it.
+        ApiServerRestored
     """
     over, up = asyncio.Event(), asyncio.Event()
     kopf_settings = handlers.kopf_settings(settings)
@@ -99,7 +100,7 @@ async def run_kopf(
     tidying = asyncio.create_task(ttl_controller.run(), name="delete what has expired")
     stopping = asyncio.create_task(stop.wait(), name="await the stop")
     watching = asyncio.create_task(watches.watch(), name="watch the watches")
-    restored = asyncio.ensure_future(restoration)
+    restored = asyncio.create_task(restoration.detect(), name="detect a restoration")
     for task in (holding, tidying, stopping, watching, restored):
         task.add_done_callback(end)
     starting = asyncio.create_task(_when_up(up, stop, ready, state), name="await the start")

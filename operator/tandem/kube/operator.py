@@ -178,7 +178,7 @@ async def run_operator(
                             kopf_registry,
                             leadership,
                             ttl_controller,
-                            restoration.detect(),
+                            restoration,
                             stop,
                             ready,
                             kopf_state,
