@@ -21,7 +21,7 @@ from tandem.operations.attempt import paths
 from tandem.operations.clean.clean import clean
 from tandem.operations.clean.facts import CleaningDependencies
 from tandem.operations.machine.effects import Effect, Point
-from tandem.operations.machine.events import Event
+from tandem.operations.machine.events import Event, StopRequest
 from tandem.operations.session.session import Session
 from tandem.planning.cleaning import DAY_MS, CleaningRules
 
@@ -147,6 +147,21 @@ def test_Z1_an_abandonment_after_the_ending_was_recorded_starts_no_work(kind: st
     pair.until(second, Point.END_ATTEMPT)
     pair.run(pair.first)
     assert ended(pair.first).reason is Reason.UNSUPPORTED_FEATURE
+    version = pair.single.checker.version
+    pair.run(second)
+    assert second.ending == pair.first.ending
+    assert pair.single.checker.version == version
+
+
+@each_kind
+def test_Z1_a_stop_after_the_ending_was_recorded_reports_it(kind: str) -> None:
+    """It would close the operation in the log, with another ending than the one reported."""
+    pair = about_to_record_ending(kind)
+    second = pair.session()
+    pair.until(second, Point.CHECK_EARLIER_OUTCOME)
+    second.request_stop(StopRequest.DEADLINE)
+    pair.until(second, Point.ABANDON_ATTEMPT)
+    pair.run(pair.first)
     version = pair.single.checker.version
     pair.run(second)
     assert second.ending == pair.first.ending

@@ -233,3 +233,20 @@ def test_only_attempts_that_the_log_keeps_from_committing_are_dead(
     stops: TxnMarkers, dead: tuple[int, ...]
 ) -> None:
     assert stops.dead(3) == dead
+
+
+@pytest.mark.parametrize("kind", ["compaction", "update"])
+def test_Z20_a_stop_that_meets_the_commit_of_a_late_attempt_reports_it(kind: str) -> None:
+    single = Single(kind)
+    first = single.session()
+    single.until(first, Point.PUT_COMMIT)
+    single.world.living.clear()
+    second = single.session()
+    single.until(second, Point.CHECK_EARLIER_OUTCOME)
+    second.request_stop(StopRequest.DEADLINE)
+    single.until(second, Point.ABANDON_ATTEMPT)
+    assert single.drive(first).reason is Reason.COMMITTED
+    ending = single.drive(second)
+    assert ending.reason is Reason.COMMITTED
+    assert markers(single) == 0
+    happened_once(single, ending)
