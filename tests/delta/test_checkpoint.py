@@ -167,7 +167,8 @@ def test_checkpoint_columns_of_other_writers() -> None:
     )  # fmt: skip
     add = pa.struct(
         [("path", pa.string()), ("size", pa.int32()), ("modificationTime", pa.int64()),
-         ("partitionValues_parsed", pa.struct([("p", pa.date32()), ("q", pa.bool_())])),
+         ("partitionValues_parsed", pa.struct([("p", pa.date32()), (".p", pa.int32()),
+                                              ("q", pa.bool_())])),
          ("stats_parsed", stats)]
     )  # fmt: skip
     import datetime as dt
@@ -178,7 +179,7 @@ def test_checkpoint_columns_of_other_writers() -> None:
         "path": "a",
         "size": 3,
         "modificationTime": 5,
-        "partitionValues_parsed": {"p": dt.date(2013, 2, 1), "q": None},
+        "partitionValues_parsed": {"p": dt.date(2013, 2, 1), ".p": 7, "q": None},
         "stats_parsed": {
             "numRecords": 8,
             "minValues": {"id": 2},
@@ -195,7 +196,7 @@ def test_checkpoint_columns_of_other_writers() -> None:
     store.put(f"{PREFIX}.parquet", sink.getvalue().to_pybytes())
     snapshot = DeltaLog(_cut(store), parallel_reads=1).snapshot(AT)
     (found,) = snapshot.adds()
-    assert found.partition_values == {"p": "2013-02-01", "q": None}
+    assert found.partition_values == {"p": "2013-02-01", ".p": "7", "q": None}
     assert json.loads(found.stats or "") == {
         "numRecords": 8,
         "minValues": {"id": 2},

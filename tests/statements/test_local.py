@@ -10,6 +10,7 @@ no value here.
 from __future__ import annotations
 
 import itertools
+import json
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ import pytest
 
 from statements.local_oracle import SparkOracle, compiled
 from statements.test_same_meaning import CORPUS
+from support.foreign.tables import column
 from support.statements.rows import SCHEMA
 from support.statements.tables import combinations, comparable, expressions, extreme, tame
 from tandem.statements import parse_expression, parse_statement
@@ -51,7 +53,7 @@ def test_most_of_the_corpus_is_evaluated_here() -> None:
 @pytest.mark.parametrize("text", [
     "reverse(s)", "s RLIKE 'a'", "s ILIKE 'a'", "TRY_CAST(s AS INT)", "CAST(s AS INT)", "s = 1", "dec / 3", "round(f64)",
     "current_date > d", "rand() < 0.5", "d + INTERVAL 1 MONTH", "ts - INTERVAL 1 DAY", "wide * wide", "wide + i64 * wide",
-    "f64 = dec", "-0.0D = f64", "i32 > 99999999999999999999", "f64 IN (" + ", ".join(f"{n}.5D" for n in range(11)) + ")",
+    "f64 = dec", "-0.0D = f64", "-(0.0D) = f64", "0.0D * -1 = f64", "i32 > 99999999999999999999", "f64 IN (" + ", ".join(f"{n}.5D" for n in range(11)) + ")",
     "f64 = CAST(i32 AS FLOAT)", "CAST(i64 AS FLOAT) IS NULL", "CAST(f64 AS INT)", "CAST(f64 AS STRING)", "CAST(ts AS STRING)", "hour(ts)",
 ])  # fmt: skip
 def test_unproven_expressions_are_left_to_spark(text: str) -> None:
@@ -138,6 +140,16 @@ def test_columns_in_other_arrow_forms() -> None:
     pieces = pa.concat_tables([table.slice(0, 30), table.slice(30)])
     assert expression.evaluate(pieces).equals(plain)
     assert len(expression.evaluate(table.slice(0, 0))) == 0
+
+
+def test_a_field_whose_name_begins_with_a_dot_is_no_path() -> None:
+    struct = {"type": "struct", "fields": [column("b"), column(".b")]}
+    schema = json.dumps({"type": "struct", "fields": [column("st", struct)]})
+    tree = parse_expression("st.`.b` = 2", schema, resource="", field="where")
+    expression = compile_expression(tree)
+    assert expression is not None
+    rows = pa.table({"st": pa.array([{"b": 1, ".b": 2}, {"b": 2, ".b": 1}, None])})
+    assert expression.evaluate(rows).to_pylist() == [True, False, None]
 
 
 STATEMENTS: list[tuple[str | None, dict[str, str] | None]] = [

@@ -283,7 +283,8 @@ def _plain(value: Any, path: str, moments: Set[str]) -> Any:
 
 def _partition_texts(parsed: pa.StructArray) -> pa.Array:
     names = [field.name for field in parsed.type]
-    texts = [partition_texts(pc.struct_field(parsed, name)) for name in names]
+    # By position: Arrow takes a name that begins with a dot for a path.
+    texts = [partition_texts(pc.struct_field(parsed, [at])) for at in range(len(names))]
     known = parsed.is_valid().to_pylist()
     rows = [
         [(name, column[row]) for name, column in zip(names, texts, strict=True)] if there else []

@@ -156,6 +156,7 @@ class _Compiler:
         step, data_type = self.step(node.operand), node.type
         if node.op == "+":
             return step
+        need(not _may_be_negative_zero(node))
         # Spark rounds a negated decimal to 34 digits.
         need(data_type.precision <= _NEGATED_DIGITS)
         return lambda rows: kernels.negate(step(rows), data_type)
@@ -169,6 +170,7 @@ class _Compiler:
         if node.type.name == "decimal":
             return self.decimals(node)
         need(node.type.is_numeric and node.op in _arithmetic(node.type))
+        need(not _may_be_negative_zero(node))
         # Spark divides integers as DOUBLE, and DIV uses BIGINT.
         kernel = _arithmetic(node.type)[node.op]
         need(node.op != "DIV" or _integral(node.left, node.right))
@@ -356,6 +358,12 @@ def _is_cut(met: SqlType, nodes: Iterable[Expr]) -> bool:
     exact = [as_decimal(n.type) for n in nodes if n.type.name == "decimal" or n.type.is_integral]
     return any(e.scale > met.scale or e.precision - e.scale > met.precision - met.scale
                for e in exact)  # fmt: skip
+
+
+def _may_be_negative_zero(node: Expr) -> bool:
+    """Whether Spark may fold an operation on floats to the constant -0.0 (`constants.constant`)."""
+    columns = (each for each in tree.walk(node) if isinstance(each, tree.ColumnRef))
+    return kernels.is_floating(node.type) and next(columns, None) is None
 
 
 def _beyond_integers(left: Expr, right: Expr) -> bool:

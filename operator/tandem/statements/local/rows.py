@@ -80,7 +80,12 @@ class LocalRows:
     def _column(self, relation: str, path: tuple[str, ...]) -> Any:
         if len(path) > 1:
             # A field of a NULL struct is NULL.
-            return pc.struct_field(self.column(relation, path[:-1]), path[-1])
+            above = self.column(relation, path[:-1])
+            index = above.type.get_field_index(path[-1])
+            if index < 0:
+                raise NeedsSpark(f"several fields, or none, are called {path[-1]}")
+            # By position: Arrow takes a name that begins with a dot for a path.
+            return pc.struct_field(above, [index])
         table, indices = self._sides[relation]
         column = table.column(path[0]).combine_chunks()
         if isinstance(column, pa.ChunkedArray):
