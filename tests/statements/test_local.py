@@ -53,7 +53,7 @@ def test_most_of_the_corpus_is_evaluated_here() -> None:
 @pytest.mark.parametrize("text", [
     "reverse(s)", "s RLIKE 'a'", "s ILIKE 'a'", "TRY_CAST(s AS INT)", "CAST(s AS INT)", "s = 1", "dec / 3", "round(f64)",
     "current_date > d", "rand() < 0.5", "d + INTERVAL 1 MONTH", "ts - INTERVAL 1 DAY", "wide * wide", "wide + i64 * wide",
-    "f64 = dec", "-0.0D = f64", "-(0.0D) = f64", "0.0D * -1 = f64", "i32 > 99999999999999999999", "f64 IN (" + ", ".join(f"{n}.5D" for n in range(11)) + ")",
+    "f64 = dec", "-0.0D = f64", "-(0.0D) = f64", "0.0D * -1 = f64", "if(b, 0.0D, f64) * -1 = f64", "i32 > 99999999999999999999", "f64 IN (" + ", ".join(f"{n}.5D" for n in range(11)) + ")",
     "f64 = CAST(i32 AS FLOAT)", "CAST(i64 AS FLOAT) IS NULL", "CAST(f64 AS INT)", "CAST(f64 AS STRING)", "CAST(ts AS STRING)", "hour(ts)",
 ])  # fmt: skip
 def test_unproven_expressions_are_left_to_spark(text: str) -> None:

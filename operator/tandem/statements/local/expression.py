@@ -362,8 +362,21 @@ def _is_cut(met: SqlType, nodes: Iterable[Expr]) -> bool:
 
 def _may_be_negative_zero(node: Expr) -> bool:
     """Whether Spark may fold an operation on floats to the constant -0.0 (`constants.constant`)."""
-    columns = (each for each in tree.walk(node) if isinstance(each, tree.ColumnRef))
-    return kernels.is_floating(node.type) and next(columns, None) is None
+    return kernels.is_floating(node.type) and not _stays(node)
+
+
+def _stays(node: Expr) -> bool:
+    """Whether a value is certain to depend on a column after all that Spark simplifies: it chooses
+    branches whose condition is constant, and moves operations into branches that are constant."""
+    match node:
+        case tree.ColumnRef():
+            return True
+        case tree.Unary() | tree.Binary() | tree.Cast():
+            return any(map(_stays, node.children()))
+        case tree.Call(function="coalesce" | "nvl"):
+            return _stays(node.args[0])
+        case _:
+            return False
 
 
 def _beyond_integers(left: Expr, right: Expr) -> bool:
