@@ -10,13 +10,15 @@ import pytest
 
 from support.jobs.quick_lake import QuickLake, make
 from support.lake.faults import Fault, strike
-from support.lake.lake import batch, loads
+from support.lake.lake import Process, batch, loads
+from support.lake.rows import Rows
 from tandem.delta.actions import Action
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.names import commit_path
 from tandem.delta.protocol import FORGETFUL
 from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import Event
+from tandem.operations.ports import LocalClaims
 from tandem.operations.session.options import Interceptor
 from tandem.spec.resources import Operation
 from tandem.spec.status import Phase
@@ -135,3 +137,35 @@ def test_files_that_are_live_are_never_those_of_a_failure(tmp_path: Path) -> Non
     status = lake.run(lake.compaction(), interceptor=_loses_answer(forget_all))
     assert status.phase in (Phase.FAILED, Phase.SUPERSEDED), status
     lake.assert_rows(loads(range(4)))
+
+
+@pytest.mark.parametrize("made", [MADE[1], lambda lake: lake.delete("k = 2")])
+def test_what_a_late_attempt_committed_is_neither_repeated_nor_deleted_by_its_successor(
+    tmp_path: Path, made: Callable[[QuickLake], Operation]
+) -> None:
+    """A process that was taken for dead commits files, or deletion vectors, while its successor
+    works; and the log forgets that."""
+    lake = make(tmp_path, 4)
+    lake.backoff_limit = 1
+    operation = made(lake)
+    first = lake.hold(operation, Point.START_JOB)
+    rows: list[Rows] = []
+
+    def late_commit(effect: Effect, call: Callable[[], Event]) -> Event:
+        if effect.point is Point.READ_RESULT:
+            assert effect.attempt == 2
+            assert first.finish().phase is Phase.SUCCEEDED
+            _forget(lake)
+            _remember(lake)
+            rows.append(lake.by_tandem())
+            lake.foreign().create_checkpoint()
+            for version in range(lake.version):
+                (lake.path / commit_path(version)).unlink()
+        return call()
+
+    ports = lake.ports(processes=Process(2, {2}), local_claims=LocalClaims())
+    status = lake.run(operation, interceptor=late_commit, ports=ports)
+    assert status.phase is Phase.FAILED, status
+    assert "files of an attempt are live" in status.conditions[0].message
+    [expected] = rows
+    lake.assert_rows(expected)

@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow.compute as pc
 
-from tandem.delta import protocol
-from tandem.delta.actions import Action
+from tandem.delta import dv, protocol
+from tandem.delta.actions import Action, DeletionVector
 from tandem.delta.log.names import commit_path
 from tandem.delta.log.snapshot import Snapshot
 from tandem.errors import AlreadyExists, CorruptLog, ObjectNotFound, OutcomeUnknown, Reason
@@ -64,7 +64,8 @@ class Committer:
     def put(self, work: Work, effect: Effect, fencing: int) -> Event:
         """Put the change set as the version after the one that was read.
 
-        Raises: OutputMissing if files of ours are gone, StorageError.
+        Raises: OutputMissing if files of ours are gone, UnsupportedFeature, CorruptLog if an
+            attempt has committed after all, StorageError.
         """
         assert work.change is not None
         stops = commit_actions.txn_markers(work.snapshot, self._id)
@@ -73,6 +74,8 @@ class Committer:
         # (Where the snapshot comes from a checkpoint alone, there was none to begin with.)
         if work.snapshot.position is not None and not self._is_there(effect.version - 1):
             return CommitLost()
+        if effect.attempt > 1:
+            _require_uncommitted(work, effect.attempt)  # one before may have committed meanwhile
         # As late as possible: a vacuum without retention may run at any time.
         job_control.check_outputs(self._store, self._id, effect.attempt, work.change)
         return self._put(work, effect.attempt, fencing)
@@ -206,6 +209,13 @@ class Committer:
         self.refresh(work)
         return not commit_actions.txn_markers(work.snapshot, self._id).forbid(ending.attempt)
 
+    def dead(self, work: Work, up_to: int) -> tuple[int, ...]:
+        """The attempts up to this one whose files may be deleted: the version last read keeps them
+        from committing, and refers to none of their files."""
+        dead = commit_actions.txn_markers(work.snapshot, self._id).dead(up_to)
+        live = _live_attempts(work.snapshot, self._id) if dead else set()
+        return tuple(attempt for attempt in dead if attempt not in live)
+
     def _end(self, ended: EndedRecord) -> EndedRecord:
         """Put if absent how the attempt ended. Returns the record that is there then, perhaps
         that of another session."""
@@ -290,10 +300,13 @@ def _ended_record(operation_id: str, attempt: int, closing: Closing, session: st
 
 
 def _live_attempts(snapshot: Snapshot, operation_id: str) -> set[int]:
-    """The attempts of which the table has live files: they have committed, whatever `txn`s the
-    log still has."""
+    """The attempts of which the table has live files or deletion vectors: they have committed,
+    whatever `txn`s the log still has."""
+    texts = pc.struct_field(snapshot.files["deletion_vector"], "pathOrInlineDv")
+    vectors = texts.filter(pc.match_substring(texts, f"{operation_id}-")).unique().to_pylist()
     paths = snapshot.files["path"]
     ours = paths.filter(pc.match_substring(paths, f"{operation_id}-")).to_pylist()
+    ours += (dv.file_path(DeletionVector("u", text, 0, 0)) for text in vectors)
     # A clone or a conversion may refer to them by absolute paths.
     folder = re.compile(rf"(?:^|/){operation_id}-([1-9][0-9]{{0,2}})/")
     return {int(match[1]) for match in map(folder.search, ours) if match is not None}

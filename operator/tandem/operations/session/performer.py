@@ -532,8 +532,7 @@ class Performer:
     def _clean_dead(self, up_to: int) -> None:
         """Of the attempts up to this one, only those that the version last read shows to be dead:
         another one may yet commit, in a session that we take for dead."""
-        stops = commit_actions.txn_markers(self.work.snapshot, self._id)
-        garbage.clean_dead(self._store, self._id, stops.dead(up_to))
+        garbage.clean_dead(self._store, self._id, self._committer.dead(self.work, up_to))
 
     def _clean_unused(self, effect: Effect, state: OperationState) -> Event:
         assert state.outcome.closing is not None
