@@ -13,7 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow.compute as pc
 
 from tandem.delta import dv, protocol
-from tandem.delta.actions import Action, DeletionVector
+from tandem.delta.actions import Action
+from tandem.delta.log.codec import decode_deletion_vector
 from tandem.delta.log.names import commit_path
 from tandem.delta.log.snapshot import Snapshot
 from tandem.errors import AlreadyExists, CorruptLog, ObjectNotFound, OutcomeUnknown, Reason
@@ -302,11 +303,13 @@ def _ended_record(operation_id: str, attempt: int, closing: Closing, session: st
 def _live_attempts(snapshot: Snapshot, operation_id: str) -> set[int]:
     """The attempts of which the table has live files or deletion vectors: they have committed,
     whatever `txn`s the log still has."""
-    texts = pc.struct_field(snapshot.files["deletion_vector"], "pathOrInlineDv")
-    vectors = texts.filter(pc.match_substring(texts, f"{operation_id}-")).unique().to_pylist()
+    vectors = snapshot.files["deletion_vector"]
+    texts = pc.struct_field(vectors, "pathOrInlineDv")
+    named = vectors.filter(pc.match_substring(texts, f"{operation_id}-")).to_pylist()
     paths = snapshot.files["path"]
     ours = paths.filter(pc.match_substring(paths, f"{operation_id}-")).to_pylist()
-    ours += (dv.file_path(DeletionVector("u", text, 0, 0)) for text in vectors)
+    in_files = (vector for vector in named if vector["storageType"] != "i")
+    ours += {dv.file_path(decode_deletion_vector(vector)) for vector in in_files}
     # A clone or a conversion may refer to them by absolute paths.
     folder = re.compile(rf"(?:^|/){operation_id}-([1-9][0-9]{{0,2}})/")
     return {int(match[1]) for match in map(folder.search, ours) if match is not None}
