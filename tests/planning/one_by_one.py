@@ -178,7 +178,9 @@ def _major(
 def _by_size(
     segments: Sequence[Segment], request: CompactionRequest, young: set[str]
 ) -> Iterator[list[Segment]]:
+    """Runs of two segments or more; with a layout, a single one is sorted, too, however large."""
     target = request.target_segment_size
+    least = 1 if request.layout_label else 2
     chosen: list[Segment] = []
     for segment in segments:
         out = segment.name in request.excluded or any(f.path in young for f in segment.files)
@@ -186,10 +188,12 @@ def _by_size(
         if not out and segment.size_bytes <= target and total + segment.size_bytes < target:
             chosen.append(segment)
             continue
-        if len(chosen) > 1:
+        if len(chosen) >= least:
             yield chosen
+        if least == 1 and not out and segment.size_bytes > target:
+            yield [segment]
         chosen = [] if out or segment.size_bytes > target else [segment]
-    if len(chosen) > 1:
+    if len(chosen) >= least:
         yield chosen
 
 

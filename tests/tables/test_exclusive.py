@@ -160,7 +160,7 @@ def test_D57_it_yields_when_rows_come_late_and_commits_once_they_cease(
     status = stage.run(stage.compaction(), beside)
     stage.assert_committed(status, attempt=3)
     assert status.yields is not None
-    assert (yields(status), status.yields.by[:18]) == (2, "version 6, WRITE b")
+    assert (yields(status), status.yields.by[:18]) == (2, "version 5, WRITE b")
     assert len(stage.jobs.stopped) == (2 if look == 1 else 0)
     assert {add.deletion_vector for add in stage.lake.log.snapshot().adds()} == {None}
     # It is the output of all that was there, late rows too.
