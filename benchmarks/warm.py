@@ -37,6 +37,8 @@ def start_delta() -> SparkSession:
             "spark.hadoop.parquet.compression.codec.zstd.level": "1",
         }
     )
+    # Sessions of jobs read no files by SQL; the statements of Delta name tables by their path.
+    spark.conf.set("spark.sql.runSQLOnFiles", "true")
     spark.sparkContext.setLogLevel("OFF")
     return spark
 
