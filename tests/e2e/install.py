@@ -19,7 +19,7 @@ from e2e.target import TOOLS, Target
 LAKE = "e2e-lake"
 """Namespace of the tables and their jobs; Pod Security enforces "restricted" in it."""
 OTHER = "e2e-other"
-"""Namespace of somebody else, who has no rights in the first one."""
+"""Namespace of another team, which has no rights in the first one."""
 STORE = "e2e-store"
 SYSTEM = "tandem-system"
 SPARK = "spark-operator"

@@ -48,6 +48,13 @@ def restore(cluster: Cluster, backup: Path) -> None:
         shutil.copytree(backup, data)
 
 
+@contextmanager
+def restorable(folder: Path) -> Iterator[World]:
+    """A cluster of the test's own, with locks in another etcd."""
+    with own_cluster() as cluster, start_etcd() as etcd:
+        yield World.make(cluster, folder, etcd.endpoints)
+
+
 def go_far_beyond(world: World) -> None:
     """Write more often than a start of the API server does, as in the hours since a backup, until
     the operator has seen a version after that."""
@@ -74,8 +81,7 @@ def test_an_operation_that_had_ended_runs_again(tmp_path: Path, kind: str) -> No
     applied after the backup is unknown to the cluster, and its rows stay."""
     jobs = GatedQuickJobs()
     ledger = Ledger(quick_lake.make(tmp_path / "t"))
-    with own_cluster() as cluster, start_etcd() as etcd:
-        world = World.make(cluster, tmp_path, etcd.endpoints)
+    with restorable(tmp_path) as world:
         with world.operator(in_pod=True):
             with world.dev(jobs):
                 table = world.adopt(ledger.lake)
@@ -83,14 +89,14 @@ def test_an_operation_that_had_ended_runs_again(tmp_path: Path, kind: str) -> No
                 ledger.append()
                 before = table.apply(ledger.make(kind))
                 gate.reached()
-                back_up(cluster, tmp_path / "backup")
+                back_up(world.cluster, tmp_path / "backup")
                 gate.go()
                 first = before.succeeded()
                 later = table.apply(ledger.make("ingest"))
                 later.succeeded()
                 version = ledger.lake.version
             go_far_beyond(world)
-            restore(cluster, tmp_path / "backup")
+            restore(world.cluster, tmp_path / "backup")
             with world.dev(jobs):
                 assert later.body() is None
                 again = before.succeeded()
@@ -109,19 +115,18 @@ def test_an_operation_of_which_the_cluster_knows_no_more(tmp_path: Path) -> None
     It publishes nothing, and keeps no lock from others."""
     jobs = GatedQuickJobs()
     ledger = Ledger(quick_lake.make(tmp_path / "t"))
-    with own_cluster() as cluster, start_etcd() as etcd:
-        world = World.make(cluster, tmp_path, etcd.endpoints)
+    with restorable(tmp_path) as world:
         with world.operator(in_pod=True):
             with world.dev(jobs):
                 table = world.adopt(ledger.lake)
-                back_up(cluster, tmp_path / "backup")
+                back_up(world.cluster, tmp_path / "backup")
                 gate = jobs.hold("statement")
                 operation = ledger.make("update")
                 lost = table.apply(operation)
                 gate.reached()
                 assert world.etcd.locks(table.lake.location)
                 go_far_beyond(world)
-                restore(cluster, tmp_path / "backup")
+                restore(world.cluster, tmp_path / "backup")
                 gate.go()
             ledger.forget(operation)
             assert lost.body() is None

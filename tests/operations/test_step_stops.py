@@ -109,7 +109,7 @@ def test_a_stop_request_between_two_attempts(ask: StopRequest) -> None:
     # Without the delay of another attempt.
     assert Effect(Point.READ_TABLE) in effects[len(RUNNING) :]
     assert Point.PLAN not in points(effects[len(RUNNING) :])
-    # What was told to stop is not committed later by a session that was taken for dead.
+    # After a stop, no session that was taken for dead commits the attempt.
     assert points(effects).count(Point.ABANDON_ATTEMPT) == 1
 
 

@@ -16,6 +16,7 @@ from simulator.crashing import (
     happened_once,
     nothing_is_left,
 )
+from simulator.jobs import Driver
 from simulator.refusals import each_kind, emptied
 from simulator.single import SERIALIZABLE, Single
 from simulator.zombies import MOST_JOB_STEPS
@@ -25,6 +26,7 @@ from tandem.errors import Reason
 from tandem.operations.machine.effects import Point
 from tandem.operations.machine.events import Ending, StopRequest
 from tandem.operations.session.commit_actions import TxnMarkers
+from tandem.operations.session.session import Session
 from tandem.spec.status import Phase
 
 KILLS = 12
@@ -147,16 +149,22 @@ def test_what_is_refused_before_a_job_starts_writes_nothing(stop: StopRequest) -
         did_not_happen(single, ending)
 
 
+def taken_for_dead(single: Single) -> tuple[Session, Driver]:
+    """A session whose job runs, and its driver: both look dead to the next session."""
+    session = single.session()
+    single.until(session, Point.POLL_JOB)
+    [driver] = single.world.jobs.running()
+    single.world.jobs.die(driver)
+    single.world.living.clear()
+    return session, driver
+
+
 @pytest.mark.parametrize("kind", [*PLAIN, SERIALIZABLE])
 def test_Z1_an_attempt_that_was_taken_for_dead_commits_and_its_successor_reports_it(
     kind: str,
 ) -> None:
     single = Single(kind)
-    first = single.session()
-    single.until(first, Point.POLL_JOB)
-    [driver] = single.world.jobs.running()
-    single.world.jobs.die(driver)
-    single.world.living.clear()
+    first, driver = taken_for_dead(single)
     second = single.session()
     single.until(second, Point.START_JOB)
     single.until(second, Point.POLL_JOB)
@@ -177,11 +185,7 @@ def test_Z1_an_attempt_that_was_taken_for_dead_is_too_late_after_the_successors_
     kind: str,
 ) -> None:
     single = Single(kind)
-    first = single.session()
-    single.until(first, Point.POLL_JOB)
-    [driver] = single.world.jobs.running()
-    single.world.jobs.die(driver)
-    single.world.living.clear()
+    first, driver = taken_for_dead(single)
     second = single.session()
     assert single.drive(second).attempt == 2
     driver.alive = True

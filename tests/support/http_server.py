@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
@@ -12,7 +13,8 @@ class EveryMethod(BaseHTTPRequestHandler):
     """Answers requests of every method by `answer`."""
 
     def answer(self) -> None:
-        raise NotImplementedError
+        """Subclasses answer; this one refuses."""
+        self.send_error(HTTPStatus.NOT_IMPLEMENTED)
 
     def body(self) -> bytes:
         """That of the request."""

@@ -7,6 +7,7 @@ repeated. With a limit, texts stay in their dictionaries until their sizes were 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, BinaryIO, cast
 
@@ -50,21 +51,20 @@ class CheckpointFile:
             raise corrupt(path, "no such file", "the file that the log names") from error
 
     def __enter__(self) -> CheckpointFile:
-        try:
-            if self.account.limited:
-                self._read_sizes()
-            # Times in `stats_parsed` are INT96 where Spark wrote them.
-            self._file = ExactParquetFile(self._source, resource=self.path)
-            self.schema: pa.Schema = self._file.schema
-            columns = self._file.metadata.schema
-            leaves = [columns.column(index) for index in range(len(columns))]
-            self._leaves = [leaf.path for leaf in leaves]
-        except (pa.ArrowException, OSError, ValueError) as error:
-            self._source.close()
-            raise unreadable(self.path, error) from error
-        except BaseException:
-            self._source.close()
-            raise
+        with ExitStack() as unless_opened:
+            unless_opened.callback(lambda: self._source.close())  # it may be another one by then
+            try:
+                if self.account.limited:
+                    self._read_sizes()
+                # Times in `stats_parsed` are INT96 where Spark wrote them.
+                self._file = ExactParquetFile(self._source, resource=self.path)
+                self.schema: pa.Schema = self._file.schema
+                columns = self._file.metadata.schema
+                leaves = [columns.column(index) for index in range(len(columns))]
+                self._leaves = [leaf.path for leaf in leaves]
+            except (pa.ArrowException, OSError, ValueError) as error:
+                raise unreadable(self.path, error) from error
+            unless_opened.pop_all()
         # Spark writes moments so, and times without a zone never.
         self.moments = frozenset(c.path for c in leaves if c.physical_type == "INT96")
         return self

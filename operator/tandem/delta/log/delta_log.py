@@ -474,7 +474,7 @@ class DeltaLog:
         return replace(snapshot, timestamp_ms=snapshot.position.modified_ms)
 
     def _look_at_metadata(self, commits: Sequence[Commit], account: Account) -> None:
-        """Schemas are decoded by whoever asks for one."""
+        """Spend what the schemas take: readers of the snapshot decode them later."""
         for commit in commits:
             for action in commit.actions:
                 if isinstance(action, Metadata):
