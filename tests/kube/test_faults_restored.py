@@ -76,15 +76,16 @@ def go_far_beyond(world: World) -> None:
 
 @pytest.mark.part(2)
 @pytest.mark.parametrize("kind", ["update", "compaction"])
-def test_an_operation_that_had_ended_runs_again(tmp_path: Path, kind: str) -> None:
-    """It finds its own commit in the log, reports it, and does nothing a second time. What was
-    applied after the backup is unknown to the cluster, and its rows stay."""
+def test_operations_that_run_again_and_that_are_forgotten(tmp_path: Path, kind: str) -> None:
+    """One had ended: it finds its own commit in the log, reports it, and does nothing a second
+    time. One was applied after the backup and has ended, too: its rows stay. The object of a third
+    is gone without an event while its job runs: it publishes nothing, and keeps no lock."""
     jobs = GatedQuickJobs()
-    ledger = Ledger(quick_lake.make(tmp_path / "t"))
+    ledger, other = (Ledger(quick_lake.make(tmp_path / name)) for name in ("t", "other"))
     with restorable(tmp_path) as world:
         with world.operator(in_pod=True):
             with world.dev(jobs):
-                table = world.adopt(ledger.lake)
+                table, beside = world.adopt(ledger.lake), world.adopt(other.lake)
                 gate = jobs.hold("statement" if kind == "update" else "rewrite")
                 ledger.append()
                 before = table.apply(ledger.make(kind))
@@ -95,43 +96,27 @@ def test_an_operation_that_had_ended_runs_again(tmp_path: Path, kind: str) -> No
                 later = table.apply(ledger.make("ingest"))
                 later.succeeded()
                 version = ledger.lake.version
-            go_far_beyond(world)
-            restore(world.cluster, tmp_path / "backup")
+                gate = jobs.hold("statement")
+                operation = other.make("update")
+                lost = beside.apply(operation)
+                gate.reached()
+                assert world.etcd.locks(beside.lake.location)
+                go_far_beyond(world)
+                restore(world.cluster, tmp_path / "backup")
+                gate.go()
+            other.forget(operation)
+            assert later.body() is None
+            assert lost.body() is None
             with world.dev(jobs):
-                assert later.body() is None
                 again = before.succeeded()
                 assert first.result is not None
                 assert again.result is not None
                 assert again.result.version == first.result.version
                 assert ledger.lake.version == version
-                table.apply(ledger.make("delete")).succeeded()
-                ledger.assert_serial()
+                for each, records in ((table, ledger), (beside, other)):
+                    each.apply(records.make("delete")).succeeded()
+                    records.assert_serial()
+                held = [table.lake.location, beside.lake.location]
+                await_that(lambda: not any(map(world.etcd.locks, held)), world.story)
                 world.assert_nothing_left_behind(table)
-        assert "restored from a backup" in str(world.restarts)
-
-
-def test_an_operation_of_which_the_cluster_knows_no_more(tmp_path: Path) -> None:
-    """It was applied after the backup, and its object is gone without an event while its job runs.
-    It publishes nothing, and keeps no lock from others."""
-    jobs = GatedQuickJobs()
-    ledger = Ledger(quick_lake.make(tmp_path / "t"))
-    with restorable(tmp_path) as world:
-        with world.operator(in_pod=True):
-            with world.dev(jobs):
-                table = world.adopt(ledger.lake)
-                back_up(world.cluster, tmp_path / "backup")
-                gate = jobs.hold("statement")
-                operation = ledger.make("update")
-                lost = table.apply(operation)
-                gate.reached()
-                assert world.etcd.locks(table.lake.location)
-                go_far_beyond(world)
-                restore(world.cluster, tmp_path / "backup")
-                gate.go()
-            ledger.forget(operation)
-            assert lost.body() is None
-            with world.dev(jobs):
-                table.apply(ledger.make("delete")).succeeded()
-            ledger.assert_serial()
-            await_that(lambda: not world.etcd.locks(table.lake.location), world.story)
         assert "restored from a backup" in str(world.restarts)
