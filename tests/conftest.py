@@ -31,6 +31,7 @@ pytest.register_assert_rewrite(
     "tables",
 )
 
+from support.order import ByFile, arrange  # noqa: E402
 from support.some import every_case, few, left_to_matrix  # noqa: E402
 
 # PySpark forks to start its JVM. With gRPC's support for forks, the child starts threads of gRPC
@@ -48,27 +49,27 @@ typer.testing.__dict__["_get_command"] = functools.cache(typer.main.get_command)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from xdist.remote import Producer
 
     from support.cluster.api_server import Cluster
     from support.lake.s3 import S3Server
     from tandem.storage import Store
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave to `make matrix` what is marked so. Files with tests that use Spark come first: with
-    `--dist worksteal` each worker begins with a part of the list, so that one worker has Spark.
-    Starting a session, and doing everything in it for the first time, takes a minute."""
+    """Leave to `make matrix` what is marked so, and arrange the others before xdist reads their
+    groups."""
     if not every_case():
         left = left_to_matrix(items)
         config.hook.pytest_deselected(items=[item for item in items if item in left])
         items[:] = [item for item in items if item not in left]
-    files = {item.path for item in items if _uses_spark(item)}
-    items.sort(key=lambda item: item.path not in files)
+    arrange(items)
 
 
-def _uses_spark(item: pytest.Item) -> bool:
-    marked = item.get_closest_marker("whole") is not None
-    return marked or "spark" in getattr(item, "fixturenames", ())
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFile | None:
+    return ByFile(config, log) if config.getvalue("dist") == "loadgroup" else None
 
 
 @pytest.fixture(scope="session")

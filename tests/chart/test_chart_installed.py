@@ -69,6 +69,7 @@ def _namespaces(*names: str) -> str:
 # What the API server says of each object
 
 
+@pytest.mark.matrix
 def test_the_api_server_takes_every_object_of_every_combination(place: Cluster) -> None:
     """As `kubectl apply --dry-run=server` with unknown fields refused: real schemas, real
     admission; those of Prometheus's kinds, too."""

@@ -41,6 +41,7 @@ def test_killed_without_concurrent_commits(
     before_and_after(starters, tables, kind, point)
 
 
+@pytest.mark.part(2)
 @pytest.mark.parametrize(("kind", "point"), some([(k, p) for p in SECOND_DEATH for k in PLAIN], 2))
 def test_killed_twice(starters: ProcessStarters, tables: Tables, kind: str, point: Point) -> None:
     """The process that picks up after a crash dies too."""
@@ -76,6 +77,7 @@ def of_two(points: Sequence[Point], kinds: Sequence[str]) -> list[tuple[Point, s
     ]
 
 
+@pytest.mark.part(2)
 @pytest.mark.parametrize(
     ("point", "before", "after"),
     [
@@ -101,6 +103,7 @@ def test_killed_while_doing_something_else_in_the_second_round(
 # Appends by key -----------------------------------------------------------------------------
 
 
+@pytest.mark.part(2)
 @pytest.mark.parametrize(
     ("point", "kind"),
     some(

@@ -114,6 +114,7 @@ def by_spark(spark: SparkSession, root: Path, texts: Sequence[str], version: int
     return {text: row[n] for n, text in enumerate(texts)}
 
 
+@pytest.mark.part(3)
 @pytest.mark.parametrize("name", TABLES)
 def test_X20_counts_equal_a_scan(quick: SparkSession, tables: dict[str, Path], name: str) -> None:
     root = tables[name]

@@ -453,6 +453,7 @@ class DuplicateDrivers:
             runner.stop(name)
 
 
+@pytest.mark.part(3)
 @pytest.mark.parametrize("kind", OPERATIONS)
 def test_Z6_two_operators_reconcile_the_same_resource(bare: Stage, kind: str) -> None:
     """Both believe that they lead, both drive the same resource, and every driver starts twice."""

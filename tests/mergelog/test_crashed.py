@@ -32,6 +32,7 @@ POINTS = (
 CASES = [(point, fault) for point in POINTS for fault in Fault]
 
 
+@pytest.mark.part(2)
 @pytest.mark.parametrize(("point", "fault"), some(CASES, every=5))
 @pytest.mark.parametrize("spec", [MERGE, STITCH], ids=["merge", "compaction"])
 def test_a_fault_at_any_point_costs_no_record(
@@ -54,6 +55,7 @@ def test_a_fault_at_any_point_costs_no_record(
         assert len(marks) == 1
 
 
+@pytest.mark.part(2)
 @pytest.mark.parametrize(("point", "fault"), some(CASES, every=5))
 def test_a_fault_at_any_point_of_an_upsert_makes_one_instant(
     orders: Orders, point: Point, fault: Fault

@@ -99,6 +99,7 @@ def read(folder: Path, name: str, of: TableFormat) -> list[Any]:
         return [repr(row) for batch in reader.batches() for row in batch.to_pylist()]
 
 
+@pytest.mark.part(2)
 @pytest.mark.parametrize("writer", ["tandem", "pyarrow"])
 @given(made=tables())
 def test_what_is_copied_reads_as_what_was_written(

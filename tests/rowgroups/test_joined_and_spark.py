@@ -49,6 +49,7 @@ def assert_same(session: SparkSession, paths: Sequence[Path], copied: Path) -> N
         )
 
 
+@pytest.mark.part(3)
 @pytest.mark.parametrize(
     "name", ["pyarrow version 2 pages", "pyarrow page indexes", "polars", "delta-rs", "duckdb"]
 )

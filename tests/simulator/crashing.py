@@ -16,6 +16,7 @@ from functools import cache
 from simulator.single import EXCLUSIVE, SERIALIZABLE, Single
 from support.cases import OTHERS, PLAIN
 from support.lake.faults import Call, Fault, StrikeOnce
+from support.some import in_turn
 from tandem.errors import OutcomeUnknown, Reason
 from tandem.locks.model import WHOLE_TABLE, LockRequest, Mode
 from tandem.operations.machine.effects import Effect, Point
@@ -222,12 +223,13 @@ def happens_no_more(single: Single, ending: Ending) -> None:
 
 
 def sample(kind: str, turn: int) -> Iterator[tuple[Beside, Passage, Fault]]:
-    """Every point of a kind once, with faults and others' actions in turn: from the one of number
-    `turn` on. Runs the kind once beside each action: not while tests are collected."""
+    """Half of the points of a kind, the other half for the next `turn`, with faults and others'
+    actions in turn; all points with `TANDEM_EVERY_CASE`. Runs the kind once beside each action:
+    not while tests are collected."""
     faults, actions = tuple(Fault), tuple(Beside)
     found = {action: passages(kind, action) for action in actions}
     points = list(dict.fromkeys(point for passed in found.values() for point, _ in passed))
-    for number, point in enumerate(points):
+    for number, point in in_turn([*enumerate(points)], turn):
         able = [action for action in actions if (point, 1) in found[action]]
         action = able[(number + turn) % len(able)]
         nth = max(n for passed, n in found[action] if passed is point)

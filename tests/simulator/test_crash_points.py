@@ -84,7 +84,8 @@ OTHER_KINDS = (*OTHERS, CUT, *STRADDLING, *APPENDS, SERIALIZABLE, EXCLUSIVE)
 
 @pytest.mark.parametrize("kind", OTHER_KINDS)
 def test_C4_C5_C6_crash_of_the_other_kinds(kind: str) -> None:
-    """Every kind and point, one fault each: `matrix_crash_points.py` has all of them."""
+    """Every kind, and every point for half of the kinds, one fault each:
+    `matrix_crash_points.py` has all of them."""
     struck = 0
     for beside, passage, fault in sample(kind, OTHER_KINDS.index(kind)):
         try:

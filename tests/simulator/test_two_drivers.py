@@ -24,8 +24,8 @@ ALL = (*PLAIN, CUT, *ON_LOG, *APPENDS, SERIALIZABLE, EXCLUSIVE, *STRADDLING)
 @pytest.mark.parametrize("kind", ALL)
 def test_Z1_Z6_the_locks_alternate_between_two_drivers(kind: str, first_goes: bool) -> None:
     """The second comes after any number of steps; from then on they take turns. Each kind has every
-    sixth number here, and a sixth of all numbers with each other kind; all in `make matrix`."""
-    for begun in in_turn(range(steps_of(kind)), ALL.index(kind) + first_goes, every=6):
+    ninth number here, and a ninth of all numbers with each other kind; all in `make matrix`."""
+    for begun in in_turn(range(steps_of(kind)), ALL.index(kind) + first_goes, every=9):
         pair = Pair(kind)
         pair.take(pair.first, begun)
         second = pair.session()
@@ -39,7 +39,7 @@ def test_Z1_Z6_the_locks_alternate_between_two_drivers(kind: str, first_goes: bo
 
 @pytest.mark.parametrize("kind", ALL)
 def test_Z1_a_driver_that_resumes_after_its_successors_end(kind: str) -> None:
-    for begun in in_turn(range(steps_of(kind)), ALL.index(kind), every=4):
+    for begun in in_turn(range(steps_of(kind)), ALL.index(kind), every=7):
         pair = Pair(kind)
         pair.take(pair.first, begun)
         pair.single.world.locks.expire(pair.single.table.location, pair.single.operation_id)

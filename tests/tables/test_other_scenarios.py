@@ -204,6 +204,7 @@ def test_C2_C3_on_s3(s3_lake: Lake, first: str) -> None:
     s3_lake.assert_clean()
 
 
+@pytest.mark.matrix
 def test_z_order_merge_segment_rewrite_and_cleaning_on_s3(
     s3_lake: Lake, s3_server: S3Server
 ) -> None:
