@@ -132,11 +132,14 @@ def _status_bytes(key: str) -> int:
 
 
 def start_child(
-    function: Callable[..., Any], answer: Path, **arguments: Any
+    function: Callable[..., Any], answer: Path, *, operator: Path | None = None, **arguments: Any
 ) -> subprocess.Popen[bytes]:
-    """Start a child that calls `function` (module level, JSON in and out)."""
+    """Start a child that calls `function` (module level, JSON in and out), on the package in the
+    folder `operator`, by default this checkout's."""
     env = dict(os.environ)
-    env["PYTHONPATH"] = os.pathsep.join([*PATHS, env.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    first = [] if operator is None else [str(operator)]
+    paths = [*first, *PATHS, env.get("PYTHONPATH", "")]
+    env["PYTHONPATH"] = os.pathsep.join(paths).rstrip(os.pathsep)
     target = f"{function.__module__}:{function.__qualname__}"
     return subprocess.Popen(
         [sys.executable, "-m", "benchmarks.harness", target, str(answer), json.dumps(arguments)],
@@ -165,11 +168,18 @@ def await_child(process: subprocess.Popen[bytes], answer: Path, timeout: float) 
     return json.loads(answer.read_text())
 
 
-def in_child(function: Callable[..., Any], *, timeout: float = 900, **arguments: Any) -> Any:
-    """Call `function` in a separate process. Raises ChildFailed."""
+def in_child(
+    function: Callable[..., Any],
+    *,
+    timeout: float = 900,
+    operator: Path | None = None,
+    **arguments: Any,
+) -> Any:
+    """Call `function` in a separate process, as `start_child` does. Raises ChildFailed."""
     with tempfile.TemporaryDirectory(prefix="tandem-bench-") as folder:
         answer = Path(folder) / "answer.json"
-        return await_child(start_child(function, answer, **arguments), answer, timeout)
+        process = start_child(function, answer, operator=operator, **arguments)
+        return await_child(process, answer, timeout)
 
 
 def _tail(output: bytes) -> str:

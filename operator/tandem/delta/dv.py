@@ -18,6 +18,7 @@ import uuid
 import zlib
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import partial
 from typing import NoReturn
 from urllib.parse import unquote
 
@@ -28,7 +29,7 @@ from tandem.delta.budget import VECTOR_FACTOR, Account
 from tandem.delta.datafiles.missing import missing
 from tandem.delta.dv_format import deserialize, serialize, z85_decode, z85_encode
 from tandem.errors import AlreadyExists, CorruptDeletionVector, ObjectNotFound, OutcomeUnknown
-from tandem.storage.store import Store
+from tandem.storage.store import Store, side_by_side
 
 FILE_VERSION = 1
 # A vector has at most about one bit per row: enough for two billion scattered rows in a file.
@@ -56,12 +57,17 @@ def load(store: Store, vector: DeletionVector) -> BitMap64:
 
 
 def load_many(
-    store: Store, vectors: Sequence[DeletionVector], account: Account | None = None
+    store: Store,
+    vectors: Sequence[DeletionVector],
+    account: Account | None = None,
+    *,
+    parallel: int = 1,
 ) -> list[BitMap64]:
     """Like `load`, in the order of `vectors`; those that share a file are read together.
 
     Args:
         account: what they take in memory is looked at before they are read.
+        parallel: so many requests are made at once.
     Raises: TooLarge, and as `load`.
     """
     found: list[BitMap64 | None] = [None] * len(vectors)
@@ -77,13 +83,16 @@ def load_many(
             found[index] = _load_inline(vector)
         else:
             by_file[file_path(vector)].append(index)
+    order: list[int] = []
+    reads = []
     for path, indexes in by_file.items():
         indexes.sort(key=lambda index: _offset(vectors[index]))
+        order += indexes
         for group in _groups([vectors[index] for index in indexes]):
-            data, start = _read_group(store, path, group)
-            for vector in group:
-                bitmap = _from_record(data, _offset(vector) - start, vector, path)
-                found[indexes.pop(0)] = bitmap
+            reads.append(partial(_load_group, store, path, group))
+    loaded = (bitmap for group in side_by_side(reads, parallel) for bitmap in group)
+    for index, bitmap in zip(order, loaded, strict=True):
+        found[index] = bitmap
     return [bitmap for bitmap in found if bitmap is not None]
 
 
@@ -227,6 +236,11 @@ def _groups(vectors: Sequence[DeletionVector]) -> list[list[DeletionVector]]:
         else:
             groups.append([vector])
     return groups
+
+
+def _load_group(store: Store, path: str, group: Sequence[DeletionVector]) -> list[BitMap64]:
+    data, start = _read_group(store, path, group)
+    return [_from_record(data, _offset(vector) - start, vector, path) for vector in group]
 
 
 def _read_group(store: Store, path: str, group: Sequence[DeletionVector]) -> tuple[bytes, int]:

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from pyroaring import BitMap64
 
-from tandem.delta.actions import Action, AddFile, DeletionVector, Txn
+from tandem.delta.actions import Action, AddFile, Commit, DeletionVector, Txn
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.snapshot import Snapshot
 from tandem.delta.protocol import OperationKind, writes_deletion_vectors
@@ -185,7 +185,8 @@ class Work:
     """The state of one operation between effects. `latest` is the version last read, `job` and
     `plan` are the attempt's frozen ones, `requests` and `results` those of the rounds so far,
     `sources` the copies of a merge's source by path. `at_once`: the round follows a lost put
-    without a pause. `exclusive`: the attempt locks its chunks exclusively."""
+    without a pause. `exclusive`: the attempt locks its chunks exclusively. `new_commits`: those by
+    which `latest` was read, for a kind that `keeps_commits`, until it takes them."""
 
     identity: Identity
     table: Table
@@ -209,6 +210,8 @@ class Work:
     polls: int = 0
     at_once: bool = False
     exclusive: bool = False
+    keeps_commits: bool = False
+    new_commits: dict[int, Commit] = field(default_factory=dict)
 
     def forget_attempt(self) -> None:
         """Drop everything that belongs to the last attempt, since another one begins."""

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import secrets
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from tandem.errors import AccessDenied, AlreadyExists, StorageError, StorageFull, StoreUnsuitable
-from tandem.storage.store import Store
+from tandem.storage.store import Store, side_by_side
 
 PROBE_PREFIX = "_tandem/probe"
 _RACERS = 2
@@ -26,9 +27,9 @@ def probe_put_if_absent(store: Store) -> None:
     """
     folder = f"{PROBE_PREFIX}/{secrets.token_hex(8)}"
     try:
-        _one_after_the_other(store, f"{folder}/once")
-        for number in range(_ROUNDS):
-            _race(store, f"{folder}/race-{number}")
+        races = [partial(_race, store, f"{folder}/race-{number}") for number in range(_ROUNDS)]
+        tests = [partial(_one_after_the_other, store, f"{folder}/once"), *races]
+        side_by_side(tests, len(tests))
     finally:
         store.delete_prefix(folder)
 

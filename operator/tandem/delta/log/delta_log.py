@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 
 from tandem.delta import protocol
@@ -28,7 +29,7 @@ from tandem.errors import (
     TableNotFound,
     VersionNotFound,
 )
-from tandem.storage.store import ObjectInfo, Store
+from tandem.storage.store import ObjectInfo, Store, side_by_side
 
 _INFO_BYTES = 65_536
 """The first bytes of a commit that are read for its commitInfo."""
@@ -38,7 +39,7 @@ class DeltaLog:
     """The log of the table at a store's root. Holds no state between calls: thread-safe.
 
     Args:
-        parallel_reads: so many commits are read at once; 1 keeps the order of store calls
+        parallel_reads: so many requests are made at once; 1 keeps the order of store calls
             deterministic.
         check: called with each commit that `snapshot`, `update` and `commits` read; it raises to
             refuse one.
@@ -50,7 +51,7 @@ class DeltaLog:
         self,
         store: Store,
         *,
-        parallel_reads: int = 8,
+        parallel_reads: int = 16,
         check: Callable[[Commit], None] | None = None,
         budget: TableBudget = UNLIMITED,
     ) -> None:
@@ -101,11 +102,24 @@ class DeltaLog:
         protocol.check_readable(loaded.protocol, loaded.metadata, resource=self._store.location)
         return loaded
 
-    def update(self, snapshot: Snapshot, version: int | None = None) -> Snapshot:
+    def update(
+        self,
+        snapshot: Snapshot,
+        version: int | None = None,
+        *,
+        known: Mapping[int, bytes] = MappingProxyType({}),
+        seen: list[Commit] | None = None,
+    ) -> Snapshot:
         """The latest version, or a given one that is not before `snapshot`, by reading only the
         commits after `snapshot`. Falls back to a full load when the log was cleaned beyond it or
-        replaced. Raises: as `snapshot()`."""
-        return self._follow(snapshot, self._list(snapshot.version), version, {})
+        replaced.
+
+        Args:
+            known: the contents of commits that the caller has written. They are not read again.
+            seen: gets the commits by which the result follows `snapshot`; none after a full load.
+        Raises: as `snapshot()`.
+        """
+        return self._follow(snapshot, self._list(snapshot.version), version, known, seen)
 
     def _follow(
         self,
@@ -113,6 +127,7 @@ class DeltaLog:
         listing: Listing,
         version: int | None,
         known: Mapping[int, bytes],
+        seen: list[Commit] | None = None,
     ) -> Snapshot:
         """`update`, by a listing from the snapshot on. `known` are commits that were read."""
         last = max(listing.commits, default=-1) if version is None else version
@@ -131,6 +146,8 @@ class DeltaLog:
         advanced = snapshot.advance(commits, _position(listing.commits[last]))
         advanced = self._with_time(advanced)
         protocol.check_readable(advanced.protocol, advanced.metadata, resource=self._store.location)
+        if seen is not None:
+            seen += commits
         return advanced
 
     def later(
@@ -204,13 +221,20 @@ class DeltaLog:
     def commit(self, version: int) -> Commit | None:
         """One version's commit, None if there is no such file."""
         path = names.commit_path(version)
+        data: list[bytes] = []
+        meta: list[ObjectInfo] = []
         try:
-            data = self._store.get(path)
-            meta = self._store.head(path)
+            side_by_side(
+                [
+                    lambda: data.append(self._store.get(path)),
+                    lambda: meta.append(self._store.head(path)),
+                ],
+                self.parallel_reads,
+            )
         except ObjectNotFound:
             return None
         return codec.decode_commit(
-            version, data, path=path, modified_ms=meta.modified_ms, account=self.account()
+            version, data[0], path=path, modified_ms=meta[0].modified_ms, account=self.account()
         )
 
     def version_at(self, timestamp_ms: int) -> int:
@@ -270,20 +294,27 @@ class DeltaLog:
         *,
         token: str,
         beside: Executor | None = None,
+        known: dict[int, bytes] | None = None,
+        seen: list[Commit] | None = None,
     ) -> Snapshot | None:
-        """As `put_commit`, as the version after a snapshot. For writers that compete for versions
-        all the time: what they have to read after a lost one is read in two requests' time.
+        """As `put_commit`, as the version after a snapshot. What a writer has to read after a lost
+        version is read in two requests' time.
 
         Args:
-            beside: where the log is listed while the commit that won is read; by default the two
-                follow one another.
+            beside: where the log is listed while the commit that won is read; by default in a
+                thread for the purpose.
+            known: gets the content of our commit, for `update`.
+            seen: as of `update`.
         Returns: None once the version is ours; the latest version, if another writer has taken it.
         Raises: OutcomeUnknown, and as `snapshot()`.
         """
         version = snapshot.version + 1
         path = names.commit_path(version)
+        content = _with_token(actions, token)
+        if known is not None:
+            known[version] = content
         try:
-            self._store.put_if_absent(path, _with_token(actions, token))
+            self._store.put_if_absent(path, content)
         except AlreadyExists:
             pass
         except OutcomeUnknown:
@@ -291,15 +322,26 @@ class DeltaLog:
                 raise
         else:
             return None
+        if beside is not None or self.parallel_reads == 1:
+            return self._after_refusal(snapshot, token, beside, seen)
+        with ThreadPoolExecutor(1) as own:
+            return self._after_refusal(snapshot, token, own, seen)
+
+    def _after_refusal(
+        self, snapshot: Snapshot, token: str, beside: Executor | None, seen: list[Commit] | None
+    ) -> Snapshot | None:
+        """What `commit_after` returns once there is a commit of the version."""
+        version = snapshot.version + 1
+        path = names.commit_path(version)
         listing = None if beside is None else beside.submit(self._list, snapshot.version)
         found = self._bytes(path)
         listed = self._list(snapshot.version) if listing is None else listing.result()
         if found is None:
-            return self.update(snapshot)  # cleaned up meanwhile
+            return self.update(snapshot, seen=seen)  # cleaned up meanwhile
         info = self._decoded(version, found).info
         if info is not None and info.txn_id == token:
             return None
-        return self._follow(snapshot, listed, None, {version: found})
+        return self._follow(snapshot, listed, None, {version: found}, seen)
 
     def find_commit(self, version: int, token: str) -> bool:
         """Whether `version` exists and carries our token. False says nothing about a put whose
@@ -488,17 +530,11 @@ class DeltaLog:
         account: Account,
         known: Mapping[int, bytes] = MappingProxyType({}),
     ) -> list[Commit]:
-        """The commits, of which the `known` ones are not read again."""
+        """The commits in their order, of which the `known` ones are not read again."""
         size = sum(meta.size for meta in metas)
         account.require(size, f"{len(metas):,} commits of {size:,} bytes")
-
-        def read(meta: ObjectInfo) -> Commit:
-            return self._read_one(meta, known, account)
-
-        if self.parallel_reads > 1 and len(metas) > 4:
-            with ThreadPoolExecutor(self.parallel_reads) as pool:
-                return list(pool.map(read, metas))
-        return [read(meta) for meta in metas]
+        reads = [partial(self._read_one, meta, known, account) for meta in metas]
+        return side_by_side(reads, self.parallel_reads)
 
     def _info(self, meta: ObjectInfo, account: Account) -> CommitInfo | None:
         """The commitInfo of a commit whose other actions a checkpoint has. It mostly comes first:
@@ -517,7 +553,9 @@ class DeltaLog:
     def _read_one(self, meta: ObjectInfo, known: Mapping[int, bytes], account: Account) -> Commit:
         file = names.parse(meta.path.rsplit("/", 1)[-1])
         assert file is not None  # only listed commits come here
-        data = known.get(file.version) or self._store.get(meta.path)
+        data = known.get(file.version)
+        if data is None or len(data) != meta.size:  # it is another commit, of a replaced log
+            data = self._store.get(meta.path)
         found = codec.decode_commit(
             file.version,
             data,

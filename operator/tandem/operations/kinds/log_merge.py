@@ -163,7 +163,7 @@ class LogMergeKind:
 
     def _vectors(self, work: Work) -> VectorCache:
         if self._cache is None:
-            self._cache = VectorCache(work.table.store, work.table.log.budget)
+            self._cache = VectorCache.of(work.table.store, work.table.log)
         return self._cache
 
     # Reconciling

@@ -315,8 +315,10 @@ class ReplaceKind:
 
     def _begin(self, work: Work) -> CommitHistory:
         if self._history is None:
-            cache = VectorCache(work.table.store, work.table.log.budget)
-            self._history = CommitHistory(work.table.log, cache, work.snapshot.metadata.id)
+            cache = VectorCache.of(work.table.store, work.table.log)
+            work.keeps_commits = True
+            table_id = work.snapshot.metadata.id
+            self._history = CommitHistory(work.table.log, cache, table_id, work.new_commits)
         return self._history
 
     def _scoped(self, work: Work, scope: _Resolved) -> ScopedRows:

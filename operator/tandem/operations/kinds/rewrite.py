@@ -64,7 +64,7 @@ class RewriteKind:
 
     def vectors(self, work: Work) -> VectorCache:
         if self._cache is None:
-            self._cache = VectorCache(work.table.store, work.table.log.budget)
+            self._cache = VectorCache.of(work.table.store, work.table.log)
         return self._cache
 
     def input_file(self, work: Work, add: AddFile) -> InputFile:

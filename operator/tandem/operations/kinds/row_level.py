@@ -166,9 +166,10 @@ class RowLevelKind(ABC, Generic[S]):
 
     def _begin(self, work: Work) -> StatementRun[S]:
         if self._cache is None:
-            self._cache = VectorCache(work.table.store, work.table.log.budget)
+            self._cache = VectorCache.of(work.table.store, work.table.log)
         metadata = work.snapshot.metadata
-        history = CommitHistory(work.table.log, self._cache, metadata.id)
+        work.keeps_commits = True
+        history = CommitHistory(work.table.log, self._cache, metadata.id, work.new_commits)
         self._run = StatementRun(self.parsed(metadata), history)
         return self._run
 

@@ -7,13 +7,13 @@ table shows them (docs/decisions/0031).
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 import pyarrow.compute as pc
 
 from tandem.delta import dv, protocol
-from tandem.delta.actions import Action
+from tandem.delta.actions import Commit
 from tandem.delta.log.codec import decode_deletion_vector
 from tandem.delta.log.names import commit_path
 from tandem.delta.log.snapshot import Snapshot
@@ -38,6 +38,7 @@ from tandem.operations.model import Table, Work
 from tandem.operations.ports import Clock, Nonces
 from tandem.operations.session import commit_actions, job_control, recovery
 from tandem.spec.status import OperationResult
+from tandem.storage.store import side_by_side
 
 _TRIES = 64
 
@@ -52,11 +53,20 @@ class Committer:
         self._clock = clock
         self._nonces = nonces
 
-    def refresh(self, work: Work) -> None:
-        """Read the latest version into `work`."""
-        log = self._table.log
-        work.latest = log.snapshot() if work.latest is None else log.update(work.latest)
-        work.now_ms = self._clock.now_ms()
+    def refresh(self, work: Work, *, known: Mapping[int, bytes] = MappingProxyType({})) -> None:
+        """Read the latest version into `work`; `known` are contents of commits of ours."""
+        log, seen = self._table.log, list[Commit]()
+        if work.latest is None:
+            self._take(work, log.snapshot(), seen)
+        else:
+            self._take(work, log.update(work.latest, known=known, seen=seen), seen)
+
+    def _take(self, work: Work, latest: Snapshot, seen: list[Commit]) -> None:
+        if work.keeps_commits:
+            if latest is not work.latest and not seen:
+                work.new_commits.clear()  # it was read as a whole: they may be of another log
+            work.new_commits.update((commit.version, commit) for commit in seen)
+        work.latest, work.now_ms = latest, self._clock.now_ms()
 
     def version_is_taken(self, work: Work) -> bool:
         """Whether another writer has the next version already. Raises: StorageError."""
@@ -73,13 +83,21 @@ class Committer:
         if stops.forbid(effect.attempt) or effect.version != work.snapshot.version + 1:
             return CommitLost()  # the decision was made on an older version than the latest read
         # (Where the snapshot comes from a checkpoint alone, there was none to begin with.)
-        if work.snapshot.position is not None and not self._is_there(effect.version - 1):
-            return CommitLost()
+        looks: list[Callable[[], bool]] = []
+        if work.snapshot.position is not None:
+            looks.append(lambda: self._is_there(effect.version - 1))
         if effect.attempt > 1:
             _require_uncommitted(work, effect.attempt)  # one before may have committed meanwhile
         # As late as possible: a vacuum without retention may run at any time.
-        job_control.check_outputs(self._store, self._id, effect.attempt, work.change)
+        looks.append(lambda: self._outputs_are_there(work, effect.attempt))
+        if not all(side_by_side(looks, self._table.log.parallel_reads)):
+            return CommitLost()
         return self._put(work, effect.attempt, fencing)
+
+    def _outputs_are_there(self, work: Work, attempt: int) -> bool:
+        assert work.change is not None
+        job_control.check_outputs(self._store, self._id, attempt, work.change)
+        return True
 
     def put_at_once(self, work: Work, attempt: int, fencing: int) -> Event:
         """As `put`, a moment after one that was lost, on a log of blocks: its versions stay for a
@@ -97,27 +115,17 @@ class Committer:
         work.token = self._new_token(attempt)
         actions = commit_actions.actions(work, attempt, fencing)
         result = commit_actions.result_of(work, version)
+        known, seen = dict[int, bytes](), list[Commit]()
         try:
-            if self._table.base is None:
-                self._table.log.put_commit(version, actions, token=work.token)
-            else:  # of a log, the next decision follows at once
-                newest = self._commit_after(work, actions)
-                if newest is not None:
-                    work.latest, work.now_ms = newest, self._clock.now_ms()
-                    return CommitLost()
-        except AlreadyExists:
-            return CommitLost()
+            newest = self._table.log.commit_after(
+                work.snapshot, actions, token=work.token, known=known, seen=seen
+            )
         except OutcomeUnknown:
             return CommitUnknown()
-        return self._visible(work, result)
-
-    def _commit_after(self, work: Work, actions: Sequence[Action]) -> Snapshot | None:
-        """As `DeltaLog.commit_after`, as fast as log writers do it."""
-        log = self._table.log
-        if log.parallel_reads == 1:
-            return log.commit_after(work.snapshot, actions, token=work.token)
-        with ThreadPoolExecutor(1) as pool:
-            return log.commit_after(work.snapshot, actions, token=work.token, beside=pool)
+        if newest is not None:
+            self._take(work, newest, seen)
+            return CommitLost()
+        return self._visible(work, result, known=known)
 
     def look_up(self, work: Work, effect: Effect) -> Event:
         """Find out whether a put of unknown outcome has succeeded. Raises: StorageError."""
@@ -253,7 +261,13 @@ class Committer:
             effect, Reason.CONFLICT, "other writers committed first every time", retryable=True
         )
 
-    def _visible(self, work: Work, result: OperationResult) -> Event:
+    def _visible(
+        self,
+        work: Work,
+        result: OperationResult,
+        *,
+        known: Mapping[int, bytes] = MappingProxyType({}),
+    ) -> Event:
         """Whether readers see our commit file. A file that was put into a hole of the log, below a
         checkpoint, is never read: the commit did not happen. But a checkpoint without our success
         does not prove that there is a hole: other writers' checkpoints may expire `txn`s.
@@ -262,7 +276,7 @@ class Committer:
         """
         version = result.version
         assert version is not None
-        self.refresh(work)
+        self.refresh(work, known=known)
         snapshot = work.snapshot
         if commit_actions.txn_markers(snapshot, self._id).succeeded:
             return CommitPut(result)

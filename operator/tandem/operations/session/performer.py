@@ -69,6 +69,7 @@ from tandem.operations.session.committer import Committer
 from tandem.operations.session.error_events import failure_of
 from tandem.operations.session.options import Interceptor, PerformerOptions, passthrough
 from tandem.spec.common import Operation
+from tandem.storage.store import side_by_side
 
 _AT_ONCE_MS = 3_000
 """So long a commit to a log is repeated at once. A commit lease is granted for longer."""
@@ -99,6 +100,8 @@ class Performer:
         self._explainer = Explainer(table.log)
         self._started_ms = ports.clock.now_ms()
         self._has_identity = False
+        self._just_read = False
+        """A put that lost its version has read the newest one; no other effect followed."""
         self._unsure: set[int] = set()
         """Attempts whose job may exist, although its start was not answered."""
         self._methods: dict[Point, Callable[[Effect, OperationState], Event]] = {
@@ -142,6 +145,8 @@ class Performer:
         """Perform the effect and return its outcome. Errors of an operation are returned as
         events, not raised."""
         self.work.exclusive = state.exclusive
+        if effect.point is not Point.READ_TABLE:
+            self._just_read = False
         try:
             return self._interceptor(effect, lambda: self._methods[effect.point](effect, state))
         except TandemError as error:
@@ -158,7 +163,9 @@ class Performer:
     # Determining the state
 
     def _read_table(self, _effect: Effect, _state: OperationState) -> Event:
-        self._committer.refresh(self.work)
+        if not self._just_read:
+            self._committer.refresh(self.work)
+        self._just_read = False
         stops = commit_actions.txn_markers(self.work.snapshot, self._id)
         version = self.work.snapshot.version
         return TableRead(version, stops.succeeded, stops.abandoned, stops.closed)
@@ -179,6 +186,7 @@ class Performer:
             ports.jobs,
             claimed_here,
             ports.clock.now_ms(),
+            parallel=self._table.log.parallel_reads,
         )
         if found.attempt and found.recorded is None and not stops.succeeded:
             # An attempt that may have committed is neither repeated nor cleaned.
@@ -416,12 +424,20 @@ class Performer:
             # a log the version is always taken by now: only puts that follow one another win.)
             return CommitLost()
         folder = paths.deletion_vectors(self._id, effect.attempt)
-        work.vectors = commit_actions.write_vectors(self._store, folder, change, work.vectors)
-        work.sidecars = commit_actions.adds_of(change, work.vectors)
-        if change.row_map and not work.row_map_written:
-            # The same bytes in every round: the map holds where rows went, not which are live.
+
+        def write_vectors() -> None:
+            work.vectors = commit_actions.write_vectors(self._store, folder, change, work.vectors)
+
+        def write_row_map() -> None:
             self._store.put(paths.row_map(self._id, effect.attempt), change.row_map)
             work.row_map_written = True
+
+        writes = [write_vectors]
+        if change.row_map and not work.row_map_written:
+            # The same bytes in every round: the map holds where rows went, not which are live.
+            writes.append(write_row_map)
+        side_by_side(writes, self._table.log.parallel_reads)
+        work.sidecars = commit_actions.adds_of(change, work.vectors)
         return EffectDone(effect.point)
 
     def _enter_commit(self, effect: Effect, _state: OperationState) -> Event:
@@ -442,8 +458,10 @@ class Performer:
         return CommitRefused(revoked)
 
     def _put_commit(self, effect: Effect, state: OperationState) -> Event:
+        before = self.work.snapshot
         event = self._committer.put(self.work, effect, state.locks.token)
         if self._table.base is None:
+            self._just_read = self.work.snapshot is not before
             return event
         # A log has as many writers as there are, whose rounds are three requests. With all the
         # looks of a full round in between, an operation would lose each time.
@@ -532,7 +550,9 @@ class Performer:
     def _clean_dead(self, up_to: int) -> None:
         """Of the attempts up to this one, only those that the version last read shows to be dead:
         another one may yet commit, in a session that we take for dead."""
-        garbage.clean_dead(self._store, self._id, self._committer.dead(self.work, up_to))
+        dead = self._committer.dead(self.work, up_to)
+        parallel = self._table.log.parallel_reads
+        garbage.clean_dead(self._store, self._id, dead, parallel=parallel)
 
     def _clean_unused(self, effect: Effect, state: OperationState) -> Event:
         assert state.outcome.closing is not None
@@ -540,7 +560,10 @@ class Performer:
         version = state.outcome.closing.ending.result.version
         committed = None if version is None else self._table.log.commit(version)
         if committed is not None:
-            garbage.clean_unused(self._store, self._id, effect.attempt, committed)
+            parallel = self._table.log.parallel_reads
+            garbage.clean_unused(
+                self._store, self._id, effect.attempt, committed, parallel=parallel
+            )
         self._clean_dead(max(effect.attempt, state.attempt.last_claimed))
         return EffectDone(effect.point)
 

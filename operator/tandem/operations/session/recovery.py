@@ -17,7 +17,7 @@ from tandem.operations.model import Work
 from tandem.operations.ports import Processes, ProcessId
 from tandem.operations.session.commit_actions import TxnMarkers
 from tandem.spec.status import Phase
-from tandem.storage.store import Store
+from tandem.storage.store import ObjectInfo, Store, side_by_side
 
 _FROZEN = frozenset({"plan.json", "job.json"})
 
@@ -30,20 +30,33 @@ def find_earlier(
     jobs: JobRunner,
     claimed_here: Callable[[int], bool],
     now_ms: int = 0,
+    *,
+    parallel: int = 1,
 ) -> EarlierFound:
     """Read the records of all attempts; one listing, and a read or two per attempt.
     `claimed_here` says whether another session of this process works on an attempt. When an
-    attempt ended is when its record was written, by the store's clock.
+    attempt ended is when its record was written, by the store's clock. `parallel`: so many
+    requests are made at once.
 
     Raises: ManifestInvalid if a record is damaged, StorageError.
     """
     path = paths.result(operation_id)
-    recorded = records.load(store, path, ResultRecord, operation_id=operation_id)
-    if recorded is not None:
-        return EarlierFound(recorded=ending_of(recorded))
+    recorded: list[ResultRecord | None] = []
+    listed: list[ObjectInfo] = []
+    side_by_side(
+        [
+            lambda: recorded.append(
+                records.load(store, path, ResultRecord, operation_id=operation_id)
+            ),
+            lambda: listed.extend(store.list(paths.attempts(operation_id))),
+        ],
+        parallel,
+    )
+    if recorded[0] is not None:
+        return EarlierFound(recorded=ending_of(recorded[0]))
     files: dict[int, set[str]] = defaultdict(set)
     ended_ms: dict[int, int] = {}
-    for meta in store.list(paths.attempts(operation_id)):
+    for meta in listed:
         split = paths.split_attempt(meta.path)
         if split is not None:
             files[split[0]].add(split[1])

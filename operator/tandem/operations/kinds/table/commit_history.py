@@ -8,12 +8,13 @@ longer reconstruct; a store that does not answer is an error.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 
 import pyarrow.compute as pc
 from pyroaring import BitMap64
 
-from tandem.delta.actions import DeletionVector
+from tandem.delta.actions import Commit, DeletionVector
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.snapshot import Snapshot
 from tandem.errors import (
@@ -30,7 +31,7 @@ from tandem.reconcile.classify import classify, gap
 from tandem.reconcile.model import CommitSummary, RowMapLike
 from tandem.rowmap import binary_format
 from tandem.rowmap.rowmap import RowMap
-from tandem.storage.store import Store
+from tandem.storage.store import Store, side_by_side
 
 _OURS = re.compile(r"([0-9a-f]{16}(?:r\d+)?)-(\d+)/")
 
@@ -40,27 +41,35 @@ class PublishedRowMaps(Mapping[str, RowMapLike]):
 
     The path of a file identifies the attempt that wrote it, and so its map: no tag is needed, and
     the map of a file that a restore brought back is found, too. A map of more than `most_rows`
-    rows counts as damaged.
+    rows counts as damaged. `parallel`: so many maps are read at once.
     """
 
-    def __init__(self, store: Store, table_id: str, most_rows: Callable[[], int]) -> None:
+    def __init__(
+        self, store: Store, table_id: str, most_rows: Callable[[], int], parallel: int = 1
+    ) -> None:
         self._store = store
         self._table_id = table_id
         self._most_rows = most_rows
-        self._maps: dict[str, RowMap | None] = {}
+        self._parallel = parallel
+        self._maps: dict[tuple[str, int], RowMap | None] = {}
 
     def __getitem__(self, path: str) -> RowMapLike:
-        match = _OURS.match(path)
-        if match is None:
+        attempt = _attempt_of(path)
+        if attempt is None:
             raise KeyError(path)
-        operation_id, attempt = match[1], int(match[2])
-        where = paths.row_map(operation_id, attempt)
-        if where not in self._maps:
-            self._maps[where] = self._load(where, operation_id, attempt)
-        found = self._maps[where]
+        if attempt not in self._maps:
+            self._maps[attempt] = self._load(*attempt)
+        found = self._maps[attempt]
         if found is None or path not in found.output_paths:
             raise KeyError(path)
         return found
+
+    def prefetch(self, files: Iterable[str]) -> None:
+        """Read the maps of these files together."""
+        attempts = dict.fromkeys(filter(None, map(_attempt_of, files)))
+        unread = [attempt for attempt in attempts if attempt not in self._maps]
+        found = side_by_side([partial(self._load, *each) for each in unread], self._parallel)
+        self._maps.update(zip(unread, found, strict=True))
 
     def __iter__(self) -> Iterator[str]:
         for found in self._maps.values():
@@ -69,7 +78,8 @@ class PublishedRowMaps(Mapping[str, RowMapLike]):
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
-    def _load(self, where: str, operation_id: str, attempt: int) -> RowMap | None:
+    def _load(self, operation_id: str, attempt: int) -> RowMap | None:
+        where = paths.row_map(operation_id, attempt)
         try:
             data = self._store.get(where)
             found = binary_format.from_bytes(data, resource=where, most_rows=self._most_rows)
@@ -83,15 +93,27 @@ class PublishedRowMaps(Mapping[str, RowMapLike]):
 
 
 class CommitHistory:
-    """The versions of one table that one operation has read. Not thread-safe."""
+    """The versions of one table that one operation has read. Not thread-safe.
 
-    def __init__(self, log: DeltaLog, cache: VectorCache, table_id: str) -> None:
+    Args:
+        new_commits: commits that were read already, each by its version: those by which a snapshot
+            was advanced to the latest one. They are taken out.
+    """
+
+    def __init__(
+        self,
+        log: DeltaLog,
+        cache: VectorCache,
+        table_id: str,
+        new_commits: dict[int, Commit] | None = None,
+    ) -> None:
         self._log = log
         self._cache = cache
+        self._new = {} if new_commits is None else new_commits
         self._views: dict[int, SnapshotView] = {}
         self._summaries: dict[int, CommitSummary] = {}
         self._inherited: set[int] = set()
-        self.row_maps = PublishedRowMaps(log.store, table_id, self._most_rows)
+        self.row_maps = PublishedRowMaps(log.store, table_id, self._most_rows, log.parallel_reads)
 
     def remember(self, snapshot: Snapshot) -> SnapshotView:
         """Keep a version that has been read already: log clean-up may delete it."""
@@ -127,19 +149,37 @@ class CommitHistory:
         clean-up deleted are one gap, with every file in which the versions around it differ.
 
         New commits are read together with the last known one: if that one is gone from the log,
-        a file of the right name may be another commit, of a recreated table.
+        a file of the right name may be another commit, of a recreated table. Those by which the
+        latest version was read follow the one before them for certain.
         """
         known = version
         while known + 1 in self._summaries:
             known += 1
         if known < latest.version:
             try:
-                for commit in self._log.commits(known, latest.version):
-                    self._summaries[commit.version] = classify(commit, self.row_maps, self._vector)
+                self._classify(self._after(known, latest.version))
             except LogGap as hole:
                 return self._around(version, hole.first_available, latest)
         self._inherit(version, latest)
         return [self._summaries[v] for v in range(version + 1, latest.version + 1)]
+
+    def _after(self, known: int, latest: int) -> list[Commit]:
+        """The commits after a known version, maybe together with that. Raises: LogGap."""
+        taken = {v: self._new.pop(v) for v in sorted(self._new) if v <= latest}
+        wanted = range(known + 1, latest + 1)
+        if all(version in taken for version in wanted):
+            return [taken[version] for version in wanted]
+        return self._log.commits(known, latest)
+
+    def _classify(self, commits: Sequence[Commit]) -> None:
+        self.row_maps.prefetch(
+            add.logged_path
+            for commit in commits
+            if commit.removes and commit.info is not None and commit.info.operation == "OPTIMIZE"
+            for add in commit.adds
+        )
+        for commit in commits:
+            self._summaries[commit.version] = classify(commit, self.row_maps, self._vector)
 
     def _vector(self, vector: DeletionVector) -> BitMap64 | None:
         try:
@@ -172,6 +212,12 @@ class CommitHistory:
             return frozenset(after.files["path"].to_pylist())
         keys = [_keys(snapshot) for snapshot in (before.snapshot, after)]
         return frozenset(path for path, _ in keys[0] ^ keys[1])
+
+
+def _attempt_of(path: str) -> tuple[str, int] | None:
+    """The operation and the attempt that wrote a file; None for other writers' files."""
+    match = _OURS.match(path)
+    return None if match is None else (match[1], int(match[2]))
 
 
 def _rows(snapshot: Snapshot) -> int:

@@ -19,6 +19,7 @@ from tandem.delta.actions import AddFile, DeletionVector
 from tandem.delta.budget import UNLIMITED, Account, TableBudget
 from tandem.delta.datafiles.pages import require_footer
 from tandem.delta.log import files as files_
+from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.snapshot import Snapshot
 from tandem.delta.stats import num_records_of
 from tandem.reconcile.model import FileState
@@ -31,21 +32,29 @@ _NONE_DEAD = BitMap64()
 class VectorCache:
     """Deletion vectors and row counts of immutable files. Not thread-safe.
 
-    Its methods raise TooLarge for vectors, or a footer, beyond `budget`.
+    Its methods raise TooLarge for vectors, or a footer, beyond `budget`. `parallel`: so many
+    requests are made at once.
     """
 
     store: Store
     budget: TableBudget = UNLIMITED
+    parallel: int = 1
     vectors: dict[str, BitMap64] = field(default_factory=dict)
     rows: dict[str, int] = field(default_factory=dict)
     _account: Account | None = None
+
+    @classmethod
+    def of(cls, store: Store, log: DeltaLog) -> VectorCache:
+        """A cache with the budget of a log, that makes as many requests at once."""
+        return cls(store, log.budget, log.parallel_reads)
 
     def load(self, vectors: Iterable[DeletionVector]) -> None:
         """Make sure that these are cached; the missing ones are read together."""
         missing = {v.unique_id: v for v in vectors if v.unique_id not in self.vectors}
         if self._account is None:
             self._account = self.budget.account(self.store.location)
-        loaded = dv.load_many(self.store, list(missing.values()), self._account)
+        unread = list(missing.values())
+        loaded = dv.load_many(self.store, unread, self._account, parallel=self.parallel)
         self.vectors.update(zip(missing, loaded, strict=True))
 
     def dead(self, add: AddFile) -> BitMap64:
