@@ -80,12 +80,8 @@ ENGINE = (
         "put-over-others",
         "put if absent: one writer per version; Z8",
         "delta/log/delta_log.py",
-        "            self._store.put_if_absent(path, _with_token(actions, token))\n"
-        "        except AlreadyExists:\n"
-        "            if not self.find_commit(version, token):\n",
-        "            self._store.put(path, _with_token(actions, token))\n"
-        "        except AlreadyExists:\n"
-        "            if not self.find_commit(version, token):\n",
+        "        self._store.put_if_absent(path, content)\n",
+        "        self._store.put(path, content)\n",
         (Check.LOG, Check.SIMULATOR),
         "ClickHouse#120165: newer snapshots lost",
     ),
@@ -169,16 +165,16 @@ ENGINE = (
         "cleans-what-it-committed",
         "I-5: of a committed attempt, only what its commit does not name is deleted",
         "operations/attempt/garbage.py",
-        "store.delete_prefix(folder, keep=used)",
-        "store.delete_prefix(folder)",
+        "partial(store.delete_prefix, folder, keep=used)",
+        "partial(store.delete_prefix, folder)",
         _CRASH,
     ),
     Mutant(
         "leaves-garbage",
         "I-5: what was not used is removed",
         "operations/attempt/garbage.py",
-        "    for folder in folders:\n        store.delete_prefix(folder, keep=used)\n",
-        "    store.delete_prefix(folders[-1])\n",
+        "folder, keep=used) for folder in folders\n",
+        "folder, keep=used) for folder in folders[-1:]\n",
         _CRASH,
     ),
     Mutant(
@@ -210,7 +206,7 @@ ENGINE = (
         "outputs-unchecked",
         "Z5: that our outputs are still there is checked at each put",
         "operations/session/committer.py",
-        "        job_control.check_outputs(self._store, self._id, effect.attempt, work.change)\n",
+        "        job_control.check_outputs(outputs, work.change)\n",
         "",
         (Check.ENGINE, Check.SIMULATOR),
         "Hudi 19290: the cleaner runs between plan and execution",

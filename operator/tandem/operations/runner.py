@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 
+from tandem.delta.log.snapshot import Snapshot
 from tandem.errors import (
     BaseHistoryGap,
     BaseReplaced,
@@ -127,6 +128,8 @@ class _Runner:
         _refuse_cycles(self._needs)
         self._outcomes: dict[ResourceKey, ResourceOutcome] = {}
         self._tables: dict[ResourceKey, Table] = {}
+        self._snapshots: dict[ResourceKey, Snapshot] = {}
+        """Of a table as it was adopted, for the first operation on it."""
         self._absent: set[ResourceKey] = set()
         self._sessions: dict[ResourceKey, Session] = {}
         self._lock = threading.Lock()
@@ -214,6 +217,8 @@ class _Runner:
             self._tables[resource.key] = table
             if adopted.snapshot is None:
                 self._absent.add(resource.key)
+            else:
+                self._snapshots[resource.key] = adopted.snapshot
         now_ms = ports.clock.now_ms()
         status = tables.status_of_table(table, adopted, now_ms=now_ms)
         if adopted.snapshot is not None:
@@ -241,7 +246,9 @@ class _Runner:
             )
         table = self._tables[table_key]
         try:
-            outcome = self._execute(resource, table)
+            with self._lock:
+                snapshot = self._snapshots.pop(table_key, None)
+            outcome = self._execute(resource, table, snapshot)
         except NotMergeOnRead as error:
             outcome = _failed(resource, error.reason, str(error))
         makes_log = table.spec is not None and table.spec.spec.merge_on_read is not None
@@ -251,7 +258,9 @@ class _Runner:
             return ResourceOutcome(resource, pending)
         return outcome
 
-    def _execute(self, resource: Operation, table: Table) -> ResourceOutcome:
+    def _execute(
+        self, resource: Operation, table: Table, snapshot: Snapshot | None
+    ) -> ResourceOutcome:
         options = self._options
         execution = replace(
             options.execution,
@@ -265,6 +274,7 @@ class _Runner:
             self._ports,
             execution,
             on_status=lambda status: self._report(resource, status),
+            snapshot=snapshot,
         )
         with self._lock:
             self._sessions[resource.key] = session

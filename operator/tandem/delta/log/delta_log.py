@@ -270,7 +270,7 @@ class DeltaLog:
         """
         path = names.commit_path(version)
         try:
-            self._store.put_if_absent(path, _with_token(actions, token))
+            self._publish(path, _with_token(actions, token))
         except AlreadyExists:
             if not self.find_commit(version, token):
                 raise
@@ -314,7 +314,7 @@ class DeltaLog:
         if known is not None:
             known[version] = content
         try:
-            self._store.put_if_absent(path, content)
+            self._publish(path, content)
         except AlreadyExists:
             pass
         except OutcomeUnknown:
@@ -352,6 +352,10 @@ class DeltaLog:
             return False
 
     # Internals
+
+    def _publish(self, path: str, content: bytes) -> None:
+        """Put a commit, never over another one. Raises: AlreadyExists, OutcomeUnknown."""
+        self._store.put_if_absent(path, content)
 
     def _bytes(self, path: str) -> bytes | None:
         try:

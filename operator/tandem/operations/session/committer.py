@@ -7,7 +7,7 @@ table shows them (docs/decisions/0031).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 
 import pyarrow.compute as pc
@@ -83,21 +83,23 @@ class Committer:
         if stops.forbid(effect.attempt) or effect.version != work.snapshot.version + 1:
             return CommitLost()  # the decision was made on an older version than the latest read
         # (Where the snapshot comes from a checkpoint alone, there was none to begin with.)
-        looks: list[Callable[[], bool]] = []
-        if work.snapshot.position is not None:
-            looks.append(lambda: self._is_there(effect.version - 1))
+        there, outputs = True, dict[str, int]()
+
+        def look_for_version() -> None:
+            nonlocal there
+            there = work.snapshot.position is None or self._is_there(effect.version - 1)
+
+        def look_for_outputs() -> None:
+            outputs.update(job_control.outputs(self._store, self._id, effect.attempt))
+
+        # As late as possible: a vacuum without retention may run at any time.
+        side_by_side([look_for_version, look_for_outputs], self._table.log.parallel_reads)
+        if not there:
+            return CommitLost()
         if effect.attempt > 1:
             _require_uncommitted(work, effect.attempt)  # one before may have committed meanwhile
-        # As late as possible: a vacuum without retention may run at any time.
-        looks.append(lambda: self._outputs_are_there(work, effect.attempt))
-        if not all(side_by_side(looks, self._table.log.parallel_reads)):
-            return CommitLost()
+        job_control.check_outputs(outputs, work.change)
         return self._put(work, effect.attempt, fencing)
-
-    def _outputs_are_there(self, work: Work, attempt: int) -> bool:
-        assert work.change is not None
-        job_control.check_outputs(self._store, self._id, attempt, work.change)
-        return True
 
     def put_at_once(self, work: Work, attempt: int, fencing: int) -> Event:
         """As `put`, a moment after one that was lost, on a log of blocks: its versions stay for a

@@ -6,6 +6,7 @@ Only the result file shows success; the runner's status only says when to stop w
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from tandem.delta.datafiles.filter_columns import usable_filters
 from tandem.errors import (
@@ -24,7 +25,7 @@ from tandem.operations.machine.events import Event, JobLost, JobRunning, RoundDo
 from tandem.operations.model import CommitContent, ProgressBaseline, Work
 from tandem.operations.report.status import duration_in_words
 from tandem.spec.status import Progress
-from tandem.storage.store import Store
+from tandem.storage.store import Store, side_by_side
 
 LOOK_EVERY = 20
 """One of so many polls checks whether another session has ended the attempt."""
@@ -77,9 +78,15 @@ def persist(work: Work, attempt: int) -> None:
         control_prefix=paths.attempt(operation_id, attempt),
         job=planned.job,
     )
-    # Repeated after a lost answer, both are the same bytes.
-    work.table.store.put(paths.plan(operation_id, attempt), records.encode(plan))
-    work.table.store.put(paths.job(operation_id, attempt), records.encode(job))
+    # Repeated after a lost answer, both are the same bytes. One alone is no frozen plan.
+    put, parallel = work.table.store.put, work.table.log.parallel_reads
+    side_by_side(
+        [
+            lambda: put(paths.plan(operation_id, attempt), records.encode(plan)),
+            lambda: put(paths.job(operation_id, attempt), records.encode(job)),
+        ],
+        parallel,
+    )
     if not job.job.needs_spark:
         # The result of a job that has nothing to do, so that any process can go on from here.
         empty = JobResult(operation_id=operation_id, attempt=attempt)
@@ -209,13 +216,17 @@ def request_round(work: Work, attempt: int, round_: int, request_: RoundRequest)
     work.requests[round_] = request_
 
 
-def check_outputs(store: Store, operation_id: str, attempt: int, change: CommitContent) -> None:
+def outputs(store: Store, operation_id: str, attempt: int) -> Mapping[str, int]:
+    """The sizes of the attempt's data files that exist, by path. Raises: StorageError."""
+    return {m.path: m.size for m in store.list(paths.data(operation_id, attempt))}
+
+
+def check_outputs(there: Mapping[str, int], change: CommitContent) -> None:
     """Check that our files still exist: a vacuum without retention deletes files that no commit
-    refers to.
+    refers to. `there` are `outputs`.
 
     Raises: OutputMissing.
     """
-    there = {m.path: m.size for m in store.list(paths.data(operation_id, attempt))}
     for output in change.outputs:
         if there.get(output.add.path) != output.add.size:
             raise OutputMissing(
