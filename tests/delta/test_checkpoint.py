@@ -320,7 +320,6 @@ def test_unknown_writer_features_are_left_alone() -> None:
         ("get_range", "_last_checkpoint"),
         ("put", "_last_checkpoint"),
         ("get", ".checkpoint.parquet"),
-        ("head", ".checkpoint.parquet"),
     ],
 )
 def test_a_failing_store_fails_no_commit(name: str, path: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
@@ -18,12 +19,14 @@ from tandem.delta.budget import Account
 from tandem.delta.datafiles.pages import PagesOfColumn, footer_of, pages_of
 from tandem.delta.datafiles.times import ExactParquetFile
 from tandem.errors import CorruptLog, ObjectNotFound
-from tandem.storage.store import Store
+from tandem.storage.store import Store, side_by_side
 
 BATCH_ROWS = 65_536
 _FEW_ROWS = 64
 IN_MEMORY = 64 << 20
 """Files of so many bytes are read at once: one request, and what was looked at is what is read."""
+_WITHOUT_A_LIMIT = 16 << 20
+"""The same without a limit, where only the columns that are needed are read of larger files."""
 _ENTRY_BYTES = 16
 """Of an entry of a list or map in Arrow, beside its text."""
 
@@ -40,15 +43,19 @@ class Rows:
 
 class CheckpointFile:
     """An open Parquet file whose every failure becomes `CorruptLog`, or `TooLarge`. Use as a
-    context manager."""
+    context manager. `content`: all of its bytes, if they were read already."""
 
-    def __init__(self, store: Store, path: str, account: Account) -> None:
+    def __init__(
+        self, store: Store, path: str, account: Account, content: bytes | None = None
+    ) -> None:
         self.path = path
         self.account = account
         try:
-            self._source: Any = store.open_input(path)
+            self._source: Any = (
+                store.open_input(path) if content is None else pa.BufferReader(content)
+            )
         except ObjectNotFound as error:
-            raise corrupt(path, "no such file", "the file that the log names") from error
+            raise _absent(path) from error
 
     def __enter__(self) -> CheckpointFile:
         with ExitStack() as unless_opened:
@@ -148,6 +155,44 @@ class CheckpointFile:
         return max(_FEW_ROWS, min(BATCH_ROWS, self.account.left // 4 // longest))
 
 
+def opened(
+    store: Store, paths: Sequence[tuple[str, int | None]], account: Account, parallel: int
+) -> Iterator[CheckpointFile]:
+    """Files in their order, each to be entered and left before the next. Small ones are read as a
+    whole, with one request each, as many together as may be held at once.
+
+    Args:
+        paths: with their sizes in bytes, as far as these are known.
+        parallel: so many requests are made at once.
+    Raises: CorruptLog.
+    """
+    left = list(paths)
+    while left:
+        most = min(IN_MEMORY if account.limited else _WITHOUT_A_LIMIT, account.left // 4)
+        together: list[tuple[str, int]] = []
+        for path, size in left:
+            if size is None or sum(known for _, known in together) + size > most:
+                break
+            together.append((path, size))
+        if not together:
+            yield CheckpointFile(store, left.pop(0)[0], account)
+            continue
+        del left[: len(together)]
+        reads = [partial(_content, store, path, size) for path, size in together]
+        contents = side_by_side(reads, parallel)[::-1]
+        for path, _ in together:
+            yield CheckpointFile(store, path, account, contents.pop())
+
+
+def _content(store: Store, path: str, size: int) -> bytes | None:
+    """The whole file; None if it has another size. Raises: CorruptLog."""
+    try:
+        found = store.get_range(path, 0, size + 1)
+    except ObjectNotFound as error:
+        raise _absent(path) from error
+    return found if len(found) == size else None
+
+
 def measure(values: Any) -> tuple[int, int]:
     """(bytes of all texts once they are not in dictionaries, number of leaves)."""
     type_ = values.type
@@ -195,6 +240,10 @@ def _present(batch: pa.RecordBatch) -> Any:
 def unreadable(path: str, error: Exception) -> CorruptLog:
     """The error of a checkpoint that its format forbids."""
     return corrupt(path, f"{type(error).__name__}: {error}"[:300], "a whole Parquet or JSON file")
+
+
+def _absent(path: str) -> CorruptLog:
+    return corrupt(path, "no such file", "the file that the log names")
 
 
 def corrupt(path: str, found: str, expected: str) -> CorruptLog:

@@ -27,7 +27,7 @@ from tandem.delta.budget import (
 )
 from tandem.delta.calendar import python_values
 from tandem.delta.log import codec, files, names
-from tandem.delta.log.checkpoint_parquet import CheckpointFile, corrupt, unreadable
+from tandem.delta.log.checkpoint_parquet import CheckpointFile, corrupt, opened, unreadable
 from tandem.delta.log.listing import Checkpoint
 from tandem.delta.log.replay import EMPTY, Replay, fold_actions
 from tandem.delta.values import exact_json_value, partition_texts, to_json_value
@@ -52,6 +52,10 @@ _ADD_FIELDS = {
 }
 
 
+_Sidecar = tuple[str, int | None]
+"""Its path in the store, and its size in bytes if the log says it."""
+
+
 @dataclass(frozen=True, slots=True)
 class CheckpointContent:
     """A checkpoint's state: `files` as in `tandem.delta.log.files`, everything else as a `Replay`
@@ -61,29 +65,33 @@ class CheckpointContent:
     state: Replay
 
 
-def read(store: Store, checkpoint: Checkpoint, account: Account | None = None) -> CheckpointContent:
+def read(
+    store: Store, checkpoint: Checkpoint, account: Account | None = None, *, parallel: int = 1
+) -> CheckpointContent:
     """The content of a complete checkpoint.
 
     Args:
         account: what it takes in memory is looked at before it is decoded.
+        parallel: so many requests are made at once.
     Raises: CorruptLog, TooLarge, AccessDenied, StorageError.
     """
     account = account or TableBudget().account(store.location)
     actions: list[Action] = []
-    sidecars: list[str] = []
+    sidecars: list[_Sidecar] = []
     tables: list[pa.Table] = []
-    for meta in checkpoint.files:
-        if meta.path.endswith(".json"):
-            found, inline, beside = _read_json_top(store, meta.path, account)
-            tables.append(files.from_adds(inline))
-        else:
-            with CheckpointFile(store, meta.path, account) as file:
-                found, beside = _read_small(file)
-                tables.extend(_read_adds(file))
+    for path in _json_tops(checkpoint):
+        found, inline, beside = _read_json_top(store, path, account)
+        tables.append(files.from_adds(inline))
         actions += found
         sidecars += beside
-    for name in sidecars:
-        with CheckpointFile(store, _sidecar_path(name), account) as file:
+    for top in opened(store, _parquet_tops(checkpoint), account, parallel):
+        with top as file:
+            found, beside = _read_small(file)
+            tables.extend(_read_adds(file))
+        actions += found
+        sidecars += beside
+    for sidecar in opened(store, sidecars, account, parallel):
+        with sidecar as file:
             tables.extend(_read_adds(file))
     state = fold_actions(EMPTY, actions)
     if state.protocol is None or state.metadata is None:
@@ -96,21 +104,20 @@ def read(store: Store, checkpoint: Checkpoint, account: Account | None = None) -
 
 
 def read_removes(
-    store: Store, checkpoint: Checkpoint, account: Account | None = None
+    store: Store, checkpoint: Checkpoint, account: Account | None = None, *, parallel: int = 1
 ) -> Iterator[RemoveFile]:
-    """The tombstones of a checkpoint, for writing the next one. Raises: as `read`."""
+    """The tombstones of a checkpoint, for writing the next one. Arguments and errors: as of
+    `read`."""
     account = account or TableBudget().account(store.location)
-    for meta in checkpoint.files:
-        if not meta.path.endswith(".json"):
-            continue
-        for item in _json_actions(store, meta.path, account):
+    for path in _json_tops(checkpoint):
+        for item in _json_actions(store, path, account):
             if isinstance(item, RemoveFile):
                 yield item
-    tops = [m.path for m in checkpoint.files if not m.path.endswith(".json")]
-    for path in [*tops, *sidecar_paths(store, checkpoint, account)]:
-        with CheckpointFile(store, path, account) as file:
+    paths = [*_parquet_tops(checkpoint), *_sidecars(store, checkpoint, account, parallel)]
+    for each in opened(store, paths, account, parallel):
+        with each as file:
             for body in _bodies(file, "remove"):
-                action = codec.decode_action("remove", body, path=path)
+                action = codec.decode_action("remove", body, path=file.path)
                 if isinstance(action, RemoveFile):
                     yield action
 
@@ -120,23 +127,37 @@ def sidecar_paths(
 ) -> list[str]:
     """The sidecars that a checkpoint refers to, as paths in the store. Raises: as `read`."""
     account = account or TableBudget().account(store.location)
-    found: list[str] = []
-    for meta in checkpoint.files:
-        if meta.path.endswith(".json"):
-            found += _read_json_top(store, meta.path, account)[2]
-        else:
-            with CheckpointFile(store, meta.path, account) as file:
-                found += _read_small(file)[1]
-    return [_sidecar_path(name) for name in found]
+    return [path for path, _ in _sidecars(store, checkpoint, account, 1)]
 
 
-def _read_small(file: CheckpointFile) -> tuple[list[Action], list[str]]:
+def _sidecars(
+    store: Store, checkpoint: Checkpoint, account: Account, parallel: int
+) -> list[_Sidecar]:
+    found: list[_Sidecar] = []
+    for path in _json_tops(checkpoint):
+        found += _read_json_top(store, path, account)[2]
+    for top in opened(store, _parquet_tops(checkpoint), account, parallel):
+        with top as file:
+            found += _read_small(file)[1]
+    return found
+
+
+def _json_tops(checkpoint: Checkpoint) -> list[str]:
+    return [meta.path for meta in checkpoint.files if meta.path.endswith(".json")]
+
+
+def _parquet_tops(checkpoint: Checkpoint) -> list[tuple[str, int]]:
+    files_ = (meta for meta in checkpoint.files if not meta.path.endswith(".json"))
+    return [(meta.path, meta.size) for meta in files_]
+
+
+def _read_small(file: CheckpointFile) -> tuple[list[Action], list[_Sidecar]]:
     actions: list[Action] = []
-    sidecars: list[str] = []
+    sidecars: list[_Sidecar] = []
     for kind in _SMALL:
         for body in _bodies(file, kind):
             if kind == "sidecar":
-                sidecars.append(body["path"])
+                sidecars.append(_sidecar(body))
                 continue
             action = codec.decode_action(kind, body, path=file.path)
             if action is not None:
@@ -316,13 +337,13 @@ def _json_actions(store: Store, path: str, account: Account) -> Iterator[Action 
 
 def _read_json_top(
     store: Store, path: str, account: Account
-) -> tuple[list[Action], list[AddFile], list[str]]:
+) -> tuple[list[Action], list[AddFile], list[_Sidecar]]:
     actions: list[Action] = []
     adds: list[AddFile] = []
-    sidecars: list[str] = []
+    sidecars: list[_Sidecar] = []
     for item in _json_actions(store, path, account):
         if isinstance(item, dict):
-            sidecars.append(str(item["path"]))
+            sidecars.append(_sidecar(item))
         elif isinstance(item, AddFile):
             adds.append(item)
         elif not isinstance(item, RemoveFile):
@@ -330,6 +351,8 @@ def _read_json_top(
     return actions, adds, sidecars
 
 
-def _sidecar_path(logged: str) -> str:
+def _sidecar(body: Json) -> _Sidecar:
     # Sidecars are always in the table's own folder; some writers log more than the name.
-    return f"{names.SIDECARS}/{unquote(logged).rsplit('/', 1)[-1]}"
+    path = f"{names.SIDECARS}/{unquote(str(body['path'])).rsplit('/', 1)[-1]}"
+    size = body.get("sizeInBytes")
+    return path, size if isinstance(size, int) and size >= 0 else None

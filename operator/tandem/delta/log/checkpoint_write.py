@@ -193,7 +193,9 @@ def _tombstones(log: DeltaLog, snapshot: Snapshot) -> Iterator[RemoveFile]:
     base, known = -1, dict[FileKey, RemoveFile]()
     for checkpoint in reversed(usable):
         try:
-            removes = checkpoint_read.read_removes(log.store, checkpoint, log.account())
+            removes = checkpoint_read.read_removes(
+                log.store, checkpoint, log.account(), parallel=log.parallel_reads
+            )
             known = {r.key: r for r in removes}
         except CorruptLog:
             continue

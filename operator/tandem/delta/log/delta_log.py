@@ -473,7 +473,9 @@ class DeltaLog:
     def _from_checkpoint(self, listing: Listing, checkpoint: Checkpoint, target: int) -> Snapshot:
         account = self.account()
         try:
-            content = checkpoint_read.read(self._store, checkpoint, account)
+            content = checkpoint_read.read(
+                self._store, checkpoint, account, parallel=self.parallel_reads
+            )
         except ObjectNotFound as error:
             raise CorruptLog(
                 "the checkpoint is gone", resource=error.resource, field=str(checkpoint.version)
