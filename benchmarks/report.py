@@ -30,6 +30,7 @@ ORDER = (
     "hudi",
     "replay",
     "critical",
+    "distance",
     "replace",
     "snapshot",
     "planning",

@@ -10,7 +10,7 @@ import pytest
 # The benchmarks are no part of the product, so they are not on the path of other tests.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks import compaction, goodput, mergelog, replace, replay
+from benchmarks import compaction, distance, goodput, mergelog, replace, replay
 
 
 def test_compaction_keeps_every_row_in_every_engine(
@@ -60,3 +60,11 @@ def test_replaces_end_with_the_rows_that_the_log_says(tmp_path: Path) -> None:
     assert 0 < contest["committed"] <= contest["replaces"]
     assert contest["kept"] == contest["late"]
     assert all(len(each["wall"]) == replace.ROUNDS["toy"] for each in found.raw["rounds"].values())
+
+
+def test_the_requests_of_a_commit_are_counted_at_a_distance(tmp_path: Path) -> None:
+    found = distance.run("toy", tmp_path)
+    assert len(found.tables) == len(distance.CASES)
+    for runs in found.raw.values():
+        for run in runs:
+            assert 0 < run["commit in sequence"] <= run["commit requests"] < run["requests"]

@@ -219,6 +219,7 @@ class Performer:
             resource=self.work.identity.display,
         )
         snapshot.require_unique_paths()
+        self.work.new_commits.clear()  # the plan is made on what they led to
         planned = self.work.planned = self._kind.plan(self.work)
         if planned.prerequisite is not None and not state.request.limits.dry_run:
             return PrerequisiteFound()
