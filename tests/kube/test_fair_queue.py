@@ -1,4 +1,4 @@
-"""Turns of namespaces and tables, against a model that sorts."""
+"""Turns of namespaces, stores and tables, against a model that sorts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from tandem.kube.runtime.fair_queue import FairQueue, Lane
 
-LANES = st.builds(Lane, st.sampled_from("ABC"), st.sampled_from("xyz"))
+LANES = st.builds(Lane, st.sampled_from("ABC"), st.sampled_from("xyz"), st.sampled_from("12"))
+PLACES = st.tuples(st.sampled_from("ABC"), st.sampled_from("12"))
 
 
 @dataclass
@@ -28,22 +29,29 @@ class Model:
     def push(self, lane: Lane, item: int) -> None:
         if all(other.namespace != lane.namespace for other, _ in self.items):
             self._stamp(lane.namespace)
+        if all(other.place != lane.place for other, _ in self.items):
+            self._stamp(lane.place)
         if all(other != lane for other, _ in self.items):
             self._stamp(lane)
         self.items.append((lane, item))
 
-    def pop(self, namespaces: AbstractSet[str], lanes: AbstractSet[Lane]) -> int | None:
+    def pop(
+        self,
+        namespaces: AbstractSet[str],
+        places: AbstractSet[tuple[str, str]],
+        lanes: AbstractSet[Lane],
+    ) -> int | None:
         eligible = [
-            (self.stamps[lane.namespace], self.stamps[lane], item, lane)
+            (*(self.stamps[who] for who in (lane.namespace, lane.place, lane)), item, lane)
             for lane, item in self.items
-            if lane.namespace in namespaces and lane in lanes
+            if lane.namespace in namespaces and lane.place in places and lane in lanes
         ]
         if not eligible:
             return None
-        _, _, item, lane = min(eligible)
+        *_, item, lane = min(eligible)
         self.items.remove((lane, item))
-        self._stamp(lane.namespace)
-        self._stamp(lane)
+        for who in (lane.namespace, lane.place, lane):
+            self._stamp(who)
         return item
 
     def remove(self, lane: Lane, item: int) -> bool:
@@ -65,9 +73,14 @@ def test_turns_are_those_of_a_sort(data: st.DataObject) -> None:
             pushed.append((lane, item))
         elif what == "pop":
             namespaces = data.draw(st.frozensets(st.sampled_from("ABC"), min_size=1))
-            lanes = data.draw(st.frozensets(LANES, min_size=6))
-            found = queue.pop(namespaces.__contains__, lanes.__contains__)
-            assert found == model.pop(namespaces, lanes)
+            places = data.draw(st.frozensets(PLACES, min_size=3))
+            lanes = data.draw(st.frozensets(LANES, min_size=9))
+            found = queue.pop(
+                namespaces.__contains__,
+                lanes.__contains__,
+                lambda *place, among=places: place in among,
+            )
+            assert found == model.pop(namespaces, places, lanes)
         elif what == "remove" and pushed:
             lane, old = data.draw(st.sampled_from(pushed))
             assert queue.remove(lane, old) == model.remove(lane, old)
@@ -91,3 +104,16 @@ def test_a_namespace_with_one_item_waits_for_one_item_of_each_other_namespace(
     queue.push(Lane("late", "t"), "ours")
     served = [queue.pop() for _ in range(len(queue))]
     assert served.index("ours") == (others if many else 0)
+
+
+@given(st.integers(1, 60), st.integers(1, 5))
+def test_a_store_with_one_item_waits_for_one_item_of_each_other_store_of_its_namespace(
+    many: int, others: int
+) -> None:
+    queue = FairQueue[str]()
+    for number in range(many):
+        for other in range(others):
+            queue.push(Lane("n", f"t{number}", f"other-{other}"), "theirs")
+    queue.push(Lane("n", "late", "mine"), "ours")
+    served = [queue.pop() for _ in range(len(queue))]
+    assert served.index("ours") == others

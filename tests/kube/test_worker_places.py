@@ -1,4 +1,5 @@
-"""Which calls run: no namespace holds all places, whatever its stores do."""
+"""Which calls run: no namespace holds all places, whatever its stores do, and no store all of its
+namespace's."""
 
 from __future__ import annotations
 
@@ -28,7 +29,9 @@ def test_places_are_never_given_twice_and_those_of_ended_calls_are_free(
     places, now_s = WorkerPlaces(limit), 0.0
     running, waiting = list[WorkerCall](), list[WorkerCall]()
     for _ in range(data.draw(st.integers(0, 60))):
-        what = data.draw(st.sampled_from(("add", "add", "add", "end", "abandon", "forget", "tick")))
+        what = data.draw(
+            st.sampled_from(("add", "add", "end", "abandon", "forget", "move", "tick"))
+        )
         if what == "add":
             lane = Lane(data.draw(st.sampled_from(NAMESPACES)), data.draw(st.sampled_from("xy")))
             call = WorkerCall(lane, look=data.draw(st.booleans()), submitted_s=now_s)
@@ -44,6 +47,9 @@ def test_places_are_never_given_twice_and_those_of_ended_calls_are_free(
                 waiting.remove(call)
         elif what == "forget":
             places.forget(Lane(data.draw(st.sampled_from(NAMESPACES)), "x"))
+        elif what == "move":
+            lane = Lane(data.draw(st.sampled_from(NAMESPACES)), data.draw(st.sampled_from("xy")))
+            places.lies_in(lane, data.draw(st.sampled_from("12")))
         elif what == "tick":
             now_s += TICK_S
             places.move_overdue(now_s)
@@ -63,9 +69,9 @@ def test_places_are_never_given_twice_and_those_of_ended_calls_are_free(
     assert (places.running(), places.waiting, places.abandoned) == (0, 0, 0)
 
 
-@given(st.integers(1, 6), st.integers(1, 4), st.data())
+@given(st.integers(1, 6), st.integers(1, 4), st.integers(1, 4), st.data())
 def test_a_call_that_ends_runs_soon_beside_namespaces_whose_calls_never_end(
-    limit: int, others: int, data: st.DataObject
+    limit: int, others: int, stores: int, data: st.DataObject
 ) -> None:
     """Adversaries add calls without end, of new tables and of known ones, and delete their tables.
     A namespace whose calls end at once begins after so many patient pauses as there are others."""
@@ -76,6 +82,7 @@ def test_a_call_that_ends_runs_soon_beside_namespaces_whose_calls_never_end(
     for step in range(data.draw(st.integers(20, 60))):
         for _ in range(data.draw(st.integers(0, 3 * limit))):
             lane = Lane(f"other-{step % others}", f"t{data.draw(st.integers(0, 40))}")
+            places.lies_in(lane, f"store-{int(lane.table[1:]) % stores}")
             places.add(WorkerCall(lane, look=data.draw(st.booleans()), submitted_s=now_s))
         if len(hanging) > 0 and data.draw(st.booleans()):
             places.abandon(hanging.pop(data.draw(st.integers(0, len(hanging) - 1))))
@@ -120,10 +127,57 @@ def test_two_hundred_tables_that_hang_leave_half_of_the_places_to_others() -> No
     assert begun.lane.namespace == "other"
 
 
+def test_two_hundred_tables_that_hang_leave_places_to_another_store_of_their_namespace() -> None:
+    places = WorkerPlaces(16)
+    for number in range(200):
+        places.lies_in(Lane("n", f"t{number}"), "hangs")
+    assert len(hang(places, 200, "n")) + places.waiting == 200
+    for number in range(3):
+        lane = Lane("n", f"healthy-{number}")
+        places.lies_in(lane, "answers")
+        places.add(call := WorkerCall(lane, look=True))
+        assert begin_all(places, 0.0) == [call]
+        assert call.room is Room.QUICK
+        places.end(call, 0.0)
+
+
+def test_a_store_of_which_nothing_is_known_leaves_places_at_once() -> None:
+    """Before the first of its calls has taken long."""
+    places = WorkerPlaces(16)
+    for number in range(200):
+        places.lies_in(Lane("n", f"t{number}"), "new")
+        places.add(WorkerCall(Lane("n", f"t{number}"), look=True))
+    assert len(begin_all(places, 0.0)) == 9
+    places.lies_in(Lane("n", "other"), "answers")
+    places.add(other := WorkerCall(Lane("n", "other"), look=True))
+    assert begin_all(places, 0.0) == [other]
+
+
+def test_a_store_that_answers_has_the_whole_share_of_its_namespace_until_a_look_takes_long() -> (
+    None
+):
+    places = WorkerPlaces(16)
+    for most, look_s in ((12, 0.0), (9, PATIENCE_S), (12, 0.0)):
+        places.add(look := WorkerCall(Lane("n", "looks"), look=True))
+        assert places.begin(0.0) is look
+        places.end(look, look_s)
+        calls = [WorkerCall(Lane("n", f"t{number}")) for number in range(20)]
+        for call in calls:
+            places.add(call)
+        begun = begin_all(places, 0.0)
+        assert len(begun) == most
+        for call in calls:
+            places.abandon(call)
+        for call in begun:
+            places.end(call, 0.0)
+
+
 def test_a_namespace_alone_has_three_quarters_of_the_quick_places() -> None:
     places = WorkerPlaces(16)
     for number in range(20):
-        places.add(WorkerCall(Lane("only", f"t{number}")))
+        lane = Lane("only", f"t{number}")
+        places.lies_in(lane, f"store-{number}")
+        places.add(WorkerCall(lane))
     assert len(begin_all(places, 0.0)) == 12
 
 
@@ -144,7 +198,7 @@ def test_a_table_whose_look_took_long_takes_no_quick_place_until_one_is_quick_ag
 
 
 def test_what_waits_follows_when_its_table_becomes_known_to_take_long() -> None:
-    places, lane = WorkerPlaces(1), Lane("n", "t")
+    places, lane = WorkerPlaces(2), Lane("n", "t")
     look, waits = WorkerCall(lane, look=True), WorkerCall(lane)
     places.add(look)
     places.add(waits)

@@ -1,7 +1,9 @@
-"""A queue whose turns go round: namespace after namespace, and within one table after table. Pure.
+"""A queue whose turns go round: namespace after namespace, within one store after store, and within
+one of these table after table. Pure.
 
-A namespace that adds much does not push others back: one with a single item waits for at most one
-item of each other namespace.
+Whoever adds much does not push others back: a namespace with a single item waits for at most one
+item of each other namespace, and a store with a single item for at most one of each other store of
+its namespace.
 """
 
 from __future__ import annotations
@@ -14,16 +16,23 @@ _T = TypeVar("_T")
 
 
 class Lane(NamedTuple):
-    """Whose work it is. Work of no table has an empty name."""
+    """Whose work it is. Work of no table has an empty name. `store`: any text that is the same for
+    tables of one store."""
 
     namespace: str = ""
     table: str = ""
+    store: str = ""
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """Its store, as seen by its namespace."""
+        return self.namespace, self.store
 
 
 NO_TABLE: Final = Lane()
 
 
-def _any(_: object) -> bool:
+def _any(*_: object) -> bool:
     return True
 
 
@@ -32,7 +41,7 @@ class FairQueue(Generic[_T]):
 
     def __init__(self) -> None:
         # Dictionaries in the order of turns: the one that was served last is last.
-        self._turns: dict[str, dict[str, deque[_T]]] = {}
+        self._turns: dict[str, dict[str, dict[str, deque[_T]]]] = {}
         self._count = 0
 
     def __len__(self) -> int:
@@ -40,45 +49,56 @@ class FairQueue(Generic[_T]):
 
     def __iter__(self) -> Iterator[tuple[Lane, _T]]:
         """In the order of turns; of a lane from its first item on."""
-        for namespace, tables in self._turns.items():
-            for table, items in tables.items():
-                for item in items:
-                    yield Lane(namespace, table), item
+        for namespace, stores in self._turns.items():
+            for store, tables in stores.items():
+                for table, items in tables.items():
+                    for item in items:
+                        yield Lane(namespace, table, store), item
 
     def push(self, lane: Lane, item: _T) -> None:
         """Add an item behind those of its lane. A new lane has its turn after those that wait."""
-        self._turns.setdefault(lane.namespace, {}).setdefault(lane.table, deque()).append(item)
+        tables = self._turns.setdefault(lane.namespace, {}).setdefault(lane.store, {})
+        tables.setdefault(lane.table, deque()).append(item)
         self._count += 1
 
     def pop(
         self,
         namespace_may: Callable[[str], bool] = _any,
         lane_may: Callable[[Lane], bool] = _any,
+        store_may: Callable[[str, str], bool] = _any,
     ) -> _T | None:
         """Remove the first item of the first lane that may have one now; None if none may. Its
-        namespace and its lane go to the end."""
-        for namespace, tables in self._turns.items():
+        namespace, its store (called with the namespace's name and its own) and its lane go to the
+        end."""
+        for namespace, stores in self._turns.items():
             if not namespace_may(namespace):
                 continue
-            for table, items in tables.items():
-                lane = Lane(namespace, table)
-                if not lane_may(lane):
+            for store, tables in stores.items():
+                if not store_may(namespace, store):
                     continue
-                item = items.popleft()
-                self._count -= 1
-                del tables[table]
-                if items:
-                    tables[table] = items
-                del self._turns[namespace]
-                if tables:
-                    self._turns[namespace] = tables
-                return item
+                for table, items in tables.items():
+                    if lane_may(lane := Lane(namespace, table, store)):
+                        return self._serve(lane, items)
         return None
+
+    def _serve(self, lane: Lane, items: deque[_T]) -> _T:
+        item = items.popleft()
+        self._count -= 1
+        stores = self._turns.pop(lane.namespace)
+        tables = stores.pop(lane.store)
+        del tables[lane.table]
+        if items:
+            tables[lane.table] = items
+        if tables:
+            stores[lane.store] = tables
+        if stores:
+            self._turns[lane.namespace] = stores
+        return item
 
     def remove(self, lane: Lane, item: _T) -> bool:
         """Remove one item; False if it does not wait."""
-        items = self._turns.get(lane.namespace, {}).get(lane.table)
-        if items is None or item not in items:
+        items = self._items(lane)
+        if item not in items:
             return False
         items.remove(item)
         self._count -= 1
@@ -87,16 +107,23 @@ class FairQueue(Generic[_T]):
 
     def take(self, lane: Lane) -> list[_T]:
         """Remove all items of a lane."""
-        items = self._turns.get(lane.namespace, {}).get(lane.table, deque())
+        items = self._items(lane)
         taken = list(items)
         items.clear()
         self._count -= len(taken)
         self._tidy(lane)
         return taken
 
+    def _items(self, lane: Lane) -> deque[_T]:
+        return self._turns.get(lane.namespace, {}).get(lane.store, {}).get(lane.table, deque())
+
     def _tidy(self, lane: Lane) -> None:
-        tables = self._turns.get(lane.namespace, {})
+        """Keep no lane without items, and nothing without lanes."""
+        stores = self._turns.get(lane.namespace, {})
+        tables = stores.get(lane.store, {})
         if lane.table in tables and not tables[lane.table]:
             del tables[lane.table]
             if not tables:
+                del stores[lane.store]
+            if not stores:
                 del self._turns[lane.namespace]

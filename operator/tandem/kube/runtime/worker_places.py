@@ -2,7 +2,7 @@
 
 A store that does not answer holds the thread that asks it, and no thread can be ended from outside.
 So calls that take long leave their place to others, and each room of places is shared such that
-no namespace takes all of it (docs/decisions/0169).
+no namespace takes all of it, and of its share no store that may not answer (docs/decisions/0169).
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ class WorkerCall:
     """One call on a table.
 
     Attributes:
+        lane: with the store of the table once it is added.
         look: whether it asks the table's store, as the next ones will.
         work, future: what to run, and what its submitter waits for; unused here.
         room: where it has its place; None before it runs and after its end.
@@ -56,26 +57,35 @@ class _Places:
     size: int
     taken: int = 0
     by_namespace: Counter[str] = field(default_factory=Counter)
+    by_store: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     @property
     def free(self) -> int:
         return self.size - self.taken
 
-    def may_take(self, namespace: str, of: int | None = None) -> bool:
-        """Whether a namespace has fewer places than it leaves free, of all or of the first `of`:
-        there is room for another one, however many it wants."""
-        free = self.free if of is None else of - self.taken
-        return self.by_namespace[namespace] < free
+    def share(self, namespace: str, of: int | None = None) -> int:
+        """How many places a namespace may have in all, of all or of the first `of`: half of those
+        that no other has."""
+        others = self.taken - self.by_namespace[namespace]
+        return (max(0, (self.size if of is None else of) - others) + 1) // 2
 
-    def take(self, namespace: str) -> None:
+    def has_room(self, namespace: str, store: str, share: int, *, doubtful: bool) -> bool:
+        """Whether a store has room in the share of its namespace. One that is doubtful leaves a
+        quarter of it to others, and the last place."""
+        mine, of_store = self.by_namespace[namespace], self.by_store[namespace, store]
+        if not doubtful or not of_store:
+            return mine < share
+        return of_store < 3 * (share - mine - 1)
+
+    def take(self, lane: Lane) -> None:
         self.taken += 1
-        self.by_namespace[namespace] += 1
+        self.by_namespace[lane.namespace] += 1
+        self.by_store[lane.place] += 1
 
-    def give_back(self, namespace: str) -> None:
+    def give_back(self, lane: Lane) -> None:
         self.taken -= 1
-        self.by_namespace[namespace] -= 1
-        if not self.by_namespace[namespace]:
-            del self.by_namespace[namespace]
+        self.by_namespace -= Counter((lane.namespace,))
+        self.by_store -= Counter((lane.place,))
 
 
 class WorkerPlaces:
@@ -92,6 +102,8 @@ class WorkerPlaces:
         self._waiting: FairQueue[WorkerCall] = FairQueue()
         self._waiting_long: FairQueue[WorkerCall] = FairQueue()
         self._quick: dict[WorkerCall, None] = {}  # in the order in which they began
+        self._stores: dict[Lane, str] = {}  # by lanes without store
+        self._answering: set[tuple[str, str]] = set()
         self._long_lanes: set[Lane] = set()
         self._abandoned = 0
         self._last_begun_s = float("-inf")
@@ -116,42 +128,57 @@ class WorkerPlaces:
             return self._rooms[room].taken
         return sum(places.taken for places in self._rooms.values())
 
+    def lies_in(self, lane: Lane, store: str) -> None:
+        """The table of this lane lies in this store from now on."""
+        if self._stores.get(lane) != store:
+            self.forget(lane)
+            self._stores[lane] = store
+
     def add(self, call: WorkerCall) -> None:
         """Let a call wait for its turn."""
+        call.lane = self._with_store(call.lane)
         long = call.lane in self._long_lanes
         (self._waiting_long if long else self._waiting).push(call.lane, call)
 
     def begin(self, now_s: float) -> WorkerCall | None:
         """The next call that may run, which has its place from now on; None if none may."""
         if self._rooms[Room.QUICK].free:
-            call = self._waiting.pop(self._may_be_quick)
+            call = self._waiting.pop(store_may=self._may_be_quick)
             if call is not None:
                 self._last_begun_s = now_s
                 self._quick[call] = None
                 return self._begin(call, Room.QUICK, now_s)
-        call = self._waiting_long.pop(self._may_be_long)
+        call = self._waiting_long.pop(store_may=self._may_be_long)
         return None if call is None else self._begin(call, Room.LONG, now_s)
 
     def _begin(self, call: WorkerCall, room: Room, now_s: float) -> WorkerCall:
         call.begun_s = now_s
         call.room = room
-        self._rooms[room].take(call.lane.namespace)
+        self._rooms[room].take(call.lane)
         return call
 
-    def _may_be_quick(self, namespace: str) -> bool:
+    def _may_be_quick(self, namespace: str, store: str) -> bool:
         quick, long = self._rooms[Room.QUICK], self._rooms[Room.LONG]
         mine, mine_long = quick.by_namespace[namespace], long.by_namespace[namespace]
-        if not mine and not mine_long:
-            return True
-        if long.free - mine_long >= 2 * self.limit:
+        unused = quick.free + mine  # by others
+        if long.free - mine_long >= 4 * self.limit:
             # Whatever quick calls there are, its own can move to long places in time.
-            return mine < 3 * quick.free
-        return mine < quick.free - 1  # the last place is left to others
+            share = (3 * unused + 3) // 4
+        else:
+            share = unused // 2  # the last place is left to others
+        if not mine and not mine_long:
+            share = max(share, 1)
+        doubtful = (namespace, store) not in self._answering
+        return quick.has_room(namespace, store, share, doubtful=doubtful)
 
-    def _may_be_long(self, namespace: str) -> bool:
+    def _may_be_long(self, namespace: str, store: str) -> bool:
         # The other half is for quick calls that become long.
+        return self._has_long_room(namespace, store, self._rooms[Room.LONG].size // 2)
+
+    def _has_long_room(self, namespace: str, store: str, of: int | None = None) -> bool:
         long = self._rooms[Room.LONG]
-        return long.may_take(namespace, of=long.size // 2)
+        doubtful = (namespace, store) not in self._answering
+        return long.has_room(namespace, store, long.share(namespace, of), doubtful=doubtful)
 
     def move_overdue(self, now_s: float) -> None:
         """Move quick calls that take long to other places, as far as there are."""
@@ -160,13 +187,13 @@ class WorkerPlaces:
                 return
             if call.look:
                 self._now_long(call.lane)
-            if self._rooms[Room.LONG].may_take(call.lane.namespace):
+            if self._has_long_room(*call.lane.place):
                 self._move(call, Room.LONG)
 
     def end(self, call: WorkerCall, now_s: float) -> None:
         """A call that was begun has ended."""
         assert call.room is not None
-        self._rooms[call.room].give_back(call.lane.namespace)
+        self._rooms[call.room].give_back(call.lane)
         call.room = None
         self._quick.pop(call, None)
         if call.abandoned:
@@ -185,23 +212,32 @@ class WorkerPlaces:
         elif not call.abandoned:
             call.abandoned = True
             self._abandoned += 1
-            if self._rooms[Room.ABANDONED].may_take(call.lane.namespace):
+            places, namespace = self._rooms[Room.ABANDONED], call.lane.namespace
+            if places.by_namespace[namespace] < places.share(namespace):
                 self._move(call, Room.ABANDONED)
 
     def _move(self, call: WorkerCall, room: Room) -> None:
         assert call.room is not None
-        self._rooms[call.room].give_back(call.lane.namespace)
+        self._rooms[call.room].give_back(call.lane)
         self._quick.pop(call, None)
         call.room = room
-        self._rooms[room].take(call.lane.namespace)
+        self._rooms[room].take(call.lane)
+
+    def _with_store(self, lane: Lane) -> Lane:
+        return lane._replace(store=self._stores.get(lane, ""))
 
     def _now_long(self, lane: Lane) -> None:
+        self._answering.discard(lane.place)
         if lane not in self._long_lanes:
             self._long_lanes.add(lane)
             for call in self._waiting.take(lane):
                 self._waiting_long.push(lane, call)
 
     def _now_quick(self, lane: Lane) -> None:
+        self._answering.add(lane.place)
+        self._not_long(lane)
+
+    def _not_long(self, lane: Lane) -> None:
         if lane in self._long_lanes:
             self._long_lanes.remove(lane)
             for call in self._waiting_long.take(lane):
@@ -215,7 +251,10 @@ class WorkerPlaces:
 
     def forget(self, lane: Lane) -> None:
         """A table is gone: a later one of its name is not known."""
-        self._now_quick(lane)
+        known = self._with_store(lane)
+        self._not_long(known)
+        self._answering.discard(known.place)  # until the next look at one of its tables
+        self._stores.pop(lane, None)
 
     def oldest_wait_s(self, now_s: float) -> float:
         """How long the call that waits longest has waited; of tables whose last look was quick."""

@@ -83,6 +83,11 @@ class Workers(Executor):
         take says how long the next ones will."""
         return _LaneExecutor(self, lane, look)
 
+    def lies_in(self, lane: Lane, store: str) -> None:
+        """The table lies in this store: any text that is the same for tables of one store."""
+        with self._lock:
+            self._places.lies_in(lane, store)
+
     def forget(self, lane: Lane) -> None:
         """The table is gone."""
         with self._lock:

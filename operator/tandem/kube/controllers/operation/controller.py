@@ -340,7 +340,8 @@ class OperationController:
         self._reported = None
         lane = Lane(self._key[1], self._table_name)
         session = await context.threads(
-            *lane,
+            lane.namespace,
+            lane.table,
             lambda: open_session(
                 resource,
                 table,

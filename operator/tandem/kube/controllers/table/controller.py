@@ -53,6 +53,15 @@ _STILL_THERE_S = 300.0
 had to list again does not report what was deleted meanwhile."""
 
 
+def _store_of(resource: LakeTable) -> str:
+    """The same text for tables of one store: what the resource says about how to reach it."""
+    scheme, found, rest = resource.spec.location.partition("://")
+    where = f"{scheme}://{rest.partition('/')[0]}" if found else ""
+    storage = resource.spec.storage
+    secret = "" if storage.secret_ref is None else storage.secret_ref.name
+    return repr((where, secret, sorted(storage.options.items())))
+
+
 class TableController:
     """One LakeTable, identified by its uid."""
 
@@ -170,6 +179,7 @@ class TableController:
                 if due or now >= next_look:
                     before, log_before = self._table.snapshot, self._table.log_facts
                     self._table.due = False
+                    self._context.pool.lies_in(Lane(*self._key[1:]), _store_of(resource))
                     await self._table.refresh(resource)
                     # The spec may have changed meanwhile: then that one is due at once.
                     generation = resource.metadata.generation
