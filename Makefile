@@ -66,6 +66,10 @@ storm: setup ## Kill the operator at every point; 500 resources at once; a minut
 	@$(BIN)/pytest -n 2 --dist worksteal tests/kube/storm.py $(PYTEST_ARGS)
 	@TANDEM_STORM_S=$${TANDEM_STORM_S:-60} $(BIN)/pytest -o timeout=1800 tests/index/test_index_storm.py
 
+.PHONY: upgrade
+upgrade: setup ## Operations left half-way by the release before, and by us before a downgrade
+	@$(BIN)/pytest -n 2 --dist loadfile -o python_files='upgrade_*.py' -o timeout=1800 tests/upgrade $(PYTEST_ARGS)
+
 .PHONY: matrix
 matrix: setup ## Every foreign writer with every operation; the whole search; the big simulation
 	@$(BIN)/python tools/spark_setup.py --tests

@@ -108,10 +108,11 @@ class End:
 
 
 class ProcessStarter:
-    """Starts processes, one at a time; use two for two at once."""
+    """Starts processes, one at a time; use two for two at once. `tree`: whose engine and whose end
+    of the pipe they run."""
 
-    def __init__(self) -> None:
-        paths = [str(REPOSITORY / "operator"), str(REPOSITORY / "tests")]
+    def __init__(self, tree: Path = REPOSITORY) -> None:
+        paths = [str(tree / "operator"), str(tree / "tests")]
         self._process = subprocess.Popen(
             [sys.executable, "-m", "support.crash.processes"],
             stdin=subprocess.PIPE,
@@ -137,7 +138,9 @@ class ProcessStarter:
         assert self._process.stdin is not None
         self._order = order
         Path(order.answer).unlink(missing_ok=True)
-        self._process.stdin.write(json.dumps(dataclasses.asdict(order)) + "\n")
+        # What is not asked for is left out: another tree may not know it.
+        fields = {k: v for k, v in dataclasses.asdict(order).items() if v or k == "strike"}
+        self._process.stdin.write(json.dumps(fields) + "\n")
         self._process.stdin.flush()
         self.pid = int(self._expect("pid"))
         return self.pid
@@ -204,8 +207,8 @@ class ProcessStarter:
 
 
 @contextmanager
-def starter() -> Iterator[ProcessStarter]:
-    made = ProcessStarter()
+def starter(tree: Path = REPOSITORY) -> Iterator[ProcessStarter]:
+    made = ProcessStarter(tree)
     try:
         yield made
     finally:
