@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -21,7 +23,7 @@ from tandem.errors import (
     StorageFull,
     StoreUnsuitable,
 )
-from tandem.storage import Store, open_store, probe_put_if_absent
+from tandem.storage import Store, open_store, probe_put_if_absent, remote
 
 
 class Mischief(Enum):
@@ -257,3 +259,59 @@ def test_parts_of_an_abandoned_upload_are_not_listed(s3_server: S3Server) -> Non
     assert list(store.list()) == []
     with pytest.raises(ObjectNotFound):
         store.head("large")
+
+
+OPTIONS = {"region": "nowhere", "endpoint": "http://127.0.0.1:9", "allow_http": "true"}
+
+
+def clients_of(bucket: str) -> int:
+    return sum(isinstance(key, tuple) and bucket in key for key in remote._opened)
+
+
+def test_tables_of_a_bucket_share_a_client_and_nothing_else_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    opened = list[tuple[str, object]]()
+    new_client = remote._new_client
+
+    def counted(scheme: str, authority: str, config: Mapping[str, str], *more: Any) -> Any:
+        opened.append((authority, config.get("secret_access_key")))
+        return new_client(scheme, authority, config, *more)
+
+    monkeypatch.setattr(remote, "_new_client", counted)
+    monkeypatch.setattr(remote, "time", SimpleNamespace(monotonic=lambda: 0.0))
+    one, other = ({"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": s} for s in ("one", "other"))
+
+    def opens(
+        location: str, environ: Mapping[str, str], *, ceiling_s: float = 60.0, **options: str
+    ) -> Store:
+        return open_store(location, {**OPTIONS, **options}, environ=environ, ceiling_s=ceiling_s)
+
+    stores = [opens(f"s3://shared/t{number}", one) for number in range(20)]
+    assert opened == [("shared", "one")]
+    stores += [opens("s3://shared/t0", other), opens("s3://elsewhere/t0", one)]
+    assert opened[1:] == [("shared", "other"), ("elsewhere", "one")]
+    stores += [
+        opens("s3://shared/t0", one, ceiling_s=50.0),
+        opens("s3://shared/t0", one, region="somewhere"),
+    ]
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
+    stores.append(opens("s3://shared/t0", one))
+    assert opened[3:] == [("shared", "one")] * 3
+    stores.clear()
+    assert clients_of("shared") == 0
+
+
+def test_a_client_is_not_shared_with_a_store_that_is_opened_much_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Files of credentials may have changed meanwhile."""
+    now_s = 1_000.0
+    monkeypatch.setattr(remote, "time", SimpleNamespace(monotonic=lambda: now_s))
+    first = open_store("s3://late/t0", OPTIONS)
+    again = open_store("s3://late/t1", OPTIONS)
+    assert clients_of("late") == 1
+    now_s += remote._SHARED_S
+    late = open_store("s3://late/t2", OPTIONS)
+    assert clients_of("late") == 2
+    del first, again, late

@@ -10,9 +10,14 @@ commit loop does.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+import os
+import threading
+import time
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from weakref import WeakValueDictionary
 
 import obstore
 from obstore.exceptions import BaseError
@@ -33,6 +38,13 @@ _RETRIES = 6
 _FIRST_PAUSE = timedelta(milliseconds=100)
 _NO_RETRY: RetryConfig = {"max_retries": 0}
 _LIST_CHUNK = 1000
+_SHARED_S = 300.0
+"""A client that was opened before is not used for further stores: files of credentials may have
+changed."""
+_opening = threading.Lock()
+_opened: WeakValueDictionary[Hashable, ObjectStore] = WeakValueDictionary()
+"""Clients in use, by all that they depend on. To open one takes 20 ms, in which no other thread of
+the process runs: so one at a time, and one for all tables of a bucket."""
 
 
 class RemoteStore:
@@ -48,17 +60,27 @@ class RemoteStore:
     ) -> None:
         self._location = location
         self._most_bytes = most_bytes
-        limits = time_limits(settings.client, ceiling_s)
-        try:
-            self._client = _client(location, settings, limits, _retry(limits))
-            self._exclusive = _client(location, settings, limits, _NO_RETRY)
-        except (BaseError, ValueError) as error:
-            # Not chained: the library's message may repeat its arguments.
-            raise refused_settings(error, location) from None
+        self._settings = settings
+        path = split_location(location)[2].strip("/")
+        self._prefix = f"{path}/" if path else ""
+        self._limits = time_limits(settings.client, ceiling_s)
+        self._client = self._open(_retry(self._limits))
 
     @property
     def location(self) -> str:
         return self._location
+
+    @cached_property
+    def _exclusive(self) -> ObjectStore:
+        """For exclusive puts. Opened late: readers need none."""
+        return self._open(_NO_RETRY)
+
+    def _open(self, retry: RetryConfig) -> ObjectStore:
+        try:
+            return _client(self._location, self._settings, self._limits, retry)
+        except (BaseError, ValueError) as error:
+            # Not chained: the library's message may repeat its arguments.
+            raise refused_settings(error, self._location) from None
 
     def get(self, path: str) -> bytes:
         key = self._key(path)
@@ -88,21 +110,22 @@ class RemoteStore:
     def head(self, path: str) -> ObjectInfo:
         key = self._key(path)
         try:
-            return _meta(obstore.head(self._client, key))
+            return self._meta(obstore.head(self._client, key))
         except CLIENT_ERRORS as error:
             raise self._translate(error, path) from error
 
     def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectInfo]:
         """Streams. S3, GCS and Azure list in the order of the keys' bytes; a store that does
         not (S3 directory buckets) is refused, since paging by `start_after` would miss files."""
-        folder = check_folder(prefix, resource=self._location) or None
+        folder = self._prefix + check_folder(prefix, resource=self._location)
+        offset = self._prefix + start_after if start_after else None
         last = ""
         try:
             for chunk in obstore.list(
-                self._client, folder, offset=start_after or None, chunk_size=_LIST_CHUNK
+                self._client, folder or None, offset=offset, chunk_size=_LIST_CHUNK
             ):
                 for found in chunk:
-                    meta = _meta(found)
+                    meta = self._meta(found)
                     if meta.path <= start_after:
                         continue
                     if meta.path < last:
@@ -150,14 +173,15 @@ class RemoteStore:
             for key in keys if len(keys) > 1 else ():
                 self._delete([key])
         except CLIENT_ERRORS as error:
-            raise self._translate(error, keys[0]) from error
+            raise self._translate(error, keys[0].removeprefix(self._prefix)) from error
 
     def delete_prefix(self, prefix: str, *, keep: Collection[str] = ()) -> int:
         removed = 0
 
         def seen() -> Iterator[str]:
             nonlocal removed
-            for meta in self.list(self._key(prefix.removesuffix("/"))):
+            folder = check_relative(prefix.removesuffix("/"), resource=self._location)
+            for meta in self.list(folder):
                 if meta.path not in keep:
                     removed += 1
                     yield meta.path
@@ -175,7 +199,11 @@ class RemoteStore:
         return cast(BinaryIO, RemoteWriter(self, path))
 
     def _key(self, path: str) -> str:
-        return check_relative(path, resource=self._location)
+        return self._prefix + check_relative(path, resource=self._location)
+
+    def _meta(self, found: Any) -> ObjectInfo:
+        path = found["path"].removeprefix(self._prefix)
+        return ObjectInfo(path, found["size"], round(found["last_modified"].timestamp() * 1000))
 
     def _translate(self, error: Exception, path: str, *, writing: bool = False) -> StorageError:
         return translated(error, f"{self._location}/{path}", writing=writing)
@@ -208,11 +236,6 @@ class RemoteWriter(PublishingWriter):
         self._writer = None  # dropped without closing it: nothing is published
 
 
-def _meta(found: Any) -> ObjectInfo:
-    modified = found["last_modified"]
-    return ObjectInfo(found["path"], found["size"], round(modified.timestamp() * 1000))
-
-
 def _retry(limits: TimeLimits) -> RetryConfig:
     return {
         "max_retries": _RETRIES,
@@ -228,31 +251,41 @@ def _retry(limits: TimeLimits) -> RetryConfig:
 def _client(
     location: str, settings: StoreSettings, limits: TimeLimits, retry: RetryConfig
 ) -> ObjectStore:
-    scheme, authority, path = split_location(location)
-    prefix = path.strip("/") or None
+    """The client of a bucket or container, which other stores may use, too."""
+    scheme, authority, _ = split_location(location)
     times = {"timeout": limits.one_try, "connect_timeout": limits.connect}
     client = cast("ClientConfig", {**settings.client, **times})
-    config: Mapping[str, Any] = settings.config
+    key = (
+        *(scheme, authority, limits, retry is _NO_RETRY),
+        *(frozenset(options.items()) for options in (settings.config, settings.client)),
+        # A client reads the environment itself, and does not survive a fork.
+        *(frozenset(os.environ.items()), os.getpid(), time.monotonic() // _SHARED_S),
+    )
+    with _opening:
+        found = _opened.get(key)
+        if found is None:
+            found = _opened[key] = _new_client(scheme, authority, settings.config, client, retry)
+        return found
+
+
+def _new_client(
+    scheme: str,
+    authority: str,
+    config: Mapping[str, str],
+    client: ClientConfig,
+    retry: RetryConfig,
+) -> ObjectStore:
     if scheme == "s3":
         return S3Store(
-            authority,
-            prefix=prefix,
-            config=cast(Any, config),
-            client_options=client,
-            retry_config=retry,
+            authority, config=cast(Any, config), client_options=client, retry_config=retry
         )
     if scheme == "gs":
         return GCSStore(
-            authority,
-            prefix=prefix,
-            config=cast(Any, config),
-            client_options=client,
-            retry_config=retry,
+            authority, config=cast(Any, config), client_options=client, retry_config=retry
         )
     container, _, account = authority.partition("@")
     return AzureStore(
         container,
-        prefix=prefix,
         config=cast(Any, _of_account(account.split(".")[0], config)),
         client_options=client,
         retry_config=retry,
