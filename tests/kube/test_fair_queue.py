@@ -14,6 +14,10 @@ LANES = st.builds(Lane, st.sampled_from("ABC"), st.sampled_from("xyz"), st.sampl
 PLACES = st.tuples(st.sampled_from("ABC"), st.sampled_from("12"))
 
 
+def _whose(lane: Lane) -> tuple[object, ...]:
+    return lane.namespace, lane.place, lane
+
+
 @dataclass
 class Model:
     """All items in one list; who joined or was served last has the highest stamp."""
@@ -42,15 +46,15 @@ class Model:
         lanes: AbstractSet[Lane],
     ) -> int | None:
         eligible = [
-            (*(self.stamps[who] for who in (lane.namespace, lane.place, lane)), item, lane)
+            ([self.stamps[who] for who in _whose(lane)], item, lane)
             for lane, item in self.items
             if lane.namespace in namespaces and lane.place in places and lane in lanes
         ]
         if not eligible:
             return None
-        *_, item, lane = min(eligible)
+        _, item, lane = min(eligible)
         self.items.remove((lane, item))
-        for who in (lane.namespace, lane.place, lane):
+        for who in _whose(lane):
             self._stamp(who)
         return item
 

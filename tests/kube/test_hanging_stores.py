@@ -93,25 +93,33 @@ def test_twenty_tables_that_hang_do_not_stop_a_table_of_another_namespace(
     lake.assert_clean()
 
 
-def test_tables_that_hang_do_not_stop_the_others_of_their_namespace(
+def test_two_hundred_tables_that_hang_do_not_stop_the_others_of_their_namespace(
     cluster: Cluster, tmp_path: Path, hanging: HangingServer
 ) -> None:
+    """All are new, and no request of theirs ends, but the namespace's tables of another store are
+    looked at meanwhile."""
     space = Resources(cluster, cluster.namespace("hangs"))
-    lake = quick_lake.make(tmp_path)
+    lakes = {name: quick_lake.make(tmp_path / name) for name in ("first", "second")}
     settings = quick_settings(cluster, space.namespace, workers=4, store_timeout_s=3600.0)
-    names = [f"t{number}" for number in range(12)]
+    names = [f"t{number}" for number in range(200)]
     with operating(settings, HeldJobs()):
         hang(space, hanging, names)
         await_that(
-            lambda: len(hanging.connections) >= 4, lambda: f"{len(hanging.connections)} asked"
+            lambda: len(hanging.connections) >= 8, lambda: f"{len(hanging.connections)} asked"
         )
-        space.table("healthy", lake.location)
-        space.await_phase(TABLE, "healthy", "Succeeded")
-        space.compaction("c", "healthy")
-        assert space.await_end("TableCompaction", "c")["phase"] == "Succeeded"
-        assert not any(reason_of(space.status(TABLE, name)) for name in names)
+        for name, lake in lakes.items():
+            space.table(name, lake.location)
+        for name in lakes:
+            space.await_phase(TABLE, name, "Succeeded")
+            space.compaction(name, name)
+        for name in lakes:
+            assert space.await_end("TableCompaction", name)["phase"] == "Succeeded"
+        found = space.cluster.request("GET", space.url(TABLE))["items"]
+        ended = [i["metadata"]["name"] for i in found if reason_of(i.get("status") or {})]
+        assert sorted(ended) == sorted(lakes)
         hanging.close()
-    lake.assert_clean()
+    for lake in lakes.values():
+        lake.assert_clean()
 
 
 def test_a_table_that_is_deleted_gives_back_what_it_holds_and_one_of_its_name_starts_over(
