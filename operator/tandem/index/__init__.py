@@ -16,11 +16,11 @@ time, never an answer. Every answer is of exactly one version. Data pages are re
     sides         the least and greatest values of a column, exact or not
     narrowing     what narrowing files to row groups takes and gives
     row_groups    narrows files to row groups, by facts of their footers
+    portions      an answer in ranges of paths, for many tasks
     rows          reads splits, and finishes numbers
     verification  compares what the log says with the rows
     holds         how long a version stays readable, and holds of readers
     assignment    which executor holds which shard
-    assignments   the current mapping, shared by threads
 """
 
 from tandem.index.library import (

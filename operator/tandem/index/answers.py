@@ -20,6 +20,7 @@ from tandem.errors import InvalidSpec
 from tandem.index.columns import EntryColumn
 from tandem.index.entries import UNKNOWN_ROWS, exact_sum
 from tandem.index.narrowing import GROUPS, Narrower
+from tandem.index.portions import PathRange, within
 from tandem.index.sides import BoundArray, Side, side_of
 from tandem.index.window import Chosen, Head, View
 from tandem.statements.tree import Expr
@@ -113,10 +114,15 @@ def splits(
     where: Expr | None = None,
     segments: Collection[str] = (),
     narrower: Narrower | None = None,
+    paths: PathRange | None = None,
 ) -> Splits:
-    """The files whose rows may match, and with a narrower which of their row groups. Raises:
-    UnknownSegment."""
-    chosen = view.chosen(where, segments)
+    """The files whose rows may match, and with a narrower which of their row groups.
+
+    Args:
+        paths: only files of these; so in the functions below.
+    Raises: UnknownSegment.
+    """
+    chosen = within(view.chosen(where, segments), paths)
     if where is None or narrower is None:
         return splits_of(view.head, chosen)
     parts, groups = [], []
@@ -132,12 +138,14 @@ def certain_count(
     where: Expr | None = None,
     segments: Collection[str] = (),
     narrower: Narrower | None = None,
+    paths: PathRange | None = None,
 ) -> CertainCount:
     """The number of rows that match; with a narrower by row groups, too. Raises: UnknownSegment."""
-    if where is None and not segments and view.total is not None:
+    everything = where is None and not segments and paths is None
+    if everything and view.total is not None:
         return CertainCount(view.version, view.total, splits_of(view.head, []))
     rows, left = 0, []
-    for part in view.chosen(where, segments):
+    for part in within(view.chosen(where, segments), paths):
         live = part.entries.live(part.rows)
         known = part.certain & (live != UNKNOWN_ROWS)
         rows += exact_sum(live[known])
@@ -196,6 +204,7 @@ def certain_bounds(
     columns: Sequence[str],
     where: Expr | None = None,
     segments: Collection[str] = (),
+    paths: PathRange | None = None,
 ) -> list[CertainBounds]:
     """The least and the greatest value of each column, of the rows that match.
 
@@ -204,7 +213,7 @@ def certain_bounds(
     Raises: InvalidSpec: the values of a column have no order. UnknownSegment.
     """
     types = {name: _ordered_type(view.head, name) for name in columns}
-    chosen = view.chosen(where, segments)
+    chosen = within(view.chosen(where, segments), paths)
     return [_bounds_of(view, name, types[name], chosen) for name in columns]
 
 

@@ -133,6 +133,11 @@ class Entries:
         wanted = pa.array(rows)
         return pa.table({name: self._column(name).take(wanted) for name in names})
 
+    def paths_at(self, rows: IntArray) -> pa.ChunkedArray:
+        """The logged paths of some of the files."""
+        paths = self._column("path")
+        return paths if len(rows) == len(self) else paths.take(pa.array(rows))
+
     def live(self, rows: IntArray) -> IntArray:
         """The live rows of some entries, `UNKNOWN_ROWS` if they are unknown."""
         physical = self.rows[rows]

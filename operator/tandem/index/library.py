@@ -22,11 +22,12 @@ from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.files import to_adds
 from tandem.delta.scan import column_names
 from tandem.delta.schema import column_mapping_mode
-from tandem.errors import InvalidStatement, UnsupportedFeature
+from tandem.errors import InvalidStatement, TableReplaced, UnsupportedFeature
 from tandem.index import answers, rows
 from tandem.index.answers import CertainBounds, CertainCount, Splits
 from tandem.index.facts.cache import FactsCache
 from tandem.index.holds import Holds
+from tandem.index.portions import Cut, PathRange, Portions, portions_of
 from tandem.index.row_groups import LocalNarrower
 from tandem.index.rows import RowTest
 from tandem.index.table import FollowedTable
@@ -56,6 +57,8 @@ class Query:
             decides, and in this process none is older than the question.
         hold_s: for so many seconds cleaning of Tandem leaves the files of the version; 0 for as
             long as the table keeps removed files. Of splits and readers; needs write access.
+        paths: only rows in files of these; None for all.
+        table_id: of the table that must be there; "" for any.
     """
 
     where: str = ""
@@ -65,6 +68,8 @@ class Query:
     at_least: int | None = None
     max_staleness_s: float | None = None
     hold_s: int = 0
+    paths: PathRange | None = None
+    table_id: str = ""
 
 
 EVERYTHING = Query()
@@ -95,6 +100,11 @@ class IndexReader(ABC):
     @abstractmethod
     def splits(self, query: Query = EVERYTHING) -> Splits:
         """The files that have to be read."""
+
+    def portions(self, cut: Cut, query: Query = EVERYTHING) -> Portions:
+        """Where the files that have to be read are cut, for tasks that ask for their own."""
+        found = self.splits(query)
+        return portions_of(found.head, found.files, cut)
 
     def count(self, query: Query = EVERYTHING, *, test: RowTest | None = None) -> int:
         """The number of rows that match.
@@ -211,34 +221,38 @@ class TableIndex(IndexReader):
 
     def view(self, query: Query = EVERYTHING) -> View:
         """The version that a question is about. Raises: as `FollowedTable.view`; UnsupportedFeature
-        if the table has become merge-on-read."""
+        if the table has become merge-on-read; TableReplaced."""
         if not self._base and self._now() - self._checked >= MERGE_LOG_S:
             require_no_merge_log(self.log)
             self._checked = self._now()
-        return self._table.view(
+        view = self._table.view(
             query.version,
             timestamp_ms=query.timestamp_ms,
             at_least=query.at_least,
             max_staleness_s=query.max_staleness_s or 0.0,
         )
+        require_table(view.head, query)
+        return view
 
     def certain_count(self, query: Query = EVERYTHING) -> CertainCount:
         view = self.view(query)
         where = condition(view.head, query.where)
-        return answers.certain_count(view, where, query.segments, self._narrower)
+        return answers.certain_count(view, where, query.segments, self._narrower, query.paths)
 
     def certain_bounds(
         self, columns: Sequence[str], query: Query = EVERYTHING
     ) -> Sequence[CertainBounds]:
         view = self.view(query)
         where = condition(view.head, query.where)
-        return answers.certain_bounds(view, _names(view.head, columns), where, query.segments)
+        names = _names(view.head, columns)
+        return answers.certain_bounds(view, names, where, query.segments, query.paths)
 
     def splits(self, query: Query = EVERYTHING) -> Splits:
         view = self.view(query)
         where = condition(view.head, query.where)
         until_ms = self.kept_until_ms(view, query.hold_s)
-        return answers.splits(view, where, query.segments, self._narrower).kept(until_ms)
+        found = answers.splits(view, where, query.segments, self._narrower, query.paths)
+        return found.kept(until_ms)
 
     def kept_until_ms(self, view: View, hold_s: int = 0) -> int:
         """Until when cleaning leaves the files of a version (Unix milliseconds), which is held for
@@ -257,6 +271,19 @@ def require_no_merge_log(log: DeltaLog) -> None:
             expected="a table without a log",
             remedy="`tandem scan` reads the merged view; the index of the base alone takes "
             "`--base`, in Python `base=True`",
+        )
+
+
+def require_table(head: Head, query: Query) -> None:
+    """Raises: TableReplaced if a version is of another table than the one that is asked about."""
+    if query.table_id and head.metadata.id != query.table_id:
+        raise TableReplaced(
+            "the table at this location was replaced",
+            resource=head.location,
+            field="metaData.id",
+            found=head.metadata.id,
+            expected=query.table_id,
+            remedy="Read the table again",
         )
 
 

@@ -21,6 +21,7 @@ from tandem.delta.datafiles.reader import DataFileReader, TableFormat, arrow_sch
 from tandem.delta.log.files import to_adds
 from tandem.errors import StatementFailed
 from tandem.index.answers import CertainBounds, CertainCount, Splits
+from tandem.index.portions import WHOLE, Portion
 from tandem.index.window import Head
 from tandem.statements import to_spark_sql
 from tandem.statements.local import NeedsSpark, compile_expression
@@ -67,6 +68,7 @@ def read(
     columns: Sequence[str] | None = None,
     where: Expr | None = None,
     test: RowTest | None = None,
+    portion: Portion = WHOLE,
 ) -> pa.RecordBatchReader:
     """The live rows of the splits for which a condition is true; nothing is read before it is
     requested.
@@ -75,6 +77,7 @@ def read(
         columns: names as the schema spells them, in the order wanted; None for all.
         where: the condition of the splits; None for all rows.
         test: evaluates it, by default `local_test`.
+        portion: of each file only its part of the row groups.
     Raises: DataFileMissing, CorruptDeletionVector, StorageError, StatementFailed: while reading.
     """
     table = table_format(splits.head)
@@ -88,9 +91,9 @@ def read(
         needed = splits.groups.to_pylist()
         for add, certain, groups in zip(to_adds(splits.files), splits.certain, needed, strict=True):
             if test is None or certain:
-                yield from _live(store, add, table, names, groups)
+                yield from _live(store, add, table, names, groups, portion)
                 continue
-            for batch in _live(store, add, table, tested, groups):
+            for batch in _live(store, add, table, tested, groups, portion):
                 gathered.append(batch)
                 if sum(each.num_rows for each in gathered) >= test.rows_at_once:
                     yield from _matching(gathered, names, test)
@@ -202,13 +205,16 @@ def _live(
     table: TableFormat,
     columns: Sequence[str],
     groups: Sequence[int] | None,
+    portion: Portion,
 ) -> Iterator[pa.RecordBatch]:
     """The live rows of some row groups of a file; None for all."""
     dead = dv.load(store, add.deletion_vector) if add.deletion_vector else None
     with DataFileReader(
         store, add.path, table, partition_values=add.partition_values, columns=columns
     ) as reader:
-        for run in _runs(range(len(reader.row_groups)) if groups is None else groups):
+        # By the footer alone: other tasks must take the others, whatever they know of the file.
+        mine = portion.groups(len(reader.row_groups))
+        for run in _runs(mine if groups is None else [at for at in groups if at in mine]):
             yield from reader.batches(dead=dead, row_groups=run)
 
 

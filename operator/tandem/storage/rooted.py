@@ -84,6 +84,15 @@ class RootedStore:
     def location(self) -> str:
         return self._location
 
+    @property
+    def options(self) -> Mapping[str, str]:
+        """Settings of the store, none of which is secret."""
+        return self._options
+
+    @property
+    def allowed_prefixes(self) -> tuple[str, ...]:
+        return self._allowed
+
     def _store(self, root: str) -> Store:
         with self._lock:
             store = self._stores.get(root)

@@ -27,19 +27,30 @@ from tandem.errors import (
 from tandem.index.answers import CertainBounds, CertainCount, Splits, splits_of
 from tandem.index.entries import UNKNOWN_ROWS
 from tandem.index.holds import Holds
-from tandem.index.library import EVERYTHING, IndexReader, Query, TableIndex
+from tandem.index.library import EVERYTHING, IndexReader, Query, TableIndex, require_table
 from tandem.index.narrowing import GROUPS
+from tandem.index.portions import Cut, Portions
 from tandem.index.server.messages import (
     BoundsAnswer,
     BoundsQuestion,
     CountAnswer,
     IndexCall,
+    PortionsAnswer,
+    PortionsQuestion,
     Question,
     SplitsAnswer,
     VersionOf,
     splits_from,
 )
-from tandem.index.server.received import broken, one, reading, received_splits, sending, whole
+from tandem.index.server.received import (
+    broken,
+    one,
+    reading,
+    received_portions,
+    received_splits,
+    sending,
+    whole,
+)
 from tandem.index.server.transport import Connection
 from tandem.index.window import Head
 from tandem.storage.store import Store
@@ -83,13 +94,14 @@ class RemoteIndex(IndexReader):
     def certain_count(self, query: Query = EVERYTHING) -> CertainCount:
         message, tables = self._ask(IndexCall.GET_COUNT, self._question(query))
         answer = whole(CountAnswer, message)
-        head = self._head(answer.of)
+        head = self._head(answer.of, query)
         if not answer.rest and not tables:
             return CertainCount(head.version, answer.rows, splits_of(head, []))
         table = one(tables)
         if table.num_rows != answer.rest:
             raise broken(f"{table.num_rows} splits", f"{answer.rest} splits")
-        return CertainCount(head.version, answer.rows, received_splits(head, table))
+        rest = received_splits(head, table, query.paths)
+        return CertainCount(head.version, answer.rows, rest)
 
     def splits(self, query: Query = EVERYTHING) -> Splits:
         message, tables = self._ask(IndexCall.GET_SPLITS, self._question(query))
@@ -97,7 +109,17 @@ class RemoteIndex(IndexReader):
         table = self._fetched(answer) if answer.ticket else one(tables)
         if table.num_rows != answer.splits:
             raise broken(f"{table.num_rows} splits", f"{answer.splits} splits")
-        return received_splits(self._head(answer.of), table).kept(answer.readable_until_ms)
+        found = received_splits(self._head(answer.of, query), table, query.paths)
+        return found.kept(answer.readable_until_ms)
+
+    def portions(self, cut: Cut, query: Query = EVERYTHING) -> Portions:
+        with sending():
+            asked = PortionsQuestion.of(
+                self._name, query, tasks=cut.tasks, most_bytes=cut.most_bytes
+            )
+        message, tables = self._ask(IndexCall.GET_PORTIONS, asked)
+        answer = whole(PortionsAnswer, message)
+        return received_portions(self._head(answer.of, query), answer.splits, one(tables))
 
     def _fetched(self, answer: SplitsAnswer) -> pa.Table:
         assert answer.ticket is not None
@@ -108,7 +130,7 @@ class RemoteIndex(IndexReader):
     ) -> Sequence[CertainBounds]:
         message, tables = self._ask(IndexCall.GET_BOUNDS, self._bounds_question(columns, query))
         answer = whole(BoundsAnswer, message)
-        head = self._head(answer.of)
+        head = self._head(answer.of, query)
         if len(tables) != 3 * len(answer.columns):
             raise broken(f"{len(tables)} tables", f"3 for each of {len(answer.columns)} columns")
         found = []
@@ -129,9 +151,10 @@ class RemoteIndex(IndexReader):
                 )
         return found
 
-    def _head(self, of: VersionOf) -> Head:
+    def _head(self, of: VersionOf, query: Query) -> Head:
         """The version of an answer. Raises: Unreachable if it is of another table than this
-        process would read, as where a resource was changed here and not in the cluster."""
+        process would read, as where a resource was changed here and not in the cluster, or is not
+        the version that was asked for."""
         if of.location.rstrip("/") != self._store.location.rstrip("/"):
             raise Unreachable(
                 "the index server has another table under this name",
@@ -140,6 +163,10 @@ class RemoteIndex(IndexReader):
                 expected=self._store.location,
                 remedy="Apply the LakeTable as it is here, or remove spec.index.server from it",
             )
+        if query.version not in (None, of.version):
+            raise broken(f"version {of.version}", f"version {query.version}")
+        if query.table_id not in ("", of.table_id):
+            raise broken(f"the table {of.table_id}", f"the table {query.table_id}")
         return of.head
 
     def _question(self, query: Query) -> Question:
@@ -183,14 +210,17 @@ class EveryFile(IndexReader):
     def splits(self, query: Query = EVERYTHING) -> Splits:
         snapshot = self._log.snapshot(query.version, timestamp_ms=query.timestamp_ms)
         check_rows(snapshot)
+        head = Head.of(snapshot)
+        require_table(head, query)
         files = snapshot.files
         if query.segments:
             live = segments(files)
             named = live.where(live.named(query.segments))
             files = files_.with_paths(files, [file.path for file in named.files])
+        if query.paths is not None:
+            files = files.filter(pa.array(query.paths.mask(files["path"])))
         count = files.num_rows
         unknown, every = np.full(count, UNKNOWN_ROWS), pa.nulls(count, GROUPS)
-        head = Head.of(snapshot)
         held_ms = Holds(self._log).place(head, query.hold_s).end_ms if query.hold_s else 0
         return Splits(head, files, np.zeros(count, bool), unknown, every, held_ms)
 
@@ -235,6 +265,9 @@ class ChainedIndex(IndexReader):
 
     def splits(self, query: Query = EVERYTHING) -> Splits:
         return self._first(lambda index: index.splits(query))
+
+    def portions(self, cut: Cut, query: Query = EVERYTHING) -> Portions:
+        return self._first(lambda index: index.portions(cut, query))
 
     def _first(self, ask: Callable[[IndexReader], T]) -> T:
         if self._fallback is Fallback.NEVER:

@@ -7,6 +7,7 @@ id and the one version that it is of.
 from __future__ import annotations
 
 from enum import StrEnum
+from itertools import pairwise
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
@@ -18,15 +19,22 @@ from tandem.delta.actions import Metadata, Protocol
 from tandem.delta.log import files as files_
 from tandem.index.answers import Splits
 from tandem.index.library import Query
+from tandem.index.portions import Cut, PathRange, Portions
 from tandem.index.window import Head
 
 MAX_REQUEST_BYTES = 1 << 20
 MAX_WHERE = 64 * 1024
 MAX_ITEMS = 10_000
 MAX_VERSION = 2**63 - 1
+MAX_PATH = 8_192
+"""Characters: keys of object stores have 1,024 bytes, logged in up to three for each."""
+MAX_TASKS = 1_000_000
 
 CERTAIN, ROWS, NEEDED = "certain", "rows", "row_groups"
 """Columns of splits beside those of `Snapshot.files`."""
+FIRST, PARTS = "first", "parts"
+"""Columns of portions."""
+_PORTIONS = pa.schema([(FIRST, pa.string()), (PARTS, pa.int64())])
 
 
 class IndexCall(StrEnum):
@@ -35,6 +43,7 @@ class IndexCall(StrEnum):
     GET_COUNT = "GetCount"
     GET_BOUNDS = "GetBounds"
     GET_SPLITS = "GetSplits"
+    GET_PORTIONS = "GetPortions"
     SHOW_CACHE = "ShowCache"
     INVALIDATE_CACHE = "InvalidateCache"
     LOAD = "Load"
@@ -51,6 +60,7 @@ class Message(BaseModel):
 Name = Annotated[str, Field(max_length=1_000)]
 Names = Annotated[tuple[Name, ...], Field(max_length=MAX_ITEMS)]
 Version = Annotated[int, Field(ge=0, le=MAX_VERSION)]
+LoggedPath = Annotated[str, Field(max_length=MAX_PATH)]
 
 
 class Question(Message):
@@ -59,6 +69,7 @@ class Question(Message):
     Attributes:
         where: a condition in Tandem's grammar; empty for all rows.
         at_least, max_staleness_s, hold_s: as of `Query`; only splits are held.
+        first_path, end_path: only files between these; as of `PathRange`.
     """
 
     api: Literal["v1"] = "v1"
@@ -70,6 +81,8 @@ class Question(Message):
     at_least: Version | None = None
     max_staleness_s: Annotated[float, Field(ge=0, le=86_400)] | None = None
     hold_s: Annotated[int, Field(ge=0, le=86_400)] = 0
+    first_path: LoggedPath | None = None
+    end_path: LoggedPath | None = None
 
     @model_validator(mode="after")
     def _one_version(self) -> Self:
@@ -89,11 +102,14 @@ class Question(Message):
             at_least=query.at_least,
             max_staleness_s=query.max_staleness_s,
             hold_s=query.hold_s,
+            first_path=None if query.paths is None else query.paths.first,
+            end_path=None if query.paths is None else query.paths.end,
             **more,
         )
 
     @property
     def query(self) -> Query:
+        every = self.first_path is None and self.end_path is None
         return Query(
             self.where,
             self.version,
@@ -102,7 +118,19 @@ class Question(Message):
             self.at_least,
             self.max_staleness_s,
             self.hold_s,
+            None if every else PathRange(self.first_path or "", self.end_path),
         )
+
+
+class PortionsQuestion(Question):
+    """How splits are to be cut: as of `Cut`."""
+
+    tasks: Annotated[int, Field(ge=1, le=MAX_TASKS)]
+    most_bytes: Annotated[int, Field(ge=1, le=MAX_VERSION)]
+
+    @property
+    def cut(self) -> Cut:
+        return Cut(self.tasks, self.most_bytes)
 
 
 class BoundsQuestion(Question):
@@ -180,6 +208,14 @@ class SplitsAnswer(Message):
     ticket: str | None = None
 
 
+class PortionsAnswer(Message):
+    """The first Arrow table has `first` and `parts` of each range of paths, as of `Portions`; so
+    many splits are left to be asked for."""
+
+    of: VersionOf
+    splits: int
+
+
 class BoundsAnswer(Message):
     """Of each column three Arrow tables: `low` and `high` in one row, and the splits that could
     have a lesser and a greater value, with a column `limit`."""
@@ -253,3 +289,23 @@ def splits_from(head: Head, table: pa.Table) -> Splits:
         table[ROWS].to_numpy().astype(np.int64),
         table[NEEDED].combine_chunks(),
     )
+
+
+def portions_table(found: Portions) -> pa.Table:
+    """Portions as one Arrow table."""
+    return pa.table({FIRST: list(found.firsts), PARTS: list(found.parts)}, schema=_PORTIONS)
+
+
+def portions_from(head: Head, splits: int, table: pa.Table) -> Portions:
+    """The portions of `portions_table`. Raises: ValueError if they overlap, or are too many."""
+    table = table.select(_PORTIONS.names)
+    if table.schema.types != _PORTIONS.types or any(each.null_count for each in table.columns):
+        raise ValueError(f"the columns of portions are {table.schema.types}")
+    firsts, parts = table[FIRST].to_pylist(), table[PARTS].to_pylist()
+    if any(after <= before for before, after in pairwise(firsts)):
+        raise ValueError("the ranges of paths are not in order")
+    if any(each < 1 for each in parts) or sum(parts) > MAX_TASKS:
+        raise ValueError(f"the ranges of paths have {sum(parts)} parts")
+    if bool(splits) != bool(firsts):
+        raise ValueError(f"{splits} splits are in {len(firsts)} ranges of paths")
+    return Portions(head, splits, tuple(firsts), tuple(parts))

@@ -10,11 +10,13 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pydantic import ValidationError
 
 from tandem.errors import InvalidSpec, Unreachable
 from tandem.index.answers import Splits
-from tandem.index.server.messages import Message, splits_from
+from tandem.index.portions import PathRange, Portions
+from tandem.index.server.messages import Message, portions_from, splits_from
 from tandem.index.window import Head
 
 M = TypeVar("M", bound=Message)
@@ -35,9 +37,25 @@ def whole(model: type[M], message: object) -> M:
         raise broken(found, f"a {model.__name__}") from error
 
 
-def received_splits(head: Head, table: pa.Table) -> Splits:
+def received_splits(head: Head, table: pa.Table, paths: PathRange | None = None) -> Splits:
     with reading():
-        return splits_from(head, table)
+        found = splits_from(head, table)
+        if paths is not None:
+            _require_within(found.files["path"], paths)
+    return found
+
+
+def _require_within(found: pa.ChunkedArray, paths: PathRange) -> None:
+    """Other portions have what lies beyond. Raises: ValueError."""
+    if not paths.mask(found).all():
+        raise ValueError("there are files of other portions")
+    if pc.count_distinct(found).as_py() != len(found):
+        raise ValueError("a file is there twice")
+
+
+def received_portions(head: Head, splits: int, table: pa.Table) -> Portions:
+    with reading():
+        return portions_from(head, splits, table)
 
 
 @contextmanager

@@ -19,8 +19,10 @@ import structlog
 from tandem.delta.scan import column_names
 from tandem.errors import InvalidSpec, ReferenceNotFound, StorageError, closest_name
 from tandem.index import answers
+from tandem.index.answers import Splits
 from tandem.index.library import Query, TableIndex, condition
 from tandem.index.narrowing import Narrower
+from tandem.index.portions import portions_of
 from tandem.index.server.answer_files import AnswerFiles
 from tandem.index.server.background import Background
 from tandem.index.server.calls import Answer, parsed, table_of
@@ -34,10 +36,13 @@ from tandem.index.server.messages import (
     ExecutorCache,
     HeldTable,
     IndexCall,
+    PortionsAnswer,
+    PortionsQuestion,
     Question,
     SplitsAnswer,
     TableQuestion,
     VersionOf,
+    portions_table,
     splits_table,
 )
 from tandem.index.window import View
@@ -118,6 +123,8 @@ class IndexService:
                 return self._count(parsed(Question, call, body))
             case IndexCall.GET_SPLITS:
                 return self._splits(parsed(Question, call, body), caller)
+            case IndexCall.GET_PORTIONS:
+                return self._portions(parsed(PortionsQuestion, call, body))
             case IndexCall.GET_BOUNDS:
                 return self._bounds(parsed(BoundsQuestion, call, body))
             case IndexCall.SHOW_CACHE:
@@ -135,8 +142,9 @@ class IndexService:
 
     def _count(self, asked: Question) -> Answer:
         view = self._view(asked)
-        where = condition(view.head, asked.where)
-        found = answers.certain_count(view, where, asked.segments, self._narrower(asked, view))
+        where, paths = condition(view.head, asked.where), asked.query.paths
+        narrower = self._narrower(asked, view)
+        found = answers.certain_count(view, where, asked.segments, narrower, paths)
         rest = len(found.rest)
         message = CountAnswer(of=VersionOf.of(view.head), rows=found.rows, rest=rest)
         return Answer(message, (splits_table(found.rest),) if rest else ())
@@ -144,9 +152,8 @@ class IndexService:
     def _splits(self, asked: Question, caller: str) -> Answer:
         index = self._table(asked.table)
         view = self._view(asked, index)
-        where = condition(view.head, asked.where)
         until_ms = index.kept_until_ms(view, asked.hold_s)
-        found = answers.splits(view, where, asked.segments, self._narrower(asked, view))
+        found = self._found(asked, view)
         table = splits_table(found)
         ticket = self.parts.keep(table, caller)
         message = SplitsAnswer(
@@ -157,14 +164,25 @@ class IndexService:
         )
         return Answer(message, () if ticket else (table,))
 
+    def _found(self, asked: Question, view: View) -> Splits:
+        where = condition(view.head, asked.where)
+        narrower = self._narrower(asked, view)
+        return answers.splits(view, where, asked.segments, narrower, asked.query.paths)
+
+    def _portions(self, asked: PortionsQuestion) -> Answer:
+        view = self._view(asked)
+        found = portions_of(view.head, self._found(asked, view).files, asked.cut)
+        message = PortionsAnswer(of=VersionOf.of(view.head), splits=found.splits)
+        return Answer(message, (portions_table(found),))
+
     def _bounds(self, asked: BoundsQuestion) -> Answer:
         view = self._view(asked)
         schema = view.head.schema
         names = tuple(dict.fromkeys(column_names(schema, asked.columns, resource=asked.table)))
-        where = condition(view.head, asked.where)
+        where, paths = condition(view.head, asked.where), asked.query.paths
         tables: list[pa.Table] = []
         for name in names:
-            (found,) = answers.certain_bounds(view, (name,), where, asked.segments)
+            (found,) = answers.certain_bounds(view, (name,), where, asked.segments, paths)
             tables.append(pa.table({"low": [found.low], "high": [found.high]}))
             for part, limits in ((found.below, found.lows), (found.above, found.highs)):
                 limit = pa.array(list(limits))

@@ -1,10 +1,12 @@
 """Reads of Delta tables for Spark sessions of users, over the files that the index chooses.
 
-Data pages are read by Delta's own scan, never here. Executors need nothing of this package.
+Data pages are read by Delta's own scan, and executors need nothing of this package, unless a caller
+chooses `in_tasks`.
 
     reading     `read`
     delta_scan  Delta's scan over chosen files: the only module that knows Delta's classes
     meaning     whether a session means by a condition what we mean
+    task_reads  each task asks for its own files, and reads them
 """
 
 from tandem.spark.indexed.reading import read

@@ -6,22 +6,27 @@ Delta's scan over chosen files, Delta chooses them, too: the rows are the same.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 import structlog
 
+from tandem.delta.scan import column_names
 from tandem.errors import InvalidSpec
-from tandem.index import Query, open_index
+from tandem.index import Query, TableIndex, open_index
 from tandem.index.answers import Splits
 from tandem.index.library import IndexReader, condition
-from tandem.index.server.lake_table import index_of
-from tandem.spark.indexed import delta_scan
+from tandem.index.server.client import Fallback
+from tandem.index.server.lake_table import ServerAddress, address_of, index_of
+from tandem.index.window import Head
+from tandem.spark.indexed import delta_scan, task_reads
 from tandem.spark.indexed.delta_scan import DeltaScanMissing
 from tandem.spark.indexed.meaning import require_meaning
 from tandem.spec import LakeTable
 from tandem.statements import to_spark_sql
+from tandem.statements.statement import referenced
+from tandem.statements.tree import Expr
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -41,6 +46,9 @@ def read(
     max_staleness_s: float | None = None,
     options: Mapping[str, str] | None = None,
     base: bool = False,
+    columns: Sequence[str] | None = None,
+    in_tasks: bool = False,
+    fallback: Fallback | str = Fallback.EMBEDDED,
 ) -> DataFrame:
     """The rows of one version of a Delta table for which a condition is true.
 
@@ -53,15 +61,30 @@ def read(
         where: a condition in Spark SQL, as in docs/statements.md; empty for all rows.
         version, timestamp_ms, segments, at_least, max_staleness_s: as of `Query`.
         options, base: as of `open_index`; not for an index that is held.
-    Raises: InvalidSpec: a setting of the session changes what the condition means. Otherwise as
-        `IndexReader`.
+        columns: in the order wanted; None for all.
+        in_tasks: each task asks for its own files, so that this process holds none of them, and
+            reads them with Tandem's reader. Executors need Tandem, and the access that this process
+            has; Delta's jars are not needed.
+        fallback: what follows where the LakeTable's server fails: `Embedded` or `Never`.
+    Raises: InvalidSpec: a setting of the session changes what the condition means; an unknown
+        column. Otherwise as `IndexReader`.
     """
-    index = _index(table, options, base=base)
+    index, server = _index(table, options, base=base, fallback=Fallback(fallback))
     query = Query(where, version, timestamp_ms, segments, at_least, max_staleness_s)
+    if in_tasks:
+        if isinstance(table, IndexReader) and not isinstance(table, TableIndex):
+            raise InvalidSpec(
+                "tasks cannot ask through a connection that this process holds",
+                resource=index.store.location,
+                field="table",
+                found=type(table).__name__,
+                expected="a location, a TableIndex or a LakeTable",
+                remedy="Give the LakeTable, whose spec.index.server tasks ask",
+            )
+        source = task_reads.IndexSource.of(index.store, server, Fallback(fallback))
+        return _in_tasks(session, index, source, query, columns)
     found = index.splits(query)
-    tree = condition(found.head, where)
-    if tree is not None:
-        require_meaning(session, tree)
+    tree = _condition(session, found.head, where)
     certain = bool(found.certain.all())
     try:
         rows = delta_scan.scan(session, found)
@@ -74,12 +97,49 @@ def read(
         )
         rows = _version(session, found, chosen=bool(segments))
         certain = False
-    return rows if tree is None or certain else rows.filter(to_spark_sql(tree))
+    rows = rows if tree is None or certain else rows.filter(to_spark_sql(tree))
+    return rows if columns is None else _select(rows, _names(found.head, columns))
+
+
+def _in_tasks(
+    session: SparkSession,
+    index: IndexReader,
+    source: task_reads.IndexSource,
+    query: Query,
+    columns: Sequence[str] | None,
+) -> DataFrame:
+    found = index.portions(task_reads.cut_for(session), query)
+    tree = _condition(session, found.head, query.where)
+    wanted = found.head.schema.names if columns is None else _names(found.head, columns)
+    tested = () if tree is None else (n for n in found.head.schema.names if n in referenced(tree))
+    read_ = tuple(dict.fromkeys((*wanted, *tested)))
+    rows = task_reads.scan(session, source, query, found, read_)
+    # Whoever answers a task may know less than who answered here: nothing is certain.
+    return _select(rows if tree is None else rows.filter(to_spark_sql(tree)), wanted)
+
+
+def _condition(session: SparkSession, head: Head, where: str) -> Expr | None:
+    tree = condition(head, where)
+    if tree is not None:
+        require_meaning(session, tree)
+    return tree
+
+
+def _names(head: Head, columns: Sequence[str]) -> tuple[str, ...]:
+    return column_names(head.schema, columns, resource=head.location)
+
+
+def _select(rows: DataFrame, names: Sequence[str]) -> DataFrame:
+    return rows.select(*("`" + name.replace("`", "``") + "`" for name in names))
 
 
 def _index(
-    table: str | LakeTable | IndexReader, options: Mapping[str, str] | None, *, base: bool
-) -> IndexReader:
+    table: str | LakeTable | IndexReader,
+    options: Mapping[str, str] | None,
+    *,
+    base: bool,
+    fallback: Fallback,
+) -> tuple[IndexReader, ServerAddress | None]:
     if isinstance(table, IndexReader):
         if options or base:
             raise InvalidSpec(
@@ -89,10 +149,11 @@ def _index(
                 expected="none",
                 remedy="Give it to open_index",
             )
-        return table
+        return table, None
     if isinstance(table, LakeTable):
-        return index_of(table, options, base=base)
-    return open_index(table, options, base=base)
+        address = None if base else address_of(table)
+        return index_of(table, options, base=base, fallback=fallback), address
+    return open_index(table, options, base=base), None
 
 
 def _version(session: SparkSession, splits: Splits, *, chosen: bool) -> DataFrame:

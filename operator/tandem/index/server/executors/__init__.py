@@ -5,6 +5,7 @@ groups away; one that is slow, dead or wrong costs narrowing, never a row (decis
 
     shards          which shard a segment belongs to
     table_shards    the shards of one table, from version to version
+    assignments     the current mapping, shared by threads
     coordinator     knows which executor holds which shard
     registry        the executors that live
     asking          asks them, all at once

@@ -17,8 +17,8 @@ import pyarrow as pa
 from tandem.distinct import IntArray
 from tandem.errors import StorageError, TandemError, Unreachable
 from tandem.index.assignment import Executor, Shard
-from tandem.index.assignments import Assignments
 from tandem.index.narrowing import Narrower, NeededGroups, OpenFiles, together
+from tandem.index.server.executors.assignments import Assignments
 from tandem.index.server.executors.registry import Registry
 from tandem.index.server.executors.replies import believed
 from tandem.index.server.executors.slot_messages import (
