@@ -18,11 +18,11 @@ from deltalake import DeltaTable, write_deltalake
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from index.test_server import TOKEN, Served, root, rows, served
+from index.test_server import TOKEN, Clock, Served, root, rows, served
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.snapshot import Snapshot
 from tandem.errors import InvalidSpec, TableReplaced, Unreachable
-from tandem.index import Query, open_index
+from tandem.index import Query, TableIndex, open_index
 from tandem.index.library import IndexReader
 from tandem.index.portions import FILE_BYTES, MOST, Cut, PathRange, Portion, Portions, portions_of
 from tandem.index.server import client as client_
@@ -31,6 +31,7 @@ from tandem.index.server.answer_files import AnswerFiles
 from tandem.index.server.client import EveryFile, Fallback
 from tandem.index.server.lake_table import ServerAddress
 from tandem.index.server.messages import MAX_PATH
+from tandem.index.table import FollowedTable
 from tandem.spark.indexed import task_reads
 from tandem.spark.indexed.task_reads import (
     IndexSource,
@@ -385,3 +386,41 @@ def test_a_large_file_is_shared_by_its_row_groups(tmp_path: Path) -> None:
     assert len([part for part in parts if part]) >= 2
     assert sorted(n for part in parts for n in part if n < 35) == [n for n in range(35) if n != 17]
     assert all(len(part) <= 30 for part in parts)
+
+
+def test_a_version_that_is_no_longer_held_is_loaded_once(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tasks of a long read ask for it one by one."""
+    clock = Clock()
+    log = DeltaLog(open_store(root.as_uri()))
+    held = TableIndex(log)
+    held._table = FollowedTable(log, history_s=10, now=clock)
+    old = Query(version=4)
+    for first in (50, 60, 70):
+        assert held.count() == first
+        write_deltalake(root, rows(first), mode="append")
+        clock.now += 20
+    window = held._table.window
+    assert held.count() == 80
+    assert window is not None
+    assert window.first > 4
+    before = held.nbytes
+    loaded: list[int | None] = []
+    snapshot = DeltaLog.snapshot
+
+    def counted(log: DeltaLog, version: int | None = None) -> Snapshot:
+        loaded.append(version)
+        return snapshot(log, version)
+
+    monkeypatch.setattr(DeltaLog, "snapshot", counted)
+    assert [held.count(old) for _ in range(3)] == [50] * 3
+    assert held.count(Query("id < 7", version=4, paths=PathRange())) == 7
+    assert loaded == [4]
+    assert held.nbytes > before
+    root.rename(tmp_path / "away")
+    for first in range(100, 110):
+        write_deltalake(root, rows(first, 1), mode="append")
+    clock.now += 1
+    assert held.count(old) == 5, "of the table that is there now"
+    assert held.count() == 10

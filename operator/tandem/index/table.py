@@ -37,6 +37,9 @@ class FollowedTable:
         """When a version was found to be superseded, oldest first."""
         self._lock = threading.Lock()
         self._window: Window | None = None
+        self._older_lock = threading.Lock()
+        self._older: Window | None = None
+        """Of one version before `_window`: the tasks of a long read ask for it one by one."""
         self._position: LogPosition | None = None
         self._listed = -float("inf")
         """When the last look at the log began that `_window` has the result of."""
@@ -81,7 +84,8 @@ class FollowedTable:
     @property
     def nbytes(self) -> int:
         """Bytes that are held."""
-        return 0 if self._window is None else self._window.nbytes
+        held = (self._window, self._older)
+        return sum(window.nbytes for window in held if window is not None)
 
     @property
     def window(self) -> Window | None:
@@ -96,7 +100,7 @@ class FollowedTable:
     def drop(self) -> None:
         """Hold nothing; the next question loads the table."""
         with self._lock:
-            self._window = None
+            self._window = self._older = None
 
     def _newest(self, since: float, at_least: int | None = None) -> Window:
         """The window as of a look at the log that began at or after `since`: of several callers
@@ -116,13 +120,27 @@ class FollowedTable:
     def _with(self, version: int, asked: float, max_staleness_s: float) -> Window:
         """The window, or one of its own for a version before it."""
         window = self._window
-        if window is not None and window.first <= version:
-            # A version is immutable, but the log may have been replaced by that of another table.
-            held = version <= window.latest
-            window = self._newest(asked - max_staleness_s if held else asked)
-        if window is not None and window.first <= version <= window.latest:
+        if window is None:
+            return Window(self.log.snapshot(version))
+        # A version is immutable, but the log may have been replaced by that of another table.
+        held = version <= window.latest
+        window = self._newest(asked - max_staleness_s if held else asked)
+        if window.first <= version <= window.latest:
             return window
-        return Window(self.log.snapshot(version))
+        return self._loaded(version, window)
+
+    def _loaded(self, version: int, window: Window) -> Window:
+        """One version before a window, which is loaded once for all who wait for it."""
+        with self._older_lock:
+            older = self._older
+            if older is not None and older.latest == version and window is self._window:
+                return older
+            older = Window(self.log.snapshot(version))
+            with self._lock:
+                # Otherwise it may be a version of a log that was replaced.
+                if window is self._window and version < window.first:
+                    self._older = older
+            return older
 
     def _continued(self, window: Window) -> Window:
         later = self.log.later(window.latest, self._position)
@@ -148,7 +166,8 @@ class FollowedTable:
         return first
 
     def _load(self) -> Window:
-        self._window = None  # what was replaced is not held while its successor is read
+        # What was replaced is not held while its successor is read.
+        self._window = self._older = None
         self._superseded.clear()
         found = self.based.load()
         if found is None:
