@@ -131,6 +131,12 @@ def test_Xa_whoever_answers_each_portion_all_files_are_there_once(served: Served
             assert found.splits == len(needed) or planner is ways[2]
 
 
+def test_whoever_cuts_an_answer_places_its_hold(served: Served) -> None:
+    for way, seconds in zip(every_way(served), (3_600, 7_200, 14_400), strict=True):
+        way.portions(EACH, Query(hold_s=seconds))
+    assert len(list((served.root / "_tandem/holds").glob("*"))) == 3
+
+
 def test_numbers_of_portions_add_up(served: Served) -> None:
     for way in every_way(served):
         portions = [portion.paths for portion in tasks(way.portions(EACH))]
@@ -289,6 +295,7 @@ def test_nothing_that_tasks_get_is_secret_or_large(served: Served, folder: Path)
     planned = read_of(served, folder)
     reader = PortionsReader(planned)
     sent = [pickle.dumps((reader, task)) for task in reader.partitions()]
+    assert all(path not in pickle.dumps(reader) for path in map(str.encode, planned.firsts))
     assert len(sent) == 5
     paths = [path.encode() for path in planned.firsts]
     for each in (planned.model_dump_json().encode(), *sent):

@@ -170,7 +170,10 @@ class IndexService:
         return answers.splits(view, where, asked.segments, narrower, asked.query.paths)
 
     def _portions(self, asked: PortionsQuestion) -> Answer:
-        view = self._view(asked)
+        index = self._table(asked.table)
+        view = self._view(asked, index)
+        if asked.hold_s:
+            index.kept_until_ms(view, asked.hold_s)
         found = portions_of(view.head, self._found(asked, view).files, asked.cut)
         message = PortionsAnswer(of=VersionOf.of(view.head), splits=found.splits)
         return Answer(message, (portions_table(found),))

@@ -49,6 +49,7 @@ def read(
     columns: Sequence[str] | None = None,
     in_tasks: bool = False,
     fallback: Fallback | str = Fallback.EMBEDDED,
+    hold_s: int = 0,
 ) -> DataFrame:
     """The rows of one version of a Delta table for which a condition is true.
 
@@ -59,7 +60,7 @@ def read(
         session: has Delta's jars, extension and catalog, as for `format("delta")`.
         table: a location, a LakeTable, or an index that is held between reads.
         where: a condition in Spark SQL, as in docs/statements.md; empty for all rows.
-        version, timestamp_ms, segments, at_least, max_staleness_s: as of `Query`.
+        version, timestamp_ms, segments, at_least, max_staleness_s, hold_s: as of `Query`.
         options, base: as of `open_index`; not for an index that is held.
         columns: in the order wanted; None for all.
         in_tasks: each task asks for its own files, so that this process holds none of them, and
@@ -70,7 +71,7 @@ def read(
         column. Otherwise as `IndexReader`.
     """
     index, server = _index(table, options, base=base, fallback=Fallback(fallback))
-    query = Query(where, version, timestamp_ms, segments, at_least, max_staleness_s)
+    query = Query(where, version, timestamp_ms, segments, at_least, max_staleness_s, hold_s)
     if in_tasks:
         if isinstance(table, IndexReader) and not isinstance(table, TableIndex):
             raise InvalidSpec(

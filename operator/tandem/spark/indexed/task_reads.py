@@ -8,6 +8,7 @@ them. Rows are not filtered here.
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Iterator, Sequence
 from functools import cache, lru_cache
@@ -42,6 +43,8 @@ _READ: Final = "read"
 """The option of the source: a `TaskRead`."""
 _TASKS_OF_CONNECT: Final = 32
 """Tasks that run at once in a session that does not say how many do."""
+_KEPT_S: Final = 600
+"""Seconds for which a worker keeps an index."""
 _registered: WeakSet[object] = WeakSet()
 """Sessions that know the source."""
 
@@ -168,10 +171,12 @@ class PortionsReader(DataSourceReader):
         self._read = planned.read
         self._tasks = planned.tasks()
 
-    def partitions(self) -> Sequence[InputPartition]:
+    def __getstate__(self) -> dict[str, object]:
         # Each task gets the reader, too, and only its own portion.
-        found, self._tasks = self._tasks, []
-        return found or [TaskPortion(0, None)]
+        return {**self.__dict__, "_tasks": []}
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return self._tasks or [TaskPortion(0, None)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, TaskPortion)
@@ -223,14 +228,14 @@ def portion_rows(asked: TaskRead, portion: Portion) -> Iterator[pa.RecordBatch]:
 
 
 @lru_cache(maxsize=1)
-def _opened(text: str) -> IndexReader:
+def _opened(text: str, period: int) -> IndexReader:  # noqa: ARG001 - of another one is another
     return IndexSource.model_validate_json(text).open()
 
 
 def opened(source: IndexSource) -> IndexReader:
     """The index of a task, and of the next ones of the same read in this worker: a server that
-    failed is left out, and the log is loaded once."""
-    return _opened(source.model_dump_json())
+    failed is left out, and the log is loaded once. For a while only, since tokens end."""
+    return _opened(source.model_dump_json(), int(time.monotonic() // _KEPT_S))
 
 
 class VersionIndex(TableIndex):
