@@ -20,7 +20,7 @@ from tandem.errors import InvalidSpec
 from tandem.index.columns import EntryColumn
 from tandem.index.entries import UNKNOWN_ROWS, exact_sum
 from tandem.index.narrowing import GROUPS, Narrower
-from tandem.index.portions import PathRange, within
+from tandem.index.portions import Cut, PathRange, Portions, portions_of, within
 from tandem.index.sides import BoundArray, Side, side_of
 from tandem.index.window import Chosen, Head, View
 from tandem.statements.tree import Expr
@@ -122,15 +122,41 @@ def splits(
         paths: only files of these; so in the functions below.
     Raises: UnknownSegment.
     """
+    return splits_of(view.head, *_needed(view, where, segments, narrower, paths))
+
+
+def portions(
+    view: View,
+    cut: Cut,
+    where: Expr | None = None,
+    segments: Collection[str] = (),
+    narrower: Narrower | None = None,
+    paths: PathRange | None = None,
+) -> Portions:
+    """Where the files of `splits` are cut. Raises: UnknownSegment."""
+    parts, _ = _needed(view, where, segments, narrower, paths)
+    names = [part.entries.columns_at(part.rows, ("path", "size")) for part in parts]
+    every = [files_.EMPTY.select(["path", "size"]), *names]
+    return portions_of(view.head, pa.concat_tables(every), cut)
+
+
+def _needed(
+    view: View,
+    where: Expr | None,
+    segments: Collection[str],
+    narrower: Narrower | None,
+    paths: PathRange | None,
+) -> tuple[list[Chosen], list[pa.Array] | None]:
+    """The files whose rows may match, and their row groups; None for all of them."""
     chosen = within(view.chosen(where, segments), paths)
     if where is None or narrower is None:
-        return splits_of(view.head, chosen)
+        return chosen, None
     parts, groups = [], []
     for part, found in zip(chosen, narrower.narrow(view.head, where, chosen), strict=True):
         keep = found.needed
         parts.append(Chosen(part.entries, part.rows[keep], found.certain[keep]))
         groups.append(found.groups.filter(pa.array(keep)))
-    return splits_of(view.head, parts, groups)
+    return parts, groups
 
 
 def certain_count(

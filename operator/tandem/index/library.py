@@ -254,6 +254,13 @@ class TableIndex(IndexReader):
         found = answers.splits(view, where, query.segments, self._narrower, query.paths)
         return found.kept(until_ms)
 
+    def portions(self, cut: Cut, query: Query = EVERYTHING) -> Portions:
+        view = self.view(query)
+        where = condition(view.head, query.where)
+        if query.hold_s:
+            self.kept_until_ms(view, query.hold_s)
+        return answers.portions(view, cut, where, query.segments, self._narrower, query.paths)
+
     def kept_until_ms(self, view: View, hold_s: int = 0) -> int:
         """Until when cleaning leaves the files of a version (Unix milliseconds), which is held for
         so many seconds. Raises: as `Holds.place`."""

@@ -19,10 +19,8 @@ import structlog
 from tandem.delta.scan import column_names
 from tandem.errors import InvalidSpec, ReferenceNotFound, StorageError, closest_name
 from tandem.index import answers
-from tandem.index.answers import Splits
 from tandem.index.library import Query, TableIndex, condition
 from tandem.index.narrowing import Narrower
-from tandem.index.portions import portions_of
 from tandem.index.server.answer_files import AnswerFiles
 from tandem.index.server.background import Background
 from tandem.index.server.calls import Answer, parsed, table_of
@@ -153,7 +151,9 @@ class IndexService:
         index = self._table(asked.table)
         view = self._view(asked, index)
         until_ms = index.kept_until_ms(view, asked.hold_s)
-        found = self._found(asked, view)
+        where, paths = condition(view.head, asked.where), asked.query.paths
+        narrower = self._narrower(asked, view)
+        found = answers.splits(view, where, asked.segments, narrower, paths)
         table = splits_table(found)
         ticket = self.parts.keep(table, caller)
         message = SplitsAnswer(
@@ -164,17 +164,14 @@ class IndexService:
         )
         return Answer(message, () if ticket else (table,))
 
-    def _found(self, asked: Question, view: View) -> Splits:
-        where = condition(view.head, asked.where)
-        narrower = self._narrower(asked, view)
-        return answers.splits(view, where, asked.segments, narrower, asked.query.paths)
-
     def _portions(self, asked: PortionsQuestion) -> Answer:
         index = self._table(asked.table)
         view = self._view(asked, index)
         if asked.hold_s:
             index.kept_until_ms(view, asked.hold_s)
-        found = portions_of(view.head, self._found(asked, view).files, asked.cut)
+        where, paths = condition(view.head, asked.where), asked.query.paths
+        narrower = self._narrower(asked, view)
+        found = answers.portions(view, asked.cut, where, asked.segments, narrower, paths)
         message = PortionsAnswer(of=VersionOf.of(view.head), splits=found.splits)
         return Answer(message, (portions_table(found),))
 
