@@ -24,6 +24,7 @@ shadow the standard library's module of that name.
     remedies    what each reason means, and what to do about it
     errors      every error and reason
     distinct    numbers of distinct rows
+    exports     names of a package that are imported at their first use
     intervals   intervals of time, and sets of them
     json_types  types of parsed JSON
     text        foreign names in messages

@@ -5,13 +5,16 @@ Every command is a few lines that call a module, which is imported when the comm
 
 from __future__ import annotations
 
+import gc
+import os
 import sys
-from importlib.abc import MetaPathFinder
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
+from typer.models import CommandInfo
 
 import tandem
 from tandem.cli.commands.arguments import (
@@ -421,7 +424,7 @@ def dev(
         raise typer.Exit(code)
 
 
-class _WithoutPandas(MetaPathFinder):
+class _WithoutPandas:
     """As if pandas were not installed: pyarrow imports it with the first array that it makes, which
     takes longer than a small compaction, and nothing here uses it."""
 
@@ -430,9 +433,28 @@ class _WithoutPandas(MetaPathFinder):
             raise ModuleNotFoundError("not imported by the command line", name=fullname)
 
 
+def _keep_typed_command(words: Sequence[str]) -> None:
+    """Drop the other commands: typer would build the options of each of them."""
+    typed = next((word for word in words if not word.startswith("-")), None)
+    commands = [each for each in app.registered_commands if _name_of(each) == typed]
+    groups = [each for each in app.registered_groups if each.name == typed]
+    if commands or groups:
+        app.registered_commands, app.registered_groups = commands, groups
+
+
+def _name_of(command: CommandInfo) -> str | None:
+    found: str | None = command.name or getattr(command.callback, "__name__", None)
+    return found
+
+
 def main() -> None:
     """The entry point of the `tandem` script."""
     sys.meta_path.insert(0, _WithoutPandas())
+    # pydantic would look for plugins in every package that is installed.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+    # An import makes many objects and no garbage, which Python would look for 200 times.
+    gc.set_threshold(20_000, 5, 5)
+    _keep_typed_command(sys.argv[1:])
     app()
 
 

@@ -17,11 +17,16 @@ merging them into the base table change no view. Does not run operations.
     access   `open_log`, `open_view` and `scan`
 """
 
-from tandem.mergelog.access import open_log, open_view, scan
-from tandem.mergelog.create import ensure_log
-from tandem.mergelog.state.log_table import LogSettings, MergeLog
-from tandem.mergelog.view import MergedView
-from tandem.mergelog.writer import Appended, LogWriter
+from typing import TYPE_CHECKING
+
+from tandem.exports import exports
+
+if TYPE_CHECKING:
+    from tandem.mergelog.access import open_log, open_view, scan
+    from tandem.mergelog.create import ensure_log
+    from tandem.mergelog.state.log_table import LogSettings, MergeLog
+    from tandem.mergelog.view import MergedView
+    from tandem.mergelog.writer import Appended, LogWriter
 
 __all__ = [
     "Appended",
@@ -34,3 +39,18 @@ __all__ = [
     "open_view",
     "scan",
 ]
+
+__getattr__ = exports(
+    __name__,
+    {
+        "open_log": "access",
+        "open_view": "access",
+        "scan": "access",
+        "ensure_log": "create",
+        "LogSettings": "state.log_table",
+        "MergeLog": "state.log_table",
+        "MergedView": "view",
+        "Appended": "writer",
+        "LogWriter": "writer",
+    },
+)

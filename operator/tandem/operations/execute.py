@@ -10,12 +10,11 @@ from tandem.delta.log import maintenance
 from tandem.delta.log.snapshot import Snapshot
 from tandem.mergelog.state.log_table import MergeLog
 from tandem.operations.attempt import pins
-from tandem.operations.kinds.log_compaction import log_of
 from tandem.operations.kinds.table.chunk_writes import ChunkWrites
 from tandem.operations.machine.state import Limits, OperationState
 from tandem.operations.model import Identity, Table
 from tandem.operations.ports import Ports
-from tandem.operations.registry import kind_of, left_before, table_of
+from tandem.operations.registry import kind_of, left_before, log_of, table_of
 from tandem.operations.report.status import status_of
 from tandem.operations.session.identity import (
     has_begun,

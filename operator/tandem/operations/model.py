@@ -6,10 +6,10 @@ be read again from the table or from the attempt's files.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from pyroaring import BitMap64
 
@@ -24,12 +24,14 @@ from tandem.locks.model import NOTHING, LockResources
 from tandem.operations.attempt.records import PlanRecord
 from tandem.operations.machine.events import Verdict
 from tandem.operations.rounds.port import NoSmallRounds, SmallRounds
-from tandem.operations.rounds.source_copy import SourceCopy
 from tandem.spec.common import Operation
 from tandem.spec.status import Plan, Reconciled, RowsAffected, RowsReplaced
 from tandem.spec.table import LakeTable
 from tandem.storage.store import Store
 from tandem.timeline.names import SegmentNumbers
+
+if TYPE_CHECKING:
+    from tandem.operations.rounds.source_copy import SourceCopy
 
 
 class SourceAccess(Enum):
@@ -190,7 +192,7 @@ class Work:
 
     identity: Identity
     table: Table
-    small_rounds: SmallRounds = field(default_factory=NoSmallRounds)
+    new_small_rounds: Callable[[], SmallRounds] = NoSmallRounds
     now_ms: int = 0
     latest: Snapshot | None = None
     planned: Planned | None = None
@@ -212,6 +214,14 @@ class Work:
     exclusive: bool = False
     keeps_commits: bool = False
     new_commits: dict[int, Commit] = field(default_factory=dict)
+    _small_rounds: SmallRounds | None = None
+
+    @property
+    def small_rounds(self) -> SmallRounds:
+        """The evaluator of small rounds, made at its first use."""
+        if self._small_rounds is None:
+            self._small_rounds = self.new_small_rounds()
+        return self._small_rounds
 
     def forget_attempt(self) -> None:
         """Drop everything that belongs to the last attempt, since another one begins."""

@@ -21,7 +21,6 @@ from typing import Protocol
 from tandem.jobs.runner import JobRunner
 from tandem.locks.memory import InProcessLocks
 from tandem.locks.port import LockStore
-from tandem.operations.rounds.arrow import ArrowRounds
 from tandem.operations.rounds.port import SmallRounds
 
 
@@ -164,6 +163,13 @@ def _started(pid: int) -> str:
     return stat.rsplit(")", 1)[1].split()[19]
 
 
+def arrow_rounds() -> SmallRounds:
+    """Small rounds evaluated with Arrow. Few operations have any, so they are imported here."""
+    from tandem.operations.rounds.arrow import ArrowRounds
+
+    return ArrowRounds()
+
+
 @dataclass(frozen=True)
 class Ports:
     """All ports of one engine."""
@@ -174,7 +180,7 @@ class Ports:
     processes: Processes = field(default_factory=SystemProcesses)
     nonces: Nonces = field(default_factory=SystemNonces)
     local_claims: LocalClaims = THIS_PROCESS
-    small_rounds: Callable[[], SmallRounds] = ArrowRounds
+    small_rounds: Callable[[], SmallRounds] = arrow_rounds
     """Creates the evaluator of the small rounds of one operation."""
     close: Callable[[], None] = lambda: None
     """Ends what the ports hold. Called by the creator of the ports, after the last operation."""

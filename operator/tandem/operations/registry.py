@@ -3,25 +3,19 @@
 Everything else that differs by kind is defined by its model (`tandem.spec.common.Operation`):
 names, lock mode, columns, what `plan` prints. Jobs have kinds of their own
 (`tandem.jobs.formats.Job`), since several kinds of operations share one.
+
+A kind is imported once one of its operations runs: importing all of them takes longer than a small
+compaction.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final
 
 from tandem.delta.log.snapshot import Snapshot
 from tandem.mergelog.state.log_table import MergeLog
-from tandem.operations.kinds.compaction import CompactionKind
-from tandem.operations.kinds.ingest import IngestKind
-from tandem.operations.kinds.log_compaction import LogCompactionKind, log_of
-from tandem.operations.kinds.log_merge import LogMergeKind
-from tandem.operations.kinds.merge import MergeKind
-from tandem.operations.kinds.replace import ReplaceKind
-from tandem.operations.kinds.segment_rewrite import SegmentRewriteKind
-from tandem.operations.kinds.table.prerequisite_merge import left_merge
-from tandem.operations.kinds.update import UpdateKind
-from tandem.operations.kinds.upsert import UpsertKind
 from tandem.operations.model import Identity, Kind, Table
 from tandem.spec.common import LogUse
 from tandem.spec.resources import (
@@ -36,23 +30,63 @@ from tandem.spec.resources import (
 )
 
 
-def _row_level(resource: TableUpdate) -> Kind:
-    return UpdateKind(resource) if resource.spec.merge is None else MergeKind(resource)
+def _ingest(resource: TableIngest) -> Kind:
+    from tandem.operations.kinds.ingest import IngestKind
+
+    return IngestKind(resource)
 
 
 def _compaction(resource: TableCompaction) -> Kind:
     if resource.spec.type is CompactionType.LOG_MERGE:
+        from tandem.operations.kinds.log_merge import LogMergeKind
+
         return LogMergeKind(resource)
+    from tandem.operations.kinds.compaction import CompactionKind
+
     return CompactionKind(resource)
 
 
+def _row_level(resource: TableUpdate) -> Kind:
+    if resource.spec.merge is None:
+        from tandem.operations.kinds.update import UpdateKind
+
+        return UpdateKind(resource)
+    from tandem.operations.kinds.merge import MergeKind
+
+    return MergeKind(resource)
+
+
+def _segment_rewrite(resource: SegmentRewrite) -> Kind:
+    from tandem.operations.kinds.segment_rewrite import SegmentRewriteKind
+
+    return SegmentRewriteKind(resource)
+
+
+def _log_compaction(resource: LogCompaction) -> Kind:
+    from tandem.operations.kinds.log_compaction import LogCompactionKind
+
+    return LogCompactionKind(resource)
+
+
+def _replace(resource: TableReplace) -> Kind:
+    from tandem.operations.kinds.replace import ReplaceKind
+
+    return ReplaceKind(resource)
+
+
+def _upsert(resource: TableUpdate | TableIngest) -> Kind:
+    from tandem.operations.kinds.upsert import UpsertKind
+
+    return UpsertKind(resource)
+
+
 PERFORMED_BY: Final[dict[type[Operation], Callable[[Any], Kind]]] = {
-    TableIngest: IngestKind,
+    TableIngest: _ingest,
     TableCompaction: _compaction,
     TableUpdate: _row_level,
-    SegmentRewrite: SegmentRewriteKind,
-    LogCompaction: LogCompactionKind,
-    TableReplace: ReplaceKind,
+    SegmentRewrite: _segment_rewrite,
+    LogCompaction: _log_compaction,
+    TableReplace: _replace,
 }
 
 
@@ -60,7 +94,7 @@ def kind_of(resource: Operation, table: Table) -> Kind:
     """The implementation of a resource's kind on the table that it works on (`table_of`)."""
     of_type = PERFORMED_BY[type(resource)]
     if table.base is not None and resource.log_use is not LogUse.IS_ITS_TABLE:
-        of_type = UpsertKind  # it appends to the log
+        of_type = _upsert  # it appends to the log
     return of_type(resource)
 
 
@@ -75,6 +109,8 @@ def left_before(
     Raises: StorageError.
     """
     if isinstance(resource, TableUpdate) and resource.log_use is LogUse.MERGES_IT_FIRST:
+        from tandem.operations.kinds.table.prerequisite_merge import left_merge
+
         return left_merge(resource, table, identity, snapshot)
     return None
 
@@ -92,3 +128,14 @@ def table_of(resource: Operation, table: Table) -> Table:
             return log_of(table) if MergeLog(table.log).exists() else table
         case LogUse.APPENDS_AND_NEEDS_IT | LogUse.IS_ITS_TABLE:
             return log_of(table)
+
+
+def log_of(table: Table) -> Table:
+    """The log of a table, as the table of an operation.
+
+    Raises: NotMergeOnRead if it has none, UnsupportedFeature if a later version wrote it.
+    """
+    found = MergeLog(table.log)
+    found.snapshot()
+    display = f"{table.display} (log)"
+    return replace(table, store=found.store, log=found.log, display=display, base=table)

@@ -21,8 +21,6 @@ from tandem.errors import (
     Reason,
     TandemError,
 )
-from tandem.mergelog import upkeep
-from tandem.mergelog.state.log_table import MergeLog
 from tandem.operations.execute import ExecutionOptions, finish, open_session
 from tandem.operations.machine.events import StopRequest
 from tandem.operations.model import SourceAccess, Table
@@ -30,7 +28,7 @@ from tandem.operations.ports import Ports, SystemClock
 from tandem.operations.report.status import conditions, repeated
 from tandem.operations.session.session import Session
 from tandem.operations.tables import adopt as tables
-from tandem.operations.tables import auto_compaction, log_status
+from tandem.operations.tables import log_status
 from tandem.spec.common import ResourceKey
 from tandem.spec.resources import (
     AnyResource,
@@ -226,6 +224,8 @@ class _Runner:
             log = log_status.read_log_status(table, resource, status, preview_ms)
             status = status.model_copy(update={"log": log})
         if options.plan_only and adopted.snapshot is not None:
+            from tandem.operations.tables import auto_compaction
+
             coming = auto_compaction.preview_next_compaction(resource, adopted.snapshot, now_ms)
             drop = auto_compaction.preview_next_drop(resource, adopted.snapshot, now_ms)
             status = status.model_copy(update={"next_compaction": coming, "next_drop": drop})
@@ -234,6 +234,9 @@ class _Runner:
 
     def _keep_fresh(self, table: Table) -> None:
         # A log that is refused says so in the status, and in each operation that needs it.
+        from tandem.mergelog import upkeep
+        from tandem.mergelog.state.log_table import MergeLog
+
         with contextlib.suppress(BaseReplaced, BaseHistoryGap, InvalidSpec):
             upkeep.keep_fresh(MergeLog(table.log), now_ms=self._ports.clock.now_ms())
 

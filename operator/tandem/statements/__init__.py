@@ -17,16 +17,21 @@ accepted language is in docs/statements.md.
     merge      merge
 """
 
-from tandem.statements.dialect import SPARK_SESSION_CONF
-from tandem.statements.generate import to_spark_sql
-from tandem.statements.statement import (
-    Assignment,
-    Statement,
-    parse_expression,
-    parse_statement,
-    parse_where,
-)
-from tandem.statements.types import Schema
+from typing import TYPE_CHECKING
+
+from tandem.exports import exports
+
+if TYPE_CHECKING:
+    from tandem.statements.dialect import SPARK_SESSION_CONF
+    from tandem.statements.generate import to_spark_sql
+    from tandem.statements.statement import (
+        Assignment,
+        Statement,
+        parse_expression,
+        parse_statement,
+        parse_where,
+    )
+    from tandem.statements.types import Schema
 
 __all__ = [
     "SPARK_SESSION_CONF",
@@ -38,3 +43,17 @@ __all__ = [
     "parse_where",
     "to_spark_sql",
 ]
+
+__getattr__ = exports(
+    __name__,
+    {
+        "SPARK_SESSION_CONF": "dialect",
+        "to_spark_sql": "generate",
+        "Assignment": "statement",
+        "Statement": "statement",
+        "parse_expression": "statement",
+        "parse_statement": "statement",
+        "parse_where": "statement",
+        "Schema": "types",
+    },
+)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Annotated
 
@@ -41,6 +40,8 @@ def etcd_user(
     again changes nothing. It needs root's password; the operator itself does not.
     """
     with errors_to_exit():
+        import asyncio
+
         from tandem.locks.etcd.connection import EtcdAccess
         from tandem.locks.etcd.users import PrefixOwner, ensure
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import signal
 import sys
@@ -11,12 +10,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from tandem.cli.errors import Exit
 from tandem.errors import InvalidSpec
-from tandem.kube.runtime.table_memory import default_table_memory
-from tandem.spec.units import parse_quantity
 
 if TYPE_CHECKING:
     from tandem.kube.runtime.settings import OperatorSettings
@@ -91,6 +86,9 @@ def etcd_settings(
 
 def table_memory(text: str) -> int:
     """Bytes that reading one table may take; "" for the default. Raises: InvalidSpec."""
+    from tandem.kube.runtime.table_memory import default_table_memory
+    from tandem.spec.units import parse_quantity
+
     if not text:
         return default_table_memory()
     try:
@@ -112,6 +110,8 @@ def table_memory(text: str) -> int:
 
 def template(file: Path | None) -> dict[str, Any] | None:
     """A partial SparkApplication from a file. Raises: InvalidSpec."""
+    import yaml
+
     if file is None:
         return None
     try:
@@ -126,6 +126,8 @@ def template(file: Path | None) -> dict[str, Any] | None:
 def run(settings: OperatorSettings) -> Exit:
     """Run until SIGTERM or SIGINT. `FAILED` if another operator has taken over, or the API server
     was restored from a backup: when restarted, it takes part in the election again."""
+    import asyncio
+
     import structlog
 
     from tandem.kube.operator import ApiServerRestored, LeadershipLost
@@ -139,6 +141,8 @@ def run(settings: OperatorSettings) -> Exit:
 
 
 async def _run(settings: OperatorSettings) -> None:
+    import asyncio
+
     from tandem.kube.operator import run_operator
 
     stop = asyncio.Event()

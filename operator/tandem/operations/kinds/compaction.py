@@ -36,11 +36,9 @@ from tandem.planning.compaction import plan_compaction
 from tandem.planning.layout import checked_columns
 from tandem.planning.model import CompactionPlan, CompactionRequest, SegmentRun
 from tandem.planning.semi_major import taken_intervals
-from tandem.pruning.selection import Selection
 from tandem.spec.compaction import LayoutStrategy, LockGranularity, Spanning, TableCompaction
 from tandem.spec.fields import Granularity
 from tandem.spec.status import Plan
-from tandem.statements.statement import parse_where
 from tandem.timeline import lineage
 from tandem.timeline.chunks import TimeColumn
 from tandem.timeline.file_columns import TAG_CHUNK
@@ -160,6 +158,9 @@ class CompactionKind(RewriteKind):
         custom = spec.custom
         selected = None
         if custom is not None and custom.where is not None:
+            from tandem.pruning.selection import Selection
+            from tandem.statements.statement import parse_where
+
             text = work.snapshot.metadata.schema_string
             where = parse_where(
                 custom.where, text, resource=self._resource.id, field="spec.custom.where"

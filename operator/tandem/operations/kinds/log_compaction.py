@@ -8,7 +8,6 @@ live is replaced, another one is dropped.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from tandem.delta import protocol
 from tandem.delta.actions import AddFile
@@ -17,7 +16,6 @@ from tandem.jobs.formats import InputFile, StitchJob, StitchRun
 from tandem.locks.model import named
 from tandem.mergelog.runs import BlockRun, RunsLeft, all_blocks, applicable, small_runs
 from tandem.mergelog.state.log_table import (
-    MergeLog,
     check_format,
     settings_of,
     state_of,
@@ -27,24 +25,13 @@ from tandem.operations.attempt import pins
 from tandem.operations.kinds.table.job_files import output_add
 from tandem.operations.kinds.table.table_changes import verdict_of_table
 from tandem.operations.machine.events import Verdict
-from tandem.operations.model import CommitContent, Decision, OutputFileChange, Planned, Table, Work
+from tandem.operations.model import CommitContent, Decision, OutputFileChange, Planned, Work
 from tandem.spec.log_compaction import LogCompaction, Strategy
 from tandem.spec.status import Plan, Reconciled
 
 NEVER_EXPIRED = -1
 DELETES_KEPT_MS = 168 * 3600 * 1000
 """How long a merged delete stays in force by default, with an ordering column."""
-
-
-def log_of(table: Table) -> Table:
-    """The log of a table, as the table of an operation.
-
-    Raises: NotMergeOnRead if it has none, UnsupportedFeature if a later version wrote it.
-    """
-    found = MergeLog(table.log)
-    found.snapshot()
-    display = f"{table.display} (log)"
-    return replace(table, store=found.store, log=found.log, display=display, base=table)
 
 
 class LogCompactionKind:

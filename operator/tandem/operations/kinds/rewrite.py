@@ -21,7 +21,6 @@ from tandem.operations.attempt import paths
 from tandem.operations.attempt.sidecars import read_sidecar
 from tandem.operations.kinds.table.job_files import changes_of, output_add
 from tandem.operations.kinds.table.lock_times import adopted
-from tandem.operations.kinds.table.row_scope import with_mask
 from tandem.operations.kinds.table.snapshot_view import SnapshotView, VectorCache
 from tandem.operations.kinds.table.table_changes import verdict_of_table
 from tandem.operations.machine.events import Verdict
@@ -241,6 +240,8 @@ def _cut_in_words(decision: RewriteDecision) -> tuple[str, ...]:
 
 def _with_hint(file: OutputFileChange, job: RewriteJob) -> OutputFileChange:
     """A file that was cut, with the intervals that it has lost as a hint for later plans."""
+    from tandem.operations.kinds.table.row_scope import with_mask  # of cuts only
+
     return with_mask(file, IntervalSet(TimeInterval(*each) for each in job.take or ()))
 
 

@@ -10,25 +10,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from tandem.delta import dv
 from tandem.delta.actions import AddFile, Commit, Metadata, Protocol
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.errors import LogGap, VersionNotFound
 from tandem.jobs.formats import InputFile, RewriteJob
-from tandem.mergelog.runs import RunsLeft
 from tandem.operations.machine.events import Verdict
 from tandem.operations.model import CommitContent, Decision, Work
 from tandem.operations.report.sentences import gone_to, sentences
 from tandem.operations.report.status import rfc3339
-from tandem.reconcile import statement as rule
 from tandem.reconcile.classify import author_of, describe
 from tandem.reconcile.model import Author
 from tandem.reconcile.rewrite import RewriteDecision
-from tandem.reconcile.round_history import RoundHistory
 from tandem.reconcile.rules import InputFate
-from tandem.spec.status import ReconciledCommit
+from tandem.spec.status import Reconciled, ReconciledCommit
 from tandem.timeline.segments import segment_name
+
+if TYPE_CHECKING:
+    from tandem.reconcile.round_history import RoundHistory
 
 MOST_COMMITS = 32
 """How many of the last commits are read to find the one that removed an input."""
@@ -48,7 +49,7 @@ class Explainer:
         """The change set with the commits it met; `milliseconds` is how long reconciling took."""
         plan, _ = work.frozen
         payload = work.decision.payload if work.decision is not None else None
-        found, onto = change.reconciled, dict[str, int]()
+        found, onto, statement = change.reconciled, dict[str, int](), False
         if isinstance(payload, RewriteDecision):
             onto = _by_segment(change, payload.replayed)
             met = self._removing_commits_of(work, payload, masks=bool(found.rows_masked))
@@ -59,26 +60,41 @@ class Explainer:
                     "met": met or None,
                 }
             )
-        elif isinstance(payload, RunsLeft):
-            met = self._removing_commits(work, dict.fromkeys(payload.gone, InputFate.GONE), {})
-            found = found.model_copy(update={"met": met or None})
-        elif isinstance(payload, rule.ReadyToCommit):
-            onto = _by_segment(change, payload.moved_to)
-            found = found.model_copy(
-                update={
-                    "files_masked": _files(change, payload.moved_to) or None,
-                    "rows_lost": payload.progress.lost or None,
-                    "met": _followed(payload.progress.round_history) or None,
-                }
-            )
+        elif payload is not None:
+            found, onto, statement = self._of_others(work, change, payload)
         if found.commits_seen:
             found = found.model_copy(update={"milliseconds": max(0, milliseconds)})
-        statement = isinstance(payload, rule.ReadyToCommit)
         summary = sentences(plan.read_version, found, onto, statement=statement)
         return replace(change, reconciled=found, summary=(*summary, *change.summary))
 
+    def _of_others(
+        self, work: Work, change: CommitContent, payload: object
+    ) -> tuple[Reconciled, dict[str, int], bool]:
+        """What `change` adds for operations that are not rewrites, the rows by segment, and whether
+        it is a statement."""
+        from tandem.mergelog.runs import RunsLeft
+        from tandem.reconcile.statement import ReadyToCommit
+
+        found = change.reconciled
+        if isinstance(payload, RunsLeft):
+            met = self._removing_commits(work, dict.fromkeys(payload.gone, InputFate.GONE), {})
+            return found.model_copy(update={"met": met or None}), {}, False
+        if not isinstance(payload, ReadyToCommit):
+            return found, {}, False
+        found = found.model_copy(
+            update={
+                "files_masked": _files(change, payload.moved_to) or None,
+                "rows_lost": payload.progress.lost or None,
+                "met": _followed(payload.progress.round_history) or None,
+            }
+        )
+        return found, _by_segment(change, payload.moved_to), True
+
     def decision(self, work: Work, decision: Decision) -> Decision:
         """A decision not to commit, with the commit that caused it in the message."""
+        from tandem.mergelog.runs import RunsLeft
+        from tandem.reconcile.statement import StatementConflict
+
         payload = decision.payload
         if decision.verdict is Verdict.SUPERSEDED:
             met: tuple[ReconciledCommit, ...] = ()
@@ -89,7 +105,7 @@ class Explainer:
             who = gone_to(met)
             return replace(decision, why=f"{decision.why}: {who}") if who else decision
         of_table = decision.verdict in (Verdict.CONFLICT, Verdict.REPLAN)
-        if of_table and not isinstance(payload, rule.StatementConflict):
+        if of_table and not isinstance(payload, StatementConflict):
             for commit in self._since(work):
                 if any(isinstance(action, Metadata | Protocol) for action in commit.actions):
                     return replace(decision, why=f"{decision.why}, by {describe(commit)}")

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
-from tandem.jobs.formats import InputFile
-from tandem.jobs.results import OutputFile
-from tandem.reconcile.merge_sources import Sources
-
 if TYPE_CHECKING:
+    from tandem.jobs.formats import InputFile
+    from tandem.jobs.results import OutputFile
     from tandem.operations.model import Work
+    from tandem.reconcile.merge_sources import Sources
 
 
 @dataclass(frozen=True, slots=True)

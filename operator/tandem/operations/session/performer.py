@@ -87,7 +87,7 @@ class Performer:
         options: PerformerOptions,
         interceptor: Interceptor = passthrough,
     ) -> None:
-        self.work = Work(identity, table, ports.small_rounds())
+        self.work = Work(identity, table, ports.small_rounds)
         self._id = identity.operation_id
         self._table = table
         self._store = table.store

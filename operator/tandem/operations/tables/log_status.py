@@ -1,21 +1,23 @@
-"""The log of a merge-on-read table, as fields of the status."""
+"""The log of a merge-on-read table, as fields of the status.
+
+What reads a log and plans its upkeep is imported once there is one: most tables have none.
+"""
 
 from __future__ import annotations
 
-from tandem.delta.log.snapshot import Snapshot
+from typing import TYPE_CHECKING
+
 from tandem.errors import AccessDenied, ObjectNotFound, StorageError, TandemError
-from tandem.mergelog.state.instants import LogFacts
 from tandem.mergelog.state.log_table import MergeLog
-from tandem.mergelog.usage import LogReader
 from tandem.operations.model import Table
 from tandem.operations.report.status import rfc3339
-from tandem.planning.auto.child_compactions import TableId
-from tandem.planning.auto.log import decide_log
-from tandem.planning.auto.model import AutoCompactionDecision
-from tandem.planning.auto.schedule_times import kubernetes_time
 from tandem.spec.log_compaction import DEFAULT_MAX_BLOCK_BYTES, MergeOnRead
 from tandem.spec.status import LogStatus, NextLogAction, TableStatus
 from tandem.spec.table import LakeTable
+
+if TYPE_CHECKING:
+    from tandem.mergelog.state.instants import LogFacts
+    from tandem.planning.auto.model import AutoCompactionDecision
 
 
 def log_status(log: LogFacts, policy: MergeOnRead | None, table: TableStatus) -> LogStatus:
@@ -55,6 +57,8 @@ def is_automatic(policy: MergeOnRead | None) -> bool:
 
 def next_log_action(decision: AutoCompactionDecision, why: str) -> NextLogAction:
     """The decision as a field of a LakeTable's status. Pure."""
+    from tandem.planning.auto.schedule_times import kubernetes_time
+
     return NextLogAction(
         what=decision.next_what,
         next_time=kubernetes_time(decision.next_ms) if decision.next_ms is not None else None,
@@ -73,12 +77,16 @@ def read_log_status(
     Raises: StorageError.
     """
     policy = resource.spec.merge_on_read if resource is not None else None
-    reader = LogReader(MergeLog(table.log))
+    log = MergeLog(table.log)
     try:
+        if policy is None and not log.exists():
+            return None
+        from tandem.mergelog.usage import LogReader
+
+        reader = LogReader(log)
         if not reader.update():
             return None
-        base: Snapshot = table.log.snapshot()
-        facts = reader.facts(base)
+        facts = reader.facts(table.log.snapshot())
     except (AccessDenied, ObjectNotFound) as error:
         return LogStatus(problem=str(error))
     except StorageError:
@@ -88,5 +96,8 @@ def read_log_status(
     found = log_status(facts, policy, status)
     if now_ms is None or policy is None or resource is None or not is_automatic(policy):
         return found
+    from tandem.planning.auto.child_compactions import TableId
+    from tandem.planning.auto.log import decide_log
+
     decision = decide_log(policy, TableId(resource.name, ""), facts, (), (), now_ms)
     return found.model_copy(update={"next": next_log_action(decision, decision.why)})

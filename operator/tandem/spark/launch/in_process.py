@@ -16,8 +16,6 @@ from dataclasses import dataclass
 
 from tandem.errors import TandemError
 from tandem.jobs.runner import SMALL_BYTES, JobPhase, JobRequest, JobRunner, JobStatus
-from tandem.spark.jobs import statement
-from tandem.spark.jobs.rewrite import job as rewrite
 from tandem.spark.runtime.control import TRANSIENT, Control, open_job, recorded
 
 
@@ -93,11 +91,16 @@ class InProcessJobs:
     def _perform(self, request: JobRequest, job: _InProcessJob) -> None:
         is_done = True
 
+        # Each imported for its own jobs only: that takes as long as a small job.
         def here(control: Control) -> None:
             nonlocal is_done
             if request.app == "statement":
+                from tandem.spark.jobs import statement
+
                 is_done = statement.run_here(control, job.ended, self._slots)
                 return
+            from tandem.spark.jobs.rewrite import job as rewrite
+
             with self._slots:
                 is_done = rewrite.run_here(control)
 

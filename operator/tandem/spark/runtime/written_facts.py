@@ -13,8 +13,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-import structlog
-
 from tandem.delta.datafiles.writer import WrittenFile
 from tandem.storage.store import Store
 
@@ -23,8 +21,6 @@ WORTH: Final = 1 << 20
 MOST_TRAVELLING: Final = 16 << 10
 """Bytes of a file's facts that travel to the driver at most: it may hold those of many thousand
 files. A task stores larger ones itself."""
-
-_log = structlog.get_logger("tandem.index.facts")
 
 
 class FileDescriber:
@@ -49,7 +45,7 @@ class FileDescriber:
                 return data
             written.store_packed(self._store, [data], self._table_id)
         except Exception as error:  # noqa: BLE001 - whatever it is, the file is written
-            _log.warning("the facts of a file are not stored", path=path, problem=str(error)[:500])
+            _warn("the facts of a file are not stored", path=path, problem=str(error)[:500])
         return b""
 
 
@@ -63,6 +59,10 @@ def store_facts(store: Store, table_id: str, files: Iterable[WrittenFile]) -> No
     try:
         written.store_packed(store, described, table_id)
     except Exception as error:  # noqa: BLE001 - whatever it is, the files are written
-        _log.warning(
-            "the facts of files are not stored", files=len(described), problem=str(error)[:500]
-        )
+        _warn("the facts of files are not stored", files=len(described), problem=str(error)[:500])
+
+
+def _warn(what: str, **details: object) -> None:
+    import structlog  # which takes as long as a small job
+
+    structlog.get_logger("tandem.index.facts").warning(what, **details)

@@ -3,5 +3,6 @@
 Reads no table and no cluster. Raises `InvalidSpec` with file and line.
 
     loader       documents to resources
+    document     one document
     yaml_source  YAML with the line of every value
 """

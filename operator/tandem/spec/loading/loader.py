@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from tandem.errors import InvalidSpec, ReferenceNotFound, closest_name
 from tandem.spec.common import API_VERSION, Operation
-from tandem.spec.loading.yaml_source import Document, documents
+from tandem.spec.loading.document import Document
 from tandem.spec.problems import InvalidSpecs, problems_of, shown
 from tandem.spec.resources import KINDS, AnyKind, AnyResource, IndexServer
 
@@ -58,6 +58,8 @@ def load_all(paths: Sequence[str | Path], *, references: bool = True) -> list[An
 
 def load_text(text: str, source: str = "<text>") -> list[AnyResource]:
     """As `load`, from one text."""
+    from tandem.spec.loading.yaml_source import documents
+
     resources = parse_documents(documents(text, source))
     check_references(resources)
     return _runnable(resources)
@@ -188,6 +190,8 @@ def _cycle(
 
 
 def _read(path: str | Path) -> Iterator[Document]:
+    from tandem.spec.loading.yaml_source import documents
+
     if str(path) == "-":
         yield from documents(sys.stdin.read(), "<stdin>")
         return

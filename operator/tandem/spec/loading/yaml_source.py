@@ -20,6 +20,7 @@ from typing import Any, Final
 import yaml
 
 from tandem.errors import InvalidSpec
+from tandem.spec.loading.document import Document
 from tandem.spec.problems import FieldPath
 
 _MAX_VALUES: Final = 100_000
@@ -61,15 +62,6 @@ class _Loader(yaml.SafeLoader):
         if tag == "tag:yaml.org,2002:str":
             node.style = "'"  # !!str is as good as quotes
         return node
-
-
-class Document:
-    """One YAML document: its data, and where in which file every path of it stands."""
-
-    def __init__(self, source: str) -> None:
-        self.source = source
-        self.data: Any = None
-        self.lines: dict[FieldPath, str] = {}
 
 
 def documents(text: str, source: str) -> Iterator[Document]:

@@ -16,11 +16,16 @@ evaluated here, too. `compile_…` returns None for everything else, and its res
     merge       merge
 """
 
-from tandem.statements.local.expression import LocalExpression, compile_expression
-from tandem.statements.local.join import RowPairs
-from tandem.statements.local.merge import LocalClause, LocalMerge, compile_merge
-from tandem.statements.local.rows import LocalRows, NeedsSpark
-from tandem.statements.local.statement import LocalStatement, StatementResult, compile_statement
+from typing import TYPE_CHECKING
+
+from tandem.exports import exports
+
+if TYPE_CHECKING:
+    from tandem.statements.local.expression import LocalExpression, compile_expression
+    from tandem.statements.local.join import RowPairs
+    from tandem.statements.local.merge import LocalClause, LocalMerge, compile_merge
+    from tandem.statements.local.rows import LocalRows, NeedsSpark
+    from tandem.statements.local.statement import LocalStatement, StatementResult, compile_statement
 
 __all__ = [
     "LocalClause",
@@ -35,3 +40,20 @@ __all__ = [
     "compile_merge",
     "compile_statement",
 ]
+
+__getattr__ = exports(
+    __name__,
+    {
+        "LocalExpression": "expression",
+        "compile_expression": "expression",
+        "RowPairs": "join",
+        "LocalClause": "merge",
+        "LocalMerge": "merge",
+        "compile_merge": "merge",
+        "LocalRows": "rows",
+        "NeedsSpark": "rows",
+        "LocalStatement": "statement",
+        "StatementResult": "statement",
+        "compile_statement": "statement",
+    },
+)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -19,13 +20,14 @@ from tandem.jobs.formats import InputFile, JobSpec, RewriteJob
 from tandem.rowmap.permutation import Ranks
 from tandem.spark.jobs.rewrite.copied import BinFiles, CopyChoice, choose
 from tandem.spark.jobs.rewrite.decoded_rows import ahead, encoding_of, live_batches
-from tandem.spark.jobs.rewrite.divided import ChunkRows, DividedRows
 from tandem.spark.runtime.control import job_table_format
 from tandem.spark.runtime.counters import Counter, prefix_of
 from tandem.spark.runtime.frames import dead_rows
-from tandem.spark.runtime.row_files import POSITION
 from tandem.spark.runtime.written_facts import FileDescriber
 from tandem.storage import Store
+
+if TYPE_CHECKING:
+    from tandem.spark.jobs.rewrite.divided import ChunkRows
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,9 @@ def rewrite_bin(store: Store, spec: JobSpec, index: int) -> BinResult:
                 writer.write(batch)
         files = writer.files
     else:
+        from tandem.spark.jobs.rewrite.divided import DividedRows
+        from tandem.spark.runtime.row_files import POSITION
+
         batches = live_batches(store, inputs, table, counter, POSITION)
         with DividedRows(job.borders, job.take, open_writer) as divided:
             for slot, batch in ahead(batches):

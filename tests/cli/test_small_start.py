@@ -1,0 +1,93 @@
+"""A command imports what it needs: all of Tandem takes longer to import than a small job to run."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tandem import mergelog, statements
+from tandem.statements import local
+
+MAIN = (
+    "import sys\n"
+    "from tandem.cli.main import main\n"
+    "try:\n"
+    "    main()\n"
+    "finally:\n"
+    "    print(*sys.modules, file=sys.stderr)\n"
+)
+NEEDED = {"pyarrow.parquet", "pydantic", "tandem.operations.kinds.compaction"}
+NOT_NEEDED = {
+    "aiohttp",
+    "asyncio",
+    "deltalake",
+    "duckdb",
+    "kubernetes",
+    "pandas",
+    "pyarrow.dataset",
+    "pyspark",
+    "structlog",
+    "yaml",
+    "tandem.index",
+    "tandem.kube",
+    "tandem.mergelog.view",
+    "tandem.operations.kinds.ingest",
+    "tandem.operations.kinds.merge",
+    "tandem.operations.kinds.replace",
+    "tandem.operations.kinds.update",
+    "tandem.operations.rounds.arrow",
+    "tandem.planning.auto.decide",
+    "tandem.spark.jobs.statement",
+    "tandem.statements.local.statement",
+    "tandem.statements.parsing.parser",
+}
+
+
+def run(code: str, *words: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", code, *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+
+
+def test_a_small_compaction_imports_nothing_that_it_does_not_need(table: Path) -> None:
+    done = run(MAIN, "compact", table, "-q", "-o", "json")
+    assert done.returncode == 0, done.stderr
+    _, operation = json.loads(done.stdout)
+    assert operation["status"]["result"]["filesAdded"] == 1
+    imported = set(done.stderr.splitlines()[-1].split())
+    assert NEEDED <= imported
+    assert NOT_NEEDED & imported == set()
+
+
+def test_a_command_that_is_misspelt_is_still_compared_with_all_others() -> None:
+    done = run(MAIN, "--log-json", "compcat", "/nowhere")
+    assert done.returncode == 2
+    assert "Did you mean 'compact'?" in done.stderr
+
+
+def test_structlog_is_configured_although_it_is_imported_later() -> None:
+    done = run(
+        "from tandem.cli import logs\n"
+        "logs.configure(json=True, verbose=False)\n"
+        "import sys\n"
+        "assert 'structlog' not in sys.modules\n"
+        "import structlog\n"
+        "structlog.get_logger().info('half way', files=1)\n"
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ""
+    line = json.loads(done.stderr)
+    assert (line["event"], line["files"], line["level"]) == ("half way", 1, "info")
+
+
+@pytest.mark.parametrize("package", [mergelog, statements, local], ids=lambda p: p.__name__)
+def test_a_package_has_the_names_that_it_exports(package: ModuleType) -> None:
+    for name in package.__all__:
+        found = getattr(package, name)
+        assert getattr(found, "__module__", package.__name__).startswith(package.__name__)
+    with pytest.raises(AttributeError, match="has no attribute 'missing'"):
+        _ = package.missing
