@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, BinaryIO, Self, cast
 
 import numpy as np
 import pyarrow as pa
@@ -59,6 +59,28 @@ class TableFormat:
         return self.schema.without(self.partition_columns)
 
 
+@dataclass(frozen=True, slots=True)
+class _AsTheyAre:
+    """Batches whose columns have the table's types: their schema, the places of the columns in the
+    order wanted, and the schema that they are returned with."""
+
+    found: pa.Schema
+    order: list[int]
+    schema: pa.Schema
+
+
+@dataclass(slots=True)
+class _Places:
+    """Where the columns are in files of one schema: the index of each in the file, None if it is
+    absent; the indexes to read, ascending; and the place of each of these in a batch."""
+
+    schema: pa.Schema
+    found: Mapping[str, int | None]
+    wanted: Sequence[int]
+    places: Mapping[int, int]
+    as_they_are: _AsTheyAre | None = None
+
+
 class DataFileReader:
     """An open data file. Use as a context manager.
 
@@ -71,6 +93,11 @@ class DataFileReader:
         verify: verify the checksums of pages that have one.
         read_ahead: bytes of each column that are held in encoded form; 0 for all columns of the
             row groups, which takes fewer requests to the store.
+        size: bytes of a small file, which is read in one request and decoded in one thread: more
+            of them take longer than its rows. 0 for other files. If the file has another size, it
+            is read like those.
+        like: the reader of another file of the table, with the same columns: what it has found is
+            used again if this file has the same schema.
     Raises: DataFileMissing; StorageError if it is not a Parquet file, or a column's type does not
         fit.
     """
@@ -87,8 +114,13 @@ class DataFileReader:
         exact: bool = False,
         verify: bool = False,
         read_ahead: int = 0,
+        size: int = 0,
+        like: DataFileReader | None = None,
     ) -> None:
         self.path = path
+        self._is_small = False
+        # Most probably those of a similar file; others cost opening this one twice.
+        self._compact: list[str] = like._compact if like is not None and dictionaries else []
         self._read_ahead = read_ahead
         self._verify = verify
         self._exact = exact
@@ -108,7 +140,7 @@ class DataFileReader:
             if f.name in table.partition_columns
         }
         try:
-            self._source = store.open_input(path)
+            self._source = self._open_source(store, size)
         except ObjectNotFound as error:
             raise missing(path) from error
         try:
@@ -116,39 +148,71 @@ class DataFileReader:
         except (pa.ArrowInvalid, OSError) as error:
             self._source.close()
             raise _unreadable(path, error) from error
-        candidates = FieldIndex(list(self._file.schema))
         try:
-            self._found = {
-                f.name: candidates.find(f, by_id=self._by_id)
-                for f in self.fields
-                if f.name not in self._constants
-            }
-            for f in self.fields:
-                index = self._found.get(f.name)
-                if index is not None:
-                    require_fit(self._file.schema.field(index).type, f, by_id=self._by_id)
+            self._places = self._places_of(like)
         except pa.ArrowInvalid as error:
             self.close()
             raise _unreadable(path, error) from error
-        # By position: Parquet's paths are joined by dots, so that a name says too little. The
-        # columns of a batch keep the order of the file.
-        self._wanted = sorted({i for i in self._found.values() if i is not None})
-        self._places = {index: place for place, index in enumerate(self._wanted)}
+
+    def _open_source(self, store: Store, size: int) -> BinaryIO:
+        if size:
+            # The log may be wrong about it, and then it is not known to be small.
+            data = store.get_range(self.path, 0, size + 1)
+            if len(data) == size:
+                self._is_small = True
+                return cast(BinaryIO, pa.BufferReader(data))
+        return store.open_input(self.path)
 
     def _open(self) -> ExactParquetFile:
-        parquet = ExactParquetFile(
+        try:
+            parquet = self._opened()
+        except KeyError:  # pyarrow's error if the file lacks one of the columns
+            self._compact = []
+            self._source.seek(0)
+            parquet = self._opened()
+        if self._dictionaries:
+            compact = dictionary_columns(parquet.metadata, parquet.schema)
+            if compact != self._compact:
+                parquet.read_dictionary(compact)
+            self._compact = compact
+        return parquet
+
+    def _opened(self) -> ExactParquetFile:
+        return ExactParquetFile(
             self._source,
             resource=self.path,
             whole_micros=self._exact,
-            pre_buffer=not self._read_ahead,
+            pre_buffer=not self._read_ahead and not self._is_small,
             buffer_size=self._read_ahead,
             page_checksum_verification=self._verify,
+            read_dictionary=self._compact,
         )
-        if self._dictionaries:
-            compact = dictionary_columns(parquet.metadata, parquet.schema)
-            if compact:
-                parquet.read_dictionary(compact)
-        return parquet
+
+    def _places_of(self, like: DataFileReader | None) -> _Places:
+        schema = self._file.schema
+        if (
+            like is not None
+            and like._by_id == self._by_id
+            and like.fields == self.fields
+            and like._constants.keys() == self._constants.keys()
+            and like._places.schema.equals(schema, check_metadata=True)
+        ):
+            return like._places
+        candidates = FieldIndex(list(schema))
+        found = {
+            f.name: candidates.find(f, by_id=self._by_id)
+            for f in self.fields
+            if f.name not in self._constants
+        }
+        for f in self.fields:
+            index = found.get(f.name)
+            if index is not None:
+                require_fit(schema.field(index).type, f, by_id=self._by_id)
+        # By position: Parquet's paths are joined by dots, so that a name says too little. The
+        # columns of a batch keep the order of the file.
+        wanted = sorted({i for i in found.values() if i is not None})
+        places = {index: place for place, index in enumerate(wanted)}
+        return _Places(schema, found, wanted, places)
 
     @property
     def num_rows(self) -> int:
@@ -215,12 +279,12 @@ class DataFileReader:
             raise _unreadable(self.path, error) from error
 
     def _raw(self, groups: range, batch_rows: int, use_threads: bool) -> Iterator[pa.RecordBatch]:
-        if self._wanted:
+        if self._places.wanted:
             yield from self._file.iter_batches(
                 batch_size=batch_rows,
                 row_groups=list(groups),
-                places=self._wanted,
-                use_threads=use_threads,
+                places=self._places.wanted,
+                use_threads=use_threads and not self._is_small,
             )
             return
         # Only partition columns, or columns that this file lacks: rows without content.
@@ -232,6 +296,11 @@ class DataFileReader:
 
     def _convert(self, batch: pa.RecordBatch, positions: str | None, start: int) -> pa.RecordBatch:
         rows = batch.num_rows
+        known = self._places.as_they_are
+        plain = positions is None and not self._exact
+        if known is not None and plain and batch.schema.equals(known.found):
+            columns = [batch.column(place) for place in known.order]
+            return pa.RecordBatch.from_arrays(columns, schema=known.schema)
         arrays: list[Any] = []
         fields: list[pa.Field] = []
         for wanted in self.fields:
@@ -239,14 +308,14 @@ class DataFileReader:
             if constant is not None:
                 array = pa.repeat(constant, rows)
             else:
-                index = self._found[wanted.name]
+                index = self._places.found[wanted.name]
                 if self._exact and index is not None:
-                    require_whole_micros(batch.column(self._places[index]), wanted.name)
+                    require_whole_micros(self._column(batch, index), wanted.name)
                 array = (
                     nulls(rows, wanted.type)
                     if index is None
                     else conform(
-                        batch.column(self._places[index]),
+                        self._column(batch, index),
                         wanted.type,
                         by_id=self._by_id,
                         dictionaries=self._dictionaries,
@@ -262,7 +331,23 @@ class DataFileReader:
         if not arrays:
             # Only so does a batch without columns have a number of rows.
             return pa.RecordBatch.from_arrays([pa.nulls(rows)], names=[""]).select([])
-        return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+        schema = pa.schema(fields)
+        if plain:
+            self._remember(batch.schema, schema)
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    def _column(self, batch: pa.RecordBatch, index: int) -> Any:
+        return batch.column(self._places.places[index])
+
+    def _remember(self, found: pa.Schema, schema: pa.Schema) -> None:
+        """Remember the schema of a batch if nothing had to be converted."""
+        indices = [self._places.found.get(f.name) for f in self.fields]
+        order = [self._places.places[index] for index in indices if index is not None]
+        if len(order) == len(schema) and all(
+            found.field(place).type.equals(field.type)
+            for place, field in zip(order, schema, strict=True)
+        ):
+            self._places.as_they_are = _AsTheyAre(found, order, schema)
 
     def close(self) -> None:
         self._file.close()
@@ -320,13 +405,7 @@ def dictionary_columns(metadata: Any, schema: pa.Schema) -> list[str]:
     """Top-level string columns that are worth reading as dictionaries."""
     if metadata.num_row_groups == 0:
         return []
-    strings = {
-        f.name
-        for f in schema
-        if pa.types.is_string(f.type)
-        or pa.types.is_large_string(f.type)
-        or (pa.types.is_dictionary(f.type) and pa.types.is_string(f.type.value_type))
-    }
+    strings = {f.name for f in schema if _is_text(f.type)}
     group = metadata.row_group(0)
     chosen = []
     for index in range(group.num_columns):
@@ -336,6 +415,12 @@ def dictionary_columns(metadata: Any, schema: pa.Schema) -> list[str]:
         if column.total_uncompressed_size <= DICTIONARY_BYTES_PER_VALUE * max(column.num_values, 1):
             chosen.append(column.path_in_schema)
     return chosen
+
+
+def _is_text(type_: Any) -> bool:
+    if pa.types.is_dictionary(type_):
+        type_ = type_.value_type
+    return bool(pa.types.is_string(type_) or pa.types.is_large_string(type_))
 
 
 def _unreadable(path: str, error: Exception) -> StorageError:

@@ -22,6 +22,8 @@ from tandem.storage import Store
 
 AHEAD = 4
 """The most decoded batches that wait for the writer."""
+SMALL_BYTES = 1 << 20
+"""Files of fewer bytes are read in one request each."""
 
 
 def encoding_of(store: Store, inputs: Sequence[InputFile], table: TableFormat) -> list[str] | None:
@@ -49,9 +51,18 @@ def live_batches(
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     """(number of the input, rows of it), in order. `counter` counts the inputs that were read."""
     columns = table.data_schema.names
+    before: DataFileReader | None = None
     for slot, input_ in enumerate(inputs):
-        path = decoded(input_)
-        with DataFileReader(store, path, table, columns=columns, dictionaries=True) as reader:
+        with DataFileReader(
+            store,
+            decoded(input_),
+            table,
+            columns=columns,
+            dictionaries=True,
+            size=input_.size if input_.size < SMALL_BYTES else 0,
+            like=before,
+        ) as reader:
+            before = reader
             require_rows(input_, reader.num_rows)
             for batch in reader.batches(dead=dead_rows(input_), positions=positions):
                 yield slot, batch
