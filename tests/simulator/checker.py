@@ -76,6 +76,7 @@ class Checker:
     succeeded: dict[str, int] = field(default_factory=dict)
     abandoned: dict[str, int] = field(default_factory=dict)
     closed: set[str] = field(default_factory=set)
+    batches_done: dict[str, int] = field(default_factory=dict)
     commits: dict[str, Commit] = field(default_factory=dict)
     named: set[str] = field(default_factory=set)
     ever: set[int] = field(default_factory=set)
@@ -239,7 +240,12 @@ class Checker:
             operation, _, what = app.removeprefix("tandem:").partition(":")
             if operation in self.succeeded:
                 raise Violation(f"I-22, version {version}: {app} after its success")
-            if what == "abandoned":
+            if what == "batches":
+                # Each of them once, and in their order.
+                if attempt <= self.batches_done.get(operation, 0):
+                    raise Violation(f"I-22, version {version}: batch {attempt} of {app} again")
+                self.batches_done[operation] = attempt
+            elif what == "abandoned":
                 self.abandoned[operation] = attempt
             elif what == "closed":
                 self.closed.add(operation)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 
-from simulator.single import EXCLUSIVE, SERIALIZABLE, Single
+from simulator.single import BATCHES, EXCLUSIVE, SERIALIZABLE, Single
 from support.cases import OTHERS, PLAIN
 from support.lake.faults import Call, Fault, StrikeOnce
 from support.some import in_turn
@@ -32,6 +32,8 @@ NAMED_SEGMENTS_GONE = {
     ("segment rewrite", action) for action in ("update_by_rewrite", "an update and a delete")
 }
 """Where segments that an operation names may be gone, when it is planned again."""
+LAST_BATCH_GONE = {(BATCHES, "update_by_rewrite"), (BATCHES, "an update and a delete")}
+"""Where a compaction in batches may find that others have done without its last one."""
 MOST_PASSAGES = 3
 """Of one point: later ones are polls of the same job, or rounds like the one before."""
 
@@ -168,6 +170,11 @@ def crash(
         # What it was to rewrite was replaced before it could be planned again.
         assert (kind, beside) in NAMED_SEGMENTS_GONE
         did_not_happen(single, ending)
+    elif ending.phase is Phase.SUPERSEDED:
+        # The other's update has rewritten the files of the last batch before it was planned.
+        assert (kind, beside) in LAST_BATCH_GONE
+        nothing_is_left(single)
+        happens_no_more(single, ending)
     else:
         happened_once(single, ending)
     return single

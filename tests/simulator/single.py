@@ -17,6 +17,8 @@ from support.cases import APPENDS, JOBLESS, ON_LOG
 from support.lake.faults import ProcessDied
 from tandem.operations.attempt import paths
 from tandem.operations.execute import ExecutionOptions, open_session
+from tandem.operations.kinds.batches.record import load
+from tandem.operations.kinds.batches.resource import batch_resource
 from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import Ending
 from tandem.operations.model import Table
@@ -26,7 +28,7 @@ from tandem.operations.session.options import Interceptor, passthrough
 from tandem.operations.session.session import Session
 from tandem.spec.common import Mode
 from tandem.spec.identity import spec_hash
-from tandem.spec.resources import Operation
+from tandem.spec.resources import Operation, TableCompaction
 from tandem.timeline.segments import segment_name
 
 SERIALIZABLE = "serializable"
@@ -39,6 +41,8 @@ DAY = 2
 UPSERT, DELETE_KEYS, INGEST_BY_KEY = APPENDS
 EXCLUSIVE = "exclusive"
 """A compaction that yields to a commit beside it, and is done again."""
+BATCHES = "batches"
+"""A compaction that is committed in three batches: two operations that come before it."""
 MOST_YIELDS = 2
 MOST_STEPS = 2_000
 BATCH = "file:///batches/0.csv"
@@ -66,12 +70,7 @@ class Single:
         self.resource = MAKERS[kind](self)
         self.table = table_of(self.resource, self.base)
         """What the operation works on: the table, or its log."""
-        self.operation_id = paths.operation_id(
-            self.resource.namespace,
-            self.resource.kind_name,
-            self.resource.name,
-            spec_hash(self.resource),
-        )
+        self.operation_id = operation_id_of(self.resource)
         if kind == "merge":
             self.checker.merges[self.operation_id] = self.merge
         if kind == SERIALIZABLE:
@@ -84,6 +83,19 @@ class Single:
             self.checker.upserts[self.operation_id] = self.world.jobs.upserts[RECORDS]
         elif self.resource.mode in (Mode.APPEND, Mode.REPLACE):
             self.checker.batches[self.operation_id] = self.world.jobs.batches.get(BATCH, [])
+
+    @property
+    def operation_ids(self) -> tuple[str, ...]:
+        """That of the operation, and those of the batches before it."""
+        record = load(self.table.store, self.operation_id)
+        if record is None:
+            return (self.operation_id,)
+        assert isinstance(self.resource, TableCompaction)
+        batches = (
+            batch_resource(self.resource, self.operation_id, record, number)
+            for number in range(1, len(record.batches))
+        )
+        return (*map(operation_id_of, batches), self.operation_id)
 
     def foreign(self, name: str) -> None:
         """Another system commits, e.g. `append` or `delete_with_vectors`."""
@@ -150,7 +162,8 @@ class Single:
             return self.drive(session)
         except ProcessDied:
             self.world.living.clear()
-            self.world.locks.expire(self.table.location, self.operation_id)
+            for operation_id in self.operation_ids:
+                self.world.locks.expire(self.table.location, operation_id)
             for driver in self.world.jobs.running():
                 if not jobs_live_on:
                     self.world.jobs.die(driver)
@@ -187,7 +200,8 @@ class Single:
     def files_left(self) -> list[str]:
         """Files of its attempts that no version ever named."""
         root = LOG if self.on_log else ""
-        own = [p for p in self.world.store.paths() if p.startswith(f"{root}{self.operation_id}-")]
+        starts = tuple(f"{root}{operation_id}-" for operation_id in self.operation_ids)
+        own = [p for p in self.world.store.paths() if p.startswith(starts)]
         return [p for p in own if p not in self.checker.named]
 
     def records(self, *, deletes: bool = False) -> dict[str, str]:
@@ -206,6 +220,13 @@ class Single:
         return BATCH
 
 
+def operation_id_of(resource: Operation) -> str:
+    """That of its first run."""
+    return paths.operation_id(
+        resource.namespace, resource.kind_name, resource.name, spec_hash(resource)
+    )
+
+
 def _compaction(name: str, layout: dict[str, Any] | None = None) -> Operation:
     spec = {"type": "Major"} if layout is None else {"type": "Major", "layout": layout}
     return operation("TableCompaction", name, spec)
@@ -215,6 +236,13 @@ def _exclusive() -> Operation:
     how = {"maxYields": MOST_YIELDS, "backoff": "1s"}
     spec = {"type": "Major", "lockMode": "Exclusive", "exclusive": how}
     return operation("TableCompaction", EXCLUSIVE, spec)
+
+
+def _batches() -> Operation:
+    """Of two loads each."""
+    found = operation("TableCompaction", BATCHES, {"type": "Major", "targetFileSize": 120})
+    spec = found.spec.model_copy(update={"max_bytes_per_commit": 1})
+    return found.model_copy(update={"spec": spec})
 
 
 def _segment_rewrite(single: Single) -> Operation:
@@ -277,6 +305,7 @@ MAKERS: Final[dict[str, Callable[[Single], Operation]]] = {
     "compaction": lambda _: _compaction("compact"),
     "sort": lambda _: _compaction("sort", {"strategy": "Sort", "columns": ["v"]}),
     "z-order": lambda _: _compaction("z-order", {"strategy": "ZOrder", "columns": ["v", "rid"]}),
+    BATCHES: lambda _: _batches(),
     EXCLUSIVE: lambda _: _exclusive(),
     CUT: lambda _: cut("cut", 0),
     "log merge": lambda _: operation("TableCompaction", "log-merge", {"type": "LogMerge"}),

@@ -10,6 +10,7 @@ from tandem.delta.log import maintenance
 from tandem.delta.log.snapshot import Snapshot
 from tandem.mergelog.state.log_table import MergeLog
 from tandem.operations.attempt import pins
+from tandem.operations.kinds.batches.resource import batch_of
 from tandem.operations.kinds.table.chunk_writes import ChunkWrites
 from tandem.operations.machine.state import Limits, OperationState
 from tandem.operations.model import Identity, Table
@@ -96,6 +97,8 @@ def open_session(
     kind = kind_of(resource, table)
     performer = Performer(identity, table, kind, ports, options, execution.interceptor)
     performer.work.latest = latest
+    batch = batch_of(resource)
+    performer.work.part = None if batch is None else batch.part
     deadline_s = execution.deadline_of(resource)
     start = ports.clock.now_ms() if started_ms is None else started_ms
 
@@ -106,7 +109,8 @@ def open_session(
     def open_first(first: Operation, changed: Callable[[], None]) -> Session:
         # A run in progress is finished first; it may be that of an earlier process.
         last = identify(first, table, latest, again=False)
-        again = is_recorded(table, last.operation_id)
+        # A batch happens once: if it has ended, that is reported.
+        again = batch_of(first) is None and is_recorded(table, last.operation_id)
         options = replace(execution, again=again, only_failed=False)
         return open_session(
             first, table, ports, options, lambda _: changed(), started_ms=start, snapshot=latest
@@ -189,7 +193,7 @@ def finish(session: Session, resource: Operation, ports: Ports) -> OperationStat
     finally:
         session.close()
     return _status(
-        session.state, session.identity, resource, session.started_ms, ports.clock.now_ms()
+        session.shown, session.identity, resource, session.started_ms, ports.clock.now_ms()
     )
 
 

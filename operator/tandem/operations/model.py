@@ -23,9 +23,10 @@ from tandem.jobs.results import JobResult
 from tandem.locks.model import NOTHING, LockResources
 from tandem.operations.attempt.records import PlanRecord
 from tandem.operations.machine.events import Verdict
+from tandem.operations.machine.parts import PartOfWork
 from tandem.operations.rounds.port import NoSmallRounds, SmallRounds
 from tandem.spec.common import Operation
-from tandem.spec.status import Plan, Reconciled, RowsAffected, RowsReplaced
+from tandem.spec.status import OperationResult, Plan, Reconciled, RowsAffected, RowsReplaced
 from tandem.spec.table import LakeTable
 from tandem.storage.store import Store
 from tandem.timeline.names import SegmentNumbers
@@ -94,7 +95,9 @@ class Planned:
     earlier attempt had found something to do. `bloom_filters` are those that the job's files get
     beyond those of the table, by column. `prerequisite` is an operation on the same table that
     has to end before the plan can be made: this one is a preview. `fixes_cutoff`: the version at
-    which the locks are granted first counts as the start of all attempts."""
+    which the locks are granted first counts as the start of all attempts. `shown` is the plan for
+    the status, if this one is a part of it. `before_first` stores what the prerequisite rests on;
+    it is called before that begins."""
 
     summary: Plan
     job: AnyJob | None
@@ -105,6 +108,8 @@ class Planned:
     bloom_filters: Mapping[str, float] = field(default_factory=dict)
     prerequisite: Operation | None = None
     fixes_cutoff: bool = False
+    shown: Plan | None = None
+    before_first: Callable[[], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +150,8 @@ class CommitContent:
     with the commit, "" for none. `instants` are the intervals of a log whose blocks the commit
     replaces, `1-3`. `blocks` counts the blocks that it appends to a log; None if that is not what
     it does. `replaced` is what a replace did. `locks` are those that the commit needs beyond the
-    plan's: where its files lie is known only now.
+    plan's: where its files lie is known only now. `earlier` are the results of the batches that the
+    operation has committed before.
     """
 
     operation: str
@@ -169,6 +175,7 @@ class CommitContent:
     locks: LockResources = NOTHING
     details: Mapping[str, object] = field(default_factory=dict)
     summary: tuple[str, ...] = ()
+    earlier: tuple[OperationResult, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +195,8 @@ class Work:
     `plan` are the attempt's frozen ones, `requests` and `results` those of the rounds so far,
     `sources` the copies of a merge's source by path. `at_once`: the round follows a lost put
     without a pause. `exclusive`: the attempt locks its chunks exclusively. `new_commits`: those by
-    which `latest` was read, for a kind that `keeps_commits`, until it takes them."""
+    which `latest` was read, for a kind that `keeps_commits`, until it takes them. `part`: what it
+    does is one batch, perhaps the last, of several."""
 
     identity: Identity
     table: Table
@@ -212,6 +220,7 @@ class Work:
     polls: int = 0
     at_once: bool = False
     exclusive: bool = False
+    part: PartOfWork | None = None
     keeps_commits: bool = False
     new_commits: dict[int, Commit] = field(default_factory=dict)
     _small_rounds: SmallRounds | None = None

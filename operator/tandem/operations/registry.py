@@ -108,6 +108,10 @@ def left_before(
         table, identity, snapshot: of this one.
     Raises: StorageError.
     """
+    if isinstance(resource, TableCompaction):
+        from tandem.operations.kinds.batches.progress import left_batch
+
+        return left_batch(resource, table, identity, snapshot)
     if isinstance(resource, TableUpdate) and resource.log_use is LogUse.MERGES_IT_FIRST:
         from tandem.operations.kinds.table.prerequisite_merge import left_merge
 

@@ -60,6 +60,12 @@ def pack(
     return tuple(bins)
 
 
+def bin_of(files: SegmentFiles, target_file_size: int) -> Bin:
+    """These files of one partition, at least one, as one bin in this order."""
+    live_bytes = int(files.live_bytes.sum())
+    return _bin(files, partition_of(files[0]), live_bytes, target_file_size)
+
+
 def can_change(files: SegmentFiles, runs: IntArray, target_file_size: int) -> BoolArray:
     """For each file whether it can make a bin of `pack` useful, if each run is packed separately.
 

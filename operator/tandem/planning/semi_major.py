@@ -103,11 +103,15 @@ def _divided_runs(
         )
         taken = SegmentFiles.of(each.files for each in useful)
         if taken is not None:
-            run = build_run(segments, taken, useful)
-            if take is not None and run.interval is not None:
-                run = replace(run, interval=(IntervalSet([run.interval]) & take).hull)
-            runs.append(run)
+            runs.append(within(build_run(segments, taken, useful), take))
     return runs
+
+
+def within(run: SegmentRun, take: IntervalSet | None) -> SegmentRun:
+    """A run of which only the rows in these intervals are taken; None: all rows."""
+    if take is None or run.interval is None:
+        return run
+    return replace(run, interval=(IntervalSet([run.interval]) & take).hull)
 
 
 def _has_rows_in(file: SegmentFile, take: IntervalSet) -> bool:

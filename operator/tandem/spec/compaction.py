@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from tandem.spec.common import (
     LockMode,
@@ -38,6 +38,23 @@ Thresholds = Annotated[
 
 DEFAULT_TARGET_FILE_SIZE = 128 * 2**20
 _MIB, _GIB = 2**20, 2**30
+DEFAULT_BYTES_PER_COMMIT = 16 * _GIB
+
+
+@cel(
+    "type(self) == int ? self >= 1048576 : !isQuantity(self) "
+    "|| quantity(self).compareTo(quantity('1Mi')) >= 0",
+    "must be at least 1Mi",
+)
+def _at_least_a_mebibyte(value: int) -> int:
+    """A number of bytes that was meant as one of Mi or Gi would make a commit of each bin."""
+    if value < _MIB:
+        raise ValueError("must be at least 1Mi")
+    return value
+
+
+BytesPerCommit = Annotated[Bytes, AfterValidator(_at_least_a_mebibyte)]
+"""A size of at least 1Mi."""
 
 
 class CompactionType(StrEnum):
@@ -216,6 +233,10 @@ class CompactionTemplate(Model):
     skip_offset_from_latest: Milliseconds | None = None
     """Skip chunks that end less than this before the newest one ends; without a time column,
     segments that were loaded less than this before the newest. None by default."""
+    max_bytes_per_commit: BytesPerCommit | None = None
+    """A compaction that reads more than this is committed in batches of at most this much input, so
+    that a failure or a deadline loses one batch; 16Gi by default. What becomes one file, or is
+    sorted together, is never divided; nor is a run of `adjacentOnly`, nor a `LogMerge`."""
 
     @model_validator(mode="after")
     @cel(
@@ -316,6 +337,11 @@ class CompactionTemplate(Model):
     def semi_major_options(self) -> SemiMajor:
         """`semiMajor`, or its defaults."""
         return self.semi_major or SemiMajor()
+
+    @property
+    def bytes_per_commit(self) -> int:
+        """`maxBytesPerCommit`, or its default."""
+        return self.max_bytes_per_commit or DEFAULT_BYTES_PER_COMMIT
 
     @property
     def major_options(self) -> Major:

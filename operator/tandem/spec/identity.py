@@ -26,6 +26,7 @@ MUTABLE_FIELDS: Final = frozenset(
         "dependsOn",
         "lockGranularity",
         "exclusive",
+        "maxBytesPerCommit",
     }
 )
 """Fields of an operation's spec that may change during its life."""

@@ -14,6 +14,7 @@ from tandem.spec.common import Resource
 from tandem.spec.compaction import (
     DEFAULT_TARGET_FILE_SIZE,
     AutomaticChunks,
+    BytesPerCommit,
     CompactionTemplate,
     Thresholds,
 )
@@ -405,6 +406,9 @@ class AutomaticCompaction(Model):
     active_deadline_seconds: Annotated[StrictInt, Field(ge=1, le=2**31 - 1)] | None = None
     """Seconds after its start at which such a compaction that has not committed fails, so that
     a stuck one does not keep the next from starting; none by default."""
+    max_bytes_per_commit: BytesPerCommit | None = None
+    """As of a TableCompaction: such a compaction that reads more is committed in batches; 16Gi by
+    default. A schedule's template can override it."""
     history: HistoryLimits = HistoryLimits()
     """How many finished children are kept. The last one of each schedule, the last minor one, and
     the last one of each chunk that is due always stay."""

@@ -88,6 +88,7 @@ def _row(entry: HistoryEntry, commit: Commit) -> dict[str, Any]:
         "rowsDeleted": entry.rows_deleted,
         "segments": list(entry.segments),
         "readVersion": entry.read_version,
+        **({"batch": dict(zip(("number", "of"), entry.batch, strict=True))} if entry.batch else {}),
         "met": [
             {
                 "version": met.version,

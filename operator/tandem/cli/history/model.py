@@ -65,7 +65,8 @@ class ConcurrentCommit:
 class HistoryEntry:
     """One version. `by` is the resource, if it is an operation of ours. Row counts are None if the
     log does not have them; `rows_deleted` counts rows deleted by deletion vectors. `read_version`
-    is the version that an operation of ours has read."""
+    is the version that an operation of ours has read. `batch`: which batch of the resource's
+    compaction it is, and of how many."""
 
     version: int
     time_ms: int
@@ -83,6 +84,7 @@ class HistoryEntry:
     read_version: int | None = None
     segments: tuple[str, ...] = ()
     meetings: tuple[ConcurrentCommit, ...] = ()
+    batch: tuple[int, int] | None = None
     result: OperationResult = field(default_factory=OperationResult)
 
     @property
@@ -173,6 +175,7 @@ def _entry(commit: Commit, changes: Mapping[int, _Change]) -> HistoryEntry:
         read_version=read_version,
         segments=tuple(dict.fromkeys(mine.names[path] for path in mine.added)),
         meetings=_meetings(commit.version, read_version, changes, result),
+        batch=_batch(body),
         result=result,
     )
 
@@ -180,6 +183,16 @@ def _entry(commit: Commit, changes: Mapping[int, _Change]) -> HistoryEntry:
 def _our_part(commit: Commit) -> Mapping[str, Any]:
     body = commit.info.body.get("tandem") if commit.info is not None else None
     return body if isinstance(body, Mapping) and _is_ours(commit) else {}
+
+
+def _batch(body: Mapping[str, Any]) -> tuple[int, int] | None:
+    said = body.get("batch")
+    if not isinstance(said, Mapping):
+        return None
+    number, of = said.get("number"), said.get("batches")
+    if type(number) is not int or type(of) is not int or not 0 < number <= of < _MOST:
+        return None
+    return number, of
 
 
 def _result(body: Mapping[str, Any]) -> OperationResult:

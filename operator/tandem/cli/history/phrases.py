@@ -47,8 +47,11 @@ def rows(entry: HistoryEntry) -> str:
 
 
 def notes(entry: HistoryEntry) -> list[str]:
-    """What it met; of a replace also what it replaced, and what it left: `replaced 2013-03`"""
-    own = entry.summary[1:] if entry.result.replaced is not None else ()
+    """What it met; of a replace also what it replaced, and what it left: `replaced 2013-03`; of a
+    compaction in batches which one it is: `batch 2 of 5`"""
+    own = list(entry.summary[1:] if entry.result.replaced is not None else ())
+    if entry.batch is not None:
+        own.append("batch {} of {}".format(*entry.batch))
     return [*own, *map(conflict_phrase, entry.meetings)]
 
 

@@ -70,6 +70,10 @@ def cutoff(operation_id: str) -> str:
     return f"{operation(operation_id)}/cutoff.json"
 
 
+def batches(operation_id: str) -> str:
+    return f"{operation(operation_id)}/batches.json"
+
+
 def attempts(operation_id: str) -> str:
     return f"{operation(operation_id)}/attempts"
 
@@ -151,7 +155,7 @@ _BY_FOLDER = (
     (f"{ROOT}/dv/", FileCategory.VECTORS),
     (f"{FACTS}/", FileCategory.FACTS),
 )
-_RECORDS = ("operation.json", "result.json", "source.json", "cutoff.json")
+_RECORDS = ("operation.json", "result.json", "source.json", "cutoff.json", "batches.json")
 
 
 def found(meta: ObjectInfo) -> ListedFile:
@@ -178,7 +182,7 @@ def found(meta: ObjectInfo) -> ListedFile:
 
 def operation_of_app(app_id: str) -> str:
     """The operation that a `txn` application id belongs to; "" for those of other writers."""
-    match = re.fullmatch(rf"tandem:{_ID}(?::abandoned|:closed)?", app_id)
+    match = re.fullmatch(rf"tandem:{_ID}(?::abandoned|:closed|:batches)?", app_id)
     return match[1] if match else ""
 
 
@@ -195,3 +199,8 @@ def closed_app(operation_id: str) -> str:
 def abandoned_app(operation_id: str) -> str:
     """`txn` application id whose version is the highest abandoned attempt."""
     return f"tandem:{operation_id}:abandoned"
+
+
+def batches_app(operation_id: str) -> str:
+    """`txn` application id whose version is the number of the last batch that was committed."""
+    return f"tandem:{operation_id}:batches"

@@ -16,5 +16,6 @@ Makes plans, jobs and change sets; never performs an effect and never commits.
     row_level        what updates, deletes and merges share
     statement_rounds which rows of a statement are evaluated next, and where
     statement_run    the progress of a statement, and what its commit changes
+    batches          package: a compaction that is committed in batches
     table            package: the table as kinds see it
 """

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Literal
 
-from tandem.delta.actions import AddFile
+from tandem.delta.actions import AddFile, Txn
 from tandem.errors import DeletionVectorsDisabled, InvalidSpec
 from tandem.intervals import IntervalSet
 from tandem.jobs.formats import InputFile, JobBin, JobLayout, RewriteJob
@@ -19,7 +19,11 @@ from tandem.jobs.results import OutputFile
 from tandem.locks import model as locks_
 from tandem.locks.model import LockResources
 from tandem.operations.attempt import paths
-from tandem.operations.attempt.records import RunRecord
+from tandem.operations.attempt.records import RunRecord, put_once
+from tandem.operations.kinds.batches.cut import batches_of, runs_at, runs_of
+from tandem.operations.kinds.batches.progress import Batches, committed, has_ended
+from tandem.operations.kinds.batches.record import BatchesRecord, fixed, load
+from tandem.operations.kinds.batches.resource import batch_of
 from tandem.operations.kinds.rewrite import (
     RewriteKind,
     locks_described,
@@ -31,14 +35,17 @@ from tandem.operations.kinds.table.job_files import require_inside
 from tandem.operations.kinds.table.lock_times import times_of
 from tandem.operations.kinds.table.output_roots import root_tags
 from tandem.operations.kinds.table.time_column import time_borders, time_column
-from tandem.operations.model import CommitContent, Planned, Work
+from tandem.operations.machine.events import Verdict
+from tandem.operations.model import CommitContent, Decision, Planned, Work
 from tandem.planning.compaction import plan_compaction
-from tandem.planning.layout import checked_columns
+from tandem.planning.layout import checked_columns, rewrite_criterion
 from tandem.planning.model import CompactionPlan, CompactionRequest, SegmentRun
-from tandem.planning.semi_major import taken_intervals
+from tandem.planning.runs import proposed_names
+from tandem.planning.semi_major import taken_intervals, within
 from tandem.spec.compaction import LayoutStrategy, LockGranularity, Spanning, TableCompaction
 from tandem.spec.fields import Granularity
-from tandem.spec.status import Plan
+from tandem.spec.status import OperationResult, Plan
+from tandem.spec.units import format_quantity
 from tandem.timeline import lineage
 from tandem.timeline.chunks import TimeColumn
 from tandem.timeline.file_columns import TAG_CHUNK
@@ -54,29 +61,161 @@ class CompactionKind(RewriteKind):
     def __init__(self, resource: TableCompaction) -> None:
         super().__init__()
         self._resource = resource
+        self._batch = batch_of(resource)
+        self._batches: Batches | None = None
+        self._earlier: tuple[OperationResult, ...] | None = None
 
     # Planning
 
     def plan(self, work: Work) -> Planned:
-        snapshot = work.snapshot
         self.begin()
+        if self._batch is not None:
+            of = self._batch.batch.operation
+            if has_ended(work.snapshot, of):
+                return self._nothing_left(work, "its operation has ended")
+            return self._plan_batch(work, fixed(work.table.store, of), self._batch.batch.number)
+        self._load_batches(work)
+        if self._batches is None:
+            time = time_column(work.table.spec, work.snapshot)
+            borders, request = self._borders(work, time), self._request(work)
+            plan = self._plan_all(work, request, time, borders)
+            if plan.input_bytes <= self._resource.spec.bytes_per_commit:
+                return self._planned(work, plan, request, time, borders)
+            cut = self._cut(work, plan, request, borders)
+            if len(cut.batches) == 1:
+                return self._planned(work, plan, request, time, borders)
+            # Another process may have cut it, too, on another version.
+            found = load(work.table.store, work.identity.operation_id)
+            if found is None:
+                return self._begins_with(work, self._batches_of(work, cut), 1, is_new=True)
+            self._batches = self._batches_of(work, found)
+        batches = self._batches
+        number = batches.next(work.snapshot)
+        if number == batches.count:
+            planned = self._plan_batch(work, batches.record, number)
+            version = work.snapshot.version
+            shown = batches.record.summary.model_copy(update={"read_version": version})
+            return replace(planned, shown=shown)
+        return self._begins_with(work, batches, number)
+
+    def _load_batches(self, work: Work) -> None:
+        """Those of an operation whose first ones are committed."""
+        if self._batches is None and committed(work.snapshot, work.identity.operation_id):
+            record = fixed(work.table.store, work.identity.operation_id)
+            self._batches = self._batches_of(work, record)
+
+    def _batches_of(self, work: Work, record: BatchesRecord) -> Batches:
+        return Batches(self._resource, work.table, work.identity, record)
+
+    def _cut(
+        self,
+        work: Work,
+        plan: CompactionPlan,
+        request: CompactionRequest,
+        borders: TimeColumn | None,
+    ) -> BatchesRecord:
+        most = self._resource.spec.bytes_per_commit
+        batches = batches_of(plan.runs, most, whole_runs=request.adjacent_only)
+        return BatchesRecord(
+            operation_id=work.identity.operation_id,
+            table_id=work.snapshot.metadata.id,
+            summary=self._summarised(work, plan, request, borders),
+            most_bytes=most,
+            runs=runs_of(plan.runs, batches),
+            batches=batches,
+        )
+
+    def _begins_with(
+        self, work: Work, batches: Batches, number: int, *, is_new: bool = False
+    ) -> Planned:
+        """The plan of an operation that a batch precedes. `is_new`: the batches are stored before
+        that."""
+        record = batches.record
+        last = batches.count - 1
+        which = f"batch {last}" if number == last else f"batches {number} to {last}"
+        size = format_quantity(record.most_bytes)
+        order = f"{which} of {batches.count}: {batches.count} commits of at most {size} of input"
+        summary = record.summary.model_copy(
+            update={"read_version": work.snapshot.version, "first": order}
+        )
+
+        def store() -> None:
+            put_once(work.table.store, paths.batches(work.identity.operation_id), record)
+            stored = fixed(work.table.store, work.identity.operation_id)
+            self._batches = self._batches_of(work, stored)
+
+        return Planned(
+            summary,
+            None,
+            locks_.NOTHING,
+            prerequisite=batches.resource(number),
+            before_first=store if is_new else None,
+        )
+
+    def _plan_batch(self, work: Work, record: BatchesRecord, number: int) -> Planned:
+        """The plan of one batch on the version that it finds."""
+        work.part = record.part(number)
+        snapshot = work.snapshot
         time = time_column(work.table.spec, snapshot)
+        borders, request = self._borders(work, time), self._request(work, of_batch=True)
+        live = segments(snapshot.files, time if borders is None else borders)
+        useful = rewrite_criterion(request)
+        runs = runs_at(record, number, live, request.target_file_size, useful)
+        if borders is not None and time is not None:
+            take = taken_intervals(request, time.granularity)
+            runs = tuple(within(run, take) for run in runs)
+        if not runs:
+            return self._nothing_left(work, f"others have replaced the files of {work.part}")
+        plan = CompactionPlan(tuple(proposed_names(runs, live)))
+        return self._planned(work, plan, request, time, borders)
+
+    def _nothing_left(self, work: Work, why: str) -> Planned:
+        summary = _summary(CompactionPlan(()), work.snapshot.version, ())
+        return Planned(summary, None, locks_.NOTHING, nothing_to_do=why, superseded=True)
+
+    def _plan_all(
+        self,
+        work: Work,
+        request: CompactionRequest,
+        time: TimeColumn | None,
+        borders: TimeColumn | None,
+    ) -> CompactionPlan:
+        snapshot = work.snapshot
         live = segments(snapshot.files, time)
-        request = self._request(work)
-        borders = self._borders(work, time)
-        plan = plan_compaction(
+        return plan_compaction(
             live,
             request,
             granularity=time.granularity if time else None,
             past=past_segments(work, live, self._named),
             divided=segments(snapshot.files, borders) if borders is not None else None,
         )
+
+    def _summarised(
+        self,
+        work: Work,
+        plan: CompactionPlan,
+        request: CompactionRequest,
+        borders: TimeColumn | None,
+    ) -> Plan:
         locks = self._locks(plan, exclusive=work.exclusive)
-        summary = _summary(plan, snapshot.version, locks_described(work, locks))
+        summary = _summary(plan, work.snapshot.version, locks_described(work, locks))
         if borders is None and request.layout is LayoutStrategy.BIN_PACK:
-            keeps_deleted = work.table.will_write_vectors(snapshot)
+            keeps_deleted = work.table.will_write_vectors(work.snapshot)
             copies = described(plan.files, keeps_deleted=keeps_deleted)
             summary = summary.model_copy(update={"copies": copies})
+        return summary
+
+    def _planned(
+        self,
+        work: Work,
+        plan: CompactionPlan,
+        request: CompactionRequest,
+        time: TimeColumn | None,
+        borders: TimeColumn | None,
+    ) -> Planned:
+        """The locks and the job of a plan."""
+        locks = self._locks(plan, exclusive=work.exclusive)
+        summary = self._summarised(work, plan, request, borders)
         if not plan.runs:
             return Planned(summary, None, locks, nothing_to_do=plan.nothing)
         decode_adds(plan.files)
@@ -153,11 +292,12 @@ class CompactionKind(RewriteKind):
         custom = self._resource.spec.custom
         return frozenset((custom.segments if custom is not None else None) or ())
 
-    def _request(self, work: Work) -> CompactionRequest:
+    def _request(self, work: Work, *, of_batch: bool = False) -> CompactionRequest:
+        """The request; `of_batch`: its files are chosen already."""
         spec = self._resource.spec
         custom = spec.custom
         selected = None
-        if custom is not None and custom.where is not None:
+        if custom is not None and custom.where is not None and not of_batch:
             from tandem.pruning.selection import Selection
             from tandem.statements.statement import parse_where
 
@@ -177,7 +317,31 @@ class CompactionKind(RewriteKind):
 
     # Committing
 
+    def decide(self, work: Work) -> Decision:
+        if self._batch is not None and has_ended(work.snapshot, self._batch.batch.operation):
+            return Decision(Verdict.SUPERSEDED, "its operation has ended")
+        return super().decide(work)
+
     def change(self, work: Work) -> CommitContent:
+        change = self._change(work)
+        if self._batch is not None:
+            of, part = self._batch.batch, self._batch.part
+            said = {"of": of.operation, "number": part.number, "batches": part.of}
+            app = paths.batches_app(of.operation)
+            mark = Txn(app, max(of.number, committed(work.snapshot, of.operation)), work.now_ms)
+            return replace(
+                change, details={**change.details, "batch": said}, txns=(*change.txns, mark)
+            )
+        self._load_batches(work)
+        if self._batches is None:
+            return change
+        if self._earlier is None:
+            self._earlier = self._batches.results(work.snapshot)
+        count = self._batches.count
+        said = {"of": work.identity.operation_id, "number": count, "batches": count}
+        return replace(change, details={**change.details, "batch": said}, earlier=self._earlier)
+
+    def _change(self, work: Work) -> CommitContent:
         decision, order = self.to_commit(work)
         plan, _ = work.frozen
         removed = self.removed(decision)

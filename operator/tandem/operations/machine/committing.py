@@ -18,6 +18,7 @@ from tandem.operations.machine.events import (
     RecordedBefore,
     Verdict,
 )
+from tandem.operations.machine.parts import with_batches
 from tandem.operations.machine.state import Closing, OperationState
 from tandem.operations.machine.transitions import (
     Transition,
@@ -39,7 +40,8 @@ def decided(state: OperationState, event: Decided) -> Transition:
         job = replace(state.job, round=state.job.round + 1)
         return do(replace(state, job=job), Point.REQUEST_ROUND)
     if event.verdict is Verdict.SUPERSEDED:
-        return give_up(state, Phase.SUPERSEDED, Reason.SUPERSEDED, event.why)
+        why = with_batches(event.why, state.log.batches)
+        return give_up(state, Phase.SUPERSEDED, Reason.SUPERSEDED, why)
     if event.verdict is Verdict.REPLAN:
         return give_up(state, Phase.FAILED, Reason.RETRYING, event.why, again=True, counted=False)
     return fail(state, event.reason, event.why, fresh=False)

@@ -22,12 +22,14 @@ class Started:
 @dataclass(frozen=True, slots=True)
 class TableRead:
     """The latest version and the stops that it shows: the attempt that succeeded, the highest
-    abandoned one (0 for none), and whether the operation is closed."""
+    abandoned one (0 for none), and whether the operation is closed. `batches` is the number of the
+    last batch that is committed (0: none)."""
 
     version: int
     succeeded: int = 0
     abandoned: int = 0
     closed: bool = False
+    batches: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from tandem.operations.machine.events import (
     StartRefused,
     YieldRequired,
 )
+from tandem.operations.machine.parts import with_batches
 from tandem.operations.machine.state import LockState, OperationState, Refusal
 from tandem.operations.machine.transitions import (
     Transition,
@@ -49,7 +50,8 @@ def plan_made(state: OperationState, event: PlanMade) -> Transition:
         ending = Ending(
             Phase.SUPERSEDED if event.superseded else Phase.SUCCEEDED,
             Reason.SUPERSEDED if event.superseded else Reason.NOTHING_TO_DO,
-            event.nothing_to_do, state.attempt.number, plan=event.plan,
+            with_batches(event.nothing_to_do, state.log.batches),
+            state.attempt.number, plan=event.plan,
         )  # fmt: skip
         return end_before_start(state, ending)
     state = replace(state, phase=Phase.PLANNED)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from tandem.errors import Reason
 from tandem.operations.machine.effects import Point
 from tandem.operations.machine.events import EffectFailed, Ending
+from tandem.operations.machine.parts import with_batches
 from tandem.operations.machine.state import Closing, OperationState, PendingEffect
 from tandem.operations.machine.transitions import (
     UNRECORDED,
@@ -73,9 +74,9 @@ def _plan_failed(state: OperationState, event: EffectFailed) -> Transition:
     again = event.reason in UNRECORDED or (event.fresh and attempt.number)
     if again or state.request.limits.dry_run:
         return fail(state, event.reason, event.message, fresh=event.fresh)
+    message = with_batches(event.message, log.batches)
     return end_before_start(
-        state,
-        Ending(Phase.FAILED, event.reason, event.message, attempt.number, plan=attempt.plan),
+        state, Ending(Phase.FAILED, event.reason, message, attempt.number, plan=attempt.plan)
     )
 
 

@@ -50,6 +50,7 @@ def table_read(state: OperationState, event: TableRead) -> Transition:
         succeeded=event.succeeded,
         abandoned=event.abandoned,
         closed=event.closed,
+        batches=event.batches,
     )
     state, attempt = replace(state, log=log), state.attempt
     if not attempt.number:

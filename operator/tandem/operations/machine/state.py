@@ -48,14 +48,16 @@ class LogState:
     """What the log shows as of `version`, the version that was read last (-1: none yet).
 
     `succeeded` is the attempt that committed and `abandoned` the highest one declared dead (0:
-    none); if `closed`, no further attempt may commit. `unreadable` are versions that refer to a
-    data file that is gone, so that no plan can be made on them.
+    none); if `closed`, no further attempt may commit. `batches` is the number of the last batch
+    that is committed. `unreadable` are versions that refer to a data file that is gone, so that no
+    plan can be made on them.
     """
 
     version: int = -1
     succeeded: int = 0
     abandoned: int = 0
     closed: bool = False
+    batches: int = 0
     unreadable: tuple[int, ...] = ()
 
 

@@ -11,18 +11,19 @@ from dataclasses import replace
 from tandem.errors import Reason
 from tandem.operations.machine.effects import Point
 from tandem.operations.machine.events import Ending, StopRequest
+from tandem.operations.machine.parts import committed_in_words, with_batches
 from tandem.operations.machine.state import OperationState
 from tandem.operations.machine.transitions import Transition, end_before_start, give_up
 from tandem.spec.status import Phase
 
 _ENDINGS = {
-    StopRequest.INTERRUPT: (Phase.FAILED, Reason.INTERRUPTED, "interrupted; nothing was committed"),
+    StopRequest.INTERRUPT: (Phase.FAILED, Reason.INTERRUPTED, "interrupted; {committed}"),
     StopRequest.CANCEL: (
         Phase.FAILED,
         Reason.CANCELLED,
-        "the resource was deleted; nothing was committed",
+        "the resource was deleted; {committed}",
     ),
-    StopRequest.SUSPEND: (Phase.SUSPENDED, Reason.SUSPENDED, "suspended; nothing was committed"),
+    StopRequest.SUSPEND: (Phase.SUSPENDED, Reason.SUSPENDED, "suspended; {committed}"),
     StopRequest.DEADLINE: (
         Phase.FAILED,
         Reason.DEADLINE_EXCEEDED,
@@ -31,7 +32,7 @@ _ENDINGS = {
     StopRequest.TABLE_MOVED: (
         Phase.FAILED,
         Reason.TABLE_REPLACED,
-        "the LakeTable was deleted and made again at another location; nothing was committed",
+        "the LakeTable was deleted and made again at another location; {committed}",
     ),
 }
 
@@ -74,14 +75,17 @@ def _again(state: OperationState) -> Transition:
 
 def stop(state: OperationState, request: StopRequest) -> Transition:
     """Give up the current work. The state of the operation is known by now."""
-    phase, reason, message = _ENDINGS[request]
+    phase, reason, text = _ENDINGS[request]
+    message = text.format(committed=committed_in_words(state.log.batches))
+    is_deadline = request is StopRequest.DEADLINE
+    if is_deadline:
+        message = with_batches(message, state.log.batches)
     state = replace(state, request=replace(state.request, stop=None))
     attempt, dry_run = state.attempt, state.request.limits.dry_run
     if not (attempt.number or dry_run) and attempt.last_claimed > state.log.abandoned:
         # Earlier attempts may have a job that runs, and files; and may yet be committed.
         attempt = replace(attempt, number=attempt.last_claimed, persisted=True)
         state = replace(state, attempt=attempt)
-    is_deadline = request is StopRequest.DEADLINE
     if is_deadline and not attempt.number and not dry_run:
         return end_before_start(state, Ending(phase, reason, message))
     if state.refusal is not None and is_deadline:

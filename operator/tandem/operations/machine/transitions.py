@@ -12,6 +12,7 @@ from tandem.errors import Reason
 from tandem.operations.attempt.paths import MOST_ATTEMPTS
 from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import Ending
+from tandem.operations.machine.parts import with_batches
 from tandem.operations.machine.state import Closing, OperationState, PendingEffect
 from tandem.spec.status import OperationResult, Phase
 
@@ -180,11 +181,12 @@ def give_way(state: OperationState, by: str) -> Transition:
 def fail(state: OperationState, reason: Reason, message: str, *, fresh: bool) -> Transition:
     """The attempt failed; `fresh` says whether another one may help."""
     if not fresh or not state.attempt.number:
-        return give_up(state, Phase.FAILED, reason, message)
+        return give_up(state, Phase.FAILED, reason, with_batches(message, state.log.batches))
     limits, failures = state.request.limits, state.attempt.failures + 1
     if failures > limits.backoff_limit:
         if failures > 1:
             message = f"{message} (attempt {failures} of {failures}: backoffLimit)"
+        message = with_batches(message, state.log.batches)
         return give_up(state, Phase.FAILED, reason, message)
     delay = limits.retry_delay_ms * 2 ** min(failures - 1, 8)
     return give_up(state, Phase.FAILED, reason, message, again=True, delay_ms=delay)

@@ -19,6 +19,7 @@ from tandem.delta.log.snapshot import Snapshot
 from tandem.delta.stats import mark_bounds_wide
 from tandem.operations.attempt import paths
 from tandem.operations.model import CommitContent, OutputFileChange, Vectors, Work
+from tandem.operations.report.totals import total
 from tandem.spec.status import OperationResult
 from tandem.storage.store import Store
 
@@ -71,14 +72,16 @@ def actions(work: Work, attempt: int, fencing: int) -> list[Action]:
     change = work.change
     assert change is not None
     plan, _ = work.frozen
-    result = result_of(work, version=work.snapshot.version + 1)
+    version = work.snapshot.version + 1
+    of_all = {"total": result_of(work, version).manifest()} if change.earlier else {}
     tandem = {
         "operation": work.identity.operation_id,
         "attempt": attempt,
         "kind": work.identity.kind,
         "resource": f"{work.identity.namespace}/{work.identity.display}",
         "readVersion": plan.read_version,
-        "result": result.manifest(),
+        "result": _own_result(work, version).manifest(),
+        **of_all,
         **({"fencing": fencing} if fencing else {}),
         **change.details,
     }
@@ -129,7 +132,15 @@ def abandonment(work: Work, attempt: int, *, closes: bool) -> list[Action]:
 
 
 def result_of(work: Work, version: int) -> OperationResult:
-    """The result for the status if the change set is committed as `version`."""
+    """The result for the status if the change set is committed as `version`: of all batches, if
+    this is the last one."""
+    result = _own_result(work, version)
+    change = work.change
+    assert change is not None
+    return total((*change.earlier, result)) if change.earlier else result
+
+
+def _own_result(work: Work, version: int) -> OperationResult:
     change = work.change
     assert change is not None
     result = OperationResult(
@@ -204,12 +215,14 @@ def find_success(log: DeltaLog, operation_id: str, latest: int) -> Commit | None
 
 
 def result_in(commit: Commit | None) -> OperationResult:
-    """The result that a commit of ours carries, with the version that it actually has."""
+    """The result that a commit of ours carries, with the version that it actually has: of all
+    batches, if it is that of the last one."""
     if commit is None:
         return OperationResult()
     body = commit.info.body.get("tandem") if commit.info else None
     try:
-        result = OperationResult.model_validate((body or {}).get("result") or {})
+        found = (body or {}).get("total") or (body or {}).get("result") or {}
+        result = OperationResult.model_validate(found)
     except (ValidationError, AttributeError):
         result = OperationResult()
     return result.model_copy(update={"version": commit.version})

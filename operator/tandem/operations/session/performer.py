@@ -167,8 +167,15 @@ class Performer:
             self._committer.refresh(self.work)
         self._just_read = False
         stops = commit_actions.txn_markers(self.work.snapshot, self._id)
-        version = self.work.snapshot.version
-        return TableRead(version, stops.succeeded, stops.abandoned, stops.closed)
+        snapshot = self.work.snapshot
+        batches = snapshot.txns.get(paths.batches_app(self._id))
+        return TableRead(
+            snapshot.version,
+            stops.succeeded,
+            stops.abandoned,
+            stops.closed,
+            batches=0 if batches is None else batches.version,
+        )
 
     def _check_earlier_outcome(self, _effect: Effect, _state: OperationState) -> Event:
         stops = commit_actions.txn_markers(self.work.snapshot, self._id)
@@ -222,9 +229,14 @@ class Performer:
         self.work.new_commits.clear()  # the plan is made on what they led to
         planned = self.work.planned = self._kind.plan(self.work)
         if planned.prerequisite is not None and not state.request.limits.dry_run:
+            if planned.before_first is not None:
+                # So that a killed `--again` is continued.
+                self._put_identity()
+                planned.before_first()
             return PrerequisiteFound()
         without_job = planned.job is not None and not planned.job.needs_spark
-        return PlanMade(planned.summary, planned.nothing_to_do, planned.superseded, without_job)
+        shown = planned.shown or planned.summary
+        return PlanMade(shown, planned.nothing_to_do, planned.superseded, without_job)
 
     def _claim_attempt(self, effect: Effect, _state: OperationState) -> Event:
         self._put_identity()

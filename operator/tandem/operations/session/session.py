@@ -21,6 +21,7 @@ from tandem.operations.machine.events import (
     Started,
     StopRequest,
 )
+from tandem.operations.machine.parts import PartOfWork
 from tandem.operations.machine.state import Limits, OperationState, Request
 from tandem.operations.machine.step import step
 from tandem.operations.model import Identity
@@ -93,6 +94,20 @@ class Session:
     @property
     def ending(self) -> Ending | None:
         return self.state.outcome.ended
+
+    @property
+    def part(self) -> PartOfWork | None:
+        """Which batch of an operation it is at work on; None if there is only one."""
+        return self._performer.work.part
+
+    @property
+    def shown(self) -> OperationState:
+        """The state for the status: where it is at work on a batch, with the progress of all."""
+        progress = self.state.job.progress
+        if self.part is None or progress is None:
+            return self.state
+        whole = self.part.in_whole(progress)
+        return replace(self.state, job=replace(self.state.job, progress=whole))
 
     @property
     def location(self) -> str:
@@ -193,6 +208,8 @@ class Session:
             self._step(PrerequisiteFound())
         else:
             message = f"{first.identity.display}, which has to end first, failed: {ending.message}"
+            if first.part is not None:
+                message = f"{first.part} failed: {ending.message}"
             self._step(EffectFailed(Effect(Point.PLAN), ending.reason, message))
         return self.state.outcome.ended is None
 
@@ -259,21 +276,26 @@ class Session:
         if self._watch is None:
             return
         if self._first is None or self._first.ending is not None:
-            self._watch(self.state)  # the end of the other operation is not that of this one
+            self._watch(self.shown)  # the end of the other operation is not that of this one
             return
         first = self._first
-        message = f"{first.identity.display} has to end first"
+        own = self.state.attempt
+        plan, message = own.plan, f"{first.identity.display} has to end first"
+        if first.part is not None:
+            planned = self._performer.work.planned
+            plan, message = None if planned is None else planned.summary, str(first.part)
         if first.state.message:
             message += f": {first.state.message}"
+        shown = first.shown
         self._watch(
             replace(
                 self.state,
-                attempt=replace(self.state.attempt, number=first.state.attempt.number),
-                phase=first.state.phase,
+                attempt=replace(own, number=shown.attempt.number, plan=plan),
+                phase=shown.phase,
                 message=message,
-                locks=first.state.locks,
-                job=first.state.job,
-                refusal=first.state.refusal,
-                pending=first.state.pending,
+                locks=shown.locks,
+                job=shown.job,
+                refusal=shown.refusal,
+                pending=shown.pending,
             )
         )

@@ -165,7 +165,12 @@ def _common(table: TableId, policy: AutomaticCompaction, spec: Mapping[str, Any]
         mode="json",
         by_alias=True,
         exclude_defaults=True,
-        include={"skip_offset_from_latest", "active_deadline_seconds", "spark_template"},
+        include={
+            "skip_offset_from_latest",
+            "active_deadline_seconds",
+            "max_bytes_per_commit",
+            "spark_template",
+        },
     )
     return {"tableRef": {"name": table.name}, **shared, **spec}
 

@@ -1,0 +1,39 @@
+"""`make matrix`: a compaction in three batches, every fault at every point of each of them,
+whatever others do meanwhile, and again during the restart."""
+
+from __future__ import annotations
+
+import pytest
+
+from simulator.crashing import Beside, crash, passages, restart_passages
+from simulator.single import BATCHES
+from simulator.test_batches import batch_commits
+from support.lake.faults import Fault
+from tandem.operations.machine.effects import Point
+
+
+@pytest.mark.parametrize("fault", Fault)
+@pytest.mark.parametrize("beside", Beside)
+def test_C4_C5_C6_crash_anywhere_in_batches(beside: Beside, fault: Fault) -> None:
+    for passage in passages(BATCHES, beside):
+        done = batch_commits(crash(BATCHES, beside, passage, fault))
+        assert done == sorted(set(done)), (passage, beside)
+
+
+@pytest.mark.parametrize("lives", [False, True], ids=["jobs die", "jobs live on"])
+@pytest.mark.parametrize(
+    "point",
+    [Point.PLAN, Point.CLAIM_ATTEMPT, Point.START_JOB, Point.PUT_COMMIT, Point.RECORD_RESULT],
+)
+def test_C6_a_second_crash_during_the_restart(point: Point, lives: bool) -> None:
+    faults = tuple(Fault)
+    for first in passages(BATCHES, Beside.NOTHING):
+        if first[0] is not point:
+            continue
+        later = restart_passages(BATCHES, first, jobs_live_on=lives)
+        for number, passage in enumerate(later):
+            strike = passage, faults[number % len(faults)]
+            single = crash(
+                BATCHES, Beside.NOTHING, first, Fault.DIE_AFTER, again=strike, jobs_live_on=lives
+            )
+            assert batch_commits(single) == [1, 2, 3], (first, strike)

@@ -1,0 +1,215 @@
+"""A compaction that is committed in three batches: wherever it is struck, no row is lost or doubled
+(the checker compares each version with its model), no batch is committed twice, and none that is
+done is done again.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from simulator.crashing import (
+    Beside,
+    Crowd,
+    crash,
+    nothing_is_left,
+    passages,
+)
+from simulator.single import BATCHES, Single
+from support.lake.faults import Fault, StrikeOnce
+from tandem.errors import Reason
+from tandem.operations.machine.effects import Point
+from tandem.operations.machine.events import StopRequest
+from tandem.spec.status import Phase
+
+DEATHS = (Fault.DIE_BEFORE, Fault.DIE_AFTER)
+COUNT = 3
+
+
+def batch_commits(single: Single) -> list[int]:
+    """The numbers of the batches in the order of their commits."""
+    log = single.table.log
+    bodies = (each.info.body for each in log.commits(0, log.latest_version()) if each.info)
+    found = (body.get("tandem") or {} for body in bodies)
+    return [ours["batch"]["number"] for ours in found if "batch" in ours]
+
+
+def jobs_of(single: Single) -> dict[str, int]:
+    """How many jobs each batch took."""
+    drivers = single.world.jobs.drivers
+    return {
+        id_: sum(len(found) for name, found in drivers.items() if id_ in name)
+        for id_ in single.operation_ids
+    }
+
+
+def test_each_batch_is_a_commit_and_the_result_is_that_of_all() -> None:
+    single = Single(BATCHES)
+    before = single.version
+    ending = single.run()
+    assert ending is not None
+    assert ending.reason is Reason.COMMITTED
+    assert batch_commits(single) == [1, 2, 3]
+    versions = range(before + 1, before + COUNT + 1)
+    commits = single.table.log.commits(versions[0], versions[-1])
+    result = ending.result
+    assert result is not None
+    assert result.version == versions[-1]
+    assert result.files_removed == sum(len(each.removes) for each in commits) == 6
+    assert result.files_added == sum(len(each.adds) for each in commits)
+    assert result.summary is not None
+    assert (
+        result.summary[-1] == f"in 3 batches (versions {before + 1}, {before + 2} and {before + 3})"
+    )
+    assert jobs_of(single) == dict.fromkeys(single.operation_ids, 1)
+    nothing_is_left(single)
+    assert single.run() == ending
+
+
+@pytest.mark.parametrize("turn", range(4))
+def test_C4_C5_C6_a_crash_at_each_point_of_each_batch(turn: int) -> None:
+    """One fault each: `matrix_batches.py` has all of them, and what others do beside them."""
+    faults = tuple(Fault)
+    for number, passage in list(enumerate(passages(BATCHES, Beside.NOTHING)))[turn::4]:
+        fault = faults[(number + number // 4) % len(faults)]
+        single = crash(BATCHES, Beside.NOTHING, passage, fault)
+        assert batch_commits(single) == [1, 2, 3], (passage, fault)
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+@pytest.mark.parametrize("fault", DEATHS)
+def test_batches_that_are_done_are_not_done_again(fault: Fault, number: int) -> None:
+    """A process dies with its job, at the commit of each batch in turn."""
+    single = Single(BATCHES)
+    assert single.run(StrikeOnce(Point.PUT_COMMIT, fault, number)) is None
+    committed = number if fault is Fault.DIE_AFTER else number - 1
+    assert batch_commits(single) == [1, 2, 3][:committed]
+    assert single.run() is not None
+    assert list(jobs_of(single).values()) == [1, 1, 1]  # the job's result was there in each case
+    assert batch_commits(single) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_job_that_is_lost_costs_one_batch(number: int) -> None:
+    single = Single(BATCHES)
+    assert single.run(StrikeOnce(Point.START_JOB, Fault.DIE_AFTER, number)) is None
+    assert single.run() is not None
+    jobs = list(jobs_of(single).values())
+    assert jobs[number - 1] == 2
+    assert sum(jobs) == COUNT + 1
+
+
+@pytest.mark.parametrize("point", [Point.POLL_JOB, Point.PUT_COMMIT])
+@pytest.mark.parametrize(
+    ("request_", "phase"),
+    [
+        (StopRequest.CANCEL, Phase.FAILED),
+        (StopRequest.INTERRUPT, Phase.FAILED),
+        (StopRequest.SUSPEND, Phase.SUSPENDED),
+    ],
+)
+def test_a_request_to_stop_meets_the_batch_at_work_and_the_rest_can_follow(
+    request_: StopRequest, phase: Phase, point: Point
+) -> None:
+    single = Single(BATCHES)
+    session = single.session()
+    single.until(session, Point.RECORD_RESULT)  # of the first batch
+    session.advance()
+    single.until(session, point)
+    session.request_stop(request_)
+    ending = single.drive(session)
+    assert ending.phase is phase
+    assert "batch 1 is committed" in ending.message
+    assert batch_commits(single) == [1]
+    nothing_is_left(single)
+    after = single.run()
+    assert after is not None
+    assert after.reason is Reason.COMMITTED
+    assert batch_commits(single) == [1, 2, 3]
+
+
+def test_a_suspended_operation_stops_the_job_of_its_batch_after_a_restart() -> None:
+    single = Single(BATCHES)
+    strike = StrikeOnce(Point.POLL_JOB, Fault.DIE_AFTER)
+    assert single.run(strike, jobs_live_on=True) is None
+    assert single.world.jobs.running()
+    single.limit(suspend=True)
+    ending = single.run(jobs_live_on=True)
+    assert ending is not None
+    assert ending.phase is Phase.SUSPENDED
+    nothing_is_left(single)
+    single.limit(suspend=False)
+    assert single.run() is not None
+    assert batch_commits(single) == [1, 2, 3]
+
+
+def test_a_deadline_loses_one_batch_and_the_next_run_compacts_the_rest() -> None:
+    single = Single(BATCHES)
+    single.limit(active_deadline_seconds=60)
+    session = single.session()
+    single.until(session, Point.RECORD_RESULT)
+    session.advance()
+    single.until(session, Point.POLL_JOB)
+    single.world.clock.now += 60_000
+    ending = single.drive(session)
+    assert ending.reason is Reason.DEADLINE_EXCEEDED
+    assert "batch 2 of 3 failed" in ending.message
+    assert "batch 1 is committed" in ending.message
+    assert batch_commits(single) == [1]
+    nothing_is_left(single)
+    again = single.run()
+    assert again is not None
+    assert (again.phase, again.reason) == (ending.phase, ending.reason)
+    single.limit(active_deadline_seconds=3600)
+    session = single.session(again=True)
+    after = single.drive(session)
+    assert after.reason is Reason.COMMITTED
+    assert after.result is not None
+    assert after.result.files_removed == 4 + 1  # the first batch's output is merged with the rest
+
+
+def test_a_batch_whose_files_others_have_replaced_is_passed_over() -> None:
+    single = Single(BATCHES)
+    ending = single.run(Crowd(single, Beside.UPDATE))  # while the job of the first one runs
+    assert ending is not None
+    assert ending.phase is Phase.SUPERSEDED
+    assert "batch 1 is committed" in ending.message
+    assert batch_commits(single) == [1]
+    nothing_is_left(single)
+    assert single.run() == ending
+
+
+def test_Z6_two_processes_of_one_operation_do_each_batch_once() -> None:
+    """Neither knows of the other: each takes the other to be on another host."""
+    for ahead in (0, 2, 8, 17, 21, 23, 30, 45):
+        single = Single(BATCHES)
+        first = single.session()
+        for _ in range(ahead):
+            first.advance()
+            for driver in single.world.jobs.running():
+                single.world.jobs.advance(driver)
+        second = single.session()
+        single.world.living.clear()
+        going = [first, second]
+        for _ in range(2_000):
+            going = [session for session in going if session.advance()]
+            single.checker.catch_up()
+            for driver in single.world.jobs.running():
+                single.world.jobs.advance(driver)
+            if not going:
+                break
+        assert going == []
+        done = batch_commits(single)
+        assert done == sorted(set(done)), ahead
+        last = single.run()
+        assert last is not None
+        assert last.reason is Reason.COMMITTED
+        assert batch_commits(single) == [1, 2, 3], ahead
+
+
+def test_a_deletion_beside_a_batch_is_replayed() -> None:
+    single = Single(BATCHES)
+    ending = single.run(Crowd(single, Beside.DELETE))
+    assert ending is not None
+    assert ending.reason is Reason.COMMITTED
+    assert batch_commits(single) == [1, 2, 3]
+    nothing_is_left(single)
