@@ -131,3 +131,17 @@ def test_what_tasks_cannot_open_is_refused(delta_spark: SparkSession, tmp_path: 
         read(delta_spark, root, columns=["idd"], in_tasks=True)
     with pytest.raises(InvalidStatement):
         read(delta_spark, root, "nope = 7", in_tasks=True)
+
+
+def test_texts_of_declared_length_are_padded_as_delta_does(
+    delta_spark: SparkSession, tmp_path: Path
+) -> None:
+    """Delta stores them as they are."""
+    root = tmp_path / "t"
+    delta_spark.sql(f"CREATE TABLE delta.`{root}` (id INT, c CHAR(4), v VARCHAR(3)) USING delta")
+    rows = {"id": pa.array([1, 2], pa.int32()), "c": ["x", "yyyy"], "v": ["x", None]}
+    write_deltalake(root, pa.table(rows), mode="append")
+    every, found = by_delta(delta_spark, root), read(delta_spark, str(root), in_tasks=True)
+    assert found.schema == every.schema
+    assert rows_of(found) == rows_of(every) == ["{1, x   , x}", "{2, yyyy, null}"]
+    assert found.where("c = 'x'").count() == every.where("c = 'x'").count() == 1

@@ -8,6 +8,7 @@ them. Rows are not filtered here.
 
 from __future__ import annotations
 
+import json
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -19,6 +20,7 @@ import pyarrow as pa
 from pydantic import Field
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
+from tandem.delta.char_types import METADATA_KEY
 from tandem.delta.datafiles.conform import all_nullable
 from tandem.delta.datafiles.reader import TableFormat, arrow_schema
 from tandem.delta.log.delta_log import DeltaLog
@@ -200,10 +202,23 @@ def scan(
     if session not in _registered:
         session.dataSource.register(PortionsSource)
         _registered.add(session)
-    every = spark_schema(found.head.metadata.schema_string)
-    schema = type(every)([every[name] for name in columns])
+    schema = _schema(found.head.metadata.schema_string, columns)
     planned = PlannedRead.of(source, query, found, columns).model_dump_json(by_alias=True)
     return session.read.format(NAME).schema(schema).option(_READ, planned).load()
+
+
+def _schema(schema_string: str, columns: Sequence[str]) -> StructType:
+    """As Delta gives it: by the declared types of texts, Spark pads what it reads and compares."""
+    every = spark_schema(schema_string)
+    declared = {
+        field["name"]: {METADATA_KEY: text}
+        for field in json.loads(schema_string)["fields"]
+        if (text := (field.get("metadata") or {}).get(METADATA_KEY))
+    }
+    fields = [every[name] for name in columns]
+    return type(every)(
+        [type(f)(f.name, f.dataType, f.nullable, declared.get(f.name)) for f in fields]
+    )
 
 
 def cut_for(session: SparkSession) -> Cut:
