@@ -8,6 +8,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -26,11 +27,12 @@ from tandem.index import Query, TableIndex, open_index
 from tandem.index.library import IndexReader
 from tandem.index.portions import FILE_BYTES, MOST, Cut, PathRange, Portion, Portions, portions_of
 from tandem.index.server import client as client_
-from tandem.index.server import received
+from tandem.index.server import lake_table, received
 from tandem.index.server.answer_files import AnswerFiles
 from tandem.index.server.client import EveryFile, Fallback
 from tandem.index.server.lake_table import ServerAddress
 from tandem.index.server.messages import MAX_PATH
+from tandem.index.server.transport import Connection
 from tandem.index.table import FollowedTable
 from tandem.spark.indexed import task_reads
 from tandem.spark.indexed.task_reads import (
@@ -248,7 +250,9 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def new_worker() -> Iterator[None]:
+def new_worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """It waits for a slow machine."""
+    monkeypatch.setattr(lake_table, "Connection", partial(Connection, timeout_s=60))
     task_reads._opened.cache_clear()
     yield
     task_reads._opened.cache_clear()

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from support.some import some
 from support.statements.rows import runtime_errors
 from tandem import index
 from tandem.errors import InvalidSpec, InvalidStatement, Unreachable
+from tandem.index.server import lake_table as lake_table_
 from tandem.index.server.answer_files import AnswerFiles
 from tandem.index.server.client import ChainedIndex, RemoteIndex
 from tandem.index.server.lake_table import ENDPOINT_VARIABLE, FOLDER_VARIABLE
@@ -59,6 +61,8 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
     found = Served(root, AnswerFiles(tmp_path / "answers", inline_limit=100), token="")
     monkeypatch.setenv(ENDPOINT_VARIABLE, found.endpoint)
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "none"))
+    # This process waits for a slow machine.
+    monkeypatch.setattr(lake_table_, "Connection", partial(Connection, timeout_s=60))
     with found.server:
         yield found
 
@@ -85,11 +89,10 @@ def test_X13_I51_tasks_ask_the_server_and_go_on_without_it(
     found = read(delta_spark, table, "id < 25", in_tasks=True)
     strict = read(delta_spark, table, "id < 25", in_tasks=True, fallback="Never")
     asked = served.service._served["flights"].questions
-    assert ids(found) == list(range(25))
-    assert served.service._served["flights"].questions > asked
     write_deltalake(served.root, pa.table({"id": [5]}), mode="append")
     DeltaTable(served.root).delete("id < 12")
-    assert ids(strict) == list(range(25)), "of the version that was planned"
+    assert ids(found) == list(range(25)), "of the version that was planned"
+    assert served.service._served["flights"].questions > asked
     served.server.shutdown()
     assert ids(found) == list(range(25))
     with pytest.raises(Exception, match="does not answer"):
