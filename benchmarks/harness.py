@@ -132,7 +132,7 @@ def _status_bytes(key: str) -> int:
 
 
 def start_child(
-    function: Callable[..., Any], answer: Path, *, operator: Path | None = None, **arguments: Any
+    function: Callable[..., Any], answer: Path, operator: Path | None = None, /, **arguments: Any
 ) -> subprocess.Popen[bytes]:
     """Start a child that calls `function` (module level, JSON in and out), on the package in the
     folder `operator`, by default this checkout's."""
@@ -178,7 +178,7 @@ def in_child(
     """Call `function` in a separate process, as `start_child` does. Raises ChildFailed."""
     with tempfile.TemporaryDirectory(prefix="tandem-bench-") as folder:
         answer = Path(folder) / "answer.json"
-        process = start_child(function, answer, operator=operator, **arguments)
+        process = start_child(function, answer, operator, **arguments)
         return await_child(process, answer, timeout)
 
 
