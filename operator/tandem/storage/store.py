@@ -8,10 +8,10 @@ use a thread.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import BinaryIO, Protocol, TypeVar
+from typing import BinaryIO, Protocol, TypeVar, cast
 
 T = TypeVar("T")
 
@@ -23,12 +23,42 @@ def side_by_side(calls: Sequence[Callable[[], T]], most: int) -> list[T]:
     Args:
         most: so many at once; 1: one after the other, in their order.
     Raises: the error of the first one, in their order, that failed. Those that had begun have ended
-        by then, and no others begin.
+        by then, unless this thread is interrupted, and no others begin.
     """
     if most <= 1 or len(calls) <= 1:
         return [call() for call in calls]
-    with ThreadPoolExecutor(min(most, len(calls))) as pool:
-        return list(pool.map(lambda call: call(), calls))
+    # A pool of `concurrent.futures` takes several times as long to make, and this is called often.
+    found: list[T | None] = [None] * len(calls)
+    errors: dict[int, BaseException] = {}
+    lock, waiting = threading.Lock(), list(reversed(range(len(calls))))
+
+    def work() -> None:
+        while True:
+            with lock:
+                if errors or not waiting:
+                    return
+                number = waiting.pop()
+            try:
+                found[number] = calls[number]()
+            except BaseException as error:  # noqa: BLE001 - raised in the caller's thread
+                with lock:
+                    errors[number] = error
+
+    others: list[threading.Thread] = []
+    try:
+        while len(others) < min(most, len(calls)) - 1 and waiting:  # calls may end at once
+            other = threading.Thread(target=work)
+            other.start()
+            others.append(other)
+        work()
+        for other in others:
+            other.join()
+    except BaseException:  # an interrupt, or the system has no more threads
+        waiting.clear()
+        raise
+    if errors:
+        raise errors[min(errors)]
+    return cast("list[T]", found)
 
 
 @dataclass(frozen=True, slots=True)

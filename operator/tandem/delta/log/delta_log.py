@@ -7,7 +7,7 @@ pure modules of this package interpret the actions.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -301,8 +301,8 @@ class DeltaLog:
         version is read in two requests' time.
 
         Args:
-            beside: where the log is listed while the commit that won is read; by default in a
-                thread for the purpose.
+            beside: where the log is listed while the commit that won is read; by default a thread
+                is made for that.
             known: gets the content of our commit, for `update`.
             seen: as of `update`.
         Returns: None once the version is ours; the latest version, if another writer has taken it.
@@ -322,10 +322,7 @@ class DeltaLog:
                 raise
         else:
             return None
-        if beside is not None or self.parallel_reads == 1:
-            return self._after_refusal(snapshot, token, beside, seen)
-        with ThreadPoolExecutor(1) as own:
-            return self._after_refusal(snapshot, token, own, seen)
+        return self._after_refusal(snapshot, token, beside, seen)
 
     def _after_refusal(
         self, snapshot: Snapshot, token: str, beside: Executor | None, seen: list[Commit] | None
@@ -333,9 +330,22 @@ class DeltaLog:
         """What `commit_after` returns once there is a commit of the version."""
         version = snapshot.version + 1
         path = names.commit_path(version)
-        listing = None if beside is None else beside.submit(self._list, snapshot.version)
-        found = self._bytes(path)
-        listed = self._list(snapshot.version) if listing is None else listing.result()
+        contents: list[bytes | None] = []
+        listings: list[Listing] = []
+
+        def read() -> None:
+            contents.append(self._bytes(path))
+
+        def list_() -> None:
+            listings.append(self._list(snapshot.version))
+
+        if beside is None:
+            side_by_side([read, list_], self.parallel_reads)
+        else:
+            listing = beside.submit(list_)
+            read()
+            listing.result()
+        [found], [listed] = contents, listings
         if found is None:
             return self.update(snapshot, seen=seen)  # cleaned up meanwhile
         info = self._decoded(version, found).info
