@@ -191,6 +191,13 @@ def cut(name: str, key: int) -> Operation:
     return operation("TableCompaction", name, {"type": "SemiMajor", "semiMajor": options})
 
 
+def in_batches(resource: Operation) -> Operation:
+    """The same compaction, with a commit for each bin of about two files."""
+    small = {"target_file_size": 120, "max_bytes_per_commit": 1}
+    spec = resource.spec.model_copy(update=small)
+    return resource.model_copy(update={"spec": spec})
+
+
 def operation(kind: str, name: str, spec: dict[str, Any]) -> Operation:
     """A resource as `tandem run` would load it."""
     found = parse(

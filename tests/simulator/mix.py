@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from simulator.actor import cut, day, operation
+from simulator.actor import cut, day, in_batches, operation
 from simulator.checker import Checker
 from simulator.jobs import INGEST_ROWS
 from simulator.merge_log import log_event, some_keys
@@ -83,6 +83,8 @@ class Mix:
             return cut(f"cut-{number}", self._rng.randrange(4))
         if self._rng.random() < 0.2:
             return self._exclusive("TableCompaction", f"compact-{number}", spec)
+        if number % 2 and not world.merge_on_read:
+            return in_batches(operation("TableCompaction", f"compact-{number}", spec))
         return operation("TableCompaction", f"compact-{number}", spec)
 
     def _exclusive(self, kind: str, name: str, spec: dict[str, Any]) -> Operation:

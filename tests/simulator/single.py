@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
-from simulator.actor import as_opened, cut, day, operation
+from simulator.actor import as_opened, cut, day, in_batches, operation
 from simulator.checker import LOG, Checker
 from simulator.foreign_mix import BY_NAME
 from simulator.jobs import INGEST_ROWS
@@ -238,13 +238,6 @@ def _exclusive() -> Operation:
     return operation("TableCompaction", EXCLUSIVE, spec)
 
 
-def _batches() -> Operation:
-    """Of two loads each."""
-    found = operation("TableCompaction", BATCHES, {"type": "Major", "targetFileSize": 120})
-    spec = found.spec.model_copy(update={"max_bytes_per_commit": 1})
-    return found.model_copy(update={"spec": spec})
-
-
 def _segment_rewrite(single: Single) -> Operation:
     first = sorted(single.world.log.snapshot().adds(), key=lambda add: add.logged_path)[:2]
     spec = {
@@ -305,7 +298,7 @@ MAKERS: Final[dict[str, Callable[[Single], Operation]]] = {
     "compaction": lambda _: _compaction("compact"),
     "sort": lambda _: _compaction("sort", {"strategy": "Sort", "columns": ["v"]}),
     "z-order": lambda _: _compaction("z-order", {"strategy": "ZOrder", "columns": ["v", "rid"]}),
-    BATCHES: lambda _: _batches(),
+    BATCHES: lambda _: in_batches(_compaction(BATCHES)),
     EXCLUSIVE: lambda _: _exclusive(),
     CUT: lambda _: cut("cut", 0),
     "log merge": lambda _: operation("TableCompaction", "log-merge", {"type": "LogMerge"}),

@@ -17,8 +17,13 @@ from simulator.crashing import (
 from simulator.single import BATCHES, Single
 from support.lake.faults import Fault, StrikeOnce
 from tandem.errors import Reason
+from tandem.operations.attempt import paths
+from tandem.operations.attempt.records import encode
+from tandem.operations.kinds.batches.record import BatchOfBins, BinOfBatch, fixed
+from tandem.operations.kinds.batches.resource import batch_resource
 from tandem.operations.machine.effects import Point
 from tandem.operations.machine.events import StopRequest
+from tandem.spec.compaction import TableCompaction
 from tandem.spec.status import Phase
 
 DEATHS = (Fault.DIE_BEFORE, Fault.DIE_AFTER)
@@ -204,6 +209,28 @@ def test_Z6_two_processes_of_one_operation_do_each_batch_once() -> None:
         assert last is not None
         assert last.reason is Reason.COMMITTED
         assert batch_commits(single) == [1, 2, 3], ahead
+
+
+def test_a_batch_commits_nothing_once_its_operation_has_ended() -> None:
+    """A process that was stopped between the plan and the batch, and goes on after the end."""
+    single = Single(BATCHES)
+    assert single.run() is not None
+    for _ in range(4):
+        single.foreign("append")
+    store, id_ = single.table.store, single.operation_id
+    record = fixed(store, id_)
+    late = sorted(add.logged_path for add in single.table.log.snapshot().adds())[-4:]
+    more = BatchOfBins(bins=(BinOfBatch(run=0, files=tuple(late)),), bytes=1)
+    record = record.model_copy(update={"batches": (*record.batches, more, more)})
+    store.put(paths.batches(id_), encode(record))
+    assert isinstance(single.resource, TableCompaction)
+    version = single.version
+    single.resource = batch_resource(single.resource, id_, record, COUNT + 1)
+    ending = single.run()
+    assert ending is not None
+    assert ending.phase is Phase.SUPERSEDED
+    assert "its operation has ended" in ending.message
+    assert single.version == version
 
 
 def test_a_deletion_beside_a_batch_is_replayed() -> None:

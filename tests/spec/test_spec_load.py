@@ -183,6 +183,8 @@ def test_fields_that_the_api_server_adds_are_accepted() -> None:
         ("type: Custom, custom: {segments: [3]}", "spec.custom.segments[0]", 'in quotes: "3"'),
         ("type: Major, targetFileSize: 1GB", "spec.targetFileSize", "128Mi"),
         ("type: Major, targetFileSize: 0", "spec.targetFileSize", "greater than 0"),
+        ("type: Major, maxBytesPerCommit: 16", "spec.maxBytesPerCommit", "at least 1Mi"),
+        ("type: Major, maxBytesPerCommit: 16GB", "spec.maxBytesPerCommit", "128Mi"),
         ("type: Major, layout: {strategy: Sort}", "spec.layout", "needs columns"),
         ("type: Major, layout: {columns: [a]}", "spec.layout", "Sort and ZOrder"),
         ("type: Major, suspend: 'true'", "spec.suspend", "true or false"),
@@ -448,6 +450,7 @@ def one(text: str) -> TableCompaction | TableUpdate:
         "type: Minor, activeDeadlineSeconds: 9, sparkTemplate: {spec: {driver: {cores: 2}}}",
         "type: Minor, lockMode: Concurrent, layout: {strategy: BinPack}",
         "type: Minor, lockGranularity: TimeChunk",
+        "type: Minor, maxBytesPerCommit: 1Gi",
     ],
 )
 def test_the_hash_ignores_spelling_and_mutable_fields(same: str) -> None:
