@@ -33,7 +33,6 @@ def record_of(plan: CompactionPlan, most: int, *, whole_runs: bool = False) -> B
     batches = batches_of(plan.runs, most, whole_runs=whole_runs)
     return BatchesRecord(
         operation_id="0123456789abcdef",
-        table_id="t",
         summary=Plan(read_version=0, inputs=len(plan.files), input_bytes=plan.input_bytes),
         most_bytes=most,
         runs=runs_of(plan.runs, batches),
@@ -123,7 +122,7 @@ def test_the_result_of_batches_is_their_sum() -> None:
     assert found.segments == ("0.1", "7.1")
     assert found.reconciled == Reconciled(commits_seen=2, deletes_remapped=5, by_segment={"0.1": 5})
     assert found.summary == (
-        "no other commit since version 8",
+        "2 commits by others meanwhile",
         "5 rows deleted by 3",
         "in 2 batches (versions 4 and 9)",
     )

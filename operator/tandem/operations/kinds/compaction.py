@@ -92,11 +92,18 @@ class CompactionKind(RewriteKind):
         batches = self._batches
         number = batches.next(work.snapshot)
         if number == batches.count:
+            self._earlier = batches.results(work.snapshot)
             planned = self._plan_batch(work, batches.record, number)
             version = work.snapshot.version
             shown = batches.record.summary.model_copy(update={"read_version": version})
             return replace(planned, shown=shown)
         return self._begins_with(work, batches, number)
+
+    def plan_of_adopted(self, work: Work) -> Planned:
+        self._load_batches(work)
+        if self._batches is not None:
+            work.part = self._batches.record.part(self._batches.count)
+        return super().plan_of_adopted(work)
 
     def _load_batches(self, work: Work) -> None:
         """Those of an operation whose first ones are committed."""
@@ -118,7 +125,6 @@ class CompactionKind(RewriteKind):
         batches = batches_of(plan.runs, most, whole_runs=request.adjacent_only)
         return BatchesRecord(
             operation_id=work.identity.operation_id,
-            table_id=work.snapshot.metadata.id,
             summary=self._summarised(work, plan, request, borders),
             most_bytes=most,
             runs=runs_of(plan.runs, batches),

@@ -10,7 +10,7 @@ from itertools import chain
 
 from tandem.operations.report.sentences import MOST_SENTENCES
 from tandem.spec.status import OperationResult, Reconciled
-from tandem.text import listed
+from tandem.text import counted, listed
 
 _SUMS = ("files_added", "files_removed", "files_marked", "bytes_added", "bytes_removed")
 _RECONCILED_SUMS = (
@@ -50,11 +50,11 @@ def _reconciled(found: Sequence[Reconciled]) -> Reconciled:
 
 def _sentences(batches: Sequence[OperationResult]) -> tuple[str, ...]:
     versions = listed([str(each.version) for each in batches])
+    seen = sum(each.reconciled.commits_seen for each in batches if each.reconciled is not None)
+    met = f"{counted(seen, 'commit')} by others meanwhile" if seen else "no other commit meanwhile"
     # The first of each counts other commits since the version that it has read.
-    own = tuple(batches[-1].summary or ())
-    others = tuple(text for each in batches[:-1] for text in (each.summary or ())[1:])
-    said = (*own, *others)[: MOST_SENTENCES - 1]
-    return (*said, f"in {len(batches)} batches (versions {versions})")
+    own = tuple(text for each in batches for text in (each.summary or ())[1:])
+    return (*(met, *own)[: MOST_SENTENCES - 1], f"in {len(batches)} batches (versions {versions})")
 
 
 def _sum(values: Sequence[int | None]) -> int | None:

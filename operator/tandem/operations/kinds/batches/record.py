@@ -52,7 +52,6 @@ class BatchesRecord(Format):
     that they were cut at."""
 
     operation_id: str
-    table_id: str
     summary: Plan
     most_bytes: int
     runs: tuple[RunOfBatches, ...]
