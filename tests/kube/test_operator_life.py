@@ -78,6 +78,23 @@ def test_a_compaction_succeeds_and_reports_it(stage: Stage) -> None:
     assert stage.space.events("thin")[-1] == "Committed"
 
 
+def test_a_compaction_in_batches_is_one_operation(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two files each: the table is small, so the default limit is."""
+    table, lake = stage.lake()
+    monkeypatch.setattr("tandem.spec.compaction.DEFAULT_BYTES_PER_COMMIT", 1)
+    target = 2 * lake.first_add.size
+    spec = {"type": "Major", "targetFileSize": target}
+    stage.space.compaction("batches", table, **spec)
+    status = stage.space.await_end(KIND, "batches")
+    assert reason_of(status) == "Committed"
+    assert status["result"]["version"] == lake.version == 6
+    assert status["result"]["filesRemoved"] == 4
+    assert status["result"]["summary"][-1] == "in 2 batches (versions 5 and 6)"
+    assert status["plan"]["inputs"] == 4
+
+
 def test_a_running_operation_has_succeeded_unknown_and_progress(stage: Stage) -> None:
     table, _lake = stage.lake()
     with stage.jobs.held():

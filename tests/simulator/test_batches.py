@@ -211,6 +211,17 @@ def test_Z6_two_processes_of_one_operation_do_each_batch_once() -> None:
         assert batch_commits(single) == [1, 2, 3], ahead
 
 
+def test_without_the_record_of_its_batches_the_rest_is_one_commit() -> None:
+    single = Single(BATCHES)
+    assert single.run(StrikeOnce(Point.RECORD_RESULT, Fault.DIE_AFTER)) is None
+    single.table.store.delete([paths.batches(single.operation_id)])
+    ending = single.run()
+    assert ending is not None
+    assert ending.reason is Reason.COMMITTED
+    assert batch_commits(single) == [1]
+    nothing_is_left(single)
+
+
 def test_a_batch_commits_nothing_once_its_operation_has_ended() -> None:
     """A process that was stopped between the plan and the batch, and goes on after the end."""
     single = Single(BATCHES)

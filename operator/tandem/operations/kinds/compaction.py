@@ -79,7 +79,9 @@ class CompactionKind(RewriteKind):
             time = time_column(work.table.spec, work.snapshot)
             borders, request = self._borders(work, time), self._request(work)
             plan = self._plan_all(work, request, time, borders)
-            if plan.input_bytes <= self._resource.spec.bytes_per_commit:
+            # Without the record of batches that are committed already, the rest is one commit.
+            lost = committed(work.snapshot, work.identity.operation_id) > 0
+            if lost or plan.input_bytes <= self._resource.spec.bytes_per_commit:
                 return self._planned(work, plan, request, time, borders)
             cut = self._cut(work, plan, request, borders)
             if len(cut.batches) == 1:
@@ -108,8 +110,8 @@ class CompactionKind(RewriteKind):
     def _load_batches(self, work: Work) -> None:
         """Those of an operation whose first ones are committed."""
         if self._batches is None and committed(work.snapshot, work.identity.operation_id):
-            record = fixed(work.table.store, work.identity.operation_id)
-            self._batches = self._batches_of(work, record)
+            record = load(work.table.store, work.identity.operation_id)
+            self._batches = None if record is None else self._batches_of(work, record)
 
     def _batches_of(self, work: Work, record: BatchesRecord) -> Batches:
         return Batches(self._resource, work.table, work.identity, record)
