@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mutants.assignment import ASSIGNMENT
 from mutants.automatic import AUTOMATIC
+from mutants.batches import BATCHES
 from mutants.blocks import BLOCKS
 from mutants.engine import ENGINE
 from mutants.index import INDEX
@@ -13,6 +14,6 @@ from mutants.serving import SERVING
 from mutants.spread import SPREAD
 
 MUTANTS = (
-    *(*RULES, *REPLACES, *SERVING, *ENGINE, *BLOCKS, *AUTOMATIC),
+    *(*RULES, *REPLACES, *SERVING, *ENGINE, *BATCHES, *BLOCKS, *AUTOMATIC),
     *(*ASSIGNMENT, *INDEX, *SPREAD),
 )

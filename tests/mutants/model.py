@@ -51,6 +51,10 @@ class Check(Enum):
         "tests/simulator/test_ended_before_start.py tests/simulator/test_ending_reported_once.py "
         "tests/simulator/test_markers.py",
     )
+    BATCHES = (
+        "a compaction in batches",
+        "-m pytest -q -x -p no:cacheprovider tests/simulator/test_batches.py",
+    )
     RULES = (
         "the tests of the rules",
         "-m pytest -q -x -p no:cacheprovider tests/reconcile --deselect "
