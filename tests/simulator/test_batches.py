@@ -15,14 +15,14 @@ from simulator.crashing import (
     passages,
 )
 from simulator.single import BATCHES, Single
-from support.lake.faults import Fault, StrikeOnce
+from support.lake.faults import Call, Fault, StrikeOnce
 from tandem.errors import Reason
 from tandem.operations.attempt import paths
 from tandem.operations.attempt.records import encode
 from tandem.operations.kinds.batches.record import BatchOfBins, BinOfBatch, fixed
 from tandem.operations.kinds.batches.resource import batch_resource
-from tandem.operations.machine.effects import Point
-from tandem.operations.machine.events import StopRequest
+from tandem.operations.machine.effects import Effect, Point
+from tandem.operations.machine.events import Event, StopRequest
 from tandem.spec.compaction import TableCompaction
 from tandem.spec.status import Phase
 
@@ -209,6 +209,27 @@ def test_Z6_two_processes_of_one_operation_do_each_batch_once() -> None:
         assert last is not None
         assert last.reason is Reason.COMMITTED
         assert batch_commits(single) == [1, 2, 3], ahead
+
+
+def test_a_plan_that_has_waited_for_its_locks_is_not_cut_any_more() -> None:
+    """It holds them by then, and its own batches would wait for them for ever."""
+    single = Single(BATCHES)
+    most = sum(add.size for add in single.table.log.snapshot().adds())
+    single.limit(max_bytes_per_commit=most)
+    crowd = Crowd(single, Beside.BLOCKED)
+
+    def grow(effect: Effect, call: Call) -> Event:
+        if effect.point is Point.AWAIT_LOCKS:
+            single.foreign("append")
+        return crowd(effect, call)
+
+    ending = single.run(grow)
+    assert ending is not None
+    assert ending.reason is Reason.COMMITTED
+    assert ending.result is not None
+    assert ending.result.files_removed == 7
+    assert batch_commits(single) == []
+    nothing_is_left(single)
 
 
 def test_without_the_record_of_its_batches_the_rest_is_one_commit() -> None:

@@ -80,8 +80,10 @@ class CompactionKind(RewriteKind):
             borders, request = self._borders(work, time), self._request(work)
             plan = self._plan_all(work, request, time, borders)
             # Without the record of batches that are committed already, the rest is one commit.
-            lost = committed(work.snapshot, work.identity.operation_id) > 0
-            if lost or plan.input_bytes <= self._resource.spec.bytes_per_commit:
+            is_whole = committed(work.snapshot, work.identity.operation_id) > 0
+            # An attempt that waited for its locks holds them: batches would wait for it.
+            is_whole |= work.planned is not None and work.planned.job is not None
+            if is_whole or plan.input_bytes <= self._resource.spec.bytes_per_commit:
                 return self._planned(work, plan, request, time, borders)
             cut = self._cut(work, plan, request, borders)
             if len(cut.batches) == 1:
