@@ -115,6 +115,8 @@ WRONG = [
     compaction("must be a size such as 128Mi, 1Gi, 1G", targetFileSize="-1Gi"),
     compaction("must be a size such as 128Mi, 1Gi, 1G", targetFileSize=-1),
     compaction("less than 8Ei", targetFileSize="9Ei"),
+    compaction("must be at least 1Mi", maxBytesPerCommit=16),
+    compaction("must be at least 1Mi", maxBytesPerCommit="1023Ki"),
     # Reading this one as a quantity takes minutes.
     compaction("must be a size such as 128Mi, 1Gi, 1G", targetFileSize="1e99999999"),
     compaction("greater than 0", targetFileSize=0),
