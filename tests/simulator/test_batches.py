@@ -72,10 +72,11 @@ def test_each_batch_is_a_commit_and_the_result_is_that_of_all() -> None:
 
 @pytest.mark.parametrize("turn", range(4))
 def test_C4_C5_C6_a_crash_at_each_point_of_each_batch(turn: int) -> None:
-    """One fault each: `matrix_batches.py` has all of them, and what others do beside them."""
+    """Every second passage, one fault each: `matrix_batches.py` has all of them, and what others
+    do beside them."""
     faults = tuple(Fault)
-    for number, passage in list(enumerate(passages(BATCHES, Beside.NOTHING)))[turn::4]:
-        fault = faults[(number + number // 4) % len(faults)]
+    for number, passage in list(enumerate(passages(BATCHES, Beside.NOTHING)))[2 * turn :: 8]:
+        fault = faults[(number // 2 + number // 8) % len(faults)]
         single = crash(BATCHES, Beside.NOTHING, passage, fault)
         assert batch_commits(single) == [1, 2, 3], (passage, fault)
 
@@ -185,7 +186,7 @@ def test_a_batch_whose_files_others_have_replaced_is_passed_over() -> None:
 
 def test_Z6_two_processes_of_one_operation_do_each_batch_once() -> None:
     """Neither knows of the other: each takes the other to be on another host."""
-    for ahead in (0, 2, 8, 17, 21, 23, 30, 45):
+    for ahead in (0, 8, 21, 30):
         single = Single(BATCHES)
         first = single.session()
         for _ in range(ahead):
