@@ -23,17 +23,22 @@ time, never an answer. Every answer is of exactly one version. Data pages are re
     assignment    which executor holds which shard
 """
 
-from tandem.index.library import (
-    EVERYTHING,
-    Query,
-    TableIndex,
-    bounds,
-    count,
-    open_index,
-    paths,
-    reader,
-    splits,
-)
+from typing import TYPE_CHECKING
+
+from tandem.exports import exports
+
+if TYPE_CHECKING:
+    from tandem.index.library import (
+        EVERYTHING,
+        Query,
+        TableIndex,
+        bounds,
+        count,
+        open_index,
+        paths,
+        reader,
+        splits,
+    )
 
 __all__ = [
     "EVERYTHING",
@@ -46,3 +51,5 @@ __all__ = [
     "reader",
     "splits",
 ]
+
+__getattr__ = exports(__name__, dict.fromkeys(__all__, "library"))

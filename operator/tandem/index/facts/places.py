@@ -18,7 +18,6 @@ from itertools import islice
 from typing import Final
 
 import pyarrow as pa
-import structlog
 
 from tandem.errors import StorageError
 from tandem.index.facts.model import FileFacts, concat
@@ -38,8 +37,6 @@ MOST_BYTES: Final = 32 << 20
 """Bytes of a file of facts at most, packed or not."""
 _CELL: Final = 40
 """Bytes of a column in a row group at least."""
-
-_log = structlog.get_logger("tandem.index.facts")
 
 
 def folder_of(path: str) -> str:
@@ -120,7 +117,7 @@ class StoredFacts:
                 self._known.add(name_of(data))
         except StorageError as error:
             self._writable = False
-            _log.info("facts are not stored", files=len(parts), problem=str(error))
+            _note("facts are not stored", files=len(parts), problem=str(error))
 
     def forget(self) -> None:
         """Read files again when they are wanted."""
@@ -137,7 +134,7 @@ class StoredFacts:
             for meta in islice(self._store.list(FOLDER), MOST_LISTED):
                 found.setdefault(folder_of(meta.path)[len(FOLDER) + 1 :], []).append(meta)
         except StorageError as error:
-            _log.info("stored facts cannot be listed now", problem=str(error))
+            _note("stored facts cannot be listed now", problem=str(error))
         for metas in found.values():
             metas.sort(key=lambda meta: -meta.modified_ms)
         self._files = found
@@ -149,10 +146,16 @@ class StoredFacts:
         try:
             found = load(self._store, meta.path, table_id, self.not_believed, limit=MOST_BYTES)
         except StorageError as error:
-            _log.info("stored facts cannot be read now", path=meta.path, problem=str(error))
+            _note("stored facts cannot be read now", path=meta.path, problem=str(error))
             return None
         self._known.add(meta.path)
         self._unread.discard(meta.path)
         if found is None:
-            _log.info("stored facts are not used", path=meta.path)
+            _note("stored facts are not used", path=meta.path)
         return found
+
+
+def _note(what: str, **details: object) -> None:
+    import structlog  # which takes longer to import than all else here
+
+    structlog.get_logger("tandem.index.facts").info(what, **details)

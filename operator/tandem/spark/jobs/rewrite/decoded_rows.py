@@ -21,9 +21,15 @@ from tandem.spark.runtime.frames import dead_rows
 from tandem.storage import Store
 
 AHEAD = 4
-"""The most decoded batches that wait for the writer."""
+"""So many times decoded batches wait for the writer, at most."""
+HANDED_ROWS = 16_384
+HANDED_BYTES = 1 << 20
+"""Rows and Arrow bytes from which on batches are handed to the writer."""
 SMALL_BYTES = 1 << 20
 """Files of fewer bytes are read in one request each."""
+
+NumberedBatch = tuple[int, pa.RecordBatch]
+"""Rows of an input, with its number."""
 
 
 def encoding_of(store: Store, inputs: Sequence[InputFile], table: TableFormat) -> list[str] | None:
@@ -48,7 +54,7 @@ def live_batches(
     table: TableFormat,
     counter: Counter | None = None,
     positions: str | None = None,
-) -> Iterator[tuple[int, pa.RecordBatch]]:
+) -> Iterator[NumberedBatch]:
     """(number of the input, rows of it), in order. `counter` counts the inputs that were read."""
     columns = table.data_schema.names
     before: DataFileReader | None = None
@@ -72,15 +78,16 @@ def live_batches(
         counter.show()
 
 
-def ahead(batches: Iterator[tuple[int, pa.RecordBatch]]) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The same batches, decoded by another thread while the caller processes the previous one."""
-    queue: Queue[tuple[int, pa.RecordBatch] | BaseException | None] = Queue(AHEAD)
+def ahead(batches: Iterator[NumberedBatch]) -> Iterator[NumberedBatch]:
+    """The same batches, decoded by another thread while the caller processes the previous ones.
+    Small ones are handed over together: each time costs as much as decoding a hundred rows."""
+    queue: Queue[list[NumberedBatch] | BaseException | None] = Queue(AHEAD)
     stop = threading.Event()
 
     def produce() -> None:
         try:
-            for batch in batches:
-                queue.put(batch)
+            for together in _handed_over(batches):
+                queue.put(together)
                 if stop.is_set():
                     break
             queue.put(None)
@@ -93,7 +100,7 @@ def ahead(batches: Iterator[tuple[int, pa.RecordBatch]]) -> Iterator[tuple[int, 
         while (item := queue.get()) is not None:
             if isinstance(item, BaseException):
                 raise item
-            yield item
+            yield from item
     finally:
         stop.set()
         while thread.is_alive():
@@ -101,6 +108,19 @@ def ahead(batches: Iterator[tuple[int, pa.RecordBatch]]) -> Iterator[tuple[int, 
             if not queue.empty():
                 queue.get_nowait()
             thread.join(0.01)
+
+
+def _handed_over(batches: Iterator[NumberedBatch]) -> Iterator[list[NumberedBatch]]:
+    together: list[NumberedBatch] = []
+    rows = size = 0
+    for batch in batches:
+        together.append(batch)
+        rows, size = rows + batch[1].num_rows, size + batch[1].nbytes
+        if rows >= HANDED_ROWS or size >= HANDED_BYTES:
+            yield together
+            together, rows, size = [], 0, 0
+    if together:
+        yield together
 
 
 def require_rows(input_: InputFile, found: int) -> None:
