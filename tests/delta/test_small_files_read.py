@@ -5,17 +5,20 @@ from __future__ import annotations
 
 import datetime as dt
 import random
+import threading
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tandem.delta.datafiles.reader import DataFileReader, TableFormat
+from tandem.delta.datafiles.reader import DataFileReader, TableFormat, read_whole
 from tandem.delta.schema import parse
 from tandem.errors import DataFileMissing, StorageError
+from tandem.jobs.formats import InputFile
+from tandem.spark.jobs.rewrite.decoded_rows import REQUESTS, live_batches
 from tandem.storage import Store, open_store
 
 SCHEMA = parse(
@@ -110,6 +113,7 @@ def read(
     store: Store, path: str, size: int, before: DataFileReader | None, **more: Any
 ) -> tuple[Found, DataFileReader | None]:
     values = {"p": path[:1]}
+    data = read_whole(store, path, size) if size else None
     try:
         with DataFileReader(
             store,
@@ -117,7 +121,7 @@ def read(
             TABLE,
             partition_values=values,
             dictionaries=True,
-            size=size,
+            data=data,
             like=before,
             **more,
         ) as reader:
@@ -149,7 +153,8 @@ def test_what_is_exact_or_has_positions_is_so_after_other_readers(
     sizes = {each.name: each.stat().st_size for each in folder.iterdir()}
     _, before = read(store, "dictionary", sizes["dictionary"], None)
     path = "dictionary again"
-    with DataFileReader(store, path, TABLE, size=sizes[path], like=before) as reader:
+    data = read_whole(store, path, sizes[path])
+    with DataFileReader(store, path, TABLE, data=data, like=before) as reader:
         assert reader.num_rows == ROWS
         found = [b.column("__at").to_pylist() for b in reader.batches(positions="__at")]
     assert [at for each in found for at in each] == list(range(ROWS))
@@ -160,10 +165,53 @@ def test_what_is_exact_or_has_positions_is_so_after_other_readers(
 
 def test_a_small_file_that_is_gone_or_cut_off_is_named(store: Store, folder: Path) -> None:
     with pytest.raises(DataFileMissing, match="gone"):
-        DataFileReader(store, "gone", TABLE, size=100)
+        read_whole(store, "gone", 100)
     data = (folder / "plain").read_bytes()
     (folder.parent / "other").mkdir(exist_ok=True)
     (folder.parent / "other" / "cut").write_bytes(data[: len(data) // 2])
     other = open_store(f"file://{folder.parent / 'other'}")
     with pytest.raises(StorageError, match="a data file cannot be read"):
-        DataFileReader(other, "cut", TABLE, size=len(data) // 2)
+        DataFileReader(other, "cut", TABLE, data=read_whole(other, "cut", len(data) // 2))
+
+
+class _Distant:
+    """A store whose requests are answered only once several have come."""
+
+    location = "s3://bucket/table"
+
+    def __init__(self, folder: Path, at_once: int) -> None:
+        self._folder = folder
+        self._barrier = threading.Barrier(at_once)
+        self.requests: list[str] = []
+
+    def get_range(self, path: str, start: int, length: int) -> bytes:
+        self.requests.append(path)
+        self._barrier.wait(timeout=300)
+        return (self._folder / path).read_bytes()[start : start + length]
+
+
+def test_small_files_of_an_object_store_take_one_request_each_and_several_at_once(
+    tmp_path: Path,
+) -> None:
+    names = [f"{n:02d}.parquet" for n in range(REQUESTS * 3)]
+    inputs = []
+    for n, name in enumerate(names):
+        pq.write_table(pa.table(plain(n * ROWS)), tmp_path / name)
+        size = (tmp_path / name).stat().st_size
+        inputs.append(InputFile(logged_path=name, size=size, rows=ROWS))
+    store = _Distant(tmp_path, REQUESTS)
+    batches = list(live_batches(cast(Store, store), inputs, TABLE))
+    assert [slot for slot, _ in batches] == list(range(len(names)))
+    ids = [id_ for _, batch in batches for id_ in batch.column("id").to_pylist()]
+    assert ids == list(range(len(names) * ROWS))
+    assert sorted(store.requests) == names
+
+
+def test_a_small_file_that_is_gone_ends_the_rows_where_it_would_be(tmp_path: Path) -> None:
+    pq.write_table(pa.table(plain()), tmp_path / "there")
+    size = (tmp_path / "there").stat().st_size
+    inputs = [InputFile(logged_path=name, size=size, rows=ROWS) for name in ("there", "gone")]
+    batches = live_batches(open_store(f"file://{tmp_path}"), inputs, TABLE)
+    assert next(batches)[0] == 0
+    with pytest.raises(DataFileMissing, match="gone"):
+        next(batches)

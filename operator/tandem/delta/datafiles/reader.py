@@ -93,9 +93,8 @@ class DataFileReader:
         verify: verify the checksums of pages that have one.
         read_ahead: bytes of each column that are held in encoded form; 0 for all columns of the
             row groups, which takes fewer requests to the store.
-        size: bytes of a small file, which is read in one request and decoded in one thread: more
-            of them take longer than its rows. 0 for other files. If the file has another size, it
-            is read like those.
+        data: the content of a small file (`read_whole`), which is decoded in one thread: more of
+            them take longer than its rows. None to read the file as it is needed.
         like: the reader of another file of the table, with the same columns: what it has found is
             used again if this file has the same schema.
     Raises: DataFileMissing; StorageError if it is not a Parquet file, or a column's type does not
@@ -114,11 +113,11 @@ class DataFileReader:
         exact: bool = False,
         verify: bool = False,
         read_ahead: int = 0,
-        size: int = 0,
+        data: bytes | None = None,
         like: DataFileReader | None = None,
     ) -> None:
         self.path = path
-        self._is_small = False
+        self._is_small = data is not None
         # Most probably those of a similar file; others cost opening this one twice.
         self._compact: list[str] = like._compact if like is not None and dictionaries else []
         self._read_ahead = read_ahead
@@ -140,7 +139,9 @@ class DataFileReader:
             if f.name in table.partition_columns
         }
         try:
-            self._source = self._open_source(store, size)
+            self._source = (
+                store.open_input(path) if data is None else cast(BinaryIO, pa.BufferReader(data))
+            )
         except ObjectNotFound as error:
             raise missing(path) from error
         try:
@@ -153,15 +154,6 @@ class DataFileReader:
         except pa.ArrowInvalid as error:
             self.close()
             raise _unreadable(path, error) from error
-
-    def _open_source(self, store: Store, size: int) -> BinaryIO:
-        if size:
-            # The log may be wrong about it, and then it is not known to be small.
-            data = store.get_range(self.path, 0, size + 1)
-            if len(data) == size:
-                self._is_small = True
-                return cast(BinaryIO, pa.BufferReader(data))
-        return store.open_input(self.path)
 
     def _open(self) -> ExactParquetFile:
         try:
@@ -358,6 +350,19 @@ class DataFileReader:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def read_whole(store: Store, path: str, size: int) -> bytes | None:
+    """The content of a data file, in one request; None if it has not the size that the log says:
+    then it may have any.
+
+    Raises: DataFileMissing, StorageError.
+    """
+    try:
+        data = store.get_range(path, 0, size + 1)
+    except ObjectNotFound as error:
+        raise missing(path) from error
+    return data if len(data) == size else None
 
 
 def _row_bytes(group: Any) -> int:

@@ -6,13 +6,16 @@ It must not import Spark.
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from queue import Queue
 from urllib.parse import unquote
 
 import pyarrow as pa
 
-from tandem.delta.datafiles.reader import DataFileReader, TableFormat
+from tandem.delta.datafiles.reader import DataFileReader, TableFormat, read_whole
 from tandem.delta.datafiles.writer import compact_columns
 from tandem.errors import CountMismatch
 from tandem.jobs.formats import InputFile
@@ -27,6 +30,8 @@ HANDED_BYTES = 1 << 20
 """Rows and Arrow bytes from which on batches are handed to the writer."""
 SMALL_BYTES = 1 << 20
 """Files of fewer bytes are read in one request each."""
+REQUESTS = 16
+"""Requests for them at once, and so many of them in memory."""
 
 NumberedBatch = tuple[int, pa.RecordBatch]
 """Rows of an input, with its number."""
@@ -58,14 +63,14 @@ def live_batches(
     """(number of the input, rows of it), in order. `counter` counts the inputs that were read."""
     columns = table.data_schema.names
     before: DataFileReader | None = None
-    for slot, input_ in enumerate(inputs):
+    for slot, (input_, data) in enumerate(zip(inputs, _contents(store, inputs), strict=True)):
         with DataFileReader(
             store,
             decoded(input_),
             table,
             columns=columns,
             dictionaries=True,
-            size=input_.size if input_.size < SMALL_BYTES else 0,
+            data=data,
             like=before,
         ) as reader:
             before = reader
@@ -76,6 +81,30 @@ def live_batches(
             counter.add()
     if counter is not None:
         counter.show()
+
+
+def _contents(store: Store, inputs: Sequence[InputFile]) -> Iterator[bytes | None]:
+    """The content of each input if it is small. Those of an object store are requested ahead: one
+    after the other, they would take most of the time."""
+
+    def content(input_: InputFile) -> bytes | None:
+        if input_.size >= SMALL_BYTES:
+            return None
+        return read_whole(store, decoded(input_), input_.size)
+
+    if store.location.startswith("file:"):
+        yield from map(content, inputs)
+        return
+    pool = ThreadPoolExecutor(REQUESTS, "tandem-fetch")
+    try:
+        left = iter(inputs)
+        coming = deque(pool.submit(content, each) for each in islice(left, REQUESTS))
+        while coming:
+            data = coming.popleft().result()
+            coming.extend(pool.submit(content, each) for each in islice(left, 1))
+            yield data
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def ahead(batches: Iterator[NumberedBatch]) -> Iterator[NumberedBatch]:
