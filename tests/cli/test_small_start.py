@@ -69,6 +69,12 @@ def test_a_command_that_is_misspelt_is_still_compared_with_all_others() -> None:
     assert "Did you mean 'compact'?" in done.stderr
 
 
+def test_help_before_a_command_is_about_all_of_them() -> None:
+    done = run(MAIN, "--help", "compact")
+    assert done.returncode == 0
+    assert {"compact", "zorder", "table", "index"} <= set(done.stdout.split())
+
+
 def test_structlog_is_configured_although_it_is_imported_later() -> None:
     done = run(
         "from tandem.cli import logs\n"

@@ -43,6 +43,8 @@ class _Commands(TyperGroup):
         return super().parse_args(ctx, args)
 
 
+_HELP = ["-h", "--help"]
+
 app = typer.Typer(
     name="tandem",
     cls=_Commands,
@@ -50,7 +52,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": _HELP},
     rich_markup_mode=None,
 )
 table_app = typer.Typer(
@@ -434,8 +436,9 @@ class _WithoutPandas:
 
 
 def _keep_typed_command(words: Sequence[str]) -> None:
-    """Drop the other commands: typer would build the options of each of them."""
-    typed = next((word for word in words if not word.startswith("-")), None)
+    """Drop the other commands: typer would build the options of each of them. Help on all of them
+    needs them, and so does a command that is unknown."""
+    typed = next((word for word in words if not word.startswith("-") or word in _HELP), None)
     commands = [each for each in app.registered_commands if _name_of(each) == typed]
     groups = [each for each in app.registered_groups if each.name == typed]
     if commands or groups:

@@ -88,7 +88,7 @@ def _contents(store: Store, inputs: Sequence[InputFile]) -> Iterator[bytes | Non
     after the other, they would take most of the time."""
 
     def content(input_: InputFile) -> bytes | None:
-        if input_.size >= SMALL_BYTES:
+        if not 0 < input_.size < SMALL_BYTES:
             return None
         return read_whole(store, decoded(input_), input_.size)
 
