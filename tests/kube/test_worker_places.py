@@ -9,7 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tandem.kube.runtime.fair_queue import Lane
-from tandem.kube.runtime.worker_places import PATIENCE_S, Room, WorkerCall, WorkerPlaces
+from tandem.kube.runtime.worker_places import (
+    LONG_FACTOR,
+    PATIENCE_S,
+    Room,
+    WorkerCall,
+    WorkerPlaces,
+)
 
 TICK_S = PATIENCE_S / 4
 NAMESPACES = "ABC"
@@ -103,6 +109,32 @@ def test_a_call_that_ends_runs_soon_beside_namespaces_whose_calls_never_end(
         assert not places.starved(now_s, 3600.0)
 
 
+@given(st.integers(1, 16), st.integers(1, 3), st.data())
+def test_a_call_that_ends_runs_soon_beside_stores_of_its_namespace_whose_calls_never_end(
+    limit: int, others: int, data: st.DataObject
+) -> None:
+    """As above, within one namespace: whatever other stores of it do."""
+    places, now_s = WorkerPlaces(limit), 0.0
+    places.lies_in(Lane("n", "ours"), "answers")
+    ours: WorkerCall | None = None
+    for _ in range(data.draw(st.integers(20, 40))):
+        for number in data.draw(st.lists(st.integers(0, 60), max_size=2 * limit)):
+            lane = Lane("n", f"t{number}")
+            places.lies_in(lane, f"hangs-{number % others}")
+            places.add(WorkerCall(lane, look=bool(number % 5), submitted_s=now_s))
+        if ours is None and data.draw(st.booleans()):
+            ours = WorkerCall(Lane("n", "ours"), look=data.draw(st.booleans()), submitted_s=now_s)
+            places.add(ours)
+        if ours in begin_all(places, now_s):
+            assert ours is not None
+            places.end(ours, now_s)
+            ours = None
+        if ours is not None:
+            assert now_s - ours.submitted_s <= (others + 1) * (PATIENCE_S + TICK_S)
+        now_s += TICK_S
+        places.move_overdue(now_s)
+
+
 def hang(places: WorkerPlaces, tables: int, namespace: str = "hangs") -> list[WorkerCall]:
     """Looks without end on so many tables, until no more of them begins."""
     for number in range(tables):
@@ -118,7 +150,7 @@ def hang(places: WorkerPlaces, tables: int, namespace: str = "hangs") -> list[Wo
 def test_two_hundred_tables_that_hang_leave_half_of_the_places_to_others() -> None:
     places = WorkerPlaces(16)
     found = hang(places, 200)
-    assert places.running(Room.LONG) <= 4 * 16
+    assert places.running(Room.LONG) <= LONG_FACTOR * 16 / 2
     assert places.running(Room.QUICK) <= 8
     assert len(found) + places.waiting == 200
     places.add(WorkerCall(Lane("other", "t")))
@@ -242,9 +274,9 @@ def test_load_is_no_starvation_and_no_begin_for_long_is() -> None:
 
 def test_a_namespace_of_which_nothing_runs_takes_the_last_place_even_of_a_full_operator() -> None:
     places = WorkerPlaces(1)
-    for number in range(7):
+    for number in range(LONG_FACTOR - 1):
         hang(places, 1, f"hangs-{number}")
-    assert places.running(Room.LONG) == 7
+    assert places.running(Room.LONG) == LONG_FACTOR - 1
     hang(places, 1, "hangs-0")
     places.add(WorkerCall(Lane("new", "t")))
     begun = places.begin(0.0)

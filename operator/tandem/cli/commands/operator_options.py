@@ -178,7 +178,7 @@ def operator(
         option(
             "--workers",
             "Threads for work on tables. What takes longer than a second leaves them, for up to "
-            "eight times as many.",
+            "sixteen times as many.",
             min=1,
         ),
     ] = 16,

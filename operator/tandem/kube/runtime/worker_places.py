@@ -18,7 +18,7 @@ from tandem.kube.runtime.fair_queue import FairQueue, Lane
 
 PATIENCE_S: Final = 1.0
 """A call that takes longer is a long one."""
-LONG_FACTOR: Final = 8
+LONG_FACTOR: Final = 16
 ABANDONED_FACTOR: Final = 4
 """So many places for long and for abandoned calls, for each of the quick ones."""
 
@@ -69,13 +69,13 @@ class _Places:
         others = self.taken - self.by_namespace[namespace]
         return (max(0, (self.size if of is None else of) - others) + 1) // 2
 
-    def has_room(self, namespace: str, store: str, share: int, *, doubtful: bool) -> bool:
-        """Whether a store has room in the share of its namespace. One that is doubtful leaves a
-        quarter of it to others, and the last place."""
-        mine, of_store = self.by_namespace[namespace], self.by_store[namespace, store]
-        if not doubtful or not of_store:
+    def has_room(self, namespace: str, store: str, share: int, *, humble: bool) -> bool:
+        """Whether a store has room in the share of its namespace. A humble one leaves a quarter of
+        it to others, and the last place."""
+        mine = self.by_namespace[namespace]
+        if not humble:
             return mine < share
-        return of_store < 3 * (share - mine - 1)
+        return self.by_store[namespace, store] < 3 * (share - mine - 1)
 
     def take(self, lane: Lane) -> None:
         self.taken += 1
@@ -161,15 +161,16 @@ class WorkerPlaces:
         quick, long = self._rooms[Room.QUICK], self._rooms[Room.LONG]
         mine, mine_long = quick.by_namespace[namespace], long.by_namespace[namespace]
         unused = quick.free + mine  # by others
-        if long.free - mine_long >= 4 * self.limit:
-            # Whatever quick calls there are, its own can move to long places in time.
+        if 4 * (mine_long + self.limit) <= 3 * long.share(namespace):
+            # Its own quick calls can all move to long places in time, even those of one store.
             share = (3 * unused + 3) // 4
         else:
             share = unused // 2  # the last place is left to others
         if not mine and not mine_long:
             share = max(share, 1)
-        doubtful = (namespace, store) not in self._answering
-        return quick.has_room(namespace, store, share, doubtful=doubtful)
+        runs = quick.by_store[namespace, store] or long.by_store[namespace, store]
+        humble = bool(runs) and (namespace, store) not in self._answering
+        return quick.has_room(namespace, store, share, humble=humble)
 
     def _may_be_long(self, namespace: str, store: str) -> bool:
         # The other half is for quick calls that become long.
@@ -177,8 +178,9 @@ class WorkerPlaces:
 
     def _has_long_room(self, namespace: str, store: str, of: int | None = None) -> bool:
         long = self._rooms[Room.LONG]
-        doubtful = (namespace, store) not in self._answering
-        return long.has_room(namespace, store, long.share(namespace, of), doubtful=doubtful)
+        runs = long.by_store[namespace, store]
+        humble = bool(runs) and (namespace, store) not in self._answering
+        return long.has_room(namespace, store, long.share(namespace, of), humble=humble)
 
     def move_overdue(self, now_s: float) -> None:
         """Move quick calls that take long to other places, as far as there are."""
