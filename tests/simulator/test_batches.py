@@ -5,6 +5,8 @@ done is done again.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from simulator.crashing import (
@@ -15,14 +17,16 @@ from simulator.crashing import (
     passages,
 )
 from simulator.single import BATCHES, Single
-from support.lake.faults import Call, Fault, StrikeOnce
+from support.lake.faults import Fault, StrikeOnce
+from support.lock_requests import asked
 from tandem.errors import Reason
+from tandem.locks.model import WHOLE_TABLE, Mode
 from tandem.operations.attempt import paths
 from tandem.operations.attempt.records import encode
 from tandem.operations.kinds.batches.record import BatchOfBins, BinOfBatch, fixed
 from tandem.operations.kinds.batches.resource import batch_resource
-from tandem.operations.machine.effects import Effect, Point
-from tandem.operations.machine.events import Event, StopRequest
+from tandem.operations.machine.effects import Point
+from tandem.operations.machine.events import StopRequest
 from tandem.spec.compaction import TableCompaction
 from tandem.spec.status import Phase
 
@@ -133,6 +137,27 @@ def test_a_request_to_stop_meets_the_batch_at_work_and_the_rest_can_follow(
     assert batch_commits(single) == [1, 2, 3]
 
 
+def test_an_interrupt_after_a_commit_says_what_is_committed() -> None:
+    """It does not wait until the table is read again."""
+    single = Single(BATCHES)
+    session = single.session()
+    single.until(session, Point.RECORD_RESULT)  # of the first batch
+    session.request_stop(StopRequest.INTERRUPT)
+    assert single.drive(session).message == "interrupted; batch 1 is committed"
+    assert batch_commits(single) == [1]
+
+
+def test_the_progress_of_an_adopted_last_batch_is_that_of_all() -> None:
+    single = Single(BATCHES)
+    strike = StrikeOnce(Point.START_JOB, Fault.DIE_AFTER, COUNT)
+    assert single.run(strike, jobs_live_on=True) is None
+    assert batch_commits(single) == [1, 2]
+    session = single.session()
+    single.until(session, Point.POLL_JOB)
+    assert str(session.part) == "batch 3 of 3"
+    assert single.drive(session).reason is Reason.COMMITTED
+
+
 def test_a_suspended_operation_stops_the_job_of_its_batch_after_a_restart() -> None:
     single = Single(BATCHES)
     strike = StrikeOnce(Point.POLL_JOB, Fault.DIE_AFTER)
@@ -212,27 +237,6 @@ def test_Z6_two_processes_of_one_operation_do_each_batch_once() -> None:
         assert batch_commits(single) == [1, 2, 3], ahead
 
 
-def test_a_plan_that_has_waited_for_its_locks_is_not_cut_any_more() -> None:
-    """It holds them by then, and its own batches would wait for them for ever."""
-    single = Single(BATCHES)
-    most = sum(add.size for add in single.table.log.snapshot().adds())
-    single.limit(max_bytes_per_commit=most)
-    crowd = Crowd(single, Beside.BLOCKED)
-
-    def grow(effect: Effect, call: Call) -> Event:
-        if effect.point is Point.AWAIT_LOCKS:
-            single.foreign("append")
-        return crowd(effect, call)
-
-    ending = single.run(grow)
-    assert ending is not None
-    assert ending.reason is Reason.COMMITTED
-    assert ending.result is not None
-    assert ending.result.files_removed == 7
-    assert batch_commits(single) == []
-    nothing_is_left(single)
-
-
 def test_without_the_record_of_its_batches_the_rest_is_one_commit() -> None:
     single = Single(BATCHES)
     assert single.run(StrikeOnce(Point.RECORD_RESULT, Fault.DIE_AFTER)) is None
@@ -272,4 +276,22 @@ def test_a_deletion_beside_a_batch_is_replayed() -> None:
     assert ending is not None
     assert ending.reason is Reason.COMMITTED
     assert batch_commits(single) == [1, 2, 3]
+    nothing_is_left(single)
+
+
+def test_a_table_that_outgrows_the_limit_while_it_waits_for_locks() -> None:
+    """What it is granted then was for one commit, and must not keep its own batches waiting."""
+    single = Single(BATCHES)
+    locks, place = single.world.locks, single.table.location
+    other = replace(asked("another", Mode.EXCLUSIVE, WHOLE_TABLE, 99), table=place)
+    single.limit(max_bytes_per_commit=sum(each.size for each in single.table.log.snapshot().adds()))
+    locks.acquire(other)
+    session = single.session()
+    single.until(session, Point.AWAIT_LOCKS)
+    single.foreign("append")
+    single.foreign("append")
+    locks.release(place, other.operation, other.owner)
+    assert single.drive(session).reason is Reason.COMMITTED
+    assert batch_commits(single) == [1, 2]
+    assert locks.entries(place) == ()
     nothing_is_left(single)

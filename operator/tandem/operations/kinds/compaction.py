@@ -81,8 +81,6 @@ class CompactionKind(RewriteKind):
             plan = self._plan_all(work, request, time, borders)
             # Without the record of batches that are committed already, the rest is one commit.
             is_whole = committed(work.snapshot, work.identity.operation_id) > 0
-            # An attempt that waited for its locks holds them: batches would wait for it.
-            is_whole |= work.planned is not None and work.planned.job is not None
             if is_whole or plan.input_bytes <= self._resource.spec.bytes_per_commit:
                 return self._planned(work, plan, request, time, borders)
             cut = self._cut(work, plan, request, borders)
@@ -104,9 +102,11 @@ class CompactionKind(RewriteKind):
         return self._begins_with(work, batches, number)
 
     def plan_of_adopted(self, work: Work) -> Planned:
-        self._load_batches(work)
-        if self._batches is not None:
-            work.part = self._batches.record.part(self._batches.count)
+        """As of other rewrites; where batches came before it, its progress is that of all."""
+        if self._batch is None:
+            self._load_batches(work)
+            if self._batches is not None:
+                work.part = self._batches.record.part(self._batches.count)
         return super().plan_of_adopted(work)
 
     def _load_batches(self, work: Work) -> None:

@@ -71,7 +71,10 @@ class EarlierFound:
 @dataclass(frozen=True, slots=True)
 class PrerequisiteFound:
     """Another operation has to end before this one can plan. The session performs that one, and
-    passes the event on once it has ended well."""
+    passes the event on once it has ended well: `batches` is then the number of the batch that it
+    has committed (0: none)."""
+
+    batches: int = 0
 
 
 @dataclass(frozen=True, slots=True)

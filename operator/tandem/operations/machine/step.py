@@ -48,7 +48,7 @@ from tandem.operations.machine.events import (
     TableRead,
     YieldRequired,
 )
-from tandem.operations.machine.state import OperationState
+from tandem.operations.machine.state import LockState, OperationState
 from tandem.operations.machine.transitions import Transition, close, do, end_before_start
 from tandem.spec.status import Phase
 
@@ -71,7 +71,9 @@ def step(state: OperationState, event: Event) -> Transition:
         case AdoptionRefused():
             return startup.adoption_refused(state, event)
         case PrerequisiteFound():
-            return do(state, Point.READ_TABLE)  # then plan on what it has committed
+            # Then plan on what it has committed. Locks of an earlier plan were released for it.
+            log = replace(state.log, batches=max(state.log.batches, event.batches))
+            return do(replace(state, locks=LockState(), log=log), Point.READ_TABLE)
         case PlanMade():
             return execution.plan_made(state, event)
         case ClaimLost():

@@ -233,6 +233,9 @@ class Performer:
                 # So that a killed `--again` is continued.
                 self._put_identity()
                 planned.before_first()
+            if state.locks.token:
+                # Granted for another plan. What comes first may need the same.
+                self._ports.locks.release(self._table.location, self._id, self._token)
             return PrerequisiteFound()
         without_job = planned.job is not None and not planned.job.needs_spark
         shown = planned.shown or planned.summary

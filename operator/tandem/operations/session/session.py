@@ -201,11 +201,13 @@ class Session:
         self._first = None
         ending = first.ending
         assert ending is not None
+        committed = ending.result is not None and ending.result.version is not None
+        done = PrerequisiteFound(first.part.number if committed and first.part is not None else 0)
         if self._stop_requests or self.state.request.stop is not None:
             # The request ended it, or came too late: in both cases it is this operation's turn.
-            self._step(PrerequisiteFound())
+            self._step(done)
         elif ending.phase in (Phase.SUCCEEDED, Phase.SUPERSEDED):
-            self._step(PrerequisiteFound())
+            self._step(done)
         else:
             message = f"{first.identity.display}, which has to end first, failed: {ending.message}"
             if first.part is not None:
