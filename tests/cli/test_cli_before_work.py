@@ -106,6 +106,12 @@ def test_a_wrong_header_costs_no_job(tandem: Tandem, lake: Path, tmp_path: Path)
     assert "found: nam in in.csv" in message
     message = refused(tandem, lake, "ingest", "--from", file)
     assert "set header" in message
+    file.write_text("id,name,day\n3,c,2026-01-01\n")
+    message = refused(tandem, lake, "ingest", "--from", file)
+    assert "the first line of a CSV source names columns" in message
+    shown = " ".join(tandem("ingest", lake, "--from", file).stdout.split())
+    assert "names the columns, add --source-option header=true;" in shown
+    file.write_text("id,nam\n3,c\n")
     message = refused(tandem, lake, "merge", "--from", file, *HEADER, *ON, "--update-all")
     assert "the source must have every column of the table" in message
     message = refused(tandem, lake, "merge", "--from", file, *HEADER, *ON, "--set", "name=s.name")

@@ -100,7 +100,7 @@ def test_delete_needs_deletion_vectors_and_says_what_to_type(tandem: Tandem, lak
     wrong = ("delete", str(lake), "--where", "id = 'x'", "--enable-deletion-vectors")
     refused = tandem(*wrong)
     assert refused.exit_code == 1
-    assert "InvalidStatement: --where: this is no BIGINT" in refused.stdout
+    assert "InvalidStatement: --where: this is not a valid BIGINT" in refused.stdout
     shown = " ".join(refused.stdout.split())
     assert f"""`tandem delete '{lake}' --where "id = 'x'" --enable-deletion-vectors`""" in shown
     assert json.loads(tandem(*wrong, "-o", "json").stdout)[1]["status"]["phase"] == "Failed"
@@ -109,6 +109,29 @@ def test_delete_needs_deletion_vectors_and_says_what_to_type(tandem: Tandem, lak
         "updated": 0, "deleted": 4, "inserted": 0,
     }  # fmt: skip
     assert set(rows(lake)) == {0, 1, 2, 3}
+
+
+def test_a_table_that_is_not_there_is_said_once_and_of_the_argument(
+    tandem: Tandem, tmp_path: Path
+) -> None:
+    refused = tandem("compact", tmp_path / "gone")
+    assert refused.exit_code == 1
+    shown = " ".join(refused.stdout.split())
+    assert "TableNotFound: there is no Delta table at this location" in shown
+    assert "spec." not in shown
+    assert "WaitingForDependency" not in shown
+
+
+def test_clauses_of_a_merge_are_named_by_their_options(
+    tandem: Tandem, lake: Path, tmp_path: Path
+) -> None:
+    new = tmp_path / "new.parquet"
+    pq.write_table(pa.table({"id": [1], "n": ["x"]}), new)
+    words = ("merge", lake, "--from", new, "--on", "t.id = s.id", "--enable-deletion-vectors")
+    refused = " ".join(tandem(*words, "--set", "n=s.n").stdout.split())
+    assert "InvalidStatement: --set.n: STRING cannot be stored in n" in refused
+    refused = " ".join(tandem(*words, "--delete-when", "s.gone", "--set", "n=s.n").stdout.split())
+    assert "InvalidStatement: --delete-when: " in refused
 
 
 def test_merge_and_ingest_read_a_source(tandem: Tandem, lake: Path, tmp_path: Path) -> None:

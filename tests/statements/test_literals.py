@@ -128,7 +128,7 @@ def is_refused(where: str) -> bool:
     ],
 )
 def test_a_constant_without_a_value_is_refused_where_it_stands(where: str) -> None:
-    with pytest.raises(InvalidStatement, match="this is no ") as refused:
+    with pytest.raises(InvalidStatement, match="this is not a valid ") as refused:
         parse_where(where, SCHEMA, resource="TableUpdate/late", field="spec.delete.where")
     assert (refused.value.resource, refused.value.field) == (
         "TableUpdate/late",

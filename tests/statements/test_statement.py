@@ -120,7 +120,7 @@ def test_stored_values_have_the_type_of_the_column(column: str, value: str, sql:
         ("d", "ts", "the time of day would be lost"),
         ("i32", "'7'", "CAST(… AS INT)"),
         ("i32", "b", "CAST(… AS INT)"),
-        ("d", "i32", "stores no such value"),
+        ("d", "i32", "not converted implicitly"),
         ("st", "st", "columns of this type cannot be set"),
         ("st.x", "1", "fields inside a struct cannot be set"),
         ("nope", "1", "does not have"),

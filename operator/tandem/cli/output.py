@@ -104,8 +104,10 @@ def natural_width(table: Table) -> int:
     from rich.console import Console
     from rich.measure import Measurement
 
-    console = Console(width=10_000)
-    return Measurement.get(console, console.options, table).maximum
+    console = Console()
+    # A width of the console counts for nothing where TERM is `dumb`.
+    unlimited = console.options.update(max_width=10_000)
+    return Measurement.get(console, unlimited, table).maximum
 
 
 NEVER_BROKEN = 14

@@ -144,6 +144,8 @@ def results(
             todo = remedy_here(reason, commands.run, commands.of(outcome, reason))
             todo = commands.reworded(todo, outcome.resource)
             hint = f"\n    remedy:   {todo}" if todo else ""
+            # Errors of jobs name the operation, which stands at the beginning of the line.
+            message = message.replace(f"{reason}: {outcome.resource.id}: ", f"{reason}: ", 1)
             below.append(Text(f"{outcome.resource.id}: {message}{hint}\n"))
             message = message.partition(":")[0] + ", see below"
             if is_repeated(outcome):

@@ -215,7 +215,7 @@ def assignment_loss(source: SqlType, target: SqlType) -> str:
         return ""
     if source.is_datetime and target.is_datetime:
         return "the time of day would be lost" if target == DATE else ""
-    return "Spark stores no such value in such a column"
+    return "it is not converted implicitly"
 
 
 def _number_loss(source: SqlType, target: SqlType) -> str:

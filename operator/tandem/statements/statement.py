@@ -153,7 +153,7 @@ def check_literals(root: Expr, source: ExpressionText) -> None:
     for literal, target, expected in wrong_literals(root):
         raise source.error(
             literal.at,
-            f"this is no {target}",
+            f"this is not a valid {target}",
             found=str(literal.value),
             expected=expected,
             remedy="Correct the constant.",

@@ -265,7 +265,7 @@ def merge(
             {"merge": {"source": source, **spec}},
             {
                 "spec.merge.on": "--on",
-                "spec.merge.whenMatched": "--update-all, --set or --delete-when",
+                **_clauses(delete_when is not None),
                 "spec.merge.whenNotMatched": "--insert-all",
                 **_source_fields("spec.merge.source"),
             },
@@ -273,6 +273,19 @@ def merge(
         )
 
     _perform(context, location, files, options, asked, output, dry_run=dry_run, quiet=quiet)
+
+
+def _clauses(deletes: bool) -> dict[str, str]:
+    """The options behind the clauses of `merge_spec`, in which a delete comes first."""
+    clauses = "spec.merge.whenMatched"
+    update = f"{clauses}[{int(deletes)}]"
+    delete = {f"{clauses}[0]": "--delete-when", f"{clauses}[0].where": "--delete-when"}
+    return {
+        clauses: "--update-all, --set or --delete-when",
+        **(delete if deletes else {}),
+        update: "--update-all",
+        f"{update}.update.set": "--set",
+    }
 
 
 def ingest(

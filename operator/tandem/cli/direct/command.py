@@ -18,12 +18,15 @@ from tandem.cli.errors import Exit, is_set, pasteable, typed_words
 from tandem.cli.output import Output, print_data, print_documents
 from tandem.cli.report import RepeatCommands, locations_of, message_of
 from tandem.errors import Reason
-from tandem.spec import Operation, ResourceOutcome, TableStatus
+from tandem.spec import LakeTable, Operation, ResourceOutcome, TableStatus
 from tandem.spec.status import Phase
 
 WORDING: Final = {
     "Set enableDeletionVectors: true in the LakeTable": "Add --enable-deletion-vectors",
     "Fix the resource and run again": "Correct the command",
+    'set header: "true"': "add --source-option header=true",
+    'if not, header: "false"': "if not, add --source-option header=false",
+    "correct the options header and sep": "correct --source-option header=… and sep=…",
 }
 """What the engine says of a resource, and what those who typed a command read instead."""
 MORE: Final = {Reason.DELETION_VECTORS_DISABLED.value: "--enable-deletion-vectors"}
@@ -63,7 +66,7 @@ def perform(target: Target, asked: DirectOperation, options: DirectOptions) -> E
     commands = RepeatCommands(
         again,
         again,
-        wording={**_words_of(asked, operation), **WORDING},
+        wording={**_words_of(asked, operation), **_words_of_table(lake, target), **WORDING},
         locations=locations_of([lake]),
         more=MORE,
     )
@@ -103,11 +106,17 @@ def _words_of(asked: DirectOperation, operation: Operation) -> dict[str, str]:
     return {**words, f"{operation.id}.spec.tableRef: ": "", f"{operation.id}.spec.": ""}
 
 
+def _words_of_table(lake: LakeTable, target: Target) -> dict[str, str]:
+    """The same of a table's location, which is an argument unless a file defines the table."""
+    if target.table is not None:
+        return {}
+    return {f"{lake.id}.spec.location: ": "", ", or set spec.create": ""}
+
+
 def says_something(outcome: ResourceOutcome) -> bool:
-    """Whether a result is of the operation, or of a table that has changed or cannot be used."""
+    """Whether a result is of the operation, or of a table that has changed or cannot be used. An
+    operation whose table cannot be used has nothing to add."""
     status = outcome.status
-    return (
-        not isinstance(status, TableStatus)
-        or status.phase is Phase.FAILED
-        or bool(message_of(status))
-    )
+    if isinstance(status, TableStatus):
+        return status.phase is Phase.FAILED or bool(message_of(status))
+    return not message_of(status).startswith(Reason.WAITING_FOR_DEPENDENCY)

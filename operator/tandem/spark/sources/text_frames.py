@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import DataType, StructType
 
+_SET_HEADER = 'set header: "true"'
+
 
 def read_csv(
     control: Control,
@@ -77,9 +79,25 @@ def csv_columns(
             field=f"{field}.options.header",
             found=len(first),
             expected=str(len(table)),
-            remedy='If the first line names the columns, set header: "true"',
+            remedy=f"If the first line names the columns, {_SET_HEADER}",
+        )
+    if "header" not in options and _names_columns(first, table):
+        raise InvalidSpec(
+            "the first line of a CSV source names columns, and would be read as a row",
+            resource=f"{source.store.location}/{path}",
+            field=f"{field}.options.header",
+            found=", ".join(str(value) for value in first)[:300],
+            expected="the option header",
+            remedy=f'If the first line names the columns, {_SET_HEADER}; if not, header: "false"',
         )
     return tuple(table), 0
+
+
+def _names_columns(row: Sequence[str | None], table: Sequence[str]) -> bool:
+    """Whether more than half of the values are names of the table's columns."""
+    known = {name.lower() for name in table}
+    names = sum(value is not None and value.strip().lower() in known for value in row)
+    return 2 * names > len(row)
 
 
 def read_json(

@@ -72,7 +72,7 @@ class Operands(Names, ABC):
                 self.fail(token.at, "a function has no backquotes", found=token.shown())
             return self.column()
         if token.kind != "word":
-            self.fail_here("a column, a constant, a function or (")
+            self.fail_here("a column, a constant, a function or an opening bracket")
         return self.word()
 
     def parenthesised(self) -> Expr:
@@ -99,14 +99,14 @@ class Operands(Names, ABC):
             return self.interval()
         if after.type == STRING:
             if word in SUB_QUERY:
-                self.fail_here("a column, a constant, a function or (")
+                self.fail_here("a column, a constant, a function or an opening bracket")
             return self.typed_literal()
         if after.kind == "op" and after.text == "(":
             if word in ("CAST", "TRY_CAST"):
                 return self.cast()
             return self.call()
         if token.is_reserved:
-            self.fail_here("a column, a constant, a function or (")
+            self.fail_here("a column, a constant, a function or an opening bracket")
         if token.text.lower() in BARE_FUNCTIONS and not self.is_column(token.text):
             self.advance()
             return self.build_call(FUNCTIONS[token.text.lower()], [], token)
@@ -141,7 +141,7 @@ class Operands(Names, ABC):
         if value is None:
             self.fail(
                 token.at,
-                f"this is no {kind} constant",
+                f"this is not a valid {kind} constant",
                 found=visible(text[:40]),
                 expected=form,
             )
