@@ -189,6 +189,8 @@ def test_a_store_that_answers_has_the_whole_share_of_its_namespace_until_a_look_
     None
 ):
     places = WorkerPlaces(16)
+    for name in ("looks", *(f"t{number}" for number in range(20))):
+        places.lies_in(Lane("n", name), "store")
     for most, look_s in ((12, 0.0), (9, PATIENCE_S), (12, 0.0)):
         places.add(look := WorkerCall(Lane("n", "looks"), look=True))
         assert places.begin(0.0) is look
@@ -230,7 +232,7 @@ def test_a_table_whose_look_took_long_takes_no_quick_place_until_one_is_quick_ag
 
 
 def test_what_waits_follows_when_its_table_becomes_known_to_take_long() -> None:
-    places, lane = WorkerPlaces(2), Lane("n", "t")
+    places, lane = WorkerPlaces(1), Lane("n", "t")
     look, waits = WorkerCall(lane, look=True), WorkerCall(lane)
     places.add(look)
     places.add(waits)

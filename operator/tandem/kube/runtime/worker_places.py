@@ -168,8 +168,8 @@ class WorkerPlaces:
             share = unused // 2  # the last place is left to others
         if not mine and not mine_long:
             share = max(share, 1)
-        runs = quick.by_store[namespace, store] or long.by_store[namespace, store]
-        humble = bool(runs) and (namespace, store) not in self._answering
+        runs = quick.by_store[namespace, store] + long.by_store[namespace, store]
+        humble = runs > 0 and self._is_doubtful(namespace, store)
         return quick.has_room(namespace, store, share, humble=humble)
 
     def _may_be_long(self, namespace: str, store: str) -> bool:
@@ -178,9 +178,12 @@ class WorkerPlaces:
 
     def _has_long_room(self, namespace: str, store: str, of: int | None = None) -> bool:
         long = self._rooms[Room.LONG]
-        runs = long.by_store[namespace, store]
-        humble = bool(runs) and (namespace, store) not in self._answering
+        humble = long.by_store[namespace, store] > 0 and self._is_doubtful(namespace, store)
         return long.has_room(namespace, store, long.share(namespace, of), humble=humble)
+
+    def _is_doubtful(self, namespace: str, store: str) -> bool:
+        """Whether it is a store, and may not answer."""
+        return bool(store) and (namespace, store) not in self._answering
 
     def move_overdue(self, now_s: float) -> None:
         """Move quick calls that take long to other places, as far as there are."""
