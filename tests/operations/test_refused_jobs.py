@@ -88,7 +88,7 @@ def test_every_kind_goes_on_once_its_job_is_taken(
     assert ending is not None
     assert ending.phase is Phase.SUCCEEDED
     assert ending.attempt == 1
-    assert len(jobs.taken) == (1 if single.has_job else 0)
+    assert len(jobs.taken) == single.job_count
 
 
 def test_it_waits_without_locks_and_says_why_since_when_and_until(

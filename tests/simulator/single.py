@@ -42,7 +42,8 @@ UPSERT, DELETE_KEYS, INGEST_BY_KEY = APPENDS
 EXCLUSIVE = "exclusive"
 """A compaction that yields to a commit beside it, and is done again."""
 BATCHES = "batches"
-"""A compaction that is committed in three batches: two operations that come before it."""
+"""A compaction that is committed in batches: the operations that come before it, and itself."""
+BATCH_COUNT = 3
 MOST_YIELDS = 2
 MOST_STEPS = 2_000
 BATCH = "file:///batches/0.csv"
@@ -66,7 +67,7 @@ class Single:
         for _ in range(0 if self.world.merge_log is None else 3):
             self._append_to_log()
         self.checker.catch_up()
-        self.has_job = kind not in JOBLESS
+        self.job_count = 0 if kind in JOBLESS else BATCH_COUNT if kind == BATCHES else 1
         self.resource = MAKERS[kind](self)
         self.table = table_of(self.resource, self.base)
         """What the operation works on: the table, or its log."""

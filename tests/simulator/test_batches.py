@@ -16,7 +16,7 @@ from simulator.crashing import (
     nothing_is_left,
     passages,
 )
-from simulator.single import BATCHES, Single
+from simulator.single import BATCH_COUNT, BATCHES, Single
 from support.lake.faults import Fault, StrikeOnce
 from support.lock_requests import asked
 from tandem.errors import Reason
@@ -31,7 +31,6 @@ from tandem.spec.compaction import TableCompaction
 from tandem.spec.status import Phase
 
 DEATHS = (Fault.DIE_BEFORE, Fault.DIE_AFTER)
-COUNT = 3
 
 
 def batch_commits(single: Single) -> list[int]:
@@ -58,7 +57,7 @@ def test_each_batch_is_a_commit_and_the_result_is_that_of_all() -> None:
     assert ending is not None
     assert ending.reason is Reason.COMMITTED
     assert batch_commits(single) == [1, 2, 3]
-    versions = range(before + 1, before + COUNT + 1)
+    versions = range(before + 1, before + BATCH_COUNT + 1)
     commits = single.table.log.commits(versions[0], versions[-1])
     result = ending.result
     assert result is not None
@@ -105,7 +104,7 @@ def test_a_job_that_is_lost_costs_one_batch(number: int) -> None:
     assert single.run() is not None
     jobs = list(jobs_of(single).values())
     assert jobs[number - 1] == 2
-    assert sum(jobs) == COUNT + 1
+    assert sum(jobs) == BATCH_COUNT + 1
 
 
 @pytest.mark.parametrize("point", [Point.POLL_JOB, Point.PUT_COMMIT])
@@ -149,7 +148,7 @@ def test_an_interrupt_after_a_commit_says_what_is_committed() -> None:
 
 def test_the_progress_of_an_adopted_last_batch_is_that_of_all() -> None:
     single = Single(BATCHES)
-    strike = StrikeOnce(Point.START_JOB, Fault.DIE_AFTER, COUNT)
+    strike = StrikeOnce(Point.START_JOB, Fault.DIE_AFTER, BATCH_COUNT)
     assert single.run(strike, jobs_live_on=True) is None
     assert batch_commits(single) == [1, 2]
     session = single.session()
@@ -262,7 +261,7 @@ def test_a_batch_commits_nothing_once_its_operation_has_ended() -> None:
     store.put(paths.batches(id_), encode(record))
     assert isinstance(single.resource, TableCompaction)
     version = single.version
-    single.resource = batch_resource(single.resource, id_, record, COUNT + 1)
+    single.resource = batch_resource(single.resource, id_, record, BATCH_COUNT + 1)
     ending = single.run()
     assert ending is not None
     assert ending.phase is Phase.SUPERSEDED

@@ -48,7 +48,7 @@ CASES = [
 def interfering(single: Single, what: str, interceptor: Interceptor) -> Interceptor:
     """Commit something foreign once, when the job has been started, or could have been."""
     left = [what] if what else []
-    begun = Point.START_JOB if single.has_job else Point.PERSIST_PLAN
+    begun = Point.START_JOB if single.job_count else Point.PERSIST_PLAN
 
     def act(effect: Effect, call):  # type: ignore[no-untyped-def]
         event = interceptor(effect, call)
