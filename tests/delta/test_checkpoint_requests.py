@@ -7,10 +7,13 @@ import json
 import threading
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from support.lake import delta_log as dl
 from support.lake.memory_store import Call, MemoryStore
+from tandem.delta.budget import TableBudget
 from tandem.delta.log import checkpoint_parquet
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.errors import CorruptLog, ObjectNotFound
@@ -96,6 +99,22 @@ def test_parts_that_are_too_many_bytes_together_are_read_in_turns(
     for most in (0, size, 2 * size):
         monkeypatch.setattr(checkpoint_parquet, "_WITHOUT_A_LIMIT", most)
         assert len(_live(store)) == 2 * PARTS
+
+
+@pytest.mark.parametrize("limit", [None, 64 << 20])
+def test_required_texts_of_a_struct_that_is_null_everywhere_are_read(limit: int | None) -> None:
+    """Arrow's writer gives them a dictionary without entries."""
+    store = _with_sidecars()
+    text = pa.field("text", pa.string(), nullable=False)
+    vector = pa.struct([text.with_name("storageType"), text.with_name("pathOrInlineDv")])
+    fields = [("path", pa.string()), ("size", pa.int64()), ("deletionVector", vector)]
+    adds = [{"path": "a", "size": 1}, {"path": "d", "size": 1}]
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table({"add": pa.array(adds, pa.struct(fields))}), sink)
+    store.put("_delta_log/_sidecars/a.parquet", sink.getvalue().to_pybytes())
+    found = DeltaLog(store, budget=TableBudget(limit)).snapshot().files
+    assert sorted(found["path"].to_pylist()) == ["a", "b", "c", "d"]
+    assert found["deletion_vector"].null_count == len(found)
 
 
 def test_a_part_that_vanishes_while_the_others_are_read_is_named() -> None:

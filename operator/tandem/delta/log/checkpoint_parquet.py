@@ -141,7 +141,7 @@ class CheckpointFile:
             for batch in self._file.iter_batches(
                 batch_size=self._batch_rows(group), columns=list(wanted), row_groups=[number]
             ):
-                values = _present(batch)
+                values = _decodable(_present(batch))
                 if len(values):
                     size, leaves = measure(values)
                     self.account.require(size, f"{self.path}: {size:,} bytes of texts")
@@ -230,6 +230,21 @@ def _plain(type_: pa.DataType) -> pa.DataType:
     if pa.types.is_list(type_):
         return pa.list_(type_.value_field.with_type(_plain(type_.value_type)))
     return type_
+
+
+def _decodable(values: Any) -> Any:
+    """The values without indices into an empty dictionary: a required text of a struct that is null
+    in all rows has them, since only the struct knows of its nulls."""
+    type_ = values.type
+    if pa.types.is_dictionary(type_) and not len(values.dictionary):
+        return pa.nulls(len(values), type_)
+    if not pa.types.is_struct(type_):
+        return values
+    children = [values.field(index) for index in range(type_.num_fields)]
+    found = [_decodable(child) for child in children]
+    if all(new is old for new, old in zip(found, children, strict=True)):
+        return values
+    return pa.StructArray.from_arrays(found, fields=list(type_), mask=values.is_null())
 
 
 def _present(batch: pa.RecordBatch) -> Any:
