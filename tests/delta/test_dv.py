@@ -16,11 +16,13 @@ from support.lake.memory_store import Call, MemoryStore
 from support.lake.vectors import encode_inline
 from tandem.delta import dv, dv_format
 from tandem.delta.actions import DeletionVector
+from tandem.delta.budget import VECTOR_FACTOR, TableBudget
 from tandem.errors import (
     CorruptDeletionVector,
     DataFileMissing,
     LocationNotAllowed,
     OutcomeUnknown,
+    StorageError,
     StorageFull,
 )
 
@@ -337,3 +339,26 @@ def test_vectors_close_together_are_one_request() -> None:
     store.fault = lambda call: requests.append(call) if call.when == "before" else None
     assert dv.load_many(store, vectors) == [BitMap64([n]) for n in range(100)]
     assert len(requests) == 1
+
+
+@pytest.mark.parametrize("parallel", [1, 16])
+def test_vectors_that_were_not_read_take_nothing_of_a_budget(parallel: int) -> None:
+    """A round is repeated while the store does not answer, with the same account."""
+    store = MemoryStore()
+    bitmaps = [BitMap64(range(number, 1_000, 3)) for number in range(4)]
+    vectors = [dv.write_file(store, FOLDER, [bitmap])[0] for bitmap in bitmaps]
+    needed = VECTOR_FACTOR * sum(vector.size for vector in vectors)
+    account = TableBudget(needed).account("table")
+
+    def fail(call: Call) -> None:
+        if call.path == dv.file_path(vectors[2]):
+            raise StorageError("the store does not answer", resource=call.path)
+
+    store.fault = fail
+    for _ in range(3):
+        with pytest.raises(StorageError, match="does not answer"):
+            dv.load_many(store, vectors, account, parallel=parallel)
+    assert account.left == needed
+    store.fault = None
+    assert dv.load_many(store, vectors, account, parallel=parallel) == bitmaps
+    assert account.left == 0

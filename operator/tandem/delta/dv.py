@@ -72,6 +72,7 @@ def load_many(
     """
     found: list[BitMap64 | None] = [None] * len(vectors)
     by_file: dict[str, list[int]] = defaultdict(list)
+    spent = 0
     for index, vector in enumerate(vectors):
         _check_size(vector)
         if account is not None:
@@ -79,6 +80,7 @@ def load_many(
             # All positions of an inline one are looked at: a few bytes can stand for billions.
             positions = 8 * vector.cardinality if vector.storage == "i" else 0
             account.spend(VECTOR_FACTOR * vector.size + positions, what)
+            spent += VECTOR_FACTOR * vector.size + positions
         if vector.storage == "i":
             found[index] = _load_inline(vector)
         else:
@@ -90,8 +92,14 @@ def load_many(
         order += indexes
         for group in _groups([vectors[index] for index in indexes]):
             reads.append(partial(_load_group, store, path, group))
-    loaded = (bitmap for group in side_by_side(reads, parallel) for bitmap in group)
-    for index, bitmap in zip(order, loaded, strict=True):
+    try:
+        loaded = side_by_side(reads, parallel)
+    except Exception:
+        if account is not None:
+            account.give_back(spent)  # whoever tries again has none of them
+        raise
+    bitmaps = (bitmap for group in loaded for bitmap in group)
+    for index, bitmap in zip(order, bitmaps, strict=True):
         found[index] = bitmap
     return [bitmap for bitmap in found if bitmap is not None]
 
