@@ -128,8 +128,8 @@ def _why_nothing(
         if not chosen_files(segments, request, granularity):
             # Not an error: a chunk may be named before its data arrives. But a typo must show.
             return f"No file lies in {', '.join(request.chunks)}.{tail}"
-        chunks = "chosen chunks" if request.chunks else "chunks"
-        return f"The files of the {chunks} already match the request.{tail}"
+        chosen = " of the chosen chunks" if request.chunks else ""
+        return f"The files{chosen} already match the request.{tail}"
     if label:
         return f"The selected files are already in order {label}.{tail}"
     if request.selected is not None:

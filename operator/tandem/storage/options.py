@@ -130,11 +130,21 @@ def option_name(scheme: str, name: str) -> str:
             "process; in a cluster give spec.storage.serviceAccountName",
         )
     if kind in (OptionKind.SECRET, OptionKind.KEY_FILE):
-        raise _bad(name, "options must not contain a secret", "options that are not secret")
+        raise _bad(
+            name,
+            "options must not contain a secret",
+            "options that are not secret",
+            remedy=_PUT_SECRETS,
+        )
     if kind is not None:
         return key
     if any(word in key for word in _SECRET) or _ALSO_SECRET.search(key):
-        raise _bad(name, "options must not contain a secret", "options that are not secret")
+        raise _bad(
+            name,
+            "options must not contain a secret",
+            "options that are not secret",
+            remedy=_PUT_SECRETS,
+        )
     near = closest(scheme, key)
     raise _bad(
         name,
@@ -174,7 +184,12 @@ def _of_options(scheme: str, options: Mapping[str, str]) -> dict[str, str]:
     for name, value in options.items():
         key = option_name(scheme, name)
         if "@" in value and "://" in value:
-            raise _bad(name, "an option must not carry credentials", "a URL without user info")
+            raise _bad(
+                name,
+                "an option must not carry credentials",
+                "a URL without user info",
+                remedy=_PUT_SECRETS,
+            )
         if found.get(key, value) != value:
             raise _bad(name, "an option has two values", f"{key} once", remedy="Remove one")
         found[key] = _value(scheme, key, value, name, _OPTIONS)
@@ -226,11 +241,14 @@ def _variable(scheme: str, key: str) -> str:
     return next(name for name, of in variables(scheme).items() if of == key)
 
 
+_PUT_SECRETS = "Put secrets into the environment (AWS_…, GOOGLE_…, AZURE_…) or a Secret"
+
+
 def _bad(
     name: str, message: str, wanted: str, where: str = _OPTIONS, *, remedy: str = ""
 ) -> InvalidSpec:
     remedies = {
-        _OPTIONS: "Put secrets into the environment (AWS_…, GOOGLE_…, AZURE_…) or a Secret",
+        _OPTIONS: "Correct the value of the option",
         _SECRET_REF: "Correct it in the Secret",
         _ENVIRONMENT: "Correct it in the environment",
     }

@@ -23,6 +23,7 @@ from tandem.spec.status import Phase
 
 WORDING: Final = {
     "Set enableDeletionVectors: true in the LakeTable": "Add --enable-deletion-vectors",
+    "After that, `": "`",
     "Fix the resource and run again": "Correct the command",
     'set header: "true"': "add --source-option header=true",
     'if not, header: "false"': "if not, add --source-option header=false",
@@ -66,7 +67,7 @@ def perform(target: Target, asked: DirectOperation, options: DirectOptions) -> E
     commands = RepeatCommands(
         again,
         again,
-        wording={**_words_of(asked, operation), **_words_of_table(lake, target), **WORDING},
+        wording={**_words_of(asked, operation), **words_of_table(lake, target), **WORDING},
         locations=locations_of([lake]),
         more=MORE,
     )
@@ -76,7 +77,7 @@ def perform(target: Target, asked: DirectOperation, options: DirectOptions) -> E
         if report.exit_of(planned, interrupted=False) is not Exit.OK:
             if options.output is Output.TABLE:
                 failed = [each for each in planned if each.status.phase is Phase.FAILED]
-                print_results(failed, commands)
+                print_results([each for each in failed if says_something(each)], commands)
             else:
                 print_data(report.documents(planned), options.output)
             return Exit.FAILED
@@ -103,14 +104,23 @@ def _words_of(asked: DirectOperation, operation: Operation) -> dict[str, str]:
     """How messages name the fields of the operation: by the options that they come from."""
     fields = sorted(asked.options, key=len, reverse=True)
     words = {f"{operation.id}.{field}": asked.options[field] for field in fields}
-    return {**words, f"{operation.id}.spec.tableRef: ": "", f"{operation.id}.spec.": ""}
+    hidden = (".spec.tableRef: ", ".spec.", ".protocol: ")
+    return {**words, **{f"{operation.id}{part}": "" for part in hidden}}
 
 
-def _words_of_table(lake: LakeTable, target: Target) -> dict[str, str]:
-    """The same of a table's location, which is an argument unless a file defines the table."""
+def words_of_table(lake: LakeTable, target: Target) -> dict[str, str]:
+    """How messages name a table's location, an argument unless a file defines the table."""
     if target.table is not None:
         return {}
-    return {f"{lake.id}.spec.location: ": "", ", or set spec.create": ""}
+    return {
+        f"{lake.id}.spec.location: ": "",
+        f"{lake.id}.protocol: ": "",
+        ", or set spec.create": "",
+        "spec.storage.options.": "--option ",
+        'Set allow_http: "true" among the options, or': "Add --option allow_http=true, or set",
+        " in the environment or the Secret": " in the environment",
+        " in the environment or in the Secret": " in the environment",
+    }
 
 
 def says_something(outcome: ResourceOutcome) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from tandem.cli import engine, plan_report, report
 from tandem.cli.commands import clean
 from tandem.cli.commands.run import interruptible, print_results
 from tandem.cli.commands.tables import Target, target
-from tandem.cli.direct.command import WORDING, DirectOptions, says_something
+from tandem.cli.direct.command import DirectOptions, says_something, words_of_table
 from tandem.cli.direct.resources import DirectOperation, manifests, resources_of, table_of
 from tandem.cli.errors import Exit, add_table_to_errors, pasteable, say
 from tandem.cli.output import Output, print_data, print_documents, print_table
@@ -34,17 +34,21 @@ def maintain(
     codes: list[Exit] = []
     outcomes: list[ResourceOutcome] = []
     wanted: list[AnyResource] = []
+    wording: dict[str, str] = {}
     if not files and _is_file(location_or_file):
         tables: list[tuple[LakeTable, Operation | None]] = [
             (table, None) for table in _tables_in(location_or_file)
         ]
     else:
-        tables = [_at(target(location_or_file, files, options))]
-    progress = ProgressDisplay(quiet=chosen.quiet, verbose=chosen.verbose)
+        found = target(location_or_file, files, options)
+        tables = [_at(found)]
+        wording = words_of_table(tables[0][0], found)
+    plan_only = chosen.dry_run or chosen.output is Output.YAML
+    # A plan moves nothing that could be shown.
+    progress = ProgressDisplay(quiet=chosen.quiet or plan_only, verbose=chosen.verbose)
     with interruptible() as cancel, progress as display:
         for table, also in tables:
             with add_table_to_errors(table.spec.location):
-                plan_only = chosen.dry_run or chosen.output is Output.YAML
                 done = engine.maintain(
                     table, also=also, plan_only=plan_only, observer=display, cancel=cancel
                 )
@@ -61,16 +65,18 @@ def maintain(
     elif chosen.output is Output.JSON:
         print_data(report.documents(outcomes), chosen.output)
     else:
-        _print(outcomes, chosen)
+        _print(outcomes, chosen, wording)
     codes.append(report.exit_of(outcomes, interrupted=cancel.is_set()))
     return max(codes)
 
 
-def _print(outcomes: Sequence[ResourceOutcome], chosen: DirectOptions) -> None:
+def _print(
+    outcomes: Sequence[ResourceOutcome], chosen: DirectOptions, wording: Mapping[str, str]
+) -> None:
     shown = [outcome for outcome in outcomes if says_something(outcome)]
     again = pasteable(chosen.typed)
     locations = report.locations_of(outcome.resource for outcome in outcomes)
-    commands = RepeatCommands(again, again, wording=WORDING, locations=locations)
+    commands = RepeatCommands(again, again, wording=wording, locations=locations)
     if shown and chosen.dry_run:
         print_table(plan_report.blocks(shown, {}, commands))
     elif shown:
