@@ -430,5 +430,6 @@ def _source_fields(field: str) -> dict[str, str]:
         field: "--from",
         f"{field}.format": "--format",
         f"{field}.options": "--source-option",
+        f"{field}.options.": "--source-option ",
         f"{field}.version": "--source-version",
     }

@@ -7,6 +7,7 @@ file's modification time, made monotone: a version is at least 1 ms later than t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
 
 from tandem.delta.actions import Commit
 from tandem.delta.log.listing import Listing
@@ -83,12 +84,21 @@ def _last_not_after(
     return versions[low - 1] if low else None
 
 
+def _shown(timestamp_ms: int) -> str:
+    """A time as people read it, if the calendar reaches that far."""
+    try:
+        moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=timestamp_ms)
+    except OverflowError:
+        return f"{timestamp_ms} ms"
+    return moment.isoformat().replace("+00:00", "Z")
+
+
 def _too_early(latest: Snapshot, timestamp_ms: int, first: int) -> VersionNotFound:
     return VersionNotFound(
         "the table has no version that old",
         resource=latest.location,
         field="timestamp",
-        found=f"{timestamp_ms} ms",
+        found=_shown(timestamp_ms),
         expected=f"a time not before version {first}, the oldest that is left",
         remedy="Log clean-up removes older versions (delta.logRetentionDuration)",
     )
