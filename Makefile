@@ -53,7 +53,7 @@ test: setup ## Set up and run all tests (one folder: make test PYTEST_ARGS=tests
 	@tools/setup-browser.sh >/dev/null &
 	@$(BIN)/python tools/setup_tests.py
 	@# Three on two cores: with two, the cores are idle while tests wait (decision 0157).
-	@$(BIN)/pytest -n 3 --dist loadgroup $(PYTEST_ARGS)
+	@$(BIN)/pytest -n 3 --dist loadscope $(PYTEST_ARGS)
 
 .PHONY: image
 image: setup ## Build the image, inspect it, run jobs in it (needs podman or docker; cold: 5 min)
@@ -75,7 +75,7 @@ matrix: setup ## Every foreign writer with every operation; the whole search; th
 	@$(BIN)/python tools/spark_setup.py --tests
 	@PYTHONPATH=operator:tests:tools $(BIN)/python -m support.matrix.record --begin
 	@$(BIN)/pytest -n 2 --dist loadfile -o python_files='matrix_*.py' tests $(PYTEST_ARGS)
-	@TANDEM_EVERY_CASE=1 $(BIN)/pytest -n 2 --dist loadgroup -m 'not (matrix or part)' \
+	@TANDEM_EVERY_CASE=1 $(BIN)/pytest -n 2 --dist worksteal -m 'not (matrix or part)' \
 	  tests/badinput/test_spark_in_trouble.py tests/chart/test_chart_installed.py \
 	  tests/cli/test_cli_scan.py tests/crash/test_killed_at_points.py tests/crash/test_zombies_on_disk.py \
 	  tests/delta/test_cleanup.py tests/delta/test_delta_against_spark.py tests/delta/test_replay.py \
@@ -87,7 +87,7 @@ matrix: setup ## Every foreign writer with every operation; the whole search; th
 	  tests/simulator/test_two_drivers.py tests/spark/test_column_mapping.py \
 	  tests/spark/test_indexed_read.py tests/spark/test_merge_job.py tests/statements \
 	  tests/storage/test_paths.py tests/tables tests/timeline
-	@TANDEM_EVERY_CASE=1 $(BIN)/pytest -n 2 --dist loadgroup -m 'hypothesis or matrix or part' tests $(PYTEST_ARGS)
+	@TANDEM_EVERY_CASE=1 $(BIN)/pytest -n 2 --dist worksteal -m 'hypothesis or matrix or part' tests $(PYTEST_ARGS)
 	@PYTHONPATH=operator:tests:tools $(BIN)/python -m support.matrix.record
 	@$(BIN)/python tools/generate_docs.py
 	@$(BIN)/pytest -o python_files='timed_*.py' tests/matrix

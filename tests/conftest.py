@@ -56,10 +56,8 @@ if TYPE_CHECKING:
     from tandem.storage import Store
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave to `make matrix` what is marked so, and arrange the others before xdist reads their
-    groups."""
+    """Leave to `make matrix` what is marked so, and arrange the others."""
     if not every_case():
         left = left_to_matrix(items)
         config.hook.pytest_deselected(items=[item for item in items if item in left])
@@ -69,7 +67,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFile | None:
-    return ByFile(config, log) if config.getvalue("dist") == "loadgroup" else None
+    return ByFile(config, log) if config.getvalue("dist") == "loadscope" else None
 
 
 @pytest.fixture(scope="session")

@@ -115,6 +115,11 @@ def test_printed_tables_leave_out_empty_columns(
     narrow = tandem("table", "segments", table).stdout
     assert all(name in narrow for name in names)
     assert max(map(len, narrow.splitlines())) <= 80
+    tandem("compact", table)
+    [ours, *_] = json.loads(tandem("history", table, "-o", "json").stdout)
+    narrow = tandem("history", table).stdout
+    assert f"  {ours['by'].rpartition('/')[2]}  " in narrow
+    assert max(map(len, narrow.splitlines())) <= 80
 
 
 def test_locks_of_another_process_are_not_visible_without_a_cluster(

@@ -112,7 +112,7 @@ def natural_width(table: Table) -> int:
 
 NEVER_BROKEN = 14
 """Names in a table's first column of at most so many characters stay on one line: a segment's
-name has 14."""
+name has 14. So do words of that length in other columns, as far as the table can be so wide."""
 
 
 def table_of(
@@ -151,11 +151,18 @@ def table_of(
             overflow="fold",
             # Names are meant to be copied: they are not broken unless they are too long.
             no_wrap=index == 0 and all(len(str(value)) <= NEVER_BROKEN for value in values),
+            min_width=_longest_word(map(str, values)),
         )
     for row in rows:
         # Text, not markup: `[...]` in the data is data.
         table.add_row(*(Text("" if value is None else str(value)) for value in row))
     return table
+
+
+def _longest_word(texts: Iterable[str]) -> int:
+    """Of those that are not broken."""
+    lengths = (len(word) for text in texts for word in text.split())
+    return max((length for length in lengths if length <= NEVER_BROKEN), default=0)
 
 
 class ByteSize(int):

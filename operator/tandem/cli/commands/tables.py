@@ -189,7 +189,8 @@ def segments(table: Target, *, output: Output, version: int | None, every: bool)
                 people_time(segment.load_ms),
                 row["files"],
                 ByteSize(segment.size_bytes),
-                *(row[name] for name in ("rows", "deletedRows")),
+                row["rows"],
+                row["deletedRows"] or None,  # mostly there are none: the column is left out
                 _counted(segment.loads),
                 _counted(str(row["parents"] or "")),
             ]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from tandem.cli.errors import Exit, say
-from tandem.cli.output import Output, print_data, print_table, utc, write
+from tandem.cli.output import Output, print_data, print_table, terminal_width, utc, write
 from tandem.errors import InvalidSpec
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def history(table: Target, *, output: Output, limit: int | None, html: str | Non
     elif output is Output.TABLE:
         from tandem.cli.history import terminal
 
-        print_table(terminal.table(found))
+        print_table(terminal.table(found, terminal_width()))
     else:
         rows = [_row(e, c) for e, c in zip(reversed(found), reversed(commits), strict=True)]
         print_data(rows, output)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from tandem.cli.history import phrases
 from tandem.cli.history.model import EntryKind, HistoryEntry
-from tandem.cli.output import people_time, table_of
+from tandem.cli.output import natural_width, people_time, table_of
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -23,24 +23,48 @@ MARKS = {EntryKind.APPEND: "○", EntryKind.CHANGE: "◆", EntryKind.REWRITE: "�
 OUR_MARK = "●"
 
 
-def table(entries: Sequence[HistoryEntry]) -> Table:
-    """`entries` oldest first."""
-    pictures = picture(entries)
-    cells = [
+def table(entries: Sequence[HistoryEntry], width: int) -> Table:
+    """`entries` oldest first. In less than its `width` in characters, author and notes of a commit
+    are below its operation."""
+    drawn = [*zip(reversed(entries), reversed(picture(entries)), strict=True)]
+    wide = table_of(
+        ["version", "", "time (UTC)", "operation", "by", "files", "rows", "met"],
         [
-            entry.version,
-            drawn,
-            people_time(entry.time_ms),
-            phrases.operation(entry),
-            phrases.author_name(entry),
-            phrases.files(entry),
-            phrases.rows(entry),
-            "; ".join(phrases.notes(entry)),
-        ]
-        for entry, drawn in zip(reversed(entries), reversed(pictures), strict=True)
-    ]
-    names = ["version", "", "time (UTC)", "operation", "by", "files", "rows", "met"]
-    return table_of(names, cells)
+            [
+                entry.version,
+                lines,
+                people_time(entry.time_ms),
+                phrases.operation(entry),
+                phrases.author_name(entry),
+                phrases.files(entry),
+                phrases.rows(entry),
+                "; ".join(phrases.notes(entry)),
+            ]
+            for entry, lines in drawn
+        ],
+    )
+    if natural_width(wide) <= width:
+        return wide
+    return table_of(
+        ["version", "", "time (UTC)", "operation, by", "files", "rows"],
+        [
+            [
+                entry.version,
+                lines,
+                people_time(entry.time_ms).replace(" ", "\n"),
+                "\n".join(
+                    [
+                        phrases.operation(entry),
+                        phrases.author_name(entry).rpartition("/")[2],
+                        *phrases.notes(entry),
+                    ]
+                ),
+                phrases.files(entry),
+                phrases.rows(entry),
+            ]
+            for entry, lines in drawn
+        ],
+    )
 
 
 def picture(entries: Sequence[HistoryEntry]) -> list[str]:
