@@ -1,5 +1,5 @@
-"""Tasks share an answer: whoever answers each of them, they have every file of one version once,
-and nobody has to hold all of them."""
+"""Tasks share an answer: whichever answers each of them, they have every file of one version once,
+and no process has to hold all of them."""
 
 from __future__ import annotations
 

@@ -193,7 +193,7 @@ def test_the_version_that_a_lost_put_has_read_is_not_taken_for_the_latest_one_la
     tmp_path: Path,
 ) -> None:
     """Between the lost put and the next read of the table, the attempt fails: the next attempt
-    reads the table anew."""
+    reads the table again."""
     lake = quick_lake.make(tmp_path)
     lake.backoff_limit = 2
     listed: list[tuple[Point, list[str]]] = []

@@ -1,5 +1,5 @@
 """With `in_tasks` each task of a read asks for its own files: the rows are those of
-`format("delta")`, whoever answers the tasks, and the driver is given no file.
+`format("delta")`, whichever answers the tasks, and the driver is given no file.
 
 `index/test_portions` has what tasks do where servers fail, without Spark."""
 

@@ -96,7 +96,7 @@ def load_many(
         loaded = side_by_side(reads, parallel)
     except Exception:
         if account is not None:
-            account.give_back(spent)  # whoever tries again has none of them
+            account.give_back(spent)  # another attempt holds none of them
         raise
     bitmaps = (bitmap for group in loaded for bitmap in group)
     for index, bitmap in zip(order, bitmaps, strict=True):

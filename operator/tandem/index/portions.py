@@ -2,7 +2,7 @@
 
 A portion is a range of logged paths, and nothing else. Which files of a version lie in it depends
 neither on who answers nor on what is known of the files. So each task asks for its own portion,
-whoever answers, and all of them have each file once.
+whichever answers, and all of them have each file once.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Portions:
     @staticmethod
     def cut_at(firsts: Sequence[str], parts: Sequence[int]) -> list[Portion]:
         """All portions. The first one begins with the first path that there can be, and the last
-        one has no end: whoever answers for a portion may know of files that this answer left out,
+        one has no end: what answers for a portion may know of files that this answer left out,
         and each of these is in one of them."""
         ranges = zip(["", *firsts[1:]], [*firsts[1:], None], parts, strict=False)
         return [

@@ -1,7 +1,7 @@
 """A queue whose turns go round: namespace after namespace, within one store after store, and within
 one of these table after table. Pure.
 
-Whoever adds much does not push others back: a namespace with a single item waits for at most one
+Adding much does not push others back: a namespace with a single item waits for at most one
 item of each other namespace, and a store with a single item for at most one of each other store of
 its namespace.
 """

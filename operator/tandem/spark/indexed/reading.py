@@ -115,7 +115,7 @@ def _in_tasks(
     tested = () if tree is None else (n for n in found.head.schema.names if n in referenced(tree))
     read_ = tuple(dict.fromkeys((*wanted, *tested)))
     rows = task_reads.scan(session, source, query, found, read_)
-    # Whoever answers a task may know less than who answered here: nothing is certain.
+    # What answers a task may know less than what answered here: nothing is certain.
     return _select(rows if tree is None else rows.filter(to_spark_sql(tree)), wanted)
 
 

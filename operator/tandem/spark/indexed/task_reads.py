@@ -2,7 +2,7 @@
 
 The driver holds where the answer is cut, not the files. A task asks whom the driver asked: the
 server, else the index in its own process. Version, table and condition are those of the driver's
-answer, so all tasks together have each file of that version that is needed, once, whoever answers
+answer, so all tasks together have each file of that version that is needed, once, whichever answers
 them. Rows are not filtered here.
 """
 
