@@ -5,8 +5,9 @@ PySpark's daemon collects garbage after each task and each planning step. A full
 all that a worker has imported, which takes longer than a task on a table of some rows. The
 interpreter still collects by its own thresholds.
 
-The daemon of tasks forks a worker for each core, and new ones after each task that fails. It
-imports once what tasks use, which takes a second of each worker otherwise.
+A daemon forks a worker for each core, new ones after each task that fails, and others once those
+before were idle for a minute; there are daemons for tasks and for each planning step of a data
+source. They import once what workers use, which takes a second of each worker otherwise.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ def _collect_nothing(_generation: int = 2) -> int:
 
 gc.collect = _collect_nothing
 
-if sys.orig_argv[-2:] == ["pyspark.daemon", "pyspark.worker"]:
+if sys.orig_argv[-2:-1] == ["pyspark.daemon"]:
     import tandem.spark.jobs.ingest
     import tandem.spark.jobs.merge
     import tandem.spark.jobs.rewrite

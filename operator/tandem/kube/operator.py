@@ -41,6 +41,7 @@ from tandem.locks.memory import InProcessLocks
 from tandem.locks.port import LockStore
 from tandem.operations.model import Table
 from tandem.operations.ports import Clock, SystemClock, SystemNonces
+from tandem.operations.registry import import_kinds
 from tandem.operations.session.options import Interceptor, passthrough
 from tandem.spark.application.manifest import (
     ApplicationBuilder,
@@ -84,6 +85,7 @@ async def run_operator(
     ready = ready or asyncio.Event()
     loop = asyncio.get_running_loop()
     kopf_internals.read_deep_json()
+    import_kinds()
     clock, nonces = clock or SystemClock(), SystemNonces()
     metrics = Metrics()
     pool = Workers(settings.workers, metrics)

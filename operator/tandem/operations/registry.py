@@ -12,10 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
+from pkgutil import walk_packages
 from typing import Any, Final
 
 from tandem.delta.log.snapshot import Snapshot
 from tandem.mergelog.state.log_table import MergeLog
+from tandem.operations import kinds
 from tandem.operations.model import Identity, Kind, Table
 from tandem.spec.common import LogUse
 from tandem.spec.resources import (
@@ -96,6 +99,12 @@ def kind_of(resource: Operation, table: Table) -> Kind:
     if table.base is not None and resource.log_use is not LogUse.IS_ITS_TABLE:
         of_type = _upsert  # it appends to the log
     return of_type(resource)
+
+
+def import_kinds() -> None:
+    """Import all kinds: a process that lives long, or is forked, does so once, before its work."""
+    for module in walk_packages(kinds.__path__, f"{kinds.__name__}."):
+        import_module(module.name)
 
 
 def left_before(

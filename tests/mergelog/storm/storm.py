@@ -204,7 +204,7 @@ class Storm:
         """The instants of the log. Raises: AssertionError."""
         assert self.errors == []
         assert self.wrong == []
-        assert self.repeated, "no batch came twice"
+        assert self.repeated, f"no batch came twice{self.figures}"
         found = instants(self.log.store)
         numbers = [instant.batch for instant in found]
         assert len(set(numbers)) == len(numbers), "a batch is in the log twice"

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from mergelog.storm.batches import Batch, name_of
-from tandem import mergelog
+from tandem.mergelog import LogWriter, MergedView, open_log
 
 _TESTS = Path(__file__).resolve().parents[2]
 LIMIT_S = 120.0
@@ -126,9 +126,9 @@ def _say(**what: Any) -> None:
 
 
 def _append_all(table: _Place, writer: int, batch: int, stop: int) -> None:
-    log = mergelog.open_log(table.location, table.options)
-    ordering = mergelog.MergedView.open(log).settings.ordering_column
-    with mergelog.LogWriter(log, name_of(writer)) as appending:
+    log = open_log(table.location, table.options)
+    ordering = MergedView.open(log).settings.ordering_column
+    with LogWriter(log, name_of(writer)) as appending:
         while not select.select([stop], [], [], random.uniform(0, table.rest_s))[0]:
             _say(writer=writer, begins=batch)
             upserts, deletes = Batch(writer, batch).tables(ordering)

@@ -43,6 +43,7 @@ from tandem.kube.runtime.settings import OperatorSettings
 from tandem.locks.etcd.store import EtcdSettings
 from tandem.operations.machine.effects import Effect
 from tandem.operations.machine.events import Event
+from tandem.operations.registry import import_kinds
 from tandem.operations.session.options import Interceptor
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -326,6 +327,7 @@ def _parse(line: bytes) -> tuple[Order, int, str]:
 def main() -> None:
     """Fork a process for every order, and report what becomes of each, until there are no more
     orders. One thread: nothing is half done in it when it forks."""
+    import_kinds()
     answers = os.dup(1)
     children: dict[int, int] = {}
 

@@ -38,7 +38,7 @@ from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import Event
 from tandem.operations.model import Table
 from tandem.operations.ports import Ports
-from tandem.operations.registry import table_of
+from tandem.operations.registry import import_kinds, table_of
 from tandem.operations.rounds.port import NoSmallRounds
 from tandem.planning.cleaning import CleaningRules
 from tandem.spec.resources import Operation
@@ -350,6 +350,7 @@ def _tell(**what: int) -> None:
 
 def main() -> None:
     """Fork a process for every order until there are no more."""
+    import_kinds()
     for line in sys.stdin:
         read = json.loads(line)
         strike = read.pop("strike")
