@@ -115,7 +115,7 @@ def named(found: pa.Table) -> list[str]:
     return sorted(found["path"].to_pylist())
 
 
-def test_Xa_whoever_answers_each_portion_all_files_are_there_once(served: Served) -> None:
+def test_Xa_portions_answered_in_any_way_have_all_files_once(served: Served) -> None:
     ways, chance = every_way(served), random.Random(1)
     for text in ("", "id < 25", "half > 3"):
         for planner in ways:
@@ -133,7 +133,7 @@ def test_Xa_whoever_answers_each_portion_all_files_are_there_once(served: Served
             assert found.splits == len(needed) or planner is ways[2]
 
 
-def test_whoever_cuts_an_answer_places_its_hold(served: Served) -> None:
+def test_cutting_an_answer_places_its_hold(served: Served) -> None:
     for way, seconds in zip(every_way(served), (3_600, 7_200, 14_400), strict=True):
         way.portions(EACH, Query(hold_s=seconds))
     assert len(list((served.root / "_tandem/holds").glob("*"))) == 3
@@ -366,11 +366,8 @@ def test_a_table_that_is_made_again_is_not_read_as_the_one_that_was_planned(
         ids(asked, [0])
 
 
-def test_a_worker_loads_the_log_once(
-    served: Served, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    here = IndexSource.of(open_store(served.root.as_uri()))
-    asked = asking(read_of(served, folder), here)
+def loads(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
+    """The versions that are loaded from a log from now on."""
     loaded: list[int | None] = []
     snapshot = DeltaLog.snapshot
 
@@ -379,6 +376,15 @@ def test_a_worker_loads_the_log_once(
         return snapshot(log, version)
 
     monkeypatch.setattr(DeltaLog, "snapshot", counted)
+    return loaded
+
+
+def test_a_worker_loads_the_log_once(
+    served: Served, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = IndexSource.of(open_store(served.root.as_uri()))
+    asked = asking(read_of(served, folder), here)
+    loaded = loads(monkeypatch)
     assert ids(asked) == list(range(50))
     assert loaded == [4]
 
@@ -417,14 +423,7 @@ def test_a_version_that_is_no_longer_held_is_loaded_once(
     assert window is not None
     assert window.first > 4
     before = held.nbytes
-    loaded: list[int | None] = []
-    snapshot = DeltaLog.snapshot
-
-    def counted(log: DeltaLog, version: int | None = None) -> Snapshot:
-        loaded.append(version)
-        return snapshot(log, version)
-
-    monkeypatch.setattr(DeltaLog, "snapshot", counted)
+    loaded = loads(monkeypatch)
     assert [held.count(old) for _ in range(3)] == [50] * 3
     assert held.count(Query("id < 7", version=4, paths=PathRange())) == 7
     assert loaded == [4]

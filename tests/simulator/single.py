@@ -193,6 +193,18 @@ class Single:
                 self.world.jobs.advance(driver)
         raise AssertionError(f"it hangs at {session.next_effect}")
 
+    def alternate(self, *sessions: Session) -> None:
+        """Take turns until all have ended; jobs go on after each round."""
+        going = list(sessions)
+        for _ in range(MOST_STEPS):
+            going = [session for session in going if session.advance()]
+            self.checker.catch_up()
+            for driver in self.world.jobs.running():
+                self.world.jobs.advance(driver)
+            if not going:
+                return
+        raise AssertionError("a session does not end")
+
     @property
     def commits(self) -> int:
         """How often the operation committed."""

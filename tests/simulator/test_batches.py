@@ -219,15 +219,7 @@ def test_Z6_two_processes_of_one_operation_do_each_batch_once() -> None:
                 single.world.jobs.advance(driver)
         second = single.session()
         single.world.living.clear()
-        going = [first, second]
-        for _ in range(2_000):
-            going = [session for session in going if session.advance()]
-            single.checker.catch_up()
-            for driver in single.world.jobs.running():
-                single.world.jobs.advance(driver)
-            if not going:
-                break
-        assert going == []
+        single.alternate(first, second)
         done = batch_commits(single)
         assert done == sorted(set(done)), ahead
         last = single.run()

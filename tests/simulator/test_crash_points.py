@@ -197,15 +197,7 @@ def test_Z6_two_processes_of_one_operation_commit_once(kind: str) -> None:
     single = Single(kind)
     first, second = single.session(), single.session()
     single.world.living.clear()
-    going = [first, second]
-    for _ in range(2_000):
-        going = [session for session in going if session.advance()]
-        single.checker.catch_up()
-        for driver in single.world.jobs.running():
-            single.world.jobs.advance(driver)
-        if not going:
-            break
-    assert going == []
+    single.alternate(first, second)
     assert single.commits == 1
 
 

@@ -59,6 +59,14 @@ def assert_again_changes_nothing(
     assert (table.version, table.files()) == (version, files)
 
 
+def assert_ends_once(starter: ProcessStarter, table: CrashTable, kind: str) -> None:
+    end = starter.run(table.order(kind))
+    assert end.signal == 0
+    assert end.phase == "Succeeded", end.condition
+    assert_done_once(table, kind)
+    assert_again_changes_nothing(starter, table, kind, end)
+
+
 @pytest.mark.parametrize(("kind", "strike"), CASES_OF_STRIKES)
 def test_what_the_release_before_left_half_way_ends_once(
     previous: ProcessStarter, ours: ProcessStarter, tables: Tables, kind: str, strike: Strike
@@ -66,11 +74,7 @@ def test_what_the_release_before_left_half_way_ends_once(
     table = tables()
     assert previous.run(table.order(kind, strike=strike)).killed
     assert table.shown() in (FIRST, expected(kind, FIRST))
-    end = ours.run(table.order(kind))
-    assert end.signal == 0
-    assert end.phase == "Succeeded", end.condition
-    assert_done_once(table, kind)
-    assert_again_changes_nothing(ours, table, kind, end)
+    assert_ends_once(ours, table, kind)
 
 
 @pytest.mark.parametrize(("kind", "strike"), CASES_OF_STRIKES)
@@ -79,8 +83,4 @@ def test_what_we_leave_half_way_ends_once_after_a_downgrade(
 ) -> None:
     table = tables()
     assert ours.run(table.order(kind, strike=strike)).killed
-    end = previous.run(table.order(kind))
-    assert end.signal == 0
-    assert end.phase == "Succeeded", end.condition
-    assert_done_once(table, kind)
-    assert_again_changes_nothing(previous, table, kind, end)
+    assert_ends_once(previous, table, kind)

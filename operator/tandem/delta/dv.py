@@ -28,7 +28,13 @@ from tandem.delta.actions import DeletionVector
 from tandem.delta.budget import VECTOR_FACTOR, Account
 from tandem.delta.datafiles.missing import missing
 from tandem.delta.dv_format import deserialize, serialize, z85_decode, z85_encode
-from tandem.errors import AlreadyExists, CorruptDeletionVector, ObjectNotFound, OutcomeUnknown
+from tandem.errors import (
+    AlreadyExists,
+    CorruptDeletionVector,
+    ObjectNotFound,
+    OutcomeUnknown,
+    TandemError,
+)
 from tandem.storage.store import Store, side_by_side
 
 FILE_VERSION = 1
@@ -94,7 +100,7 @@ def load_many(
             reads.append(partial(_load_group, store, path, group))
     try:
         loaded = side_by_side(reads, parallel)
-    except Exception:
+    except TandemError:
         if account is not None:
             account.give_back(spent)  # another attempt holds none of them
         raise

@@ -53,9 +53,8 @@ def side_by_side(calls: Sequence[Callable[[], T]], most: int) -> list[T]:
         work()
         for other in others:
             other.join()
-    except BaseException:  # an interrupt, or the system has no more threads
-        waiting.clear()
-        raise
+    finally:
+        waiting.clear()  # after an interrupt, or where the system has no more threads, none begins
     if errors:
         raise errors[min(errors)]
     return cast("list[T]", found)

@@ -67,7 +67,7 @@ def at_a_distance(server: S3Server, seconds: float = 0.0) -> Iterator[Distance]:
         def answer(self) -> None:
             body = self.body()
             began = time.perf_counter()
-            time.sleep(found.seconds)
+            time.sleep(found.seconds)  # the distance itself: nothing is awaited
             connection = getattr(local, "connection", None)
             if connection is None:
                 connection = local.connection = http.client.HTTPConnection(upstream)
