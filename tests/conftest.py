@@ -40,7 +40,7 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 
 # How long an example takes depends on the machine; the suite's time limit ends what hangs. Tests
 # that say no number of examples have 100 in `make matrix`, which runs all that Hypothesis knows.
-hypothesis.settings.register_profile("tandem", deadline=None, max_examples=few(40, 100))
+hypothesis.settings.register_profile("tandem", deadline=None, max_examples=few(20, 100))
 hypothesis.settings.load_profile("tandem")
 
 # `CliRunner` makes all commands of an application again for each call: 80 ms of the 100 of a small

@@ -153,6 +153,7 @@ def test_unreadable_log_lines_are_refused(lake: QuickLake, line: str) -> None:
         lake.log.snapshot()
 
 
+@pytest.mark.part(2)
 @pytest.mark.parametrize(
     "info",
     [

@@ -140,7 +140,7 @@ ANSWERS: dict[str, tuple[Act, list[str]]] = {
 }
 
 
-@pytest.mark.part(2)
+@pytest.mark.part(4)
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("what", ANSWERS)
 def test_inconsistent_job_results_are_refused(

@@ -96,6 +96,7 @@ def _reason(what: str) -> str:
     return "DataFileMissing" if what == "absent" else "CorruptDeletionVector"
 
 
+@pytest.mark.part(3)
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("what", BAD)
 def test_operations_refuse(what: str, operation: str, lake: BadLake, jobs: QuickJobs) -> None:

@@ -97,7 +97,7 @@ SAMPLE = (
 """Tables for all commands and operations; `matrix_foreign_tables.py` takes every one."""
 
 
-@pytest.mark.part(3)
+@pytest.mark.part(9)
 @pytest.mark.parametrize("name", TABLES)
 def test_no_command_ends_in_a_traceback(name: str, tmp_path: Path) -> None:
     no_command_ends_in_a_traceback(name, tmp_path, most=None if name in SAMPLE else 1)
@@ -130,6 +130,7 @@ def no_command_ends_in_a_traceback(name: str, tmp_path: Path, most: int | None =
     assert "LakeTable/lake" in planned.stdout + planned.stderr
 
 
+@pytest.mark.part(2)
 @pytest.mark.parametrize("name", SAMPLE)
 def test_no_operation_ends_in_a_traceback(name: str, tmp_path: Path, jobs: QuickJobs) -> None:
     no_operation_ends_in_a_traceback(name, tmp_path)

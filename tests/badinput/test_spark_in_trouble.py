@@ -139,6 +139,7 @@ def test_java_is_too_old(lake: BadLake, tmp_path: Path) -> None:
     assert_mentions(condition["message"], "11.0.2 is too old", str(java), "Java 17", "setup-java")
 
 
+@pytest.mark.matrix
 def test_the_driver_is_killed(lake: BadLake) -> None:
     """Each attempt has a driver; with `backoffLimit: 1` the second one does the work."""
     with tandem_run(lake, statement(backoffLimit=1)) as process:
@@ -151,6 +152,7 @@ def test_the_driver_is_killed(lake: BadLake) -> None:
     assert lake.unreachable() == set()
 
 
+@pytest.mark.matrix
 def test_the_driver_is_killed_and_no_attempt_is_left(lake: BadLake) -> None:
     with lake.unharmed(), tandem_run(lake, statement(backoffLimit=0)) as process:
         [driver] = until(lambda: drivers(process), process)
@@ -162,6 +164,7 @@ def test_the_driver_is_killed_and_no_attempt_is_left(lake: BadLake) -> None:
     assert_mentions(condition["message"], "killed by signal 9", "log:")
 
 
+@pytest.mark.matrix
 def test_the_driver_hangs(lake: BadLake) -> None:
     """Stopped by SIGSTOP it answers nothing, not even a request to end."""
     operation = statement(activeDeadlineSeconds=10)
@@ -176,6 +179,7 @@ def test_the_driver_hangs(lake: BadLake) -> None:
     assert not alive(driver)
 
 
+@pytest.mark.matrix
 def test_the_engine_is_killed_while_spark_works(lake: BadLake, jobs: QuickJobs) -> None:
     """Its driver does not outlive it, the table is as before, and a restart does the work once."""
     before = lake.shown()

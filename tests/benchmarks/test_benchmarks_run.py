@@ -28,6 +28,7 @@ from benchmarks import (
 )
 
 
+@pytest.mark.matrix
 def test_snapshot_counts_as_duckdb_does(tmp_path: Path) -> None:
     found = snapshot.run("toy", tmp_path)
     engines = {row[1] for row in found.tables[0].rows}
@@ -44,6 +45,7 @@ def test_the_timeline_answers_as_a_search_of_everything(tmp_path: Path) -> None:
     assert {row[1] for row in found.tables[0].rows} == set(found.raw)
 
 
+@pytest.mark.matrix
 def test_exclusive_compactions_beside_late_rows_end(tmp_path: Path) -> None:
     found = exclusive.run("toy", tmp_path)
     assert len(found.tables[0].rows) == len(found.raw) == 18
@@ -60,6 +62,7 @@ def test_the_last_round_of_a_commit_replays_nothing_again(tmp_path: Path) -> Non
     assert written == {"append": [1], "delete": [2]}
 
 
+@pytest.mark.matrix
 def test_compaction_notices_an_engine_that_loses_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -87,6 +87,7 @@ def test_the_api_server_takes_every_object_of_every_combination(place: Cluster) 
     assert len(answers.splitlines()) == len(distinct)
 
 
+@pytest.mark.matrix
 def test_pod_security_admits_every_pod_as_restricted(place: Cluster) -> None:
     """By the API server's own admission."""
     distinct = {
@@ -172,6 +173,7 @@ def older(folder: Path) -> Path:
     return chart
 
 
+@pytest.mark.matrix
 def test_a_release_is_installed_upgraded_and_uninstalled(release: Release, tmp_path: Path) -> None:
     cluster = release.cluster
     columns = release.columns()

@@ -172,7 +172,7 @@ def test_only_the_operator_has_a_token(name: str) -> None:
             assert account["automountServiceAccountToken"] is False
 
 
-@pytest.mark.part(4)
+@pytest.mark.part(12)
 @every_combination
 def test_nothing_secret_stands_in_arguments_environment_or_annotations(name: str) -> None:
     objects = template(MATRIX[name])

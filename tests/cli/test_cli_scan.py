@@ -157,6 +157,7 @@ def test_a_condition_that_is_not_accepted_is_refused_before_anything_is_read(
     assert result.stdout == ""
 
 
+@pytest.mark.matrix
 def test_a_condition_that_fails_on_a_row_is_an_error_of_one_line(table: Path) -> None:
     found = subprocess.run(
         scan(table, "--where", "1 / (id - 3) > 0", "-o", "json"),

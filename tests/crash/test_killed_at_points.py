@@ -32,6 +32,7 @@ def test_every_point_is_covered() -> None:
     assert {*STRAIGHT, *SECOND_DEATH, *CROWDED} == set(Point)
 
 
+@pytest.mark.part(3)
 @pytest.mark.parametrize(
     ("kind", "point"), some([(k, p) for k in PLAIN for p in STRAIGHT], every=9)
 )
@@ -41,14 +42,14 @@ def test_killed_without_concurrent_commits(
     before_and_after(starters, tables, kind, point)
 
 
-@pytest.mark.part(2)
+@pytest.mark.part(6)
 @pytest.mark.parametrize(("kind", "point"), some([(k, p) for p in SECOND_DEATH for k in PLAIN], 2))
 def test_killed_twice(starters: ProcessStarters, tables: Tables, kind: str, point: Point) -> None:
     """The process that picks up after a crash dies too."""
     before_and_after(starters, tables, kind, point, **circumstances(point))
 
 
-@pytest.mark.part(3)
+@pytest.mark.part(6)
 @pytest.mark.parametrize(
     ("kind", "point"),
     [(k, p) for k in PLAIN for p in (Point.AWAIT_LOCKS, Point.LOOK_UP_COMMIT)]
@@ -60,6 +61,7 @@ def test_killed_among_concurrent_commits(
     before_and_after(starters, tables, kind, point, **CROWDED[point])
 
 
+@pytest.mark.part(3)
 @pytest.mark.parametrize(("kind", "point"), some([(k, p) for k in PLAIN for p in COMMIT_LOOP]))
 def test_killed_in_the_second_round_of_the_commit_loop(
     starters: ProcessStarters, tables: Tables, kind: str, point: Point
@@ -77,7 +79,7 @@ def of_two(points: Sequence[Point], kinds: Sequence[str]) -> list[tuple[Point, s
     ]
 
 
-@pytest.mark.part(2)
+@pytest.mark.part(6)
 @pytest.mark.parametrize(
     ("point", "before", "after"),
     [
@@ -93,6 +95,7 @@ def test_killed_while_doing_something_else(
     side_by_side(starters, tables, (before, after), point, **more)
 
 
+@pytest.mark.part(4)
 @pytest.mark.parametrize(("point", "before", "after"), of_two(COMMIT_LOOP, TAKE_ROUNDS))
 def test_killed_while_doing_something_else_in_the_second_round(
     starters: ProcessStarters, tables: Tables, point: Point, before: str, after: str
@@ -103,7 +106,7 @@ def test_killed_while_doing_something_else_in_the_second_round(
 # Appends by key -----------------------------------------------------------------------------
 
 
-@pytest.mark.part(2)
+@pytest.mark.part(6)
 @pytest.mark.parametrize(
     ("point", "kind"),
     some(
@@ -122,6 +125,7 @@ def test_an_append_by_key_that_is_killed_counts_once(
     append_before_and_after(starters, tables, kind, point, **circumstances(point))
 
 
+@pytest.mark.part(3)
 @pytest.mark.parametrize(
     ("point", "kind"),
     some([(point, kind) for point in COMMIT_LOOP[:0:-1] for kind in APPENDS], every=4),

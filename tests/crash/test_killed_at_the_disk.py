@@ -12,7 +12,7 @@ from support.cases import PLAIN
 from support.crash.killed import ProcessStarters, Tables, at_every_change, die_while_clearing
 
 
-@pytest.mark.part(3)
+@pytest.mark.part(6)
 @pytest.mark.parametrize("kind", PLAIN)
 def test_killed_at_every_change_of_the_file_system(
     starters: ProcessStarters, tables: Tables, kind: str
@@ -21,7 +21,7 @@ def test_killed_at_every_change_of_the_file_system(
     assert at_every_change(starters, tables, kind) > 10
 
 
-@pytest.mark.part(3)
+@pytest.mark.part(6)
 @pytest.mark.parametrize("kind", PLAIN)
 def test_killed_between_two_changes_of_the_clean_up(
     starters: ProcessStarters, tables: Tables, kind: str

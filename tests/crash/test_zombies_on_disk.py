@@ -22,7 +22,7 @@ def sample() -> list[tuple[str, Stop, Takeover]]:
     return found
 
 
-@pytest.mark.part(2)
+@pytest.mark.part(6)
 @pytest.mark.parametrize(
     ("kind", "stop"), some([(kind, stop) for stop in FEW for kind in PLAIN]), ids=str
 )
@@ -32,7 +32,7 @@ def test_Z6_a_zombie_publishes_nothing(
     assert resumes(starters, tables(), kind, stop, Takeover.REPLACED)
 
 
-@pytest.mark.part(2)
+@pytest.mark.part(6)
 @pytest.mark.parametrize(("kind", "stop", "takeover"), sample(), ids=str)
 def test_Z1_Z14_a_zombie_whose_files_were_cleaned(
     starters: ProcessStarters, tables: Tables, kind: str, stop: Stop, takeover: Takeover

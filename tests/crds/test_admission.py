@@ -122,6 +122,7 @@ def test_resources_that_only_the_validator_can_refuse_are_admitted(sender: Sende
     assert answers == [""] * len(ONLY_THE_VALIDATOR)
 
 
+@pytest.mark.part(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_type_bound_and_name_of_a_field_counts(sender: Sender, kind: str) -> None:
     """The API server and `tandem run` both refuse each, and name the field."""

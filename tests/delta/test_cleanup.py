@@ -112,7 +112,7 @@ def _subsets() -> st.SearchStrategy[tuple[int, ...]]:
     return st.lists(st.integers(0, 9), unique=True).map(lambda v: tuple(sorted(v)))
 
 
-@settings(max_examples=few(20, 200), deadline=None)
+@settings(max_examples=few(10, 200), deadline=None)
 @given(_subsets(), st.integers(0, 20), st.data())
 def test_a_killed_clean_up_leaves_a_readable_log(
     checkpoints: tuple[int, ...], today: int, data: st.DataObject

@@ -67,6 +67,7 @@ def _checkpoints(root: Path) -> list[str]:
     return sorted(p.name for p in (root / "_delta_log").glob("0*checkpoint.*"))
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("vectors", some(["true", "false"]))
 def test_every_version_of_a_spark_table(
     delta_spark: SparkSession, tmp_path: Path, vectors: str
@@ -104,6 +105,7 @@ def test_every_version_of_a_spark_table(
     assert checksum["tableSizeBytes"] == log.snapshot(4).size_bytes
 
 
+@pytest.mark.matrix
 def test_v2_checkpoints_with_sidecars(delta_spark: SparkSession, tmp_path: Path) -> None:
     root = tmp_path / "t"
     table = _create(
@@ -134,6 +136,7 @@ def test_v2_checkpoints_with_sidecars(delta_spark: SparkSession, tmp_path: Path)
     assert "v2Checkpoint" in features_in_use(snapshot.protocol, snapshot.metadata)
 
 
+@pytest.mark.matrix
 def test_spark_reads_and_extends_our_checkpoint(delta_spark: SparkSession, tmp_path: Path) -> None:
     root = tmp_path / "t"
     table = _create(delta_spark, root, "id LONG, name STRING", delta__enableDeletionVectors="true")
@@ -221,6 +224,7 @@ def _refused(snapshot: Snapshot) -> dict[str, set[str]]:
     return found
 
 
+@pytest.mark.matrix
 def test_features_as_spark_lists_them(delta_spark: SparkSession, tmp_path: Path) -> None:
     plain = tmp_path / "plain"
     _create(delta_spark, plain, "id LONG, name STRING NOT NULL")

@@ -14,6 +14,7 @@ from pyroaring import BitMap64
 
 from support.lake.memory_store import Call, MemoryStore
 from support.lake.vectors import encode_inline
+from support.some import few
 from tandem.delta import dv, dv_format
 from tandem.delta.actions import DeletionVector
 from tandem.delta.budget import VECTOR_FACTOR, TableBudget
@@ -196,7 +197,7 @@ def test_a_file_cut_off_anywhere_is_noticed(bitmap: BitMap64) -> None:
             dv.load_many(store, vectors)
 
 
-@settings(max_examples=300)
+@settings(max_examples=few(100, 300))
 @given(bitmap=BITMAPS, data=st.data())
 def test_a_damaged_inline_vector_is_noticed_or_has_the_right_size(
     bitmap: BitMap64, data: st.DataObject
@@ -215,7 +216,7 @@ def test_a_damaged_inline_vector_is_noticed_or_has_the_right_size(
     assert len(set(found)) == vector.cardinality
 
 
-@settings(max_examples=500)
+@settings(max_examples=few(166, 500))
 @given(body=st.binary(min_size=0, max_size=200), cardinality=st.integers(0, 50))
 def test_garbage_behind_a_right_magic_is_refused_or_consistent(
     body: bytes, cardinality: int

@@ -40,7 +40,7 @@ def _sizes(snapshot: Any) -> dict[Any, int]:
     return {a.key: a.size for a in snapshot.adds()}
 
 
-@settings(max_examples=few(37, 150), deadline=None)
+@settings(max_examples=few(19, 150), deadline=None)
 @given(_commits)
 def test_replay_equals_the_slow_model_at_every_version(commits: list[list[Any]]) -> None:
     history = _with_first(commits)
@@ -59,7 +59,7 @@ def test_replay_equals_the_slow_model_at_every_version(commits: list[list[Any]])
         assert dict(snapshot.configuration) == latest["metaData"]["configuration"]
 
 
-@settings(max_examples=few(25, 100), deadline=None)
+@settings(max_examples=few(13, 100), deadline=None)
 @given(_commits, st.data())
 def test_a_checkpoint_and_the_rest_equals_json_alone(
     commits: list[list[Any]], data: st.DataObject
@@ -84,7 +84,7 @@ def test_a_checkpoint_and_the_rest_equals_json_alone(
     )
 
 
-@settings(max_examples=few(25, 60), deadline=None)
+@settings(max_examples=few(13, 60), deadline=None)
 @given(_commits, st.data())
 def test_update_step_by_step_equals_loading(commits: list[list[Any]], data: st.DataObject) -> None:
     history = _with_first(commits)
@@ -104,7 +104,7 @@ def test_update_step_by_step_equals_loading(commits: list[list[Any]], data: st.D
         assert snapshot.timestamp_ms == fresh.timestamp_ms
 
 
-@settings(max_examples=few(25, 60), deadline=None)
+@settings(max_examples=few(13, 60), deadline=None)
 @given(_commits, st.data())
 def test_tombstones_survive_two_checkpoints(commits: list[list[Any]], data: st.DataObject) -> None:
     """A checkpoint over a checkpoint hides exactly what a checkpoint over JSON alone hides."""

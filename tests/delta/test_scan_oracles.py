@@ -37,6 +37,7 @@ def by_spark(spark: SparkSession, path: Path) -> list[dict[str, Any]]:
     return ordered(spark.read.format("delta").load(str(path)).toArrow().to_pylist())
 
 
+@pytest.mark.matrix
 def test_deletion_vectors_and_versions(tmp_path: Path, delta_spark: SparkSession) -> None:
     data = pa.table({"id": pa.array(range(1000)), "x": [i / 3 for i in range(1000)]})
     write_deltalake(str(tmp_path), data, configuration={"delta.enableDeletionVectors": "true"})
@@ -59,7 +60,7 @@ PARTITIONS = {
 }
 
 
-@pytest.mark.part(3)
+@pytest.mark.part(12)
 @pytest.mark.parametrize("name", PARTITIONS)
 def test_partition_values_of_every_type(
     tmp_path: Path, delta_spark: SparkSession, name: str
@@ -72,6 +73,7 @@ def test_partition_values_of_every_type(
     assert ours(tmp_path) == by_spark(delta_spark, tmp_path)
 
 
+@pytest.mark.part(2)
 @pytest.mark.parametrize("mode", ["name", "id"])
 def test_column_mapping(tmp_path: Path, delta_spark: SparkSession, mode: str) -> None:
     table = f"delta.`{tmp_path}`"

@@ -52,7 +52,7 @@ def _columns(draw: st.DrawFn) -> tuple[str, list[list[Any]]]:
     return name, draw(st.lists(st.lists(values, max_size=4), min_size=1, max_size=3))
 
 
-@settings(max_examples=few(75, 300), deadline=None)
+@settings(max_examples=few(38, 300), deadline=None)
 @given(_columns())
 def test_written_bounds_hold_for_every_value(column: tuple[str, list[list[Any]]]) -> None:
     name, batches = column

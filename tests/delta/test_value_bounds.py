@@ -45,7 +45,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.mark.part(4)
+@pytest.mark.part(8)
 @pytest.mark.parametrize("reader", [DuckDB(), Deltalake(), Polars()], ids=lambda r: r.name)
 @pytest.mark.parametrize("kind", KINDS, ids=lambda k: k.name)
 def test_no_filter_loses_a_row(written: Path, reader: Reader, kind: Kind) -> None:
@@ -54,7 +54,7 @@ def test_no_filter_loses_a_row(written: Path, reader: Reader, kind: Kind) -> Non
     assert differences(reader, truth, reader.found(written, asked), asked) == []
 
 
-@pytest.mark.part(3)
+@pytest.mark.part(9)
 @pytest.mark.parametrize("kind", KINDS, ids=lambda k: k.name)
 def test_no_filter_of_spark_loses_a_row(
     delta_spark: SparkSession, written: Path, kind: Kind

@@ -126,7 +126,7 @@ def test_every_situation_has_a_health_status() -> None:
     assert [situation.name for situation in SERVERS] == list(OF_SERVERS)
 
 
-@pytest.mark.part(4)
+@pytest.mark.part(8)
 @pytest.mark.parametrize("kind", OPERATION_KINDS)
 def test_operations(assessed: dict[tuple[str, str], Assessed], kind: str) -> None:
     assert {name: assessed[kind, name].verdict for name in OF_OPERATIONS} == OF_OPERATIONS

@@ -136,7 +136,7 @@ class Histories(RuleBasedStateMachine):
 
 
 TestHistories = Histories.TestCase
-TestHistories.settings = settings(deadline=None, max_examples=few(40, 600), stateful_step_count=30)
+TestHistories.settings = settings(deadline=None, max_examples=few(20, 600), stateful_step_count=30)
 
 
 @settings(deadline=None, max_examples=20)

@@ -128,7 +128,7 @@ def small() -> Table:
     return table
 
 
-@settings(deadline=None, max_examples=few(25, 300), suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=few(13, 300), suppress_health_check=[HealthCheck.too_slow])
 @given(ADDS, st.data())
 def test_a_base_says_what_the_log_says(adds: list[AddFile], data: st.DataObject) -> None:
     """Statistics of any writer; columns that were decoded before it was written, and not."""
@@ -408,7 +408,7 @@ def sample() -> bytes:
     return table.store.get(table.write())
 
 
-@settings(deadline=None, max_examples=few(150, 2_000))
+@settings(deadline=None, max_examples=few(75, 2_000))
 @given(st.data())
 def test_bytes_of_another_writer_are_a_base_or_refused(data: st.DataObject) -> None:
     whole = bytearray(sample())

@@ -155,7 +155,7 @@ def by_path(files: list[DataFile]) -> dict[str, list[Row]]:
     return {file.add.logged_path: file.live for file in files}
 
 
-@settings(deadline=None, max_examples=few(100, 3_000))
+@settings(deadline=None, max_examples=few(50, 3_000))
 @given(FILES, st.sampled_from(list(CONDITIONS)))
 def test_certain_rows_and_those_of_the_rest_are_all(files: list[DataFile], text: str) -> None:
     holds, view = CONDITIONS[text], view_of(files)
@@ -174,7 +174,7 @@ def test_certain_rows_and_those_of_the_rest_are_all(files: list[DataFile], text:
     assert not any(holds(row) for path in left_out for row in rows[path])
 
 
-@settings(deadline=None, max_examples=few(100, 3_000))
+@settings(deadline=None, max_examples=few(50, 3_000))
 @given(FILES, st.sampled_from(["", *CONDITIONS]), st.sampled_from(list(TYPES)))
 def test_bounds_are_those_of_the_rows(files: list[DataFile], text: str, column: str) -> None:
     holds = CONDITIONS[text or "TRUE"]

@@ -57,7 +57,7 @@ def small_zones() -> Any:
         yield
 
 
-@settings(deadline=None, max_examples=few(50, 600))
+@settings(deadline=None, max_examples=few(25, 600))
 @given(ADDS, st.sampled_from(WHERE), st.data())
 def test_entries_are_decided_as_the_files_of_a_snapshot(
     adds: list[AddFile], text: str, data: st.DataObject
@@ -109,7 +109,7 @@ def files_at(view: View) -> dict[FileKey, str | None]:
     return found
 
 
-@settings(deadline=None, max_examples=few(50, 600), suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=few(25, 600), suppress_health_check=[HealthCheck.too_slow])
 @given(history(), st.data())
 def test_every_version_of_a_window_has_its_own_files(
     commits: list[Commit], data: st.DataObject
@@ -189,7 +189,7 @@ STATED = [
 ASKED = [parse_where(text, Schema.from_json(SCHEMA)) for text in ("l > 4", "l < 3", "l >= 0")]
 
 
-@settings(deadline=None, max_examples=few(50, 600), suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=few(25, 600), suppress_health_check=[HealthCheck.too_slow])
 @given(history(), st.data())
 def test_questions_that_were_asked_before_are_answered_as_new_ones(
     commits: list[Commit], data: st.DataObject

@@ -114,7 +114,7 @@ def by_spark(spark: SparkSession, root: Path, texts: Sequence[str], version: int
     return {text: row[n] for n, text in enumerate(texts)}
 
 
-@pytest.mark.part(3)
+@pytest.mark.part(6)
 @pytest.mark.parametrize("name", TABLES)
 def test_X20_counts_equal_a_scan(quick: SparkSession, tables: dict[str, Path], name: str) -> None:
     root = tables[name]
@@ -159,7 +159,7 @@ def same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-@pytest.mark.part(3)
+@pytest.mark.part(9)
 @pytest.mark.parametrize("where", ["", "i32 < 5", "s > 'a'", "FALSE"])
 @pytest.mark.parametrize("name", TABLES)
 def test_bounds_equal_a_scan(
@@ -180,7 +180,7 @@ def test_bounds_equal_a_scan(
         assert same(high, expected[1]), (column, high, expected)
 
 
-@pytest.mark.part(5)
+@pytest.mark.part(15)
 @pytest.mark.parametrize("where", ["", "i32 < 5", "s LIKE 'a%'"])
 @pytest.mark.parametrize("name", TABLES)
 def test_rows_equal_a_scan(

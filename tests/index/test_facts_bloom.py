@@ -148,6 +148,7 @@ def constants_of_rows(name: str) -> list[Any]:
     return found
 
 
+@pytest.mark.part(2)
 @pytest.mark.parametrize("as_integer", [True, False], ids=["decimals as integers", "as bytes"])
 def test_filters_of_pyarrow_say_the_same_to_duckdb(tmp_path: Path, as_integer: bool) -> None:
     options = {name: {"ndv": 100, "fpp": 0.01} for name in TYPES}
@@ -168,6 +169,7 @@ def test_filters_of_duckdb_say_the_same_to_duckdb(tmp_path: Path) -> None:
     check_agreement(data, [name for name in TYPES if name != "dec38"], tmp_path / "f.parquet")
 
 
+@pytest.mark.matrix
 def test_filters_of_spark_say_the_same_to_duckdb(spark: SparkSession, tmp_path: Path) -> None:
     pq.write_table(rows(), tmp_path / "rows.parquet")
     writer = spark.read.parquet(str(tmp_path / "rows.parquet")).coalesce(1).write
@@ -271,7 +273,7 @@ def contradicted(data: bytes, condition: Condition, found: Narrowed) -> list[int
         ]
 
 
-@settings(max_examples=few(40, 800), deadline=None)
+@settings(max_examples=few(20, 800), deadline=None)
 @given(tables(), st.integers(1, 5), conditions(), st.booleans(), st.booleans())
 def test_filters_exclude_no_row(
     data_rows: pa.Table, group_rows: int, condition: Condition, as_integer: bool, no_bounds: bool
@@ -389,7 +391,7 @@ def test_few_and_many_values_are_found_alike() -> None:
     assert found.may_have(Hashes([None, (), values[0]])) == [True, False, many[0]]
 
 
-@settings(max_examples=few(100, 2_000), deadline=None)
+@settings(max_examples=few(50, 2_000), deadline=None)
 @given(st.binary(max_size=120))
 def test_any_bytes_are_refused_or_are_a_filter(data: bytes) -> None:
     with suppress(FactsRefused):

@@ -433,13 +433,13 @@ def test_a_flipped_byte_is_refused_or_makes_other_facts_but_no_other_error() -> 
     assert False in results
 
 
-@settings(max_examples=few(100, 3_000), deadline=None)
+@settings(max_examples=few(50, 3_000), deadline=None)
 @given(st.binary(max_size=300))
 def test_any_bytes_are_refused_or_are_facts(footer: bytes) -> None:
     believed(footer or b"\0")
 
 
-@settings(max_examples=few(100, 3_000), deadline=None)
+@settings(max_examples=few(50, 3_000), deadline=None)
 @given(st.data())
 def test_a_footer_with_other_bytes_in_it_is_refused_or_makes_facts(data: st.DataObject) -> None:
     footer = footer_of(DATA)

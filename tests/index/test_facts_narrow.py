@@ -98,7 +98,7 @@ def within_int96(rows: pa.Table) -> pa.Table:
     return rows
 
 
-@settings(max_examples=few(50, 800), deadline=None)
+@settings(max_examples=few(25, 800), deadline=None)
 @given(
     tables(), st.integers(1, 5), st.sampled_from(OPTIONS),
     st.lists(conditions(), min_size=1, max_size=5),
@@ -159,7 +159,7 @@ def extremes(kind: Kind) -> list[Condition]:
     ]
 
 
-@pytest.mark.part(3)
+@pytest.mark.part(9)
 @pytest.mark.parametrize("kind", USED, ids=lambda kind: kind.name)
 def test_every_type_is_decided_at_its_extremes(kind: Kind) -> None:
     asked = extremes(kind)

@@ -83,7 +83,7 @@ def test_facts_are_read_back_as_they_were() -> None:
         assert again.filter_start.tolist() == column.filter_start.tolist()
 
 
-@settings(max_examples=few(30, 600), deadline=None)
+@settings(max_examples=few(15, 600), deadline=None)
 @given(st.lists(tables(), max_size=3), st.integers(1, 4))
 def test_facts_of_any_files_are_read_back(files: list[pa.Table], group_rows: int) -> None:
     parts = [
@@ -236,7 +236,7 @@ def test_no_beginning_of_facts_is_believed() -> None:
             unpack(PACKED[:size], TABLE)
 
 
-@settings(max_examples=few(60, 2_000), deadline=None)
+@settings(max_examples=few(30, 2_000), deadline=None)
 @given(st.data())
 def test_facts_with_other_bytes_and_a_right_checksum_are_refused_or_are_facts(
     data: st.DataObject,

@@ -165,6 +165,7 @@ def test_clients_that_close_midway_leave_nothing(location: str, tmp_path: Path) 
         assert there.index().count() == 10 * FILES
 
 
+@pytest.mark.matrix
 def test_two_hundred_clients_with_one_token_are_all_answered(location: str) -> None:
     with served(location, None) as there:
         there.server._limits = CallerLimits(calls=4, wait_s=PATIENCE_S)

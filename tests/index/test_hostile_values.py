@@ -132,7 +132,7 @@ def answers(index: IndexReader, where: str) -> list[Any]:
     return [*found, index.bounds(names, query)]
 
 
-@pytest.mark.part(2)
+@pytest.mark.part(6)
 @pytest.mark.parametrize(
     ("name", "conditions"),
     [("odd", ODD), ("split", SPLIT), ("empty", ODD[:5]), ("gone", ODD[:5]),

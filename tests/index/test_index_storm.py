@@ -122,7 +122,7 @@ class Storm:
             self.stale.append(f"{found.version} or {splits.version} after {before}")
 
 
-@pytest.mark.part(2)
+@pytest.mark.part(4)
 @pytest.mark.parametrize("readers", ["embedded", "server", "executors"])
 def test_each_answer_of_a_storm_has_exactly_the_rows_of_its_version(
     tmp_path: Path, readers: str, capsys: pytest.CaptureFixture[str]

@@ -74,7 +74,7 @@ VERSIONS = st.lists(
 )
 
 
-@settings(max_examples=few(100, 5_000))
+@settings(max_examples=few(50, 5_000))
 @given(VERSIONS, st.sampled_from([1, 10, 20, 1_000]))
 def test_I47_shards_are_those_of_the_model(versions: list[Live], shard_size: int) -> None:
     shards, model = ShardMap(), Model(shard_size)

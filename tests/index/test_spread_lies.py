@@ -111,6 +111,7 @@ def server(lake: Lake) -> Iterator[Spread]:
         yield found
 
 
+@pytest.mark.part(3)
 @pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
 def test_a_lie_is_caught_and_counted_and_changes_no_number(
     server: Spread, monkeypatch: pytest.MonkeyPatch, lie: Callable[..., Reply]
@@ -220,7 +221,7 @@ def asked(lake: Lake) -> tuple[NarrowQuestion, pa.Table]:
 LISTS = st.one_of(st.none(), st.lists(st.integers(0, 4), unique=True, max_size=5).map(sorted))
 
 
-@settings(max_examples=few(100, 4_000))
+@settings(max_examples=few(50, 4_000))
 @given(st.data())
 def test_what_is_believed_adds_up(
     asked: tuple[NarrowQuestion, pa.Table], data: st.DataObject

@@ -87,7 +87,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=few(30, 1_500))
+@settings(max_examples=few(15, 1_500))
 @given(STEPS, st.sampled_from([1, BYTES, 3 * BYTES, 1_000_000]))
 def test_I47_every_live_file_is_in_the_shard_of_its_segment(
     steps: list[tuple[list[tuple[str, int]], list[int], bool]], shard_size: int

@@ -150,6 +150,7 @@ def test_audit_log_counts_writes(cluster: Cluster) -> None:
     assert (write["verb"], write["objectRef"]["resource"]) == ("create", "events")
 
 
+@pytest.mark.matrix
 def test_a_private_cluster_survives_what_a_test_does_to_it() -> None:
     with own_cluster() as cluster:
         namespace = cluster.namespace()
@@ -171,6 +172,7 @@ os.kill(os.getpid(), 9)
 """
 
 
+@pytest.mark.matrix
 def test_nothing_outlives_a_killed_run(tmp_path: Path) -> None:
     paths = [str(REPOSITORY / folder) for folder in ("tools", "tests", "operator")]
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}

@@ -121,6 +121,7 @@ TOGETHER["refused"] = sorted(FAULTS.keys() - {name for each in TOGETHER.values()
 STRIKES = {name: [name] for name in FAULTS} if every_case() else TOGETHER
 
 
+@pytest.mark.part(3)
 @pytest.mark.parametrize("name", STRIKES)
 def test_a_request_is_refused_or_its_answer_lost(stage: Stage, name: str) -> None:
     rules = [rule for fault in STRIKES[name] for rule in FAULTS[fault](stage.proxy)]

@@ -37,6 +37,7 @@ class Jumping:
         return call()
 
 
+@pytest.mark.part(3)
 @pytest.mark.parametrize("how", JUMPS)
 def test_the_operators_clock_jumps(cluster: Cluster, tmp_path: Path, how: str) -> None:
     clock = ShiftedClock()

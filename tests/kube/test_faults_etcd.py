@@ -37,6 +37,7 @@ def _all_end_well(world: World, ledger: Ledger, table: Table, *applied: Applied)
     world.assert_nothing_left_behind(table)
 
 
+@pytest.mark.matrix
 def test_a_member_of_three_is_killed(cluster: Cluster, tmp_path: Path) -> None:
     """One after the other, the leader among them, while operations hold and wait for locks."""
     jobs, ledger = GatedQuickJobs(), Ledger(quick_lake.make(tmp_path))
@@ -107,7 +108,7 @@ def test_the_lease_runs_out_while_the_operator_stands_still(
     world = World.make(cluster, tmp_path)
     with world.dev(jobs):
         stop = Blow(point, signal=int(signal.SIGSTOP))
-        child = operators.start(world.order(blows=(stop,), ttl_s=2)).ready()
+        child = operators.start(world.order(blows=(stop,), ttl_s=6)).ready()
         table = world.adopt(ledger.lake)
         ledger.append()
         compaction = table.apply(ledger.make("compaction", backoffLimit=3))
@@ -132,7 +133,7 @@ def test_a_lost_lock_stops_the_work_before_its_commit(
     with world.dev(jobs):
         stop = Blow(Point.ENTER_COMMIT, signal=int(signal.SIGSTOP))
         first = operators.start(
-            world.order(blows=(stop,), ttl_s=2, election="first", instance="first")
+            world.order(blows=(stop,), ttl_s=6, election="first", instance="first")
         ).ready()
         table = world.adopt(ledger.lake)
         ledger.append()

@@ -201,6 +201,7 @@ def test_finalizers_are_removed_when_the_table_is_gone(stage: Stage) -> None:
     await_that(lambda: not stage.world.etcd.locks(), stage.world.story)
 
 
+@pytest.mark.matrix
 def test_the_namespace_is_deleted_while_work_goes_on(cluster: Cluster, tmp_path: Path) -> None:
     world, jobs = World.make(cluster, tmp_path), GatedQuickJobs()
     ledger = Ledger(quick_lake.make(tmp_path))
@@ -244,6 +245,7 @@ def test_a_final_failure_is_retried_by_annotation(stage: Stage) -> None:
     stage.done()
 
 
+@pytest.mark.part(2)
 @pytest.mark.parametrize("where", ["job:written", "job:published"])
 def test_the_machine_that_runs_the_drivers_dies(
     cluster: Cluster, operators: ProcessStarter, tmp_path: Path, where: str
@@ -330,6 +332,7 @@ def test_a_job_is_deleted_by_another_client(stage: Stage) -> None:
 # Many --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.matrix
 def test_Z6_two_operators_and_many_resources(cluster: Cluster, tmp_path: Path) -> None:
     """Both believe that they lead, all the time."""
     world, jobs = World.make(cluster, tmp_path), GatedQuickJobs()

@@ -74,7 +74,7 @@ def go_far_beyond(world: World) -> None:
     await_that(lambda: looks() > before, "the operator does not look at the version")
 
 
-@pytest.mark.part(2)
+@pytest.mark.matrix
 @pytest.mark.parametrize("kind", ["update", "compaction"])
 def test_operations_that_run_again_and_that_are_forgotten(tmp_path: Path, kind: str) -> None:
     """One had ended: it finds its own commit in the log, reports it, and does nothing a second

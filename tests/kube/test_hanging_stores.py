@@ -93,6 +93,7 @@ def test_twenty_tables_that_hang_do_not_stop_a_table_of_another_namespace(
     lake.assert_clean()
 
 
+@pytest.mark.matrix
 def test_two_hundred_tables_that_hang_do_not_stop_the_others_of_their_namespace(
     cluster: Cluster, tmp_path: Path, hanging: HangingServer
 ) -> None:

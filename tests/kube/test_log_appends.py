@@ -200,6 +200,7 @@ def test_each_append_by_key_shows_its_rows_when_it_has_ended(
     stage.done(view)
 
 
+@pytest.mark.part(2)
 @pytest.mark.parametrize("other", ["delete keys", "ingest by key"])
 def test_two_at_once_beside_a_log_writer_are_one_order(stage: Stage, other: str) -> None:
     """Both have done their work before either commits. They go at once, while a log writer appends
@@ -288,6 +289,7 @@ def test_an_upsert_whose_driver_dies_counts_once(stage: Stage) -> None:
     stage.done(merged(LOADED, ((3, 2, 2), (40, 2, 2), (41, 1, 1))))
 
 
+@pytest.mark.part(2)
 @pytest.mark.parametrize(
     ("kind", "after"), some([("upsert", False), ("delete", True), ("ingest", True)], every=2)
 )
@@ -298,7 +300,7 @@ def test_an_append_whose_operator_is_killed_at_its_commit_counts_once(
     world = bare.world
     blow = Blow(Point.PUT_COMMIT, after=after)
     with world.dev(bare.jobs):
-        first = operators.start(world.order(blows=(blow,), ttl_s=2)).ready()
+        first = operators.start(world.order(blows=(blow,), ttl_s=6)).ready()
         world.wait_ready(bare.table)
         rows = ((3, 2, 2), (40, 2, 2))
         append = Append(deletes=(3, 40)) if kind == "delete" else Append(rows)

@@ -243,7 +243,7 @@ def no_locks(stage: Stage) -> None:
     )
 
 
-@pytest.mark.part(2)
+@pytest.mark.part(4)
 @pytest.mark.parametrize("name", REFUSALS)
 def test_a_refused_job_is_waited_for_without_locks(stage: Stage, name: str) -> None:
     refuse, reason, words = REFUSALS[name]

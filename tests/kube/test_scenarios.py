@@ -256,6 +256,7 @@ def test_D12_compaction_fails(stage: Stage) -> None:
     stage.done(table, FOUR)
 
 
+@pytest.mark.part(2)
 @pytest.mark.parametrize("commits_first", ["ingest", "compaction"])
 @pytest.mark.parametrize("scenario", ["D15", "D18"])
 def test_D15_D18_both_succeed(stage: Stage, scenario: str, commits_first: str) -> None:
@@ -403,6 +404,7 @@ def _version(kind: str, table: Table) -> int:
     return LogBlocks(lake.location, "w").version if OPERATIONS[kind].on_log else lake.version
 
 
+@pytest.mark.part(2)
 @pytest.mark.parametrize("kind", some(OF_THE_TABLE))
 def test_Z1_lease_expires_second_operator_commits_first_comes_back(
     bare: Stage, operators: ProcessStarter, kind: str
@@ -413,7 +415,7 @@ def test_Z1_lease_expires_second_operator_commits_first_comes_back(
     world = bare.world
     with world.dev(bare.jobs):
         stop = Blow(Point.PUT_COMMIT, signal=int(signal.SIGSTOP))
-        first = operators.start(world.order(blows=(stop,), ttl_s=2)).ready()
+        first = operators.start(world.order(blows=(stop,), ttl_s=6)).ready()
         table = bare.loaded()
         operation = make(table)
         first.stopped()

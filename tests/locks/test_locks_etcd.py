@@ -271,7 +271,7 @@ def test_unreadable_entries_are_not_ignored(
 def test_Z1_a_holder_that_stood_still_finds_its_lock_lost(
     etcd: Etcd, prefix: str, locks: EtcdLocks
 ) -> None:
-    with lock_holder.holder(etcd.endpoints[0], prefix, ttl_s=2) as holder:
+    with lock_holder.holder(etcd.endpoints[0], prefix, ttl_s=5) as holder:
         assert lock_holder.ask_to_commit(holder) == "Entered"
         os.kill(holder.pid, signal.SIGSTOP)
         get(locks, request("b", Mode.REWRITE, "0"))
@@ -283,12 +283,12 @@ def test_Z1_a_holder_that_stood_still_finds_its_lock_lost(
 def test_a_lock_is_kept_alive_for_longer_than_its_lease(
     etcd: Etcd, prefix: str, locks: EtcdLocks
 ) -> None:
-    """Two holders with a lease of 2 s, one of them killed: when its lock has expired, the
+    """Two holders with a lease of 5 s, one of them killed: when its lock has expired, the
     other's, which is as old, is still there."""
     asked = request("b", Mode.REWRITE, "1")
-    mine = EtcdLocks(EtcdSettings(etcd.endpoints, prefix, ttl_s=2))
+    mine = EtcdLocks(EtcdSettings(etcd.endpoints, prefix, ttl_s=5))
     assert isinstance(mine.acquire(asked), Granted)
-    with lock_holder.holder(etcd.endpoints[0], prefix, ttl_s=2) as holder:
+    with lock_holder.holder(etcd.endpoints[0], prefix, ttl_s=5) as holder:
         holder.kill()
         get(locks, request("c", Mode.REWRITE, "0"))
     assert [e.state for e in locks.entries(TABLE)] == [EntryState.HELD, EntryState.HELD]

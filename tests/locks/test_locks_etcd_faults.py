@@ -152,7 +152,7 @@ def test_all_data_is_gone(shared: Etcd) -> None:
 
 def test_Z1_a_holder_that_cannot_renew_knows_of_the_loss_without_asking(shared: Etcd) -> None:
     (member,) = shared.members
-    with store(settings_of(shared, ttl_s=2, timeout_s=1.0)) as locks:
+    with store(settings_of(shared, ttl_s=5, timeout_s=1.0)) as locks:
         locks.acquire(request("a", Mode.REWRITE, "0"))
         # It holds: the watch calls at once; then at its loss.
         calls = threading.Semaphore(0)
@@ -176,10 +176,11 @@ def test_Z1_a_holder_that_cannot_renew_knows_of_the_loss_without_asking(shared: 
         assert locks.enter_commit(TABLE, "a", owner("a")) is CommitLease.ENTERED
 
 
+@pytest.mark.matrix
 def test_members_of_three_are_killed_and_stopped() -> None:
     """The leader, another, one that hangs: what was held stays held, who waits is woken."""
     with start_etcd(members=3) as etcd:
-        settings = settings_of(etcd, ttl_s=20)
+        settings = settings_of(etcd, ttl_s=50)
         backwards = replace(settings, endpoints=etcd.endpoints[::-1])
         with store(settings) as locks, store(backwards) as other:
             locks.acquire(request("a", Mode.REWRITE, "0"))

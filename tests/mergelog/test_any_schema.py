@@ -87,7 +87,7 @@ def batches(draw: st.DrawFn, of: Columns, *, by_log: bool = True) -> list[tuple[
     return draw(st.lists(st.tuples(*one), max_size=6))
 
 
-@settings(max_examples=few(40, 1000))
+@settings(max_examples=few(20, 1000))
 @given(st.data(), columns())
 def test_services_change_no_value(data: st.DataObject, of: Columns) -> None:
     rows = [data.draw(batches(of, by_log=number > 0)) for number in range(4)]

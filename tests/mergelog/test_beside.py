@@ -108,7 +108,7 @@ class Before:
 POINTS = (Point.PUT_COMMIT, Point.PERSIST_PLAN, Point.RECONCILE)
 
 
-@pytest.mark.part(2)
+@pytest.mark.part(6)
 @pytest.mark.parametrize("point", some(POINTS))
 @pytest.mark.parametrize(
     ("spec", "action"), [*((MERGE, a) for a in ACTIONS), *((STITCH, a) for a in some([*ACTIONS]))]
@@ -138,7 +138,7 @@ def test_the_view_is_that_of_the_other_commit_alone(
     assert orders.base() == expected
 
 
-@pytest.mark.part(2)
+@pytest.mark.part(6)
 @pytest.mark.parametrize("point", some(POINTS))
 @pytest.mark.parametrize("action", some(list(ACTIONS)))
 def test_an_upsert_and_another_commit_come_one_after_the_other(

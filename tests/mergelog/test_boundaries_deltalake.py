@@ -100,6 +100,7 @@ RESTORES: dict[str, tuple[Callable[[Stage], object], int]] = {
 }
 
 
+@pytest.mark.part(3)
 @pytest.mark.parametrize("name", UNDER)
 def test_statements_take_effect_under_the_log(tmp_path: Path, name: str) -> None:
     Stage.at(tmp_path / "t").check(UNDER[name], Effect.UNDER)

@@ -90,6 +90,7 @@ VOID: dict[str, Statement] = {
 }
 
 
+@pytest.mark.part(3)
 @pytest.mark.parametrize("name", some([*UNDER]))
 def test_statements_take_effect_under_the_log(
     delta_spark: SparkSession, tmp_path: Path, name: str
@@ -107,6 +108,7 @@ def test_overwritten_partitions_take_effect_under_the_log(
     stage.check(lambda stage: UNDER_PARTITIONED[name](delta_spark, stage), Effect.UNDER)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("name", some([*VOID], every=4))
 def test_replacing_everything_voids_the_records_before(
     delta_spark: SparkSession, tmp_path: Path, name: str
@@ -123,6 +125,7 @@ def test_a_restore_by_time_gives_the_view_of_its_version(
     stage.check(lambda stage: restore_by_time(delta_spark, stage), Restores(0))
 
 
+@pytest.mark.matrix
 def test_a_restore_after_a_replacement_gives_the_view_of_its_version(
     delta_spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -146,6 +149,7 @@ def test_a_vacuum_without_retention_spares_the_log(
     stage.check(lambda stage: sql("VACUUM {t} RETAIN 0 HOURS")(delta_spark, stage), Effect.UNDER)
 
 
+@pytest.mark.matrix
 def test_records_follow_the_columns_of_a_mapped_table(
     delta_spark: SparkSession, tmp_path: Path
 ) -> None:

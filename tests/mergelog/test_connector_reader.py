@@ -218,7 +218,7 @@ def test_tasks_together_give_the_view_at_each_version(tmp_path: Path, seed: int)
         assert read(view, made.path, memory="300") == expected, version
 
 
-@pytest.mark.part(3)
+@pytest.mark.part(9)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_what_filters_leave_out_they_would_drop(tmp_path: Path, seed: int) -> None:
     made = Random(tmp_path / "t", seed)

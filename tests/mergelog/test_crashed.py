@@ -32,7 +32,7 @@ POINTS = (
 CASES = [(point, fault) for point in POINTS for fault in Fault]
 
 
-@pytest.mark.part(2)
+@pytest.mark.part(6)
 @pytest.mark.parametrize(("point", "fault"), some(CASES, every=5))
 @pytest.mark.parametrize("spec", [MERGE, STITCH], ids=["merge", "compaction"])
 def test_a_fault_at_any_point_costs_no_record(

@@ -218,7 +218,7 @@ class History:
         self.changes.append(Merge(mark))
 
 
-@pytest.mark.part(5)
+@pytest.mark.part(20)
 @pytest.mark.parametrize("partition", ["", "key", "other"])
 @pytest.mark.parametrize("ordered", [False, True], ids=["unordered", "ordered"])
 @pytest.mark.parametrize("seed", range(3))
@@ -228,6 +228,7 @@ def test_I37_each_prefix_of_the_log_and_each_version_agree_with_the_serial_model
     History(tmp_path / "t", seed, ordered, partition).run()
 
 
+@pytest.mark.matrix
 def test_appends_beside_statements_are_where_the_log_says(tmp_path: Path) -> None:
     """Several writers, and one thread of statements on the base: each append names a base version
     that is not before the one that was there when it began, and the views follow from that."""

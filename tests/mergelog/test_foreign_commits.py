@@ -115,6 +115,7 @@ def refusals(orders: Orders, case: str, refused: Callable[[], object]) -> None:
     assert "Remove this commit" in caught.value.remedy
 
 
+@pytest.mark.part(3)
 @pytest.mark.parametrize("case", FOREIGN)
 def test_a_foreign_commit_in_the_log_is_refused_by_readers_and_writers(
     orders: Orders, case: str

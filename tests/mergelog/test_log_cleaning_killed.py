@@ -130,6 +130,7 @@ PARTS = some(range(MANY), every=MANY)
 """Parts of the calls of a cleaning: a test strikes at one of many."""
 
 
+@pytest.mark.part(2)
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("rules", [KEEP, CleaningRules(None)], ids=["retention", "none"])
 def test_a_cleaning_killed_anywhere_changes_no_view_and_can_be_repeated(

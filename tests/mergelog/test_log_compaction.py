@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from mergelog.aged import AgedOrders
@@ -135,6 +136,7 @@ def test_a_delete_expires_once_a_merge_follows_that_is_so_much_younger(tmp_path:
     assert (orders.view(), deletes()) == (expected, 0)
 
 
+@pytest.mark.part(2)
 def test_a_damaged_page_of_a_stitched_block_is_never_read_as_other_rows(orders: Orders) -> None:
     orders.run(STITCH)
     (path,) = state_of(orders.log.snapshot()).live

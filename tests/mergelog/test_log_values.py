@@ -68,6 +68,7 @@ def test_values_of_every_type_come_back(tmp_path: Path) -> None:
     assert_services_change_nothing(tmp_path / "t")
 
 
+@pytest.mark.part(3)
 @pytest.mark.parametrize("kind", KEYS, ids=name_of)
 def test_keys_of_every_type_find_their_rows(tmp_path: Path, kind: Kind) -> None:
     """All values are in the base; the first half is replaced, the others deleted."""
@@ -331,6 +332,7 @@ def storable(kind: Kind) -> list[Any]:
     return [v for v in (*distinct(kind), *limits) if unstorable(kind.array([v])) is None]
 
 
+@pytest.mark.part(3)
 @pytest.mark.parametrize("kind", KEYS, ids=name_of)
 def test_partition_keys_of_every_type_find_their_rows(tmp_path: Path, kind: Kind) -> None:
     values = storable(kind)
@@ -346,6 +348,7 @@ def test_partition_keys_of_every_type_find_their_rows(tmp_path: Path, kind: Kind
     assert merged.view()["id"].to_pylist() == [0]
 
 
+@pytest.mark.part(3)
 @pytest.mark.parametrize("kind", PLAIN, ids=name_of)
 def test_partition_columns_of_every_type_that_are_no_keys_keep_their_values(
     tmp_path: Path, kind: Kind

@@ -417,6 +417,7 @@ def test_a_rollback_of_another_session_is_none_of_this_one() -> None:
 # Many writers
 
 
+@pytest.mark.part(2)
 @pytest.mark.parametrize("checkpoints", [False, True])
 def test_writers_at_once_never_abort_and_lose_nothing(checkpoints: bool) -> None:
     """L12: no append makes another one fail; each keeps its place."""

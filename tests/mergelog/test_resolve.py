@@ -55,6 +55,7 @@ def calls_of_a_decision(when: str) -> int:
     return sum(call.when == when for call in calls)
 
 
+@pytest.mark.part(2)
 @pytest.mark.parametrize("keep", [True, False], ids=["keep", "discard"])
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_decision_that_dies_at_any_call_is_repeated_and_counts_once(

@@ -57,6 +57,7 @@ class RacedStore(LocalStore):
         super().put_if_absent(path, data)
 
 
+@pytest.mark.part(2)
 @pytest.mark.parametrize("kind", ["log compaction", "upsert"])
 def test_a_lost_round_is_few_requests_and_needs_no_other_effect(
     orders: Orders, kind: str, monkeypatch: pytest.MonkeyPatch

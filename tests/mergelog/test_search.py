@@ -9,6 +9,7 @@ from mergelog.search import History
 from support.some import some
 
 
+@pytest.mark.part(3)
 @pytest.mark.parametrize("first", some(range(0, 240, 40), every=2))
 def test_I37_random_histories_agree_with_the_serial_model(first: int) -> None:
     for seed in range(first, first + 40):
@@ -21,6 +22,7 @@ def test_L11_L15_histories_with_cleanings_agree_with_the_serial_model(first: int
         History(seed, steps=24, cleaning=True).run()
 
 
+@pytest.mark.part(2)
 @pytest.mark.parametrize("first", some(range(0, 400, 20), every=10))
 def test_I37_histories_whose_deletes_expire_agree_with_the_serial_model(first: int) -> None:
     """Rows that come within `deletesKept` stay behind a greater delete, although it expires."""
@@ -28,6 +30,7 @@ def test_I37_histories_whose_deletes_expire_agree_with_the_serial_model(first: i
         History(seed, steps=24, expiring=True).run()
 
 
+@pytest.mark.part(2)
 @pytest.mark.parametrize("first", some(range(0, 400, 20), every=10))
 def test_L11_histories_that_are_cut_agree_with_the_serial_model_or_are_refused(first: int) -> None:
     """Overwrites and restores under the names of engines; the beginning of both logs goes."""

@@ -147,7 +147,7 @@ STRIKES = [
 ]
 
 
-@pytest.mark.part(2)
+@pytest.mark.part(6)
 @pytest.mark.parametrize(("point", "fault", "nth"), some(STRIKES, every=5))
 def test_a_fault_in_the_merge_or_the_statement_costs_nothing(
     orders: Orders, point: Point, fault: Fault, nth: int

@@ -109,7 +109,8 @@ APPENDS = st.lists(
 )
 
 
-@settings(max_examples=few(60, 600))
+@pytest.mark.matrix
+@settings(max_examples=few(30, 600))
 @given(
     APPENDS,
     st.sampled_from(["", "o"]),

@@ -61,6 +61,7 @@ def reason(status: OperationStatus) -> str:
     return status.conditions[0].reason
 
 
+@pytest.mark.part(2)
 def test_a_statement_sees_rows_that_were_appended_by_key(
     orders: Orders, jobs: InlineRunner
 ) -> None:
@@ -100,6 +101,7 @@ def test_values_of_every_type_come_back(tmp_path: Path, jobs: InlineRunner) -> N
         assert bits(found[kind.name]) == bits(every[kind.name]), kind.name
 
 
+@pytest.mark.matrix
 def test_keys_of_every_type_find_their_rows_and_are_refused_twice(
     tmp_path: Path, jobs: InlineRunner
 ) -> None:

@@ -66,7 +66,7 @@ def job_on(folder: Path, intervals: IntervalSet) -> tuple[Control, InputFile]:
     return job_files.control(store, snapshot, job), job.inputs[0]
 
 
-@settings(max_examples=few(40, 400))
+@settings(max_examples=few(20, 400))
 @given(
     type_=st.sampled_from(sorted(TYPES)),
     times=st.lists(st.none() | MICROS, min_size=1, max_size=12),

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -154,6 +155,7 @@ def test_starts_are_those_of_a_simulation_minute_by_minute(
     assert decided(case) == watched(case)
 
 
+@pytest.mark.matrix
 def test_a_year_of_schedules_in_berlin_is_that_of_a_simulation_minute_by_minute() -> None:
     crons = [("30 2 * * *", "SemiMajor"), ("0 4 * * 0", "Major")]
     case = Case(crons, ("01:00", 4 * 60), 10, at("2026-01-01"), 365, [20, 150, 45])

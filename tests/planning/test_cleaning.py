@@ -157,7 +157,7 @@ def gone(decision: CleaningPlan) -> set[str]:
     return {each.file.path for each in decision.garbage}
 
 
-@settings(max_examples=few(75, 300), deadline=None)
+@settings(max_examples=few(38, 300), deadline=None)
 @given(histories())
 def test_exactly_the_unneeded_files_are_removed(history: History) -> None:
     decision = decide(found_of(history), facts_of(history), RULES)
@@ -165,7 +165,7 @@ def test_exactly_the_unneeded_files_are_removed(history: History) -> None:
     assert gone(decision) == wanted
 
 
-@settings(max_examples=few(37, 150), deadline=None)
+@settings(max_examples=few(19, 150), deadline=None)
 @given(histories(), st.integers(0, 20))
 def test_unknown_files_are_kept(history: History, known_from: int) -> None:
     """Of a log that begins late, and whose first checkpoint has forgotten old removals, less
@@ -187,7 +187,7 @@ def test_unknown_files_are_kept(history: History, known_from: int) -> None:
     assert not found & needed
 
 
-@settings(max_examples=few(37, 150), deadline=None)
+@settings(max_examples=few(19, 150), deadline=None)
 @given(histories())
 def test_the_next_cleaning_time_is_reported(history: History) -> None:
     """Nothing becomes garbage by its age before `next_ms`."""
@@ -200,7 +200,7 @@ def test_the_next_cleaning_time_is_reported(history: History) -> None:
         assert gone(decide(found, later, RULES)) == gone(before)
 
 
-@settings(max_examples=few(25, 100), deadline=None)
+@settings(max_examples=few(13, 100), deadline=None)
 @given(histories())
 def test_without_a_retention_files_that_a_commit_named_stay(history: History) -> None:
     rules = CleaningRules(None, staging_ms=KEEP, dead_ms=KEEP)

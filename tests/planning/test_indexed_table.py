@@ -108,7 +108,7 @@ def a_child(held: frozenset[str]) -> ChildState:
     return ChildState("t-minor-1", "other", "Running", created_ms=NOON, segments=held)
 
 
-@settings(deadline=None, max_examples=few(60, 2_000))
+@settings(deadline=None, max_examples=few(30, 2_000))
 @given(seed=st.integers(0, 1 << 32))
 def test_decisions_are_those_of_the_list_of_all_segments(seed: int) -> None:
     random = Random(seed)

@@ -124,6 +124,7 @@ def test_runs_are_those_that_a_watched_clock_gives(
     assert latest_run(cron, zone, after_ms=begin - 1, until_ms=now) == max(missed, default=None)
 
 
+@pytest.mark.matrix
 def test_a_whole_year_in_berlin_has_every_nightly_run_once() -> None:
     year = at("2026-01-01")
     found = []

@@ -238,7 +238,7 @@ FILES = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=few(37, 150))
+@settings(deadline=None, max_examples=few(19, 150))
 @given(
     files=st.lists(FILES, min_size=1, max_size=7),
     vectors=st.booleans(),

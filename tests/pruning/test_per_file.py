@@ -156,7 +156,7 @@ def chunked(adds: list[AddFile], cut: int) -> pa.Table:
     return pa.concat_tables([table.slice(1, cut), table.slice(1 + cut)])
 
 
-@settings(deadline=None, max_examples=few(100, 400))
+@settings(deadline=None, max_examples=few(50, 400))
 @given(
     st.lists(file_of_any_writer(), min_size=1, max_size=12),
     st.integers(0, 12),
@@ -180,7 +180,7 @@ KEYS: dict[str, list[Any]] = {
 }  # fmt: skip
 
 
-@settings(deadline=None, max_examples=few(50, 200))
+@settings(deadline=None, max_examples=few(25, 200))
 @given(ADDS, st.data())
 def test_keys_of_a_source_rule_out_the_same_files(adds: list[AddFile], data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(sorted(KEYS)))
@@ -195,7 +195,7 @@ def test_keys_of_a_source_rule_out_the_same_files(adds: list[AddFile], data: st.
     assert found == [model.may_occur(key, model.range_of(a, schema, PARTITIONS)) for a in adds]
 
 
-@settings(deadline=None, max_examples=few(50, 200))
+@settings(deadline=None, max_examples=few(25, 200))
 @given(st.lists(_statistics(), min_size=1, max_size=12))
 def test_numbers_of_rows_are_those_of_each_file(texts: list[str | None]) -> None:
     found = num_records(pa.chunked_array([texts], pa.string())).to_pylist()
@@ -212,7 +212,7 @@ FIELDS = pa.schema(
 )
 
 
-@settings(deadline=None, max_examples=few(50, 200))
+@settings(deadline=None, max_examples=few(25, 200))
 @given(_statistics())
 def test_the_statistics_of_one_file_are_read_as_those_of_many(text: str | None) -> None:
     alone = read(pa.chunked_array([[text]], pa.string()), FIELDS).to_pylist()

@@ -238,6 +238,7 @@ def test_no_matching_row_is_skipped(frame: DataFrame) -> None:
     assert skipped_wrongly(frame, PRUNABLE + negated + more, seed=1) == []
 
 
+@pytest.mark.matrix
 @settings(
     max_examples=5,
     deadline=None,

@@ -67,7 +67,7 @@ def rewrites(draw: st.DrawFn) -> tuple[RowMap, dict[tuple[str, int], tuple[str, 
     return builder.build(), plain
 
 
-@settings(max_examples=few(75, 300), deadline=None)
+@settings(max_examples=few(38, 300), deadline=None)
 @given(rewrites(), st.randoms(use_true_random=False))
 def test_both_directions_equal_a_walk_over_the_rows(
     rewrite: tuple[RowMap, dict[tuple[str, int], tuple[str, int]]], rng: random.Random
@@ -99,7 +99,7 @@ def test_both_directions_equal_a_walk_over_the_rows(
     assert from_bytes(to_bytes(row_map), expected=IDENTITY) == row_map
 
 
-@settings(max_examples=few(25, 100), deadline=None)
+@settings(max_examples=few(13, 100), deadline=None)
 @given(rewrites(), st.randoms(use_true_random=False))
 def test_pairs_keep_the_order_they_are_asked_in(
     rewrite: tuple[RowMap, dict[tuple[str, int], tuple[str, int]]], rng: random.Random

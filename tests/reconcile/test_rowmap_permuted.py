@@ -98,7 +98,7 @@ def sets(found: dict[str, BitMap64]) -> dict[str, set[int]]:
     return {path: set(rows) for path, rows in found.items()}
 
 
-@settings(max_examples=few(37, 150), deadline=None)
+@settings(max_examples=few(19, 150), deadline=None)
 @given(shuffled(), st.randoms(use_true_random=False))
 def test_every_direction_equals_a_walk_over_the_rows(case: Shuffled, rng: random.Random) -> None:
     row_map, plain = case.row_map, case.plain
@@ -131,7 +131,7 @@ def test_every_direction_equals_a_walk_over_the_rows(case: Shuffled, rng: random
     assert to_bytes(from_bytes(to_bytes(row_map))) == to_bytes(row_map)
 
 
-@settings(max_examples=few(25, 100), deadline=None)
+@settings(max_examples=few(13, 100), deadline=None)
 @given(shuffled())
 def test_groups_hold_files_that_share_rows_and_every_file_once(case: Shuffled) -> None:
     found = case.row_map.bins()
@@ -167,7 +167,7 @@ def _renamed(row_map: RowMap, prefix: str) -> RowMap:
     )
 
 
-@settings(max_examples=few(25, 100), deadline=None)
+@settings(max_examples=few(13, 100), deadline=None)
 @given(shuffled(), st.randoms(use_true_random=False))
 def test_a_rewrite_masks_exactly_the_rows_deleted_meanwhile(
     case: Shuffled, rng: random.Random
@@ -381,7 +381,7 @@ def test_ranks_take_fewer_bytes_where_order_helps(
     assert np.array_equal(ranks_format.decode(name, data, len(made)), made)
 
 
-@settings(max_examples=few(25, 100), deadline=None)
+@settings(max_examples=few(13, 100), deadline=None)
 @given(st.integers(0, 60).flatmap(lambda n: st.permutations(range(n))))
 def test_ranks_come_back_and_never_take_more_than_four_bytes(order: list[int]) -> None:
     made = np.array(order, dtype=np.uint32)

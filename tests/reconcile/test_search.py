@@ -57,7 +57,7 @@ NAIVE: dict[str, Callable[[], Rules]] = {
 }
 
 
-@pytest.mark.part(2)
+@pytest.mark.part(4)
 @pytest.mark.parametrize("name", NAIVE)
 def test_the_search_catches_naive_rules(name: str) -> None:
     """Each of them publishes wrong rows, which our own counts may not be there to stop."""

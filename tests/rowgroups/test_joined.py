@@ -70,6 +70,7 @@ def files(request: pytest.FixtureRequest, tmp_path: Path) -> list[Path]:
     return paths
 
 
+@pytest.mark.part(3)
 def test_every_reader_finds_the_rows_of_every_writer(files: list[Path], tmp_path: Path) -> None:
     for path in files:
         assert unfit(footer_of(path), demands()) is None
@@ -101,6 +102,7 @@ def test_statistics_are_those_that_our_writer_gives_the_same_rows(
     assert found.stats == again.stats
 
 
+@pytest.mark.part(3)
 def test_pushed_filters_find_rows_of_moved_row_groups(files: list[Path], tmp_path: Path) -> None:
     """Statistics, page indexes, bloom filters and dictionaries are where the footer says."""
     path = tmp_path / joined(tmp_path, files).path

@@ -49,7 +49,7 @@ def assert_same(session: SparkSession, paths: Sequence[Path], copied: Path) -> N
         )
 
 
-@pytest.mark.part(3)
+@pytest.mark.part(6)
 @pytest.mark.parametrize(
     "name", ["pyarrow version 2 pages", "pyarrow page indexes", "polars", "delta-rs", "duckdb"]
 )
@@ -60,6 +60,7 @@ def test_spark_reads_copied_row_groups(name: str, tmp_path: Path, session: Spark
     assert_same(session, paths, tmp_path / joined(tmp_path, paths).path)
 
 
+@pytest.mark.matrix
 def test_row_groups_of_spark_are_copied(tmp_path: Path, session: SparkSession) -> None:
     session.conf.set(TIMES, "TIMESTAMP_MICROS")
     paths = [tmp_path / f"{number}.parquet" for number in range(2)]

@@ -59,7 +59,7 @@ def _ensure(etcd: Locked, user: str, prefix: str) -> int:
 
 
 def test_the_user_can_do_all_that_locks_need(etcd: Locked) -> None:
-    one, other = EtcdLocks(etcd.settings(ttl_s=2)), EtcdLocks(etcd.settings())
+    one, other = EtcdLocks(etcd.settings(ttl_s=5)), EtcdLocks(etcd.settings())
     try:
         asked = request("a", Mode.REWRITE, "0")
         assert isinstance(one.acquire(asked), Granted)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.some import few
 from tandem import spec
 from tandem.errors import InvalidSpec, LocationNotAllowed
 from tandem.kube.metrics.collectors import Metrics
@@ -148,7 +149,7 @@ def disk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return base
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=few(133, 400), deadline=None)
 @given(parts=st.lists(SEGMENTS, max_size=6), lead=st.sampled_from(["root/", "root", "link/", ""]))
 def test_no_spelling_and_no_link_leads_out(disk: Path, parts: list[str], lead: str) -> None:
     location = f"file://{disk}/{lead}{'/'.join(parts)}"

@@ -72,7 +72,7 @@ def applications(policy: TemplatePolicy, seed: int) -> list[tuple[Json, Json]]:
     return made
 
 
-@pytest.mark.part(2)
+@pytest.mark.matrix
 @pytest.mark.parametrize("policy", list(TemplatePolicy))
 def test_admitted_templates_arrive_as_the_policy_read_them(
     policy: TemplatePolicy, spark: SparkSession, tmp_path: Path

@@ -73,6 +73,7 @@ def test_each_batch_is_a_commit_and_the_result_is_that_of_all() -> None:
     assert single.run() == ending
 
 
+@pytest.mark.part(2)
 @pytest.mark.parametrize("turn", range(4))
 def test_C4_C5_C6_a_crash_at_each_point_of_each_batch(turn: int) -> None:
     """Every second passage, one fault each: `matrix_batches.py` has all of them, and what others

@@ -59,6 +59,7 @@ def interfering(single: Single, what: str, interceptor: Interceptor) -> Intercep
     return act
 
 
+@pytest.mark.part(3)
 @pytest.mark.parametrize(("kind", "point", "fault"), CASES)
 def test_C4_C5_C6_crash(kind: str, point: Point, fault: Fault) -> None:
     turn = points(kind).index(point) + FAULTS.index(fault)
@@ -82,6 +83,7 @@ def test_C4_C5_C6_crash(kind: str, point: Point, fault: Fault) -> None:
 OTHER_KINDS = (*OTHERS, CUT, *STRADDLING, *APPENDS, SERIALIZABLE, EXCLUSIVE)
 
 
+@pytest.mark.part(3)
 @pytest.mark.parametrize("kind", OTHER_KINDS)
 def test_C4_C5_C6_crash_of_the_other_kinds(kind: str) -> None:
     """Every kind, and every point for half of the kinds, one fault each:
@@ -117,6 +119,7 @@ def jobs_needed(kind: str, foreign: str) -> int:
     return len(single.world.jobs.drivers)
 
 
+@pytest.mark.part(4)
 @pytest.mark.parametrize("fault", [Fault.DIE_BEFORE, Fault.DIE_AFTER])
 @pytest.mark.parametrize("point", LIVING_JOB)
 @pytest.mark.parametrize("kind", [*PLAIN, SERIALIZABLE, REPLACE_DAY])

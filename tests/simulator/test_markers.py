@@ -91,6 +91,7 @@ def test_an_operation_that_finds_nothing_to_do_after_kills_leaves_one(kind: str)
     assert single.run() == ending
 
 
+@pytest.mark.part(4)
 @pytest.mark.parametrize("fault", Fault)
 @pytest.mark.parametrize("point", CLOSING)
 def test_C6_a_crash_on_the_way_to_a_failure(point: Point, fault: Fault) -> None:

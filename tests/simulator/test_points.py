@@ -15,6 +15,7 @@ from tandem.operations.machine.effects import Point
 PAGE = Path(__file__).resolve().parent / "points.md"
 
 
+@pytest.mark.part(3)
 @pytest.mark.parametrize("kind", ALL_KINDS)
 def test_every_kind_reaches_every_point_that_it_can_have(kind: str) -> None:
     missed = {point for point in Point if when(kind, point) is When.NEVER}

@@ -20,6 +20,7 @@ from tandem.errors import Reason
 ALL = (*PLAIN, CUT, *ON_LOG, *APPENDS, SERIALIZABLE, EXCLUSIVE, *STRADDLING)
 
 
+@pytest.mark.part(4)
 @pytest.mark.parametrize("first_goes", [True, False])
 @pytest.mark.parametrize("kind", ALL)
 def test_Z1_Z6_the_locks_alternate_between_two_drivers(kind: str, first_goes: bool) -> None:
@@ -37,6 +38,7 @@ def test_Z1_Z6_the_locks_alternate_between_two_drivers(kind: str, first_goes: bo
         pair.check(pair.first, second)
 
 
+@pytest.mark.part(3)
 @pytest.mark.parametrize("kind", ALL)
 def test_Z1_a_driver_that_resumes_after_its_successors_end(kind: str) -> None:
     for begun in in_turn(range(steps_of(kind)), ALL.index(kind), every=7):
@@ -51,6 +53,7 @@ def test_Z1_a_driver_that_resumes_after_its_successors_end(kind: str) -> None:
         pair.check(pair.first, second)
 
 
+@pytest.mark.part(3)
 @pytest.mark.parametrize("kind", ["compaction", SERIALIZABLE, EXCLUSIVE])
 def test_Z1_a_driver_that_resumes_during_its_successors_work(kind: str) -> None:
     """It ends before the other goes on. Every 37th pair of points, and every 13th in

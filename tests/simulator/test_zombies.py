@@ -10,6 +10,7 @@ from simulator.two_drivers import steps_of
 from simulator.zombies import KINDS, Takeover, job_resumes, job_steps, operator_resumes
 
 
+@pytest.mark.part(3)
 @pytest.mark.parametrize("kind", KINDS)
 def test_Z1_Z14_an_operator_resumes_after_its_files_were_cleaned(kind: str) -> None:
     takeovers = tuple(Takeover)
@@ -17,6 +18,7 @@ def test_Z1_Z14_an_operator_resumes_after_its_files_were_cleaned(kind: str) -> N
         operator_resumes(kind, begun, takeovers[begun // 9 % len(takeovers)])
 
 
+@pytest.mark.part(3)
 @pytest.mark.parametrize("kind", KINDS)
 def test_Z1_Z6_a_job_resumes_whose_attempt_was_abandoned(kind: str) -> None:
     for begun in range(KINDS.index(kind) % 5, job_steps(kind), 5):

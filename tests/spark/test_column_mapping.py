@@ -158,6 +158,7 @@ def test_compaction_keeps_rows_names_and_ids_and_spark_continues_to_write(lake: 
     assert_read_alike(lake, before)
 
 
+@pytest.mark.matrix
 def test_update_sets_renamed_nested_neighbours_and_moves_rows_between_partitions(
     lake: Lake,
 ) -> None:
@@ -187,6 +188,7 @@ def test_delete_by_a_nested_renamed_column_then_compact_and_update_again(lake: L
     assert_read_alike(lake, expected)
 
 
+@pytest.mark.matrix
 def test_ingest_fits_a_source_to_mapped_columns(lake: Lake, tmp_path: Path) -> None:
     expected = by_spark(lake)
     source = tmp_path / "new.parquet"

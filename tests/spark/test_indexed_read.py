@@ -78,7 +78,7 @@ def no_warning() -> Iterator[None]:
     assert logs == []
 
 
-@pytest.mark.part(2)
+@pytest.mark.part(4)
 @pytest.mark.usefixtures("no_warning")
 @pytest.mark.parametrize("name", TABLES)
 def test_rows_and_schema_are_those_of_delta(
@@ -100,6 +100,7 @@ def test_rows_and_schema_are_those_of_delta(
     assert compared > len(ASKED) // 2
 
 
+@pytest.mark.matrix
 @pytest.mark.usefixtures("no_warning")
 def test_every_version_can_be_read(delta_spark: SparkSession, tables: dict[str, Path]) -> None:
     root = tables["mapped"]
@@ -179,6 +180,7 @@ def other_parameters(session: SparkSession, jvm: Any, splits: object) -> DataFra
     raise AssertionError("it takes such parameters")
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("planted", "problem"), [(no_class, "MovedElsewhere"), (other_parameters, "forTable")]
 )
@@ -250,6 +252,7 @@ def test_a_lake_table_names_its_location(delta_spark: SparkSession, tmp_path: Pa
         read(delta_spark, root, "nope = 7")
 
 
+@pytest.mark.matrix
 def test_what_delta_knows_of_rows_and_files(delta_spark: SparkSession, tmp_path: Path) -> None:
     root = tmp_path / "t"
     delta_spark.sql(

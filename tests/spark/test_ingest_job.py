@@ -86,6 +86,7 @@ def test_json(table: Path, tmp_path: Path, spark: SparkSession) -> None:
     assert written(job) == EXPECTED
 
 
+@pytest.mark.matrix
 def test_delta_with_deletion_vectors(table: Path, tmp_path: Path, spark: SparkSession) -> None:
     source = tmp_path / "d"
     more = pa.table({"id": pa.array([9], pa.int64()), "name": ["gone"]})
@@ -216,6 +217,7 @@ def test_formats_of_times_are_followed(tmp_path: Path, spark: SparkSession) -> N
     )
 
 
+@pytest.mark.part(3)
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -319,6 +321,7 @@ def credentials(spark: SparkSession, s3_server: S3Server, monkeypatch: pytest.Mo
         monkeypatch.setitem(spark.sparkContext.environment, name, value)
 
 
+@pytest.mark.matrix
 def test_from_s3_into_s3_by_the_workers_own_credentials(
     spark: SparkSession, s3_server: S3Server, credentials: None
 ) -> None:

@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 
 from support.foreign.tables import column, write
 from support.jobs import job_files as jobs
+from support.some import few
 from tandem.delta import dv
 from tandem.errors import StorageError
 from tandem.jobs.formats import InputFile, StatementJob
@@ -144,6 +145,7 @@ STATEMENTS: list[tuple[str, dict[str, str]]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.part(3)
 @pytest.mark.parametrize("number", range(len(STATEMENTS)))
 def test_the_rows_are_those_that_spark_finds_and_writes(
     table: Path, spark: SparkSession, number: int
@@ -189,7 +191,7 @@ def numbers(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=few(26, 80), deadline=None)
 @given(
     of=files(),
     where=st.sampled_from(sorted(WHERES)),

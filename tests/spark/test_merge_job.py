@@ -255,6 +255,7 @@ def by_duckdb(case: Case) -> list[Row]:
         return rows_of(engine.sql("SELECT * FROM t").to_arrow_table())
 
 
+@pytest.mark.part(3)
 @pytest.mark.parametrize("name", some([*CASES], every=2))
 def test_merges_have_the_results_of_duckdb(
     table: Path, source: Path, spark: SparkSession, name: str
@@ -265,6 +266,7 @@ def test_merges_have_the_results_of_duckdb(
     assert merged(job) == by_duckdb(case)
 
 
+@pytest.mark.matrix
 def test_merges_have_the_results_of_delta(
     source: Path, delta_spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -281,6 +283,7 @@ def test_merges_have_the_results_of_delta(
     assert rows == by_duckdb(case)
 
 
+@pytest.mark.matrix
 def test_deleted_rows_are_absent_and_rounds_repeat_the_whole_merge(
     table: Path, source: Path, spark: SparkSession
 ) -> None:
@@ -319,6 +322,7 @@ def refused(job: Control, spark: SparkSession) -> str:
     return f"{failure.reason}: {failure.message}"
 
 
+@pytest.mark.part(3)
 @pytest.mark.parametrize(
     ("clauses", "on", "message"),
     [
@@ -356,6 +360,7 @@ def test_a_source_with_a_column_of_our_names_is_refused(
     assert "Rename the column in the source" in message
 
 
+@pytest.mark.matrix
 def test_csv_and_json_have_the_tables_types_where_it_has_the_column(
     table: Path, tmp_path: Path, spark: SparkSession
 ) -> None:
@@ -411,6 +416,7 @@ LEFT = (matched("Update", x="s.id"), left("Delete"))
 SET_A = (matched("Update", a="s.a"),)
 
 
+@pytest.mark.part(3)
 @pytest.mark.parametrize(
     ("name", "content", "clauses", "message"),
     some(
@@ -466,6 +472,7 @@ def test_a_source_without_one_meaning_changes_nothing(
     assert message in refused(job, spark)
 
 
+@pytest.mark.matrix
 def test_values_over_lines_and_names_in_any_case_are_read(
     table: Path, tmp_path: Path, spark: SparkSession
 ) -> None:
@@ -492,6 +499,7 @@ def test_columns_of_bounded_length_are_not_set_by_a_merge(
         assert "columns with a maximal length cannot be set" in refused(job, spark)
 
 
+@pytest.mark.matrix
 def test_texts_that_a_merge_sets_must_be_utf8(tmp_path: Path, spark: SparkSession) -> None:
     """In the rows of the clause that sets them: another one carries over what is there."""
     rows = pa.table({"id": [1, 2], "s": broken_texts(2)})

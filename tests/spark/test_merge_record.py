@@ -121,6 +121,7 @@ def test_a_partial_round_agrees_with_the_whole_merge_on_its_rows(
     assert fresh == [1, 0, 0]
 
 
+@pytest.mark.matrix
 def test_an_insert_only_merge_reports_its_matches(table: Path, spark: SparkSession) -> None:
     job = job_for(table, SOURCE, INSERT)
     run(job, spark)

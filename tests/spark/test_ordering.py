@@ -37,6 +37,7 @@ def text(value: Any) -> Any:
     return value.encode() if isinstance(value, str) else value
 
 
+@pytest.mark.part(3)
 @pytest.mark.parametrize("name", TYPES)
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())

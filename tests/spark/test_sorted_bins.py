@@ -156,6 +156,7 @@ def modelled(job: Control, columns: Sequence[str], dead: Sequence[BitMap64]) -> 
     ]
 
 
+@pytest.mark.part(3)
 @pytest.mark.parametrize("parts", [1, 4])
 @pytest.mark.parametrize(
     "columns",

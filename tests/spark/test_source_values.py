@@ -179,6 +179,7 @@ def outcome(job: Control, spark: SparkSession) -> Any:
     return jobs.read_output(job, output.path, output.partition_values).to_pylist()
 
 
+@pytest.mark.matrix
 def test_char_and_varchar_are_stored_as_spark_stores_them(
     tmp_path: Path, spark: SparkSession
 ) -> None:
@@ -241,6 +242,7 @@ def parquet(path: Path) -> bytes:
     return path.read_bytes()
 
 
+@pytest.mark.part(3)
 @pytest.mark.parametrize(
     ("name", "form", "damage"),
     [
@@ -264,6 +266,7 @@ def test_a_broken_source_is_not_a_transient_error(
     assert name in failure.message
 
 
+@pytest.mark.matrix
 def test_values_that_no_table_holds_are_refused(tmp_path: Path, spark: SparkSession) -> None:
     interpreting(spark).sql(
         f"CREATE TABLE delta.`{tmp_path / 't'}` (id BIGINT, s STRING, t TIMESTAMP, "

@@ -125,6 +125,7 @@ def test_an_update_writes_changed_rows_also_into_other_partitions(
         }
 
 
+@pytest.mark.part(3)
 @pytest.mark.parametrize(
     ("where", "set_", "condition"),
     [
@@ -144,6 +145,7 @@ def test_a_row_on_which_the_statement_raises_fails_it(
     assert not failure.transient
 
 
+@pytest.mark.part(4)
 @pytest.mark.parametrize(
     ("set_", "column"),
     [

@@ -145,6 +145,7 @@ def test_the_corpus_is_large() -> None:
     assert len(set(ATTACKS)) >= 200
 
 
+@pytest.mark.part(3)
 @pytest.mark.timeout(30)
 @pytest.mark.parametrize("text", ATTACKS, ids=lambda text: ascii(text)[:50])
 def test_attack_is_refused(text: str) -> None:
@@ -187,19 +188,19 @@ WORDS = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=few(375, 1_500), deadline=None, derandomize=True)
+@settings(max_examples=few(188, 1_500), deadline=None, derandomize=True)
 @given(st.lists(WORDS, max_size=14).map(" ".join) | st.lists(WORDS, max_size=10).map("".join))
 def test_any_sequence_of_tokens_is_refused_or_canonicalized(text: str) -> None:
     _refused_or_clean(text)
 
 
-@settings(max_examples=few(375, 1_500), deadline=None, derandomize=True)
+@settings(max_examples=few(188, 1_500), deadline=None, derandomize=True)
 @given(st.text(max_size=40) | st.text(string.printable, max_size=40))
 def test_any_text_is_refused_or_canonicalized(text: str) -> None:
     _refused_or_clean(text)
 
 
-@settings(max_examples=few(125, 500), deadline=None, derandomize=True)
+@settings(max_examples=few(63, 500), deadline=None, derandomize=True)
 @given(st.text(max_size=60))
 def test_any_string_survives_as_a_literal(value: str) -> None:
     if "${" in value:

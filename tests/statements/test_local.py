@@ -86,6 +86,7 @@ def test_corpus_has_the_values_of_spark(oracles: Oracles) -> None:
     assert [line for oracle in oracles for line in oracle.differences(found)] == []
 
 
+@pytest.mark.matrix
 def test_combinations_have_the_values_of_spark(oracles: Oracles) -> None:
     """A part of them; `matrix_local.py` has all."""
     some = compiled(combinations()[::6])

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statements.test_merge_statement import Text
+from support.some import few
 from support.statements.rows import DDL, SCHEMA
 from support.statements.tables import extreme, tame
 from tandem.statements.local import LocalMerge, NeedsSpark, compile_merge
@@ -53,7 +54,7 @@ def same(one: Any, other: Any, null_safe: bool) -> bool:
     return bool(one == other)
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=few(50, 150), deadline=None, derandomize=True)
 @given(sides())
 def test_pairs_are_those_of_a_nested_loop(
     given_: tuple[list[KeyValues], list[list[tuple[Any, Any]]]],

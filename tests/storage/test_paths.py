@@ -155,7 +155,7 @@ def read_all(store: Store, path: str) -> bytes:
         return file.read()
 
 
-@settings(max_examples=few(100, 400), deadline=None)
+@settings(max_examples=few(50, 400), deadline=None)
 @given(path=PATHS)
 @example("link/file")
 @example("a/up/file")

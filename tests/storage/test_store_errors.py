@@ -54,6 +54,7 @@ def xml(code: str, message: str = "The reason,\nin two lines.") -> str:
     return f'<?xml version="1.0"?>\n<Error><Code>{code}</Code><Message>{message}</Message></Error>'
 
 
+@pytest.mark.part(2)
 @pytest.mark.parametrize(
     ("scheme", "status", "code", "kind", "remedy"),
     [

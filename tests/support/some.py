@@ -43,17 +43,19 @@ def few(count: int, all_of_them: int) -> int:
 
 
 def left_to_matrix(items: Iterable[pytest.Item]) -> set[pytest.Item]:
-    """The tests marked `matrix`, and of each test marked `part(every)` all cases but the first of
-    each `every`."""
+    """The tests marked `matrix`, and of each test marked `part(every)` all but one of each `every`
+    cases in a row: of the first ones the first, of the next ones the second, and so on. Of a
+    grid of values, that is not always the same column."""
     left: set[pytest.Item] = set()
     cases: Counter[tuple[object, str]] = Counter()
     for item in items:
         part = item.get_closest_marker("part")
-        number = 0
+        chosen = item.get_closest_marker("matrix") is None
         if part is not None:
             test = item.parent, getattr(item, "originalname", item.name)
-            number = cases[test] % part.args[0]
+            row, column = divmod(cases[test], part.args[0])
+            chosen = chosen and column == row % part.args[0]
             cases[test] += 1
-        if number or item.get_closest_marker("matrix") is not None:
+        if not chosen:
             left.add(item)
     return left

@@ -71,6 +71,7 @@ def check(lake: Lake, operation: Operation) -> None:
     assert not index._facts._stored.not_believed
 
 
+@pytest.mark.matrix
 @pytest.mark.whole
 def test_jobs_on_spark_write_filters_and_facts(tmp_path: Path, spark: SparkSession) -> None:
     lake = lake_of(tmp_path, spark)

@@ -59,7 +59,7 @@ def test_C1b_only_update_of_one_segment(lakes: Lakes) -> None:
     lake.assert_clean()
 
 
-@pytest.mark.part(2)
+@pytest.mark.part(4)
 @pytest.mark.whole
 @pytest.mark.parametrize("at", BEFORE_COMMIT)
 def test_C2_update_commits_during_compaction(lakes: Lakes, at: Point) -> None:
@@ -143,7 +143,7 @@ def test_C2d_update_committed_before_the_compaction_reads(lakes: Lakes) -> None:
     lake.assert_clean()
 
 
-@pytest.mark.part(2)
+@pytest.mark.part(4)
 @pytest.mark.whole
 @pytest.mark.parametrize("at", BEFORE_COMMIT)
 def test_C3_compaction_commits_during_update(lakes: Lakes, at: Point) -> None:

@@ -110,6 +110,7 @@ def test_rows_of_a_file_that_was_cut_have_no_loads_root(lakes: Lakes) -> None:
     assert tags[TAG_ROOT] not in ("0", load)
 
 
+@pytest.mark.part(3)
 @pytest.mark.parametrize("writer", ["our update", "our delete", "deltalake's delete"])
 @pytest.mark.parametrize("hour", [5, 30], ids=["stays", "taken"])
 @pytest.mark.parametrize("compaction_first", [True, False])
@@ -354,6 +355,7 @@ def test_beyond_a_thousand_chunks_rows_share_files(
     assert any(line.startswith("2 chunks beyond the first 1,000 share files") for line in lines)
 
 
+@pytest.mark.matrix
 @pytest.mark.whole
 def test_D56_spark_cuts_and_aligns(lakes: Lakes) -> None:
     table = made(lakes)

@@ -104,7 +104,7 @@ def test_a_damaged_file_can_be_replaced(lakes: Lakes) -> None:
     table.assert_shows(hours(day(1), first=1_000))
 
 
-@pytest.mark.part(3)
+@pytest.mark.part(9)
 @pytest.mark.parametrize("seed", range(60 if EVERY_CASE else 6))
 def test_it_is_what_the_rows_before_and_after_say(lakes: Lakes, seed: int) -> None:
     """Random loads, updates and late rows, with files of one day and of several."""

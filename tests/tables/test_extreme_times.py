@@ -76,6 +76,7 @@ OPERATIONS: dict[str, Callable[[Lake, Path], Operation]] = {
 }
 
 
+@pytest.mark.matrix
 def test_every_operation_keeps_extreme_times(
     made: Path, spark: SparkSession, delta_spark: SparkSession
 ) -> None:

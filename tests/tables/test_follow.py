@@ -100,6 +100,7 @@ def test_an_append_is_shown_before_the_output_of_a_compaction(
     assert follower._file(output.logged_path).exists()
 
 
+@pytest.mark.part(3)
 @pytest.mark.parametrize(
     "tags",
     [

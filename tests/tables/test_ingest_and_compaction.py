@@ -75,6 +75,7 @@ def test_D4_second_ingest_fails(lakes: Lakes) -> None:
     lake.assert_clean()
 
 
+@pytest.mark.part(2)
 @pytest.mark.whole
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 def test_D5_two_ingests_in_either_order(lakes: Lakes, order: tuple[int, int]) -> None:
@@ -200,6 +201,7 @@ def test_D14_ingest_after_failed_compaction(lakes: Lakes) -> None:
     lake.assert_clean()
 
 
+@pytest.mark.part(2)
 @pytest.mark.whole
 @pytest.mark.parametrize("commits_first", ["ingest", "compaction"])
 def test_D15_compaction_starts_first_both_succeed(lakes: Lakes, commits_first: str) -> None:

@@ -287,7 +287,7 @@ def test_C6b_row_map_in_flight_is_lost_or_corrupt(
     lake.assert_clean()
 
 
-@pytest.mark.part(2)
+@pytest.mark.part(4)
 @pytest.mark.whole
 @pytest.mark.parametrize("damage", [None, _truncate, _flip], ids=["lost", "cut off", "flipped"])
 def test_C6b_published_row_map_is_lost_or_corrupt(
@@ -411,6 +411,7 @@ def test_Z6_second_engine_leaves_a_living_one_alone(lakes: Lakes) -> None:
     lake.assert_clean()
 
 
+@pytest.mark.part(4)
 @pytest.mark.whole
 @pytest.mark.parametrize(
     ("kind", "start"), some([*product(KINDS, [runs_twice, follows_a_duplicate])])
@@ -471,6 +472,7 @@ def test_Z14_a_stuck_engine_is_replaced_and_resumes_later(lakes: Lakes) -> None:
 # Z20: the outcome of the put is unknown ----------------------------------------------------------
 
 
+@pytest.mark.part(2)
 @pytest.mark.parametrize(("kind", "arrived"), some([*product(KINDS, [True, False])]))
 def test_Z20_outcome_of_the_commit_is_unknown(lakes: Lakes, kind: str, arrived: bool) -> None:
     lake = _patient(lakes)

@@ -129,6 +129,7 @@ def test_C3b_a_bin_pack_of_sorted_files_replays_deletes_since_the_sort(lakes: La
     lake.assert_clean()
 
 
+@pytest.mark.matrix
 @pytest.mark.whole
 def test_inputs_that_others_rewrote_stay_beside_the_sorted_files(lakes: Lakes) -> None:
     """GONE and OTHER: all rows of such an input are masked in the sorted files."""
@@ -150,6 +151,7 @@ def test_inputs_that_others_rewrote_stay_beside_the_sorted_files(lakes: Lakes) -
     assert lake.deleted() == {}
 
 
+@pytest.mark.matrix
 @pytest.mark.whole
 def test_partitions_are_sorted_apart_while_rows_move_between_them(lakes: Lakes) -> None:
     lake = lakes.empty(partition_by=["k"])

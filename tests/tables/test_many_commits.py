@@ -13,15 +13,16 @@ from support.jobs import quick_lake
 from support.jobs.quick_lake import QuickLake
 from support.lake.lake import batch, loads, reconciled
 from support.lake.rows import Row, Rows, id_in, join, without
+from support.some import few
 from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import Event
 from tandem.spec.status import Phase
 
-WRITERS = 60
-COMMITS = 60
+WRITERS = few(20, 60)
+COMMITS = few(30, 60)
 
 
-def test_Z8_sixty_writers_want_the_same_version(tmp_path: Path) -> None:
+def test_Z8_many_writers_want_the_same_version(tmp_path: Path) -> None:
     """All stand before the put of the same file, by put-if-absent on the local disk. One gets
     it; the others take the next ones, and no writer's rows are lost or doubled."""
     lake = quick_lake.make(tmp_path, 1)

@@ -89,6 +89,7 @@ def test_D27_D28_where_the_source_has_no_rows_the_scope_ends_empty(
     table.assert_history(S1, source)
 
 
+@pytest.mark.part(3)
 @LAYOUTS
 @SCOPES
 @pytest.mark.parametrize("first", ["replacement", "ingest"])
@@ -136,6 +137,7 @@ def test_D31_D33_D34_the_ingest_fails_and_runs_again(lakes: Lakes, scope: str) -
     table.assert_history(S1, join(REST, SR), join(REST, SR, SJ))
 
 
+@pytest.mark.part(2)
 @SCOPES
 @pytest.mark.parametrize("commits_first", ["compaction", "replacement"])
 @pytest.mark.parametrize("starts_first", ["compaction", "replacement"])

@@ -22,6 +22,7 @@ from tandem.spec.resources import Operation
 from tandem.spec.status import Phase
 
 
+@pytest.mark.matrix
 @pytest.mark.whole
 def test_partitions_and_intervals_together(lakes: Lakes) -> None:
     table = TimedLake.of(lakes, S1, partitioned=True)
@@ -32,6 +33,7 @@ def test_partitions_and_intervals_together(lakes: Lakes) -> None:
     table.assert_shows(without(REST, range(48, 60)), hours(50, first=1_000))
 
 
+@pytest.mark.matrix
 @pytest.mark.whole
 def test_a_renamed_time_column(lakes: Lakes) -> None:
     """Under column mapping files have other names of columns than the table."""
@@ -45,6 +47,7 @@ def test_a_renamed_time_column(lakes: Lakes) -> None:
     assert sorted(row.id for row in found.collect()) == sorted(without(S1, range(20, 40)))
 
 
+@pytest.mark.part(2)
 @pytest.mark.whole
 @pytest.mark.parametrize("outside", ["Fail", "Drop"])
 def test_rows_of_the_source_outside_of_the_scope(lakes: Lakes, outside: str) -> None:

@@ -12,7 +12,7 @@ from tables.storm_of_replaces import Storm
 EACH = 3
 
 
-@pytest.mark.part(2)
+@pytest.mark.part(4)
 @pytest.mark.parametrize("first", range(0, EACH * few(4, 500), EACH))
 def test_I53_I54_rows_are_those_of_the_commits_in_their_order(tmp_path: Path, first: int) -> None:
     for seed in range(first, first + EACH):

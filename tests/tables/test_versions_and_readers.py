@@ -177,6 +177,7 @@ def test_C16_readers_at_every_step_see_the_old_rows_or_the_new(tmp_path: Path) -
     lake.assert_states(FOUR, new)
 
 
+@pytest.mark.matrix
 def test_Z9_late_data_for_thirty_days_does_not_block_compaction(
     tmp_path: Path,
 ) -> None:

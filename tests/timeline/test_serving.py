@@ -306,7 +306,7 @@ def states(timeline: ServingTimeline) -> dict[Part, PartState]:
     return {part: state for state in PartState for part in timeline.in_state(state)}
 
 
-@settings(max_examples=few(100, 400))
+@settings(max_examples=few(50, 400))
 @given(STEPS, st.data())
 def test_announcements_and_withdrawals_follow_the_model(
     steps: list[tuple[bool, Part]], data: st.DataObject

@@ -221,7 +221,7 @@ def test_S13_with_deletes_every_order_of_announcements_ends_the_same() -> None:
     assert by_set[frozenset([one, two, three, five, eight])] == [0, 1, 2, 4, 5, 6, 8]
 
 
-@settings(max_examples=few(75, 300), deadline=None)
+@settings(max_examples=few(38, 300), deadline=None)
 @given(st.data())
 def test_I58_what_is_shown_are_rows_of_the_version_or_their_part_is_reported(
     data: st.DataObject,

@@ -27,6 +27,7 @@ OURS: Final[dict[str, Rows]] = {
 """The rows at the end of each of `DIFFERENCES`."""
 
 
+@pytest.mark.part(2)
 @pytest.mark.parametrize("trace", SAME, ids=lambda trace: trace.name)
 def test_rows_are_those_of_hudi_after_each_step(tmp_path: Path, trace: Trace) -> None:
     theirs = [[tuple(row) for row in rows] for rows in recorded()[trace.name]]

@@ -26,6 +26,7 @@ def test_L12_sixteen_writers_that_are_killed_lose_nothing(
         print(storm.figures)  # noqa: T201
 
 
+@pytest.mark.matrix
 def test_L12_sixteen_writers_on_s3_that_are_killed_lose_nothing(
     s3_server: S3Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
