@@ -355,7 +355,6 @@ WRONG = {
 }
 
 
-@pytest.mark.whole
 def test_a_source_that_does_not_fit_is_refused_and_nothing_is_written(stage: Stage) -> None:
     stage.log.upsert(((3, 1, 1),))
     for number, (what, (kind, columns, named)) in enumerate(WRONG.items()):

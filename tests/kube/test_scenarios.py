@@ -158,7 +158,6 @@ def test_C2_update_commits_during_compaction(stage: Stage) -> None:
     stage.done(table, FOUR, UPDATED)
 
 
-@pytest.mark.whole
 def test_C3_compaction_commits_during_update(stage: Stage) -> None:
     table = stage.loaded()
     gate = stage.jobs.hold("statement")
@@ -519,7 +518,6 @@ def test_Z7_spec_cannot_change_while_its_job_runs(stage: Stage) -> None:
     stage.done(table, FOUR, UPDATED)
 
 
-@pytest.mark.whole
 def test_Z12_no_writer_fails_or_waits_because_of_a_compaction(stage: Stage) -> None:
     """Foreign writers and ours commit during all of it, at once and at their first try."""
     table = stage.loaded()

@@ -144,7 +144,6 @@ def test_C2d_update_committed_before_the_compaction_reads(lakes: Lakes) -> None:
 
 
 @pytest.mark.part(4)
-@pytest.mark.whole
 @pytest.mark.parametrize("at", BEFORE_COMMIT)
 def test_C3_compaction_commits_during_update(lakes: Lakes, at: Point) -> None:
     lake = lakes.loaded(4)

@@ -39,7 +39,6 @@ def _start(lake: Lake, operation: Operation) -> Held:
     return lake.hold(operation, Point.RECONCILE)
 
 
-@pytest.mark.whole
 def test_D1_ingest_succeeds(lakes: Lakes) -> None:
     lake = lakes.empty()
     lake.load(batch(0))
@@ -76,7 +75,6 @@ def test_D4_second_ingest_fails(lakes: Lakes) -> None:
 
 
 @pytest.mark.part(2)
-@pytest.mark.whole
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 def test_D5_two_ingests_in_either_order(lakes: Lakes, order: tuple[int, int]) -> None:
     lake = lakes.empty()
@@ -258,7 +256,6 @@ def test_D19_ingest_starts_first_ingest_fails(lakes: Lakes) -> None:
     lake.assert_clean()
 
 
-@pytest.mark.whole
 def test_D20_ingest_starts_first_compaction_fails(lakes: Lakes) -> None:
     lake = lakes.loaded(4)
     ingest = _start(lake, lake.ingest(NEW))

@@ -87,7 +87,6 @@ def _kill(lake: Lake, operation: Operation, kill: Kill) -> None:
 # C4: the update fails after its insert delta is written --------------------------------------
 
 
-@pytest.mark.whole
 def test_C4_update_fails_after_writing_its_new_segment(lakes: Lakes) -> None:
     lake = lakes.loaded(4)
     lake.jobs.next_job = dies_after_its_work
@@ -173,7 +172,6 @@ def test_C5_ingest_killed_after_its_commit_is_not_done_again(lakes: Lakes) -> No
     lake.assert_clean()
 
 
-@pytest.mark.whole
 def test_C5_the_next_run_cleans_attempts_that_it_cannot_adopt(lakes: Lakes) -> None:
     """The dead attempt's job never answered: its files go before another attempt begins."""
     lake = _patient(lakes)
@@ -288,7 +286,6 @@ def test_C6b_row_map_in_flight_is_lost_or_corrupt(
 
 
 @pytest.mark.part(4)
-@pytest.mark.whole
 @pytest.mark.parametrize("damage", [None, _truncate, _flip], ids=["lost", "cut off", "flipped"])
 def test_C6b_published_row_map_is_lost_or_corrupt(
     lakes: Lakes, damage: Callable[[bytes], bytes] | None

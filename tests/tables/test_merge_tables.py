@@ -117,7 +117,6 @@ def small(request: pytest.FixtureRequest) -> bool:
 
 
 @pytest.mark.part(2)
-@pytest.mark.whole
 def test_a_merge_beside_changes_of_others_is_executed_again(lakes: Lakes, small: bool) -> None:
     """A row that it updated is gone, one that it would insert is there, another one is not. Each
     time a round on the rows that are new finds that. What is inserted then is determined without
@@ -300,7 +299,6 @@ def _change(lake: Lake, operation: Operation) -> None:
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 10_000_000))
 
 
-@pytest.mark.whole
 def test_a_source_that_changes_is_an_error_and_its_versions_are_not_mixed(
     lakes: Lakes, small: bool
 ) -> None:
@@ -323,7 +321,6 @@ def test_a_source_that_changes_is_an_error_and_its_versions_are_not_mixed(
     lake.assert_rows_so_far(before)
 
 
-@pytest.mark.whole
 def test_a_delta_source_is_read_at_one_version(lakes: Lakes) -> None:
     lake, other = lakes.loaded(2), lakes.empty()
     other.append(SOURCE)

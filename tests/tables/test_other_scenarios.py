@@ -82,7 +82,6 @@ def test_Z11_the_winning_delete_removes_an_input_completely(lakes: Lakes) -> Non
     lake.assert_clean()
 
 
-@pytest.mark.whole
 def test_Z11_the_winning_update_of_ours_removes_an_input_completely(lakes: Lakes) -> None:
     lake = lakes.loaded(4)
     compaction = lake.hold(lake.compaction(), Point.RECONCILE)
@@ -129,7 +128,6 @@ def test_Z13_bins_without_conflict_are_committed_where_vectors_are_off(lakes: La
     lake.assert_clean()
 
 
-@pytest.mark.whole
 def test_Z13_a_bin_that_cannot_be_written_leaves_all_as_it_was(lakes: Lakes) -> None:
     lake = lakes.loaded(8)
     compaction = lake.hold(lake.compaction(), Point.START_JOB)
@@ -142,7 +140,6 @@ def test_Z13_a_bin_that_cannot_be_written_leaves_all_as_it_was(lakes: Lakes) -> 
     lake.assert_clean()
 
 
-@pytest.mark.whole
 def test_Z16_number_whose_segments_are_all_deleted_is_not_used_again(lakes: Lakes) -> None:
     lake = lakes.loaded(4)
     lake.do(lake.delete("true"))

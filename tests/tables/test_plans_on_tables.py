@@ -74,7 +74,6 @@ def test_C11_segments_over_the_size_limit_are_passed_by(lakes: Lakes) -> None:
     lake.assert_rows(join(loads([0, 1, 3, 4]), big))
 
 
-@pytest.mark.whole
 def test_C11_marked_for_update_is_compacted_without_its_deleted_rows(lakes: Lakes) -> None:
     lake = lakes.loaded(4)
     lake.do(lake.update("k = 1", v="v + 15"))
@@ -137,7 +136,6 @@ def test_C11b_a_file_that_spans_chunks_waits_for_semi_major(lakes: Lakes) -> Non
     lake.assert_clean()
 
 
-@pytest.mark.whole
 def test_C12_major_with_an_oversize_segment_and_loads_arriving(lakes: Lakes) -> None:
     lake = lakes.empty()
     big = rows(range(1000, 21000))

@@ -251,7 +251,6 @@ def test_spark_reads_times_of_any_type(
         assert pa.table(found).sort_by("id").cast(wanted.schema).equals(wanted)
 
 
-@pytest.mark.whole
 def test_a_drop_with_a_job_that_spark_does(lakes: Lakes) -> None:
     """Of several files, all in the first round."""
     loads = [hours(range(20, 30), first=1_000 * n) for n in range(1, 6)]
