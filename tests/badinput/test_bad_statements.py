@@ -105,7 +105,7 @@ FAILING = {
 }
 
 
-@pytest.mark.part(6)
+@pytest.mark.matrix
 @pytest.mark.usefixtures("on_spark")
 @pytest.mark.parametrize("what", FAILING)
 def test_a_row_on_which_the_statement_fails(what: str, lake: BadLake) -> None:

@@ -105,7 +105,7 @@ def test_alerts_are_rules_that_prometheus_takes() -> None:
     promtool("check", "rules", FILES / "alerts.yaml")
 
 
-@pytest.mark.part(2)
+@pytest.mark.matrix
 @pytest.mark.parametrize(("unit", "interval"), [("m", "1m"), ("h", "10m")])
 def test_every_alert_fires_when_it_should_and_only_then(
     tmp_path: Path, unit: str, interval: str

@@ -239,6 +239,7 @@ def test_replicas_are_rolled_spread_and_kept() -> None:
 # Options
 
 
+@pytest.mark.part(4)
 @every_combination
 def test_the_command_line_knows_every_option(name: str) -> None:
     commands: Any = typer.main.get_command(app)

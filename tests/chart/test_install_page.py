@@ -73,6 +73,7 @@ def run(cluster: Cluster, line: str, file: Path) -> str:
     return helm(*arguments, kubeconfig=cluster.kubeconfig)
 
 
+@pytest.mark.matrix
 def test_the_commands_of_both_pages_work(place: Cluster, tmp_path: Path) -> None:
     file = values(INSTALL, tmp_path)
     lines = commands(INSTALL)

@@ -227,6 +227,7 @@ def test_an_empty_block_is_refused_to_a_second_manager(stage: Stage) -> None:
     assert stage.live(empty)["spec"] == before
 
 
+@pytest.mark.matrix
 def test_created_again_it_reports_what_it_did(stage: Stage, health_tools: HealthTools) -> None:
     """Deleted by hand, and Argo CD heals it; or deleted after its time, again and again."""
     table, lake = stage.lake()
@@ -292,6 +293,7 @@ def test_automatic_compactions_are_ignored_by_gitops_tools(
     assert health_tools.drift([(live, marked)])[0].status == "Synced"
 
 
+@pytest.mark.matrix
 def test_a_change_in_git_is_observed(stage: Stage, health_tools: HealthTools) -> None:
     """Suspended by Git, resumed by Git, tried again by an annotation in Git; a table whose spec
     changes faster than any controller reads it."""

@@ -14,6 +14,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from support.jobs import quick_lake
+from support.some import some
 from tandem.index import Query, TableIndex, open_index
 from tandem.index.library import IndexReader
 from tandem.index.server.answer_files import AnswerFiles
@@ -135,7 +136,7 @@ def answers(index: IndexReader, where: str) -> list[Any]:
 @pytest.mark.part(6)
 @pytest.mark.parametrize(
     ("name", "conditions"),
-    [("odd", ODD), ("split", SPLIT), ("empty", ODD[:5]), ("gone", ODD[:5]),
+    [("odd", some(ODD)), ("split", SPLIT), ("empty", ODD[:5]), ("gone", ODD[:5]),
      ("dead", ["", "id < 5", "id >= 5", "v IS NULL"])],
 )  # fmt: skip
 def test_over_the_wire_every_value_is_that_of_this_process(

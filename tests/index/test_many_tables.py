@@ -29,7 +29,7 @@ from tandem.index.server.config import AccessConfig, ServerConfig, TableConfig, 
 from tandem.index.server.transport import Connection
 from tandem.storage import open_store
 
-TABLES = few(60, 1_000)
+TABLES = few(20, 1_000)
 FILES = few(40, 400)
 ROWS = 100
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])

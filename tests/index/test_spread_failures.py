@@ -77,6 +77,7 @@ def asked(server: Spread, askers: int = 4) -> Iterator[list[Asker]]:
     assert [each.wrong for each in found] == [[]] * askers
 
 
+@pytest.mark.matrix
 def test_X6_executors_are_killed_and_stopped_while_four_ask(lake: Lake, tmp_path: Path) -> None:
     with spread({"lake": lake.location}, deadline_s=2, budget_s=1, left_out_s=1) as server:
         server.start_processes(tmp_path, 0, 1, 2)

@@ -121,7 +121,7 @@ TOGETHER["refused"] = sorted(FAULTS.keys() - {name for each in TOGETHER.values()
 STRIKES = {name: [name] for name in FAULTS} if every_case() else TOGETHER
 
 
-@pytest.mark.part(3)
+@pytest.mark.part(6)
 @pytest.mark.parametrize("name", STRIKES)
 def test_a_request_is_refused_or_its_answer_lost(stage: Stage, name: str) -> None:
     rules = [rule for fault in STRIKES[name] for rule in FAULTS[fault](stage.proxy)]
@@ -162,6 +162,7 @@ def test_watches_expire(stage: Stage) -> None:
     assert not stage.world.restarts
 
 
+@pytest.mark.matrix
 def test_watches_are_refused_as_gone(cluster: Cluster, tmp_path: Path) -> None:
     """410 in answer to a watch, which no API server of today says, kills kopf: the operator, or
     the next process of its pod, starts again and misses nothing."""

@@ -245,7 +245,7 @@ def test_a_final_failure_is_retried_by_annotation(stage: Stage) -> None:
     stage.done()
 
 
-@pytest.mark.part(2)
+@pytest.mark.matrix
 @pytest.mark.parametrize("where", ["job:written", "job:published"])
 def test_the_machine_that_runs_the_drivers_dies(
     cluster: Cluster, operators: ProcessStarter, tmp_path: Path, where: str

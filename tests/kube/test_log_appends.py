@@ -167,7 +167,6 @@ def appended(found: OperationResult, instant: int, **rows: int) -> None:
     assert found.rows_affected == RowsAffected(**rows)
 
 
-@pytest.mark.whole
 def test_each_append_by_key_shows_its_rows_when_it_has_ended(
     stage: Stage, cluster: Cluster
 ) -> None:
@@ -355,6 +354,7 @@ WRONG = {
 }
 
 
+@pytest.mark.whole
 def test_a_source_that_does_not_fit_is_refused_and_nothing_is_written(stage: Stage) -> None:
     stage.log.upsert(((3, 1, 1),))
     for number, (what, (kind, columns, named)) in enumerate(WRONG.items()):

@@ -244,7 +244,7 @@ def session(spark: SparkSession, delta_spark: SparkSession) -> Iterator[SparkSes
     spark._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)
 
 
-@pytest.mark.part(6)
+@pytest.mark.matrix
 @pytest.mark.parametrize("way", ["writer", "connector", "upsert", "ingest"])
 def test_each_way_stores_the_same_and_replaces_what_spark_wrote(
     tmp_path: Path, spark: SparkSession, session: SparkSession, way: str

@@ -123,7 +123,7 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> Merged:
     return merged
 
 
-@pytest.mark.part(4)
+@pytest.mark.matrix
 @pytest.mark.parametrize("service", ["stitch", "merge", "read"])
 def test_a_service_holds_a_small_part_of_the_rows(
     tmp_path: Path, wide: Merged, service: str

@@ -123,7 +123,7 @@ CONDITIONS = (
 )  # fmt: skip
 
 
-@pytest.mark.part(2)
+@pytest.mark.matrix
 @pytest.mark.parametrize("seed", some(range(8), every=5))
 def test_pushed_filters_change_no_row(tmp_path: Path, reader: Reader, seed: int) -> None:
     drawn = Random(tmp_path, 10 * seed + 1)

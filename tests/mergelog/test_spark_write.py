@@ -116,6 +116,7 @@ def test_a_stream_that_restarts_from_an_older_checkpoint(stream: Stream) -> None
     assert stream.merged.rows() == [(2, "b", "x"), (3, "C", None), (4, "d", "y")]
 
 
+@pytest.mark.matrix
 def test_a_stream_without_a_name_is_a_writer_by_its_checkpoint(stream: Stream) -> None:
     stream.event((1, "a", None, False), (2, "b", None, False))
     stream.event((5, "ignored", None, False))

@@ -61,7 +61,7 @@ def reason(status: OperationStatus) -> str:
     return status.conditions[0].reason
 
 
-@pytest.mark.part(2)
+@pytest.mark.matrix
 def test_a_statement_sees_rows_that_were_appended_by_key(
     orders: Orders, jobs: InlineRunner
 ) -> None:

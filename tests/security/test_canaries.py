@@ -184,6 +184,7 @@ def story(
         yield played
 
 
+@pytest.mark.matrix
 def test_no_secret_is_anywhere(story: Story) -> None:
     canaries = story.canaries
     for kind, body in story.objects:

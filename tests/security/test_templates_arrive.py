@@ -147,6 +147,7 @@ def assert_arrived(
         assert all(item.startswith("local:///") for item in items if item), (template, prepared)
 
 
+@pytest.mark.matrix
 def test_spark_submit_connects_to_nothing_that_a_template_names(tmp_path: Path) -> None:
     """The real program: it looks for a file of the setting that no key smuggles in any more."""
     jobs = KubeflowApplications()

@@ -164,7 +164,7 @@ def touched(job: Control, outputs: tuple[OutputFile, ...], name: str) -> int:
     return found
 
 
-@pytest.mark.part(2)
+@pytest.mark.matrix
 def test_z_order_clusters_every_column_and_sort_only_the_first(
     tmp_path: Path, spark: SparkSession, memory: int
 ) -> None:
@@ -200,7 +200,7 @@ def test_z_order_takes_every_type_and_nulls(
     assert len(outputs) == 4
 
 
-@pytest.mark.part(2)
+@pytest.mark.matrix
 def test_bins_of_partitions_stay_apart_and_keep_their_values_as_logged(
     tmp_path: Path, spark: SparkSession, delta_spark: SparkSession, memory: int
 ) -> None:
@@ -225,7 +225,7 @@ def test_bins_of_partitions_stay_apart_and_keep_their_values_as_logged(
         assert names == sorted(names)
 
 
-@pytest.mark.part(2)
+@pytest.mark.matrix
 def test_column_mapping_and_one_file_per_bin(
     tmp_path: Path, spark: SparkSession, delta_spark: SparkSession, memory: int
 ) -> None:

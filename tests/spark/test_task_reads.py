@@ -14,8 +14,10 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from index.test_exact_numbers import CONDITIONS
 from index.test_server import Served
-from spark.test_indexed_read import by_delta, numbered, rows_of
+from spark.test_indexed_read import TABLES, by_delta, numbered, rows_of, tables
+from support.statements.rows import runtime_errors
 from tandem import index
 from tandem.errors import InvalidSpec, InvalidStatement, Unreachable
 from tandem.index.server import lake_table as lake_table_
@@ -28,6 +30,30 @@ from tandem.spec import LakeTable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+__all__ = ["tables"]
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("name", TABLES)
+def test_rows_and_schema_are_those_of_delta(
+    delta_spark: SparkSession, tables: dict[str, Path], name: str
+) -> None:
+    """Partitions, mapped columns, vectors, widened types: each where the condition has a value."""
+    held = index.open_index(str(tables[name]))
+    every = by_delta(delta_spark, tables[name])
+    compared = 0
+    conditions = ["", "i32 < 5 OR i32 IS NULL", *CONDITIONS[::4]]
+    for text in conditions:
+        try:
+            expected = rows_of(every.where(text or "TRUE"))
+        except runtime_errors():
+            continue
+        found = read(delta_spark, held, text, in_tasks=True)
+        assert found.schema == every.schema
+        assert rows_of(found) == expected, text
+        compared += 1
+    assert compared > len(conditions) / 2
 
 
 @pytest.fixture

@@ -60,7 +60,6 @@ def test_C1b_only_update_of_one_segment(lakes: Lakes) -> None:
 
 
 @pytest.mark.part(4)
-@pytest.mark.whole
 @pytest.mark.parametrize("at", BEFORE_COMMIT)
 def test_C2_update_commits_during_compaction(lakes: Lakes, at: Point) -> None:
     lake = lakes.loaded(4)

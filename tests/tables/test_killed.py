@@ -409,7 +409,6 @@ def test_Z6_second_engine_leaves_a_living_one_alone(lakes: Lakes) -> None:
 
 
 @pytest.mark.part(4)
-@pytest.mark.whole
 @pytest.mark.parametrize(
     ("kind", "start"), some([*product(KINDS, [runs_twice, follows_a_duplicate])])
 )

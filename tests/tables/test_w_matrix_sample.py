@@ -86,7 +86,7 @@ def stage(
     return Stage(tables, foreign_deltalake, foreign_spark)
 
 
-@pytest.mark.part(3)
+@pytest.mark.part(6)
 @pytest.mark.parametrize("cell", of_each_row(), ids=str)
 def test_W1_W2_W3_W4_W5_W6_W7_W8_W10_sample(stage: Stage, cell: Cell) -> None:
     stage.play(cell)

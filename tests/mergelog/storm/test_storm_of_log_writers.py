@@ -15,6 +15,7 @@ from support.lake.s3 import S3Server
 ENOUGH = Enough(appends=48, kills=6, rest_s=0.5)
 
 
+@pytest.mark.matrix
 def test_L12_sixteen_writers_that_are_killed_lose_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
