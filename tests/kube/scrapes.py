@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 import socket
 import urllib.request
+from collections.abc import Callable
 from dataclasses import dataclass
+
+from support.waiting import await_that
 
 
 @dataclass
@@ -33,6 +36,20 @@ class Scrape:
 def scrape(port: int) -> Scrape:
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
         return Scrape(answer.headers["Content-Type"], answer.read().decode())
+
+
+def await_scrape(port: int, test: Callable[[Scrape], bool]) -> Scrape:
+    """The first scrape for which `test` holds: an operator learns what it wrote to a resource from
+    its watch, later than others may read it."""
+    seen = [scrape(port)]
+
+    def looks() -> bool:
+        seen[0] = scrape(port)
+        return test(seen[0])
+
+    if not test(seen[0]):
+        await_that(looks, lambda: seen[0].text)
+    return seen[0]
 
 
 def free_port() -> int:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import structlog
 
-from kube.scrapes import Scrape, free_port, scrape
+from kube.scrapes import Scrape, await_scrape, free_port
 from support.cluster.operator_thread import HeldJobs, Resources, operating, quick_settings
 from support.cluster.promtool import promtool
 from support.jobs import quick_lake
@@ -75,6 +75,24 @@ def logging_to(stream: io.StringIO) -> Iterator[None]:
             logging.getLogger(name).setLevel(before)
 
 
+def _phases(seen: Scrape) -> dict[str, float]:
+    names = ("Running", "Succeeded", "Failed")
+    return {name: seen.value("tandem_operations", kind=KIND, phase=name) for name in names}
+
+
+def _has_seen_the_first(seen: Scrape, version: int) -> bool:
+    """Whether the gauges show the resources as they are: counters are counted before that."""
+    return (
+        _phases(seen) == {"Running": 1, "Succeeded": 1, "Failed": 1}
+        and seen.value("tandem_table_version", table="lake") == version
+        and seen.value("tandem_table_automatic_compaction", table="other", hold="NotDue") == 1
+    )
+
+
+def _has_seen_the_second(seen: Scrape) -> bool:
+    return _phases(seen) == {"Running": 0, "Succeeded": 2, "Failed": 1}
+
+
 @pytest.fixture(scope="module")
 def served(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Served:
     space, jobs = Resources(cluster, cluster.namespace("served")), HeldJobs()
@@ -103,10 +121,11 @@ def served(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Served
             until_it_is_gone.enter_context(jobs.held())
             space.compaction("left", "other")
             space.await_phase(KIND, "left", "Running")
-            first = scrape(port)
+            version = space.status(KIND, "good")["result"]["version"]
+            first = await_scrape(port, lambda seen: _has_seen_the_first(seen, version))
         with operating(settings, jobs):
             space.await_end(KIND, "left")
-            second = scrape(port)
+            second = await_scrape(port, _has_seen_the_second)
     raw = stream.getvalue()
     return Served(
         first=first,
