@@ -198,14 +198,13 @@ HERE: Final[Mapping[Reason, str]] = {
     Reason.TABLE_NOT_FOUND: _FIXED,
     Reason.VERSION_NOT_FOUND: _OR_THE_TABLE,
     Reason.STATEMENT_FAILED: _OR_THE_TABLE,
-    Reason.CORRUPT_LOG: "Restore the file that the message names, then `{run}`; if that reports "
-    "the same, `{again}`.",
+    Reason.CORRUPT_LOG: "Restore the file that the message names, then `{again}`.",
     Reason.CORRUPT_DELETION_VECTOR: _RESTORE,
     Reason.DATA_FILE_MISSING: _RESTORE,
     Reason.UNSUPPORTED_FEATURE: _FIXED,
     Reason.DELETION_VECTORS_DISABLED: "After that, `{again}`.",
-    Reason.CONFLICT: "`{again}` starts again with the latest version; for a TableUpdate, a "
-    "higher `conflict.maxAttempts` allows more rounds.",
+    Reason.CONFLICT: "To start with the latest version, `{again}`; for a TableUpdate, a higher "
+    "`conflict.maxAttempts` allows more rounds.",
     Reason.JOB_FAILED: "Read the log that the message names, then `{again}`.",
     Reason.OUT_OF_MEMORY: "Give it more memory in `sparkTemplate`.",
     Reason.STORAGE_FULL: "Free space, then `{again}`.",
@@ -214,14 +213,13 @@ HERE: Final[Mapping[Reason, str]] = {
     "Delta table, then `{again}`.",
     Reason.SOURCE_UNREADABLE: "Write the file that the message names again, then `{again}`.",
     Reason.OUTPUT_MISSING: "Find out who deletes files below the table, then `{again}`.",
-    Reason.TABLE_REPLACED: "`{again}` works on the table as it is now.",
+    Reason.TABLE_REPLACED: "To work on the table as it is now, `{again}`.",
     Reason.BACKOFF_LIMIT_EXCEEDED: "Fix the problem in the message, then `{again}`.",
-    Reason.DEADLINE_EXCEEDED: "`{again}` with a longer deadline.",
+    Reason.DEADLINE_EXCEEDED: "Set a longer deadline, then `{again}`.",
     Reason.COUNT_MISMATCH: "Nothing was published. Please report it.",
     Reason.INTERNAL_ERROR: "Please report it.",
 }
-"""What to do without a cluster if the message does not say it. `{run}` and `{again}` are
-commands."""
+"""What to do without a cluster if the message does not say it. `{again}` is a command."""
 
 
 def remedy(reason: str) -> str:
@@ -232,7 +230,8 @@ def remedy(reason: str) -> str:
 def remedy_here(reason: str, run: str, again: str) -> str:
     """What to do about an operation without a cluster, "" where nothing is known or the message
     says it. `run` is the command that was typed, and `again` the one that starts this resource
-    again, and no other."""
+    again, and no other: it is not repeated if it is what was typed."""
     if reason not in HERE:
         return ""
-    return HERE[Reason(reason)].replace("{run}", run).replace("{again}", again)
+    command = "run the command again" if run == again else f"`{again}`"
+    return HERE[Reason(reason)].replace("`{again}`", command)

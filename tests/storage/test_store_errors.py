@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import AbstractContextManager
 
 import pytest
@@ -120,6 +121,28 @@ def test_a_store_without_the_condition_is_unsuitable() -> None:
         with pytest.raises(StorageError) as caught:
             store.put_if_absent("a", b"1")
         assert "NotImplemented" in caught.value.found
+
+
+@pytest.mark.parametrize("status", [404, 403])
+def test_a_store_without_credentials_says_which_are_missing(
+    status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a key the client asks the machine for an identity, which it does not give."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    with answering(status, "no role") as endpoint:
+        options = {"metadata_endpoint": endpoint, "allow_http": "true", "region": "x"}
+        store = open_store("s3://lake/t", options, environ={})
+        for call in (
+            lambda: store.get("a"),
+            lambda: list(store.list()),
+            lambda: store.put_if_absent("a", b"1"),
+        ):
+            with pytest.raises(StorageError, match="no credentials") as caught:
+                call()
+            assert type(caught.value) is StorageError
+            assert "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY" in caught.value.remedy
+            assert "latest" not in str(caught.value), "no request is shown"
 
 
 def test_a_full_store_is_known_by_its_code() -> None:

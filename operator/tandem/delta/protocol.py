@@ -339,6 +339,12 @@ def check(
     _refuse(list(refusals(protocol, metadata, kind)), f"{kind.lower()} is refused", resource)
 
 
+def check_adoptable(protocol: Protocol, metadata: Metadata, *, resource: str = "") -> None:
+    """Refuse a table that cannot be compacted. Raises: UnsupportedFeature."""
+    found = list(refusals(protocol, metadata, OperationKind.COMPACTION))
+    _refuse(found, "the table is refused", resource)
+
+
 def check_remembers(metadata: Metadata, *, resource: str = "") -> None:
     """Refuse a table whose log may have expired the `txn`s of our commits. Raises:
     UnsupportedFeature."""

@@ -64,6 +64,22 @@ _STATUS = re.compile(r"status code: (\d{3}[^:\n]{0,40})")
 _CODE = re.compile(r"<Code>\s*([A-Za-z0-9_.]{1,80})\s*</Code>")
 _MESSAGE = re.compile(r"<Message>([^<]{0,300})")
 _INTERNALS = "\n\nDebug source:"
+_OF_THE_MACHINE = re.compile(
+    r"Error performing [A-Z]+ https?://(?:169\.254\.170\.\d+[:/]|[^/\s]+/(?:"
+    r"latest/api/token|latest/meta-data/iam/|computeMetadata/v1/|metadata/identity/oauth2/token))"
+)
+"""A request for the identity of the machine or the pod: what clients try without credentials."""
+_GIVE_CREDENTIALS: Mapping[str, str] = {
+    "s3": "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment or in the Secret, or "
+    "AWS_PROFILE in the environment; a bucket that all may read needs the option "
+    'skip_signature: "true"',
+    "gs": "Set GOOGLE_SERVICE_ACCOUNT_KEY in the environment or in the Secret, or "
+    "GOOGLE_APPLICATION_CREDENTIALS in the environment; a bucket that all may read needs the "
+    'option skip_signature: "true"',
+    "abfss": "Set AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_KEY in the environment or in the "
+    "Secret, or AZURE_USE_AZURE_CLI=true in the environment",
+}
+"""By the scheme of a location."""
 _NOT_BUILT = "builder error"
 _NO_TLS = "BadScheme"
 _NO_REGION = "redirect without LOCATION"
@@ -89,6 +105,15 @@ def translated(error: Exception, resource: str, *, writing: bool = False) -> Sto
     code = code_of(answer)
     text = _shown(str(error), answer, code)
     what = {"resource": resource, "found": text}
+    if _OF_THE_MACHINE.search(str(error)):
+        # Nothing was sent to the store. The machine's service may be down for a while only.
+        return StorageError(
+            "there are no credentials for this store",
+            resource=resource,
+            found="no key in the environment or the Secret, and no identity of this machine or pod",
+            expected="credentials",
+            remedy=_GIVE_CREDENTIALS.get(resource.partition("://")[0], ""),
+        )
     if _UNDECIDED in str(error):
         # S3: another put of this name is under way. It may still fail, so no put has won.
         return OutcomeUnknown(

@@ -104,6 +104,7 @@ def _words_of(asked: DirectOperation, operation: Operation) -> dict[str, str]:
     """How messages name the fields of the operation: by the options that they come from."""
     fields = sorted(asked.options, key=len, reverse=True)
     words = {f"{operation.id}.{field}": asked.options[field] for field in fields}
+    words["the table is refused because"] = f"{asked.word} is refused because"
     hidden = (".spec.tableRef: ", ".spec.", ".protocol: ")
     return {**words, **{f"{operation.id}{part}": "" for part in hidden}}
 
@@ -120,6 +121,7 @@ def words_of_table(lake: LakeTable, target: Target) -> dict[str, str]:
         'Set allow_http: "true" among the options, or': "Add --option allow_http=true, or set",
         " in the environment or the Secret": " in the environment",
         " in the environment or in the Secret": " in the environment",
+        'the option skip_signature: "true"': "--option skip_signature=true",
     }
 
 

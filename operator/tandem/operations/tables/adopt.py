@@ -189,12 +189,7 @@ def _check(table: Table, snapshot: Snapshot) -> None:
     enabled = protocol.writes_deletion_vectors(snapshot.protocol, snapshot.metadata)
     if table.spec.spec.enable_deletion_vectors and not enabled:
         protocol.check_vectors(snapshot.metadata, resource=table.display)
-    protocol.check(
-        snapshot.protocol,
-        snapshot.metadata,
-        protocol.OperationKind.COMPACTION,
-        resource=table.display,
-    )
+    protocol.check_adoptable(snapshot.protocol, snapshot.metadata, resource=table.display)
     _check_log(table, snapshot)
 
 
