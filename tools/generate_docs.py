@@ -82,7 +82,7 @@ def commands() -> str:
     """The help of every command, as it prints it."""
     from typer.testing import CliRunner
 
-    from tandem.cli.main import app
+    from tandem.cli.app import app
 
     text = (
         "# The command line\n\n"

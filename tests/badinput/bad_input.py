@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 from support.crash.crash_table import CrashTable
 from support.lake import rows as model
 from support.lake.rows import Rows, rows
-from tandem.cli.main import app
+from tandem.cli.app import app
 from tandem.delta.actions import CommitInfo, Txn
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.storage import open_store

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from badinput.bad_input import BadLake, assert_mentions, compaction, delete, edit_commit, update
 from support.jobs.quick_jobs import QuickJobs
-from tandem.cli.main import app
+from tandem.cli.app import app
 
 Damage = Callable[[BadLake], None]
 

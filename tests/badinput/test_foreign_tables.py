@@ -20,7 +20,7 @@ from typer.testing import CliRunner, Result
 from badinput.bad_input import document
 from support.foreign.tables import ODD_PLACES, TABLES, write
 from support.jobs.quick_jobs import QuickJobs
-from tandem.cli.main import app
+from tandem.cli.app import app
 from tandem.errors import Reason
 
 REF = {"tableRef": {"name": "lake"}}

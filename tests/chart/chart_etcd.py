@@ -17,8 +17,8 @@ import typer
 
 from cluster_processes import Part, built, free_ports
 from support.cluster.helm import containers, of_kind, one
+from tandem.cli.app import app
 from tandem.cli.commands.operator import Locks, etcd_settings
-from tandem.cli.main import app
 from tandem.errors import LocksUnavailable
 from tandem.locks.etcd.store import EtcdLocks
 

@@ -26,7 +26,7 @@ from support.cluster.helm import (
     pods,
     template,
 )
-from tandem.cli.main import app
+from tandem.cli.app import app
 from tandem.spec import KINDS
 from tandem.spec.labels import INDEX_SERVER_LABEL
 

@@ -10,7 +10,7 @@ from deltalake import DeltaTable, write_deltalake
 from typer.testing import CliRunner, Result
 
 from cli.invoke import Tandem
-from tandem.cli.main import app
+from tandem.cli.app import app
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from support.jobs import quick_lake
 from support.lake.log_blocks import LogBlocks
 from support.lake.rows import rows
-from tandem.cli.main import app
+from tandem.cli.app import app
 
 TABLE = """
 apiVersion: tandem.dev/v1alpha1

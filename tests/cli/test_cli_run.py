@@ -326,7 +326,7 @@ def test_plan_names_inputs_and_segments(tandem: Tandem, fake: FakeEngine, files:
 
 def test_help_imports_no_heavy_module() -> None:
     code = (
-        "import sys\nfrom tandem.cli.main import app\n"
+        "import sys\nfrom tandem.cli.app import app\n"
         "heavy = {'pyarrow', 'pyspark', 'obstore', 'numpy', 'tandem.operations'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )

@@ -19,8 +19,8 @@ from deltalake import write_deltalake
 import tandem as package
 from cli.invoke import Tandem
 from support.jobs.quick_jobs import QuickJobs
+from tandem.cli.app import app
 from tandem.cli.errors import with_location
-from tandem.cli.main import app
 from tandem.errors import Reason
 from tandem.operations import runner
 from tandem.operations.ports import Ports

@@ -33,6 +33,7 @@ NOT_NEEDED = {
     "pyspark",
     "structlog",
     "yaml",
+    "obstore",
     "tandem.index",
     "tandem.kube",
     "tandem.mergelog.view",
@@ -42,6 +43,9 @@ NOT_NEEDED = {
     "tandem.operations.kinds.update",
     "tandem.operations.rounds.arrow",
     "tandem.planning.auto.decide",
+    "tandem.planning.cleaning",
+    "tandem.spark.jobs.rewrite.sorted_bins",
+    "tandem.spark.runtime.row_files",
     "tandem.spark.jobs.statement",
     "tandem.statements.local.statement",
     "tandem.statements.parsing.parser",
@@ -61,6 +65,23 @@ def test_a_small_compaction_imports_nothing_that_it_does_not_need(table: Path) -
     imported = set(done.stderr.splitlines()[-1].split())
     assert imported >= NEEDED
     assert NOT_NEEDED & imported == set()
+
+
+def test_garbage_is_looked_for_once_all_is_imported_and_not_at_the_end() -> None:
+    done = run(
+        "import atexit, gc\n"
+        "from tandem.cli.main import main\n"
+        "atexit.register(lambda: print('at the end', gc.get_freeze_count() > 50_000))\n"
+        "try:\n"
+        "    main()\n"
+        "finally:\n"
+        "    print('enabled', gc.isenabled(), gc.get_threshold()[0] > 700)\n"
+        "    print('imported', gc.get_freeze_count() > 50_000)\n"
+        "    gc.unfreeze()\n",
+        "--version",
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[1:] == ["enabled True True", "imported True", "at the end True"]
 
 
 def test_a_command_that_is_misspelt_is_still_compared_with_all_others() -> None:

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from support.foreign.tables import column, struct, write
-from tandem.cli.main import app
+from tandem.cli.app import app
 from tandem.delta.datafiles.reader import DataFileReader, TableFormat
 from tandem.delta.datafiles.schema_mismatch import (
     SchemaMismatch,

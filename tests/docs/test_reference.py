@@ -12,8 +12,8 @@ import typer
 import yaml
 
 import troubleshooting_page
+from tandem.cli.app import app
 from tandem.cli.kubectl.main import app as plugin
-from tandem.cli.main import app
 from tandem.errors import Reason
 from tandem.spec import KINDS, labels, load_all
 from tandem.spec.common import API_VERSION, OPERATIONS, OperationSpec, plural

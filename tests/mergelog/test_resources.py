@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 
 from support.jobs.quick_jobs import QuickJobs
 from tandem import mergelog
-from tandem.cli.main import app
+from tandem.cli.app import app
 from tandem.mergelog.state.log_table import settings_of
 from tandem.operations import runner
 from tandem.operations.ports import Ports

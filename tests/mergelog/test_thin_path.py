@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 from support.jobs.quick_jobs import QuickJobs
 from support.some import some
 from tandem import mergelog
-from tandem.cli.main import app
+from tandem.cli.app import app
 from tandem.delta.scan import scan
 from tandem.mergelog.state.log_table import state_of
 from tandem.operations import runner

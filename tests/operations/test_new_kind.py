@@ -24,9 +24,9 @@ from support.jobs.quick_jobs import QuickJobs
 from support.lake.faults import Fault
 from support.lake.rows import rows
 from support.waiting import await_that
+from tandem.cli.app import app
 from tandem.cli.kubectl.dry_run import expected
 from tandem.cli.kubectl.names import kind_of
-from tandem.cli.main import app
 from tandem.errors import InvalidSpec
 from tandem.operations import runner
 from tandem.operations.ports import Ports

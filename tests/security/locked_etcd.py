@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from cluster_processes import EtcdMember, free_ports, scratch
 from cluster_processes import etcd as make_etcd
-from tandem.cli.main import app
+from tandem.cli.app import app
 from tandem.locks.etcd.store import EtcdSettings
 
 PREFIX = "/tandem/v1"

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from support.jobs import quick_lake
 from support.jobs.quick_lake import QuickLake
 from support.lake.lake import batch, reason, reconciled, result
-from tandem.cli.main import app
+from tandem.cli.app import app
 from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import Event
 from tandem.spec.status import OperationStatus, Phase

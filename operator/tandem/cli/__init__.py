@@ -5,6 +5,7 @@ standard error; standard output holds results only. Heavy imports (Arrow, Spark,
 inside the functions that need them, so that `tandem --help` starts quickly.
 
     main             the entry point
+    app              the commands and their options
     commands         package: one module for each command
     direct           package: commands that do one thing to one table
     history          package: `tandem history`
