@@ -27,7 +27,7 @@ from tandem.jobs.runner import SMALL_BYTES, JobPhase, JobRequest, JobStatus
 from tandem.locks.memory import InProcessLocks
 from tandem.operations.ports import Ports
 from tandem.spark.jobs import statement
-from tandem.spark.jobs.rewrite.sorted_bins import MEMORY
+from tandem.spark.jobs.rewrite.bins import MEMORY
 from tandem.spark.launch.in_process import InProcessJobs, needs_no_spark
 from tandem.spark.runtime.control import Control, encode
 from tandem.spec.status import Phase

@@ -26,7 +26,7 @@ from tandem.jobs.results import JobProgress, OutputFile
 from tandem.rowmap.binary_format import from_bytes
 from tandem.rowmap.rowmap import RowMap
 from tandem.spark.jobs.rewrite import job as rewrite
-from tandem.spark.jobs.rewrite.sorted_bins import MEMORY
+from tandem.spark.jobs.rewrite.bins import MEMORY
 from tandem.spark.runtime.control import Control, answer
 
 DV_ON = {"delta.enableDeletionVectors": "true"}

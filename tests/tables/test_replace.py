@@ -21,7 +21,7 @@ from support.lake.timed import table as rows_of
 from tables.replaced import ALIGNED, DAY_2, MORE, REST, S1, SJ, SR, made
 from tandem.delta.actions import AddFile
 from tandem.locks.memory import InProcessLocks
-from tandem.operations.attempt.paths import found
+from tandem.operations.clean.categories import listed
 from tandem.operations.kinds.table.row_scope import NULL
 from tandem.operations.machine.effects import Point
 from tandem.planning.cleaning import FileCategory
@@ -446,7 +446,7 @@ def test_the_record_of_the_start_is_cleaned_with_those_of_the_operation(lakes: L
     table = made(lakes)
     table.lake.do(table.replace(DAY_2, rows=SR))
     [record] = [m for m in table.lake.store.list("_tandem") if m.path.endswith("/cutoff.json")]
-    assert found(record).part is FileCategory.RECORD
+    assert listed(record).part is FileCategory.RECORD
 
 
 def test_the_result_and_the_message_say_what_was_replaced(lakes: Lakes) -> None:

@@ -12,7 +12,6 @@ from typing import BinaryIO
 from tandem.storage.local import LocalStore
 from tandem.storage.options import settings
 from tandem.storage.paths import canonical_location, canonical_prefix, resolve, split_location
-from tandem.storage.remote import RemoteStore
 from tandem.storage.store import ObjectInfo, Store
 
 
@@ -103,11 +102,13 @@ class RootedStore:
                 options, ceiling_s = self._options if scheme == own else {}, self._ceiling_s
                 chosen = settings(scheme, options, self._environ, ceiling_s=ceiling_s)
                 most_bytes = self._most_bytes
-                store = (
-                    LocalStore(root, most_bytes=most_bytes)
-                    if scheme == "file"
-                    else RemoteStore(root, chosen, ceiling_s=ceiling_s, most_bytes=most_bytes)
-                )
+                if scheme == "file":
+                    store = LocalStore(root, most_bytes=most_bytes)
+                else:
+                    # Its client takes a while to import.
+                    from tandem.storage.remote import RemoteStore
+
+                    store = RemoteStore(root, chosen, ceiling_s=ceiling_s, most_bytes=most_bytes)
                 self._stores[root] = store
             return store
 

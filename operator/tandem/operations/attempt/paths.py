@@ -25,10 +25,6 @@ from __future__ import annotations
 import hashlib
 import re
 
-from tandem.planning.cleaning import FileCategory, ListedFile
-from tandem.storage.store import ObjectInfo
-from tandem.timeline.holds import hold_at
-
 ROOT = "_tandem"
 FACTS = f"{ROOT}/index/facts"
 """As of `tandem.index.facts.packed`, which is not imported here."""
@@ -142,47 +138,13 @@ def split_attempt(path: str) -> tuple[int, str] | None:
     return (int(match[1]), match[2]) if match else None
 
 
-_ID = r"([0-9a-f]{16}(?:r[1-9]\d*)?)"
-_OURS = re.compile(
-    rf"(?:(?P<folder>{ROOT}/dv/|{FACTS}/)?{_ID}-(?P<number>[1-9][0-9]{{0,2}})/"
-    rf"|{ROOT}/rowmaps/{_ID}-(?P<map>[1-9][0-9]{{0,2}})\.rowmap\Z"
-    rf"|{ROOT}/operations/{_ID}/(?P<rest>.+)\Z)"
-)
-
-
-_BY_FOLDER = (
-    (f"{ROOT}/probe/", FileCategory.PROBE),
-    (f"{ROOT}/dv/", FileCategory.VECTORS),
-    (f"{FACTS}/", FileCategory.FACTS),
-)
-_RECORDS = ("operation.json", "result.json", "source.json", "cutoff.json", "batches.json")
-
-
-def found(meta: ObjectInfo) -> ListedFile:
-    """The category of a table's file, by its name alone."""
-    path, size, modified = meta.path, meta.size, meta.modified_ms
-    match = _OURS.match(path)
-    if match is None:
-        part = next((p for start, p in _BY_FOLDER if path.startswith(start)), FileCategory.OTHER)
-        if hold_at(path, modified) is not None:
-            part = FileCategory.HOLD
-        return ListedFile(path, size, modified, part)
-    if match["number"]:
-        part = dict(_BY_FOLDER).get(match["folder"], FileCategory.DATA)
-        return ListedFile(path, size, modified, part, match[2], int(match["number"]))
-    if match["map"]:
-        return ListedFile(path, size, modified, FileCategory.ROW_MAP, match[4], int(match["map"]))
-    split = split_attempt(path)
-    if split is not None:
-        part = FileCategory.ROUND if split[1].startswith("rounds/") else FileCategory.ATTEMPT
-        return ListedFile(path, size, modified, part, match[6], split[0])
-    parts = {"ending.json": FileCategory.ENDING, **dict.fromkeys(_RECORDS, FileCategory.RECORD)}
-    return ListedFile(path, size, modified, parts.get(match["rest"], FileCategory.OTHER), match[6])
+ID = r"([0-9a-f]{16}(?:r[1-9]\d*)?)"
+"""A group of regular expressions that an operation id matches."""
 
 
 def operation_of_app(app_id: str) -> str:
     """The operation that a `txn` application id belongs to; "" for those of other writers."""
-    match = re.fullmatch(rf"tandem:{_ID}(?::abandoned|:closed|:batches)?", app_id)
+    match = re.fullmatch(rf"tandem:{ID}(?::abandoned|:closed|:batches)?", app_id)
     return match[1] if match else ""
 
 

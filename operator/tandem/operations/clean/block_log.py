@@ -24,7 +24,8 @@ from tandem.mergelog.state.log_table import LOG_FOLDER, MergeLog
 from tandem.mergelog.state.model import upload_of
 from tandem.mergelog.state.retained import retained
 from tandem.mergelog.upkeep import catch_up, roll_back
-from tandem.operations.attempt import paths, pins
+from tandem.operations.attempt import pins
+from tandem.operations.clean.categories import listed
 from tandem.operations.clean.clean import (
     CleanedTable,
     CleaningOptions,
@@ -116,7 +117,7 @@ class CleanedLog(CleanedTable):
     def found(self, meta: ObjectInfo) -> ListedFile:
         upload = upload_of(meta.path)
         if upload is None:
-            return paths.found(meta)
+            return listed(meta)
         block = ListedFile(meta.path, meta.size, meta.modified_ms, FileCategory.BLOCK)
         return replace(block, session=upload[0], upload=upload[1])
 

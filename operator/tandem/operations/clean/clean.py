@@ -26,6 +26,7 @@ from tandem.mergelog.state.model import upload_folder
 from tandem.operations.attempt import paths, records
 from tandem.operations.attempt.records import OperationRecord
 from tandem.operations.clean import log_history
+from tandem.operations.clean.categories import listed
 from tandem.operations.clean.facts import CleaningDependencies, FactsReader, NeededFiles
 from tandem.operations.model import Identity, Table, Work
 from tandem.operations.session.committer import Committer
@@ -140,7 +141,7 @@ class CleanedTable:
 
     def found(self, meta: ObjectInfo) -> ListedFile | None:
         """The file with its category; None for one that this cleaning leaves alone."""
-        return None if meta.path.startswith(f"{LOG_FOLDER}/") else paths.found(meta)
+        return None if meta.path.startswith(f"{LOG_FOLDER}/") else listed(meta)
 
     def needed(self, _since_ms: int) -> NeededFiles:
         """What others than its own plans need of it: since a time (Unix milliseconds)."""
@@ -234,7 +235,7 @@ class CleaningRound:
         since the listing: a hold of the latest version is seen by all who see a later one."""
         latest = self._table.log.update(first)
         newer = [
-            paths.found(m) for folder in (paths.operations(), HOLDS)
+            listed(m) for folder in (paths.operations(), HOLDS)
             for m in self._store.list(folder)
         ]  # fmt: skip
         kept_ms = self._rules.files_ms

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
@@ -30,6 +30,12 @@ if TYPE_CHECKING:
     from tandem.spark.jobs.rewrite.divided import ChunkRows
 
 
+MEMORY: Final = 720 << 20
+"""Bytes that the rows of a bin may take, with what else is there at the same time. A task has 1 GiB
+(`spark.application.sizes`), some of it for Python. It is less than 2 GiB, so that the texts of a
+column can be one Arrow array."""
+
+
 @dataclass(frozen=True)
 class BinResult:
     """The result of a task: the files that it wrote and the rows that it read."""
@@ -43,6 +49,13 @@ class BinResult:
     """The numbers of the inputs whose deleted rows are in the files, too."""
     ranks: Ranks | None = None
     """The places of the rows in the files, if they were reordered (`rowmap.permutation`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class BinTooLarge:
+    """A bin whose rows take more memory than a task has. Nothing was written."""
+
+    index: int
 
 
 def rewrite_bin(store: Store, spec: JobSpec, index: int) -> BinResult:

@@ -15,9 +15,8 @@ from tandem.jobs.formats import RewriteJob
 from tandem.jobs.results import JobResult, OutputFile
 from tandem.rowmap.binary_format import to_bytes
 from tandem.rowmap.rowmap import RowMap, merge
-from tandem.spark.jobs.rewrite.bins import BinResult, rewrite_bin
+from tandem.spark.jobs.rewrite.bins import MEMORY, BinResult, BinTooLarge, rewrite_bin
 from tandem.spark.jobs.rewrite.row_maps import row_map_of
-from tandem.spark.jobs.rewrite.sorted_bins import MEMORY, BinTooLarge, sort_bin
 from tandem.spark.runtime.control import Control, output_file
 from tandem.spark.runtime.counters import reported
 from tandem.spark.runtime.written_facts import store_facts
@@ -126,6 +125,8 @@ def _run_bins(
     def task(index: int) -> BinResult | BinTooLarge | TandemError:
         try:
             if sorts:
+                from tandem.spark.jobs.rewrite.sorted_bins import sort_bin
+
                 return sort_bin(store, spec, index, memory)
             return rewrite_bin(store, spec, index)
         except TandemError as error:

@@ -16,7 +16,6 @@ from tandem.jobs.formats import JobBin, JobSpec, RewriteJob
 from tandem.rowmap.permutation import Ranks
 from tandem.rowmap.rowmap import MapOutput, RowMap, RowMapBuilder, RowMapIdentity
 from tandem.spark.jobs.rewrite.bins import BinResult
-from tandem.spark.jobs.rewrite.divided import divided_row_map
 from tandem.spark.runtime.frames import dead_rows
 
 
@@ -24,6 +23,8 @@ def row_map_of(spec: JobSpec, job: RewriteJob, result: BinResult) -> RowMap:
     """The map of a bin's rows. Raises: CountMismatch, RowMapInvalid."""
     bin_ = job.bins[result.index]
     if result.parts is not None:
+        from tandem.spark.jobs.rewrite.divided import divided_row_map
+
         return divided_row_map(spec, job, bin_, result.parts)
     if result.ranks is not None:
         return _sorted_row_map(spec, job, bin_, result.files, result.ranks)

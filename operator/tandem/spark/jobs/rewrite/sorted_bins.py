@@ -20,7 +20,7 @@ from tandem.delta.datafiles.reader import TableFormat
 from tandem.delta.datafiles.writer import ParquetDataWriter, WrittenFile, repetitive_columns
 from tandem.errors import CountMismatch
 from tandem.jobs.formats import InputFile, JobLayout, JobSpec, RewriteJob
-from tandem.spark.jobs.rewrite.bins import BinResult
+from tandem.spark.jobs.rewrite.bins import MEMORY, BinResult, BinTooLarge
 from tandem.spark.jobs.rewrite.codes import Rows, codes_of, in_order, z_codes
 from tandem.spark.jobs.rewrite.decoded_rows import live_batches
 from tandem.spark.runtime.control import job_table_format
@@ -29,10 +29,6 @@ from tandem.spark.runtime.frames import dead_rows
 from tandem.spark.runtime.written_facts import FileDescriber
 from tandem.storage import Store
 
-MEMORY: Final = 720 << 20
-"""Bytes that the rows of a bin may take, with what else is there at the same time. A task has 1 GiB
-(`spark.application.sizes`), some of it for Python. It is less than 2 GiB, so that the texts of a
-column can be one Arrow array."""
 WRITING: Final = 192 << 20
 """Bytes beside the rows while they are written: two row groups, and what is encoded of a third."""
 ORDER_BYTES: Final = 32
@@ -48,13 +44,6 @@ _BATCH_BYTES: Final = 16 << 20
 _MOST_VALUES: Final = 4096
 """A larger dictionary is not kept: the encoder writes it into each row group whole, although few
 of its values may be there."""
-
-
-@dataclass(frozen=True, slots=True)
-class BinTooLarge:
-    """A bin whose rows take more memory than a task has. Nothing was written."""
-
-    index: int
 
 
 def parts_of(job: RewriteJob, number: int) -> int:
