@@ -126,6 +126,8 @@ def test_locks_of_another_process_are_not_visible_without_a_cluster(
     tandem: Tandem, table: Path
 ) -> None:
     assert json.loads(tandem("locks", table, "-o", "json").stdout) == []
+    shown = tandem("locks", table)
+    assert (shown.stdout, "No locks" in shown.stderr) == ("", True)
 
 
 def test_clean_leaves_a_table_alone_that_has_no_abandoned_attempts(

@@ -94,6 +94,7 @@ def test_help_before_a_command_is_about_all_of_them() -> None:
     done = run(MAIN, "--help", "compact")
     assert done.returncode == 0
     assert {"compact", "zorder", "table", "index"} <= set(done.stdout.split())
+    assert "..." not in done.stdout.partition("Commands:")[2], "what a command does is cut"
 
 
 def test_structlog_is_configured_although_it_is_imported_later() -> None:

@@ -283,7 +283,7 @@ def history(
     ] = None,
     options: StoreOptions = None,
 ) -> None:
-    """Show a table's commits, newest first, and how operations reconciled with them.
+    """Show a table's commits, newest first.
 
     The picture beside the versions: ● a commit of Tandem; of another writer: ○ added rows,
     ◆ changed rows, ■ rewrote files, · no data. A line runs from an operation back to the version
@@ -341,7 +341,7 @@ def timeline(
     ] = None,
     options: StoreOptions = None,
 ) -> None:
-    """Draw the segments of a table over time, newest first, and the holes.
+    """Draw the segments of a table over time, newest first.
 
     A line is a segment, a column a time chunk: - visible; x hidden, since its files were removed;
     n masked, since all its rows there were deleted. Without a time column there is one chunk.
@@ -380,7 +380,10 @@ def clean(
     ] = False,
     options: StoreOptions = None,
 ) -> None:
-    """Remove files that are no longer needed: docs/cleaning.md says which, and when."""
+    """Remove files that are no longer needed.
+
+    docs/cleaning.md says which they are, and when they go.
+    """
     with opened(table, files, options) as target:
         from tandem.cli.commands import clean
 
@@ -411,7 +414,7 @@ def dev(
         typer.Option("--max-jobs", min=1, help="Maximum number of concurrent jobs; others wait."),
     ] = 2,
 ) -> None:
-    """Replace the Spark operator: run SparkApplications with local Spark.
+    """Run SparkApplications here, in place of the Spark operator.
 
     Needs the Spark operator's CRDs, but no running Spark operator. Runs only applications of
     Tandem; jobs end with this command. `tandem -v dev` prints every state.

@@ -34,10 +34,11 @@ def etcd_user(
         float, option("--wait", "Seconds to wait for an etcd that does not answer yet.", min=0)
     ] = 60.0,
 ) -> None:
-    """Enable authentication in etcd, and create the user that the operator connects as.
+    """Create the user of etcd that the operator connects as.
 
-    The user owns one prefix: it can neither read nor write any other key. Running the command
-    again changes nothing. It needs root's password; the operator itself does not.
+    It enables authentication in etcd. The user owns one prefix: it can neither read nor write any
+    other key. Running the command again changes nothing. It needs root's password; the operator
+    itself does not.
     """
     with errors_to_exit():
         import asyncio

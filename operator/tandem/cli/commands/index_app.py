@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tandem.index import Query
 
 index_app = typer.Typer(
-    help="Count and prune by what the log says; rows are read only where it leaves them open.",
+    help="Count rows and prune files by what the log says.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )

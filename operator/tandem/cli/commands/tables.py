@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from pydantic import TypeAdapter, ValidationError
 
-from tandem.cli.errors import Exit
+from tandem.cli.errors import Exit, say
 from tandem.cli.output import (
     ByteSize,
     Output,
@@ -325,7 +325,7 @@ def locks(table: Target, *, output: Output) -> Exit:
     so another process sees none."""
     table.log().latest_version()
     if output is Output.TABLE:
-        print_table(table_of(["operation", "mode", "resources", "since"], []))
+        say("No locks: without a cluster they exist in the process that runs the operations only.")
     else:
         print_data([], output)
     return Exit.OK

@@ -101,9 +101,10 @@ def compact(
     files: OptionalFilenames = None,
     options: StoreOptions = None,
 ) -> None:
-    """Rewrite small files as larger ones, beside other writers: OPTIMIZE.
+    """Rewrite small files as larger ones: OPTIMIZE.
 
-    Files that are large enough and have few deleted rows are left alone.
+    Other writers need not stop. Files that are large enough and have few deleted rows are left
+    alone.
     """
     spec = {**_selection(where), **_sizes(target_file_size)}
     found = _operation("compact", "TableCompaction", spec, {"spec.custom.where": "--where"})
@@ -246,7 +247,7 @@ def merge(
     files: OptionalFilenames = None,
     options: StoreOptions = None,
 ) -> None:
-    """Merge a source into the table, beside compactions and other writers.
+    """Merge a source into the table, beside other writers.
 
     `-o yaml` prints a resource to which further clauses can be added.
     """
