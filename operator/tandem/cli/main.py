@@ -13,9 +13,9 @@ import gc
 import os
 import sys
 
-_THRESHOLDS = (50_000, 5, 5)
-"""How many objects are made until Python looks for garbage, in place of 700: a small command makes
-so many only when it imports its modules."""
+_THRESHOLDS = (50_000, 5, 2)
+"""Python looks for garbage after so many objects, in place of 700; among those that it has seen
+before after 5 times as many, and among all after 10 times as many: operators run for long."""
 
 
 class _WithoutPandas:
