@@ -18,6 +18,7 @@ from tandem.errors import (
     StoreUnsuitable,
 )
 from tandem.storage import Store, open_store, probe_put_if_absent
+from tandem.storage.store_errors import translated
 
 
 class _Handler(EveryMethod):
@@ -143,6 +144,25 @@ def test_a_store_without_credentials_says_which_are_missing(
             assert type(caught.value) is StorageError
             assert "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY" in caught.value.remedy
             assert "latest" not in str(caught.value), "no request is shown"
+
+
+@pytest.mark.parametrize(
+    ("resource", "url", "message", "remedy"),
+    [
+        ("s3://b/t/a", "http://169.254.170.2/v2/credentials/7", "no credentials", "AWS_"),
+        ("gs://b/t/a", "http://169.254.169.254/computeMetadata/v1/x", "no credentials", "GOOGLE_"),
+        ("abfss://c@a/t/a", "http://127.0.0.1:4/metadata/identity/oauth2/token?resource=x",
+         "no credentials", "AZURE_"),
+        ("s3://b/latest/api/token", "http://127.0.0.1:4/b/latest/api/token", "did not answer",
+         "Check the endpoint"),
+    ],
+)  # fmt: skip
+def test_requests_to_the_machine_differ_from_those_to_a_store(
+    resource: str, url: str, message: str, remedy: str
+) -> None:
+    found = translated(TimeoutError(f"Error performing GET {url} in 3s, after 6 retries"), resource)
+    assert message in found.message
+    assert remedy in found.remedy
 
 
 def test_a_full_store_is_known_by_its_code() -> None:
