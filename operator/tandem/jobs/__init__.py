@@ -4,6 +4,7 @@ Knows neither Spark nor Kubernetes. Older versions' files are read by these mode
 added and never change their meaning.
 
     formats  what a job reads
+    pool     package: applications that do many jobs
     results  what it writes: result, failure, progress
     runner   `JobRunner`: start, watch and stop jobs
 """

@@ -8,6 +8,7 @@ operation does. The layers below this package must not import it.
     tables         package: a table in the operator
     runtime        package: what one operator process shares
     controllers    package: the controllers of operations, tables and index servers
+    job_pool       package: applications that do the small jobs of many operations
     dev            package: `tandem dev`
     handlers       kopf's handlers
     kopf_loop      runs kopf in this process

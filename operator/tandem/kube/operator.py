@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager
 import structlog
 
 from tandem import __version__
+from tandem.jobs.pool.rules import PoolRules
 from tandem.jobs.runner import JobRunner
 from tandem.kube import handlers
 from tandem.kube.client.api import Api, ApiError
@@ -25,6 +26,8 @@ from tandem.kube.controllers.operation.ttl import TtlController
 from tandem.kube.controllers.table.auto_compaction import AutoCompactionController
 from tandem.kube.controllers.table.log_automation import LogAutomation
 from tandem.kube.controllers.table.row_retention import RowRetention
+from tandem.kube.job_pool.pools import JobPools
+from tandem.kube.job_pool.runner import PooledRunner
 from tandem.kube.kopf_loop import KopfState, LeadershipLost, run_kopf
 from tandem.kube.metrics.collectors import Metrics
 from tandem.kube.metrics.locks import MeasuredLocks
@@ -120,7 +123,7 @@ async def run_operator(
                 automatic_slots=AutomaticSlots(settings.automatic_slots, resource_cache),
                 metrics=metrics,
                 runner_factory=runner_factory
-                or _spark_applications(api, loop, builder, applications),
+                or _spark_applications(api, loop, builder, applications, settings.job_pools),
                 interceptor=interceptor,
                 may_write=lambda: leadership.leads,
             )
@@ -267,7 +270,10 @@ def _spark_applications(
     loop: asyncio.AbstractEventLoop,
     builder: ApplicationBuilder,
     applications: ApplicationCache,
+    rules: PoolRules,
 ) -> RunnerFactory:
+    pools = JobPools(api, loop, builder, applications, rules) if rules.slots else None
+
     def runner_factory(resource: Operation, body: Body, table: Table) -> JobRunner:
         storage = table.spec.spec.storage if table.spec is not None else None
         secret = storage.secret_ref if storage is not None else None
@@ -281,19 +287,17 @@ def _spark_applications(
         automatic = resource.metadata.labels.get(AUTOMATIC_LABEL)
         if automatic:
             labels[AUTOMATIC_LABEL] = automatic
-        return ApplicationRunner(
-            api=api,
-            loop=loop,
-            builder=builder,
-            placement=JobPlacement(
-                JobOwner(resource.api_version, resource.kind_name, resource.name, uid_of(body)),
-                resource.namespace,
-                template=template,
-                secret_name=secret.name if secret is not None else None,
-                service_account=account,
-                labels=labels,
-            ),
-            applications=applications,
+        placement = JobPlacement(
+            JobOwner(resource.api_version, resource.kind_name, resource.name, uid_of(body)),
+            resource.namespace,
+            template=template,
+            secret_name=secret.name if secret is not None else None,
+            service_account=account,
+            labels=labels,
         )
+        own = ApplicationRunner(
+            api=api, loop=loop, builder=builder, placement=placement, applications=applications
+        )
+        return own if pools is None else PooledRunner(own, pools, placement)
 
     return runner_factory

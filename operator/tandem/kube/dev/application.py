@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 import structlog
 
 from tandem.errors import TandemError
+from tandem.jobs.pool.formats import KUBECONFIG_VARIABLE
 from tandem.jobs.runner import JobPhase, JobRunner, JobStatus
 from tandem.json_types import Json
 from tandem.kube.client.api import (
@@ -37,6 +38,7 @@ from tandem.kube.client.api import (
 from tandem.kube.dev.request import (
     InvalidApplication,
     endpoint_of,
+    is_pool,
     mounted,
     request_of,
     secrets_of,
@@ -62,10 +64,19 @@ _ORPHANED = frozenset({states.SUBMITTED, states.RUNNING, states.UNKNOWN})
 class JobHost:
     """Where jobs run: how many at once, and how often they are polled."""
 
-    def __init__(self, api: Api, runner: JobRunner, max_jobs: int, poll_s: float) -> None:
+    def __init__(
+        self,
+        api: Api,
+        runner: JobRunner,
+        max_jobs: int,
+        poll_s: float,
+        kubeconfig: Path | None = None,
+    ) -> None:
         self.api = api
         self.runner = runner
         self.poll_s = poll_s
+        # A job pool reads its jobs in the cluster, with our rights.
+        self.pool_environ = {} if kubeconfig is None else {KUBECONFIG_VARIABLE: str(kubeconfig)}
         self.slots = asyncio.Semaphore(max_jobs)
         # A runner may block in any of its methods; each job at most in two at once.
         self._threads = ThreadPoolExecutor(2 * max_jobs + 4, "tandem-dev")
@@ -203,6 +214,8 @@ class ApplicationController:
                 self._remove_folder()
                 self._folder = Path(tempfile.mkdtemp(prefix="tandem-dev-"))
                 environ |= await mounted(self._host.api, self._body, self._folder)
+            if is_pool(self._body):
+                environ |= self._host.pool_environ
             request = request_of(self._body, self.key, environ)
             self._started = self.key
             self._start = asyncio.ensure_future(
@@ -217,7 +230,7 @@ class ApplicationController:
             )
         status = await self._host.blocking(self._host.runner.status, self.key)
         told = {LOG_ANNOTATION: status.log} if status.log else {}
-        if request.request:
+        if serves(self._body):
             told[ENDPOINT_ANNOTATION] = endpoint_of(request)
         if told:
             await self._annotate(told)

@@ -126,7 +126,7 @@ class _Dev:
     def __init__(self, settings: DevSettings, api: Api, runner: JobRunner) -> None:
         self._labels = "" if settings.every else "=".join(MANAGED_BY)
         self._api = api
-        self._host = JobHost(api, runner, settings.max_jobs, settings.poll_s)
+        self._host = JobHost(api, runner, settings.max_jobs, settings.poll_s, settings.kubeconfig)
         self._served: dict[str, tuple[ApplicationController, asyncio.Task[None]]] = {}
 
     async def watch(self, path: ResourcePath, synced: asyncio.Event) -> None:

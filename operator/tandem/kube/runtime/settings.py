@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tandem.jobs.pool.rules import PoolRules
 from tandem.kube.runtime.job_slots import JobLimits
 from tandem.spark.application.manifest import ApplicationSettings
 
@@ -33,6 +34,7 @@ class OperatorSettings:
         allowed_locations, allowed_endpoints: where tables and sources may be, by namespace; see
             `tandem.kube.tables.location_policy`. None: anywhere.
         job_limits: how many jobs may run at once.
+        job_pools: which jobs share an application.
         deadline_s: `activeDeadlineSeconds` of operations that name none; 0 for no deadline.
         automatic_slots: how many of them may be automatic; 0 for no limit.
         workers: threads for work on tables; those that take long have more (docs/decisions/0169).
@@ -61,6 +63,7 @@ class OperatorSettings:
     allowed_locations: tuple[str, ...] = ()
     allowed_endpoints: tuple[str, ...] = ()
     job_limits: JobLimits = field(default_factory=lambda: JobLimits(16))
+    job_pools: PoolRules = field(default_factory=PoolRules)
     deadline_s: int = 0
     automatic_slots: int = 0
     workers: int = 16
@@ -106,6 +109,7 @@ class OperatorSettings:
             "max_jobs": self.job_limits.total,
             "max_jobs_per_namespace": self.job_limits.per_namespace,
             "max_jobs_per_table": self.job_limits.per_table,
+            "job_pool": self.job_pools.slots,
             "deadline_s": self.deadline_s,
             "automatic_slots": self.automatic_slots,
             "workers": self.workers,

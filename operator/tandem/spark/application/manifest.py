@@ -17,6 +17,7 @@ from typing import Any, Final
 from tandem.errors import InvalidSpec
 from tandem.jobs.runner import JobRequest, JobStatus
 from tandem.json_types import Json
+from tandem.spark.application import pool as pools
 from tandem.spark.application import service as services
 from tandem.spark.application import template as templates
 from tandem.spark.application.pods import SECURITY, complete_pods
@@ -157,6 +158,14 @@ class KubeflowApplications:
         whole = replace(placement, template=templates.merge(layer, placement.template or {}))
         return services.complete(build(request, whole, self.settings), service)
 
+    def build_pool(self, request: JobRequest, placement: JobPlacement) -> Json:
+        self.check(
+            placement.template,
+            resource=placement.resource,
+            service_account=placement.service_account,
+        )
+        return pools.complete(build(request, placement, self.settings, beside=pools.BESIDE))
+
     def classify(
         self,
         application: Mapping[str, Any] | None,
@@ -179,9 +188,13 @@ class KubeflowApplications:
         return f"sparkoperator.k8s.io/app-name={name}"
 
 
-def build(request: JobRequest, placement: JobPlacement, settings: ApplicationSettings) -> Json:
+def build(
+    request: JobRequest, placement: JobPlacement, settings: ApplicationSettings, *, beside: int = 0
+) -> Json:
     """The `SparkApplication` of one attempt. The same arguments give the same object.
 
+    Args:
+        beside: bytes of memory that the driver needs beside its heap and its workers.
     Raises: InvalidSpec that names the path that a template must not set, or if a name is not a
         DNS-1035 label.
     """
@@ -201,6 +214,8 @@ def build(request: JobRequest, placement: JobPlacement, settings: ApplicationSet
         max_executors=settings.max_executors,
         distributed=distributed,
     )
+    driver_size = replace(size.driver, overhead=size.driver.overhead + beside)
+    size = replace(size, driver=driver_size)
     # If a table has both, the Secret is used.
     account = "" if secret_name else placement.service_account
     defaults = _defaults(request, settings, size, account or settings.service_account)

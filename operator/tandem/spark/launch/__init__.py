@@ -1,8 +1,9 @@
-"""Jobs on this machine: Spark's as processes, small ones in this process.
+"""Jobs on this machine: Spark's as processes, small ones and those of a pool in this process.
 
 Does not read the result of a job: the engine does.
 
     local       jobs in `spark-submit` processes
     job_process one such process
     in_process  small jobs without Spark
+    pooled      jobs of a pool, in threads that share Spark
 """

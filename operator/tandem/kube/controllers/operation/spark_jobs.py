@@ -194,7 +194,11 @@ class ApplicationRunner:
                 kind is not installed).
             ClusterUnavailable: no answer; try again.
         """
-        self._call(self._create(self._builder.build(request, self._placement)))
+        self.create(self._builder.build(request, self._placement))
+
+    def create(self, body: Json) -> None:
+        """Create this application, or adopt our own that exists already. Raises: as `start`."""
+        self._call(self._create(body))
 
     def status(self, name: str) -> JobStatus:
         """Raises: ClusterUnavailable."""
@@ -348,20 +352,28 @@ class ApplicationRunner:
 
     def _call(self, call: Coroutine[Any, Any, T], timeout_s: float = CALL_S) -> T:
         with _translated_errors():
-            try:
-                future = asyncio.run_coroutine_threadsafe(call, self._loop)
-            except RuntimeError as error:
-                call.close()
-                raise ClusterUnavailable("the operator is ending") from error
-            try:
-                return future.result(timeout_s)
-            except TimeoutError as error:
-                future.cancel()
-                raise ClusterUnavailable(
-                    "the Kubernetes API did not answer", expected=f"an answer in {timeout_s:g} s"
-                ) from error
-            except concurrent.futures.CancelledError as error:
-                raise ClusterUnavailable("the operator is ending") from error
+            return call_on(self._loop, call, timeout_s)
+
+
+def call_on(
+    loop: asyncio.AbstractEventLoop, call: Coroutine[Any, Any, T], timeout_s: float = CALL_S
+) -> T:
+    """Run a call on the loop, from another thread. Raises: ClusterUnavailable if it takes longer
+    or the loop ends; what the call raises."""
+    try:
+        future = asyncio.run_coroutine_threadsafe(call, loop)
+    except RuntimeError as error:
+        call.close()
+        raise ClusterUnavailable("the operator is ending") from error
+    try:
+        return future.result(timeout_s)
+    except TimeoutError as error:
+        future.cancel()
+        raise ClusterUnavailable(
+            "the Kubernetes API did not answer", expected=f"an answer in {timeout_s:g} s"
+        ) from error
+    except concurrent.futures.CancelledError as error:
+        raise ClusterUnavailable("the operator is ending") from error
 
 
 def _is_refusal(error: ApiError) -> bool:

@@ -1,0 +1,188 @@
+"""Does the jobs of a pool: each in a thread, all over one Spark context.
+
+A job has one of the pool's slots, which is a fair pool of Spark's scheduler: with several jobs at
+once each gets its share of the cores. All jobs have the settings, the credentials and the storage
+options that the process was started with. Does not decide which jobs run: the ledger of the pool
+does.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from tandem.errors import InvalidSpec, Reason, TandemError
+from tandem.jobs.formats import APPS, Format
+from tandem.jobs.pool.formats import PoolConfig, PooledEnd, PooledJob
+from tandem.spark.runtime import session
+from tandem.spark.runtime.control import Control, open_job, recorded, say
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+_MESSAGE: Final = 1_000
+_SETTINGS: Final = {
+    "spark.scheduler.mode": "FAIR",
+    # It lives long: what Spark keeps of jobs that have ended must not grow.
+    "spark.ui.retainedJobs": "50",
+    "spark.ui.retainedStages": "50",
+    "spark.ui.retainedTasks": "1000",
+    "spark.sql.ui.retainedExecutions": "20",
+}
+_TAINTS: Final = frozenset({Reason.OUT_OF_MEMORY, Reason.JOB_FAILED})
+"""Failures that say nothing about the job alone: the process may be harmed."""
+
+Run = Callable[[Control], None]
+
+
+@dataclass(frozen=True)
+class PooledControl(Control):
+    """The control of a job that can be withdrawn: it serves no more rounds then, and answers no
+    more."""
+
+    withdrawn: threading.Event = field(default_factory=threading.Event)
+
+    def is_done(self) -> bool:
+        return self.withdrawn.is_set() or super().is_done()
+
+    def _put_once(self, path: str, content: Format) -> bool:
+        return False if self.withdrawn.is_set() else super()._put_once(path, content)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a job ended. `taints`: the process takes no more jobs."""
+
+    end: PooledEnd
+    taints: bool = False
+
+
+class PooledJobs:
+    """Thread-safe. `open` first.
+
+    Args:
+        apps: the folder of the applications.
+    """
+
+    def __init__(self, apps: Path, config: PoolConfig) -> None:
+        self._apps = apps
+        self._config = config
+        self._context: SparkContext | None = None
+        self._runs: dict[str, Run] = {}
+        self._withdrawn: dict[str, threading.Event] = {}
+        self._lock = threading.Lock()
+
+    def open(self) -> None:
+        """Start Spark."""
+        from pyspark import SparkConf, SparkContext
+
+        session.keep()
+        with tempfile.TemporaryDirectory(prefix="tandem-pool-") as folder:
+            allocation = Path(folder) / "slots.xml"
+            allocation.write_text(_allocation(self._config.slots))
+            conf = SparkConf().setAppName(self._config.name)
+            conf.setAll([*_SETTINGS.items(), ("spark.scheduler.allocation.file", str(allocation))])
+            self._context = SparkContext.getOrCreate(conf)
+        # The first one takes seconds.
+        session.session(self._config.name)
+
+    def close(self) -> None:
+        if self._context is not None:
+            self._context.stop()
+
+    def begin(
+        self, name: str, job: PooledJob, slot: int, on_end: Callable[[Outcome], None]
+    ) -> None:
+        """Do a job in a thread of its own, which calls `on_end` at last."""
+        from pyspark import InheritableThread
+
+        withdrawn = threading.Event()
+        with self._lock:
+            self._withdrawn[name] = withdrawn
+
+        def work() -> None:
+            try:
+                outcome = self._do(name, job, slot, withdrawn)
+            except Exception as error:  # noqa: BLE001 - the boundary of a job: reported, not lost
+                # Outside of the job itself: Spark does not answer, say.
+                outcome = Outcome(_failed(error), taints=not isinstance(error, TandemError))
+            with self._lock:
+                del self._withdrawn[name]
+            on_end(outcome)
+
+        thread = InheritableThread(target=work, name=name)
+        thread.daemon = True
+        thread.start()
+
+    def withdraw(self, name: str) -> None:
+        """End a job; it reports its end as any other."""
+        with self._lock:
+            withdrawn = self._withdrawn.get(name)
+        if withdrawn is not None and self._context is not None:
+            withdrawn.set()
+            self._context.cancelJobGroup(name)
+
+    def _do(self, name: str, job: PooledJob, slot: int, withdrawn: threading.Event) -> Outcome:
+        assert self._context is not None
+        self._context.setJobGroup(name, name, interruptOnCancel=True)
+        self._context.setLocalProperty("spark.scheduler.pool", _slot(slot))
+        run = self._run_of(job.app)
+        opened = open_job(
+            job.location, job.spec, dict(self._config.storage_options), self._config.allowed
+        )
+        control = PooledControl(opened.spec, opened.store, withdrawn)
+        say(control, f"{control.spec.job.kind} of version {control.spec.table.version} begins")
+        failure = recorded(run, control)
+        if failure is None:
+            say(control, "answered")
+            return Outcome(PooledEnd(code=0))
+        say(control, str(failure))
+        taints = failure.reason in _TAINTS and not withdrawn.is_set()
+        return Outcome(_failed(failure), taints)
+
+    def _run_of(self, app: str) -> Run:
+        """The `run` of an application."""
+        if app not in APPS:
+            raise InvalidSpec(
+                "is not an application that does a job of a table",
+                field="app",
+                found=app,
+                expected=f"one of {', '.join(sorted(APPS))}",
+            )
+        with self._lock:
+            if app not in self._runs:
+                spec = importlib.util.spec_from_file_location(
+                    f"tandem_pool_{app}", self._apps / f"{app}.py"
+                )
+                assert spec is not None
+                assert spec.loader is not None
+                module: Any = importlib.util.module_from_spec(spec)
+                spec.loader.exec_module(module)
+                self._runs[app] = module.run
+            return self._runs[app]
+
+
+def _failed(error: Exception) -> PooledEnd:
+    sys.stderr.write(f"tandem: {error}\n")
+    text = " ".join(str(error).split()) or type(error).__name__
+    return PooledEnd(code=1, message=text[:_MESSAGE])
+
+
+def _slot(number: int) -> str:
+    return f"slot-{number}"
+
+
+def _allocation(slots: int) -> str:
+    """Spark's file of fair pools: one for each slot, with a core that it gets first."""
+    pools = "".join(
+        f'<pool name="{_slot(number)}"><schedulingMode>FIFO</schedulingMode><weight>1</weight>'
+        "<minShare>1</minShare></pool>"
+        for number in range(slots)
+    )
+    return f'<?xml version="1.0"?><allocations>{pools}</allocations>'

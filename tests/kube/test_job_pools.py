@@ -1,0 +1,210 @@
+"""Job pools under a real API server: one application does the jobs of many operations. The driver's
+loop is the real one; `tandem dev` stands for the Spark operator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from cluster_processes import REPOSITORY
+from support.cluster.dev_thread import spark_operator
+from support.cluster.operator_thread import Resources, operating, quick_settings
+from support.jobs import quick_lake
+from support.jobs.pooling_jobs import PoolingJobs
+from support.waiting import await_that
+from tandem.jobs.pool.rules import PoolRules
+
+if TYPE_CHECKING:
+    from support.cluster.api_server import Cluster
+
+Json = dict[str, Any]
+KIND = "TableCompaction"
+RULES = PoolRules(slots=2, idle_s=3_600.0)
+
+
+def grant(cluster: Cluster, namespace: str, role: str, account: str) -> None:
+    """Bind a role of `examples/cluster/rbac-job-pools.yaml` in a namespace."""
+    bodies = yaml.safe_load_all((REPOSITORY / "examples/cluster/rbac-job-pools.yaml").read_text())
+    (rules,) = [body["rules"] for body in bodies if body["metadata"]["name"] == role]
+    base = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}"
+    cluster.request("POST", f"{base}/roles", {"metadata": {"name": role}, "rules": rules})
+    group = "rbac.authorization.k8s.io"
+    binding = {
+        "metadata": {"name": role},
+        "roleRef": {"apiGroup": group, "kind": "Role", "name": role},
+        "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": "tandem-system"}],
+    }
+    cluster.request("POST", f"{base}/rolebindings", binding)
+
+
+class Stage:
+    def __init__(self, cluster: Cluster, folder: Path, *, granted: bool = True) -> None:
+        self.cluster, self.folder = cluster, folder
+        self.space = Resources(cluster, cluster.namespace("pools"))
+        self.jobs = PoolingJobs()
+        self.lakes: dict[str, quick_lake.QuickLake] = {}
+        if granted:
+            namespace = self.space.namespace
+            grant(cluster, namespace, "tandem-operator-job-pools", "tandem-operator")
+            # The driver of a pool has the rights of `tandem dev` here.
+            grant(cluster, namespace, "tandem-job-pool", "tandem-dev")
+
+    def table(self, name: str, **spec: Any) -> None:
+        self.lakes[name] = quick_lake.make(self.folder / name)
+        self.space.table(name, self.lakes[name].location, **spec)
+
+    def secret(self, name: str, value: str) -> None:
+        url = f"/api/v1/namespaces/{self.space.namespace}/secrets"
+        body = {"metadata": {"name": name}, "stringData": {"AWS_ACCESS_KEY_ID": value}}
+        self.cluster.request("POST", url, body)
+
+    def applications(self) -> list[Json]:
+        url = "/apis/sparkoperator.k8s.io/v1beta2/namespaces/"
+        url += f"{self.space.namespace}/sparkapplications"
+        found: list[Json] = self.cluster.request("GET", url)["items"]
+        return found
+
+    def pool_maps(self) -> list[Json]:
+        url = f"/api/v1/namespaces/{self.space.namespace}/configmaps"
+        found: list[Json] = self.cluster.request("GET", f"{url}?labelSelector=tandem.dev/job-pool")[
+            "items"
+        ]
+        return found
+
+    def jobs_left(self) -> list[str]:
+        return [key for body in self.pool_maps() for key in body["data"] if key != "state"]
+
+    def succeed(self, *names: str) -> None:
+        for name in names:
+            assert self.space.await_end(KIND, name)["phase"] == "Succeeded"
+
+
+@pytest.fixture
+def stage(cluster: Cluster, tmp_path: Path) -> Iterator[Stage]:
+    made = Stage(cluster, tmp_path)
+    settings = quick_settings(cluster, made.space.namespace, job_pools=RULES)
+    with (
+        spark_operator(cluster, made.space.namespace, made.jobs),
+        operating(settings, made.jobs, spark=True),
+    ):
+        yield made
+    made.jobs.close()
+
+
+def test_one_application_does_the_jobs_of_many_operations(stage: Stage) -> None:
+    for name in ("a", "b", "c"):
+        stage.table(name)
+        stage.space.compaction(name, name)
+    deleted = {"tableRef": {"name": "a"}, "delete": {"where": "id = 1"}}
+    stage.space.create("TableUpdate", "u", deleted)
+    stage.succeed("a", "b", "c")
+    assert stage.space.await_end("TableUpdate", "u")["phase"] == "Succeeded"
+    (application,) = stage.applications()
+    (record,) = stage.pool_maps()
+    name = record["metadata"]["name"]
+    assert application["metadata"]["name"] == name
+    assert application["metadata"]["labels"]["tandem.dev/job-pool"] in name
+    (owner,) = application["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["uid"]) == ("ConfigMap", record["metadata"]["uid"])
+    pod = application["spec"]["driver"]["template"]["spec"]
+    assert "automountServiceAccountToken" not in pod
+    assert len(stage.jobs.pooled) >= 4
+    assert not stage.jobs.started
+    # What has ended leaves nothing in it.
+    await_that(lambda: not stage.jobs_left(), stage.jobs_left)
+    for lake in stage.lakes.values():
+        lake.assert_clean()
+
+
+def test_tables_with_other_credentials_and_templates_have_other_pools(stage: Stage) -> None:
+    for name in ("one", "two"):
+        stage.secret(name, name)
+        stage.table(name, storage={"secretRef": {"name": name}})
+        stage.space.compaction(name, name)
+    stage.table("open")
+    stage.space.compaction("open", "open")
+    stage.table("templated")
+    template = {"spec": {"driver": {"cores": 1}}}
+    stage.space.compaction("templated", "templated", sparkTemplate=template)
+    stage.succeed("one", "two", "open", "templated")
+    found = {
+        (
+            str(
+                (each["spec"]["driver"].get("envFrom") or [{}])[0].get("secretRef", {}).get("name")
+            ),
+            each["spec"]["driver"]["cores"],
+        )
+        for each in stage.applications()
+    }
+    assert found == {("one", 2), ("two", 2), ("None", 2), ("None", 1)}
+    begun = [pool.jobs.begun for pool in stage.jobs.pools.values()]
+    assert [len(names) for names in begun] == [1, 1, 1, 1]
+
+
+def test_the_jobs_of_a_dead_pool_start_again_by_themselves(stage: Stage) -> None:
+    stage.table("t")
+    stage.jobs.opened.clear()
+    stage.space.compaction("m", "t")
+    await_that(lambda: len(stage.jobs.pooled) == 1, lambda: stage.jobs.pooled)
+    (pool,) = stage.jobs.pools.values()
+    pool.kill()
+    stage.succeed("m")
+    assert len(stage.jobs.started) == 1
+    assert len(stage.jobs.pools) == 1
+    stage.lakes["t"].assert_clean()
+
+
+def test_a_deleted_operation_takes_its_job_along_and_leaves_the_others(stage: Stage) -> None:
+    stage.table("t")
+    stage.table("other")
+    stage.jobs.opened.clear()
+    stage.space.compaction("m", "t")
+    stage.space.compaction("n", "other")
+    await_that(lambda: len(stage.jobs.pooled) == 2, lambda: stage.jobs.pooled)
+    stage.space.delete(KIND, "m")
+    stage.space.await_gone(KIND, "m")
+    (pool,) = stage.jobs.pools.values()
+    withdrawn = [event for event in pool.jobs.withdrawn.values() if event.is_set()]
+    assert len(withdrawn) == 1
+    stage.jobs.opened.set()
+    stage.succeed("n")
+    await_that(lambda: not stage.jobs_left(), stage.jobs_left)
+    for lake in stage.lakes.values():
+        lake.assert_clean()
+
+
+def test_a_new_operator_finds_the_jobs_of_the_last_one(cluster: Cluster, tmp_path: Path) -> None:
+    stage = Stage(cluster, tmp_path)
+    stage.table("t")
+    settings = quick_settings(cluster, stage.space.namespace, job_pools=RULES)
+    with spark_operator(cluster, stage.space.namespace, stage.jobs):
+        stage.jobs.opened.clear()
+        with operating(settings, stage.jobs, spark=True):
+            stage.space.compaction("m", "t")
+            await_that(lambda: len(stage.jobs.pooled) == 1, lambda: stage.jobs.pooled)
+            stage.space.await_phase(KIND, "m", "Running")
+        with operating(settings, stage.jobs, spark=True):
+            stage.jobs.opened.set()
+            stage.succeed("m")
+        assert len(stage.jobs.pooled) == 1
+        assert not stage.jobs.started
+    stage.jobs.close()
+    stage.lakes["t"].assert_clean()
+
+
+def test_without_the_rights_each_job_has_an_application(cluster: Cluster, tmp_path: Path) -> None:
+    stage = Stage(cluster, tmp_path, granted=False)
+    stage.table("t")
+    settings = quick_settings(cluster, stage.space.namespace, job_pools=RULES)
+    with (
+        spark_operator(cluster, stage.space.namespace, stage.jobs),
+        operating(settings, stage.jobs, spark=True),
+    ):
+        stage.space.compaction("m", "t")
+        stage.succeed("m")
+    assert len(stage.jobs.started) == 1
+    assert not stage.jobs.pools
