@@ -69,6 +69,10 @@ MATRIX: dict[str, Json] = {
         "watch": {"namespaces": NAMESPACES},
         "indexServers": {"enabled": True, "reviews": False},
     },
+    "job-pools": {
+        **EXTERNAL,
+        "jobs": {"namespaces": NAMESPACES, "pool": {"slots": 4, "below": "256Mi"}},
+    },
     "no-crds": {**EXTERNAL, "crds": {"enabled": False}},
     "crds-go-too": {**EXTERNAL, "crds": {"keep": False}},
     "three-replicas": {

@@ -177,8 +177,8 @@ def test_a_pool_without_jobs_closes_only_if_it_has_seen_all() -> None:
 
 @pytest.mark.parametrize("why", ["jobs", "age", "taint"])
 def test_a_pool_is_renewed(why: str) -> None:
-    settings = {"jobs": {"most_jobs": 1}, "age": {"oldest_s": 5.0}, "taint": {}}[why]
-    ledger, there = Ledger(config(**settings), 0), ConfigMap()
+    limits = {"most_jobs": 1 if why == "jobs" else 9, "oldest_s": 5.0 if why == "age" else 99.0}
+    ledger, there = Ledger(config(**limits), 0), ConfigMap()
     assert there.patch(post("a", job()))
     ledger.see(there.record())
     ledger.step(1)

@@ -27,6 +27,7 @@ def runner(tmp_path: Path) -> Iterator[LocalRunner]:
     made.close()
 
 
+@pytest.mark.matrix
 def test_one_driver_does_rewrites_and_statements(
     cluster: Cluster, tmp_path: Path, runner: LocalRunner
 ) -> None:

@@ -62,6 +62,12 @@ compares. */}}
 - apiGroups: [""]
   resources: [events]
   verbs: [create]
+{{- if .Values.jobs.pool.slots }}
+# Which jobs a pool does.
+- apiGroups: [""]
+  resources: [configmaps]
+  verbs: [create, get, list, patch, delete]
+{{- end }}
 {{- if and .Values.indexServers.enabled .Values.indexServers.reviews }}
 # To ask index servers what they hold.
 - apiGroups: [tandem.dev]
@@ -92,4 +98,10 @@ compares. */}}
 - apiGroups: [""]
   resources: [services]
   verbs: [get, list, delete, deletecollection]
+{{- if .Values.jobs.pool.slots }}
+# The jobs of its pool.
+- apiGroups: [""]
+  resources: [configmaps]
+  verbs: [watch, patch]
+{{- end }}
 {{- end -}}

@@ -155,6 +155,24 @@ def operator(
             min=0,
         ),
     ] = 0,
+    job_pool: Annotated[
+        int,
+        option(
+            "--job-pool",
+            "Do small jobs that share namespace, account, Secret and template in one Spark "
+            "application, so many at once; needs examples/cluster/rbac-job-pools.yaml. 0: each "
+            "job has an application.",
+            min=0,
+        ),
+    ] = 0,
+    job_pool_below: Annotated[
+        str,
+        option("--job-pool-below", "A job that reads as much or more has its own application."),
+    ] = "1Gi",
+    job_pool_idle: Annotated[
+        float,
+        option("--job-pool-idle", "Seconds after which a job pool without jobs ends.", min=1),
+    ] = 300.0,
     deadline: Annotated[
         int,
         option(
@@ -293,6 +311,7 @@ def operator(
             allowed_locations=tuple(allowed_locations or ()),
             allowed_endpoints=tuple(allowed_endpoints or ()),
             job_limits=JobLimits(max_jobs, max_jobs_per_namespace, max_jobs_per_table),
+            job_pools=operator.job_pools(job_pool, job_pool_below, job_pool_idle),
             deadline_s=deadline,
             automatic_slots=automatic_slots,
             workers=workers,

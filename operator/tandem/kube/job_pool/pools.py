@@ -10,63 +10,35 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from secrets import token_hex
-from typing import Any, Final, TypeVar
+from typing import Final
 
 import structlog
 
-from tandem.errors import ClusterUnavailable, JobRefused
+from tandem.errors import ClusterUnavailable, InvalidSpec, JobRefused
 from tandem.jobs.pool.formats import POOL_APP, PoolConfig, PooledJob, arguments
-from tandem.jobs.pool.records import (
-    Patch,
-    PoolRecord,
-    ask_to_stop,
-    close,
-    forget,
-    new_record,
-    post,
-    record_of,
-)
-from tandem.jobs.pool.rules import AVOIDED_S, PoolRules, choose, digest_of, is_left_over
+from tandem.jobs.pool.records import PoolRecord, ask_to_stop, close, forget, new_record, post
+from tandem.jobs.pool.rules import AVOIDED_S, LEFT_S, PoolRules, choose, digest_of, is_left_over
 from tandem.jobs.runner import JobPhase, JobRequest, JobStatus
 from tandem.json_types import Json
-from tandem.kube.client.api import (
-    Api,
-    ApiError,
-    Conflict,
-    Forbidden,
-    Invalid,
-    NotFound,
-    ResourcePath,
-)
-from tandem.kube.controllers.operation.spark_jobs import (
-    ApplicationCache,
-    ApplicationRunner,
-    call_on,
-)
+from tandem.kube.client.api import Api
+from tandem.kube.controllers.operation.spark_jobs import ApplicationCache, ApplicationRunner
+from tandem.kube.job_pool.config_maps import ConfigMaps, PoolsUnusable
 from tandem.spark.application.port import ApplicationBuilder, JobOwner, JobPlacement
 from tandem.spark.runtime.session import SHORT_JOB_BYTES
 from tandem.spec.labels import JOB_POOL_LABEL
 
-T = TypeVar("T")
-
 _log = structlog.get_logger("tandem.kube.job_pool")
-_CONFIG_MAPS: Final = ResourcePath("", "v1", "configmaps")
-_SECRETS: Final = ResourcePath("", "v1", "secrets")
+LIVE: Final = frozenset({JobPhase.STARTING, JobPhase.RUNNING})
 _FRESH_S: Final = 0.3
 """For how long a record that was read answers the polls of all jobs."""
 _TRIES: Final = 3
 _ANY: Final = "tandem-pool"
-LIVE: Final = frozenset({JobPhase.STARTING, JobPhase.RUNNING})
 _PAUSES_S: Final = (0.05, 0.1, 0.2, 0.5)
-
-
-class PoolsUnusable(Exception):
-    """No pool can be used for now: jobs have applications of their own."""
 
 
 class JobPools:
@@ -82,17 +54,22 @@ class JobPools:
     ) -> None:
         self.rules = rules
         self._api, self._loop = api, loop
+        self._maps = ConfigMaps(api, loop)
         self._builder, self._applications = builder, applications
         self._lock = threading.Lock()
         self._making: dict[str, threading.Lock] = {}
         """One for each digest: two jobs at once do not make two pools."""
-        self._avoided: dict[str, float] = {}
+        self._failed: dict[str, float] = {}
+        """When each pool was first seen to have failed."""
+        self._refused: dict[str, tuple[float, str]] = {}
+        """Namespaces in which ConfigMaps cannot be read, since when, and why."""
         self._runners: dict[tuple[str, str], ApplicationRunner] = {}
-        self._read: dict[tuple[str, str], tuple[float, PoolRecord | None]] = {}
+        self._read: dict[tuple[str, str], tuple[float, PoolRecord]] = {}
 
     def find(self, namespace: str, job: str) -> str:
-        """The pool that a job was posted to; "" for none. Raises: ClusterUnavailable."""
-        for pool in self._list(namespace, JOB_POOL_LABEL):
+        """The pool that a job was posted to; "" for none. Raises: PoolsUnusable,
+        ClusterUnavailable."""
+        for pool in self._list_all(namespace):
             if job in pool.jobs or job in pool.ended:
                 return pool.name
         return ""
@@ -103,13 +80,11 @@ class JobPools:
         Raises: PoolsUnusable, JobRefused, InvalidSpec, ClusterUnavailable.
         """
         namespace = placement.namespace
-        there = self._list(namespace, JOB_POOL_LABEL)
+        there = self._list_all(namespace)
         for pool in there:
             if request.name in pool.jobs:
                 return pool.name
         digest = self._digest(request, placement)
-        if time.monotonic() < self._avoided.get(digest, 0.0):
-            raise PoolsUnusable("a pool of this kind has failed")
         job = PooledJob(
             app=request.app,
             location=request.location,
@@ -118,29 +93,28 @@ class JobPools:
         )
         with self._digest_lock(digest):
             for _ in range(_TRIES):
-                same = self._list(namespace, f"{JOB_POOL_LABEL}={digest}")
-                alive = {
-                    pool.name for pool in same if pool.is_open and self._is_alive(namespace, pool)
-                }
-                pool = choose(same, alive) or self._make(digest, request, placement)
-                if self._patch(namespace, pool.name, post(request.name, job)):
+                same = self._maps.list(namespace, f"{JOB_POOL_LABEL}={digest}")
+                chosen = choose(same, self._alive(namespace, same))
+                if chosen is None and self._has_failed_lately(digest):
+                    raise PoolsUnusable("a pool of this kind has failed")
+                pool = chosen or self._make(digest, request, placement)
+                if self._maps.patch(namespace, pool.name, post(request.name, job)):
                     self._sweep(namespace, [each for each in there if each.name != pool.name])
                     return pool.name
-        raise PoolsUnusable("pools close as fast as they are found")
+        raise PoolsUnusable("pools take no job")
 
     def record(self, namespace: str, pool: str, *, fresh: bool = False) -> PoolRecord | None:
         """What a pool's ConfigMap says; None if it does not exist. Raises: ClusterUnavailable."""
         key, now = (namespace, pool), time.monotonic()
         with self._lock:
-            at, known = self._read.get(key, (-_FRESH_S, None))
-        if not fresh and now - at < _FRESH_S:
-            return known
-        found = self._call(self._get(namespace, pool))
-        with self._lock:
-            if found is None:
-                self._read.pop(key, None)
-                self._runners.pop(key, None)
-            else:
+            known = self._read.get(key)
+        if not fresh and known is not None and now - known[0] < _FRESH_S:
+            return known[1]
+        found = self._maps.get(namespace, pool)
+        if found is None:
+            self._drop(namespace, pool)
+        else:
+            with self._lock:
                 self._read[key] = (now, found)
         return found
 
@@ -148,24 +122,25 @@ class JobPools:
         """The status of a pool's application. Raises: ClusterUnavailable."""
         status = self._runner(namespace, pool).status(pool.name)
         if status.phase is JobPhase.FAILED:
-            self._avoid(pool)
+            with self._lock:
+                self._failed.setdefault(pool.name, time.monotonic())
         return status
 
-    def stop(self, namespace: str, pool: str, job: str, limit_s: float) -> None:
+    def stop(self, namespace: str, name: str, job: str, limit_s: float) -> None:
         """End a job and forget it; wait until it has ended, at most this long. Raises:
         ClusterUnavailable."""
-        record = self.record(namespace, pool, fresh=True)
-        if record is None:
+        pool = self.record(namespace, name, fresh=True)
+        if pool is None:
             return
-        if (
-            job in record.unfinished
-            and self.application(namespace, record).phase is JobPhase.RUNNING
-        ):
-            self._patch(namespace, pool, ask_to_stop(job))
-            if not self._await_end(namespace, record, job, limit_s):
-                _log.warning("not gone in time", job=job, pool=pool, seconds=limit_s)
-        self._call(self._merge(namespace, pool, forget(job)))
-        self._remove_if_stuck(namespace, pool)
+        runs = job in pool.unfinished and (
+            self.application(namespace, pool).phase is JobPhase.RUNNING
+        )
+        if runs:
+            self._maps.patch(namespace, name, ask_to_stop(job))
+            if not self._await_end(namespace, pool, job, limit_s):
+                _log.warning("not gone in time", job=job, pool=name, seconds=limit_s)
+        self._maps.patch(namespace, name, forget(job))
+        self._remove_if_stuck(namespace, name)
 
     def _await_end(self, namespace: str, pool: PoolRecord, job: str, limit_s: float) -> bool:
         until, tries = time.monotonic() + limit_s, 0
@@ -180,33 +155,27 @@ class JobPools:
         return False
 
     def _remove_if_stuck(self, namespace: str, name: str) -> None:
-        """Remove a pool that waits for its start and has no jobs: it would hold up the next."""
-        record = self.record(namespace, name, fresh=True)
-        if record is None or record.jobs or not record.is_open:
+        """Remove a pool that cannot start and has no jobs: it would hold up the next ones."""
+        pool = self.record(namespace, name, fresh=True)
+        if pool is None or pool.jobs:
             return
-        status = self.application(namespace, record)
-        hangs = status.reason is not None and status.phase in (JobPhase.STARTING, JobPhase.FAILED)
+        status = self.application(namespace, pool)
+        there = self._applications.get(namespace, name)
+        if status.reason is None or there is None or self._builder.finished(there):
+            return  # the application of one that has ended has its log
         # Not one that another job was posted to meanwhile.
-        if hangs and self._patch(namespace, name, close(record.version)):
+        if self._maps.patch(namespace, name, close(pool.version)):
             _log.warning("pool removed", pool=name, reason=status.reason, problem=status.message)
-            self._runner(namespace, record).stop(name)
-            self._call(self._delete(namespace, record))
-
-    # Making
+            self._runner(namespace, pool).stop(name)
+            self._delete(namespace, pool)
 
     def _digest(self, request: JobRequest, placement: JobPlacement) -> str:
         """All that the application of a pool depends on, and the version of its Secret: what is
         different has another pool."""
         body = self._application(_ANY, "", request, placement, "")
-        version = ""
-        if placement.secret_name is not None:
-            try:
-                path = _SECRETS.at(placement.namespace, placement.secret_name)
-                secret = self._call(self._api.get(path))
-            except ApiError as error:
-                raise PoolsUnusable(f"secret {placement.secret_name}: {error.message}") from error
-            version = secret["metadata"]["uid"] + secret["metadata"]["resourceVersion"]
-        return digest_of(placement.namespace, version, json.dumps(body, sort_keys=True))
+        namespace, secret = placement.namespace, placement.secret_name
+        version = "" if secret is None else self._maps.secret_version(namespace, secret)
+        return digest_of(namespace, version, json.dumps(body, sort_keys=True))
 
     def _application(
         self, name: str, uid: str, request: JobRequest, placement: JobPlacement, digest: str
@@ -235,39 +204,69 @@ class JobPools:
         return self._builder.build_pool(asked, placed)
 
     def _make(self, digest: str, request: JobRequest, placement: JobPlacement) -> PoolRecord:
-        namespace, name = placement.namespace, f"tandem-pool-{digest}-{token_hex(4)}"
-        body = new_record(namespace, name, digest)
-        try:
-            made = self._call(self._api.create(_CONFIG_MAPS.at(namespace), body))
-        except (Forbidden, Invalid) as error:
-            _log.warning("no pool", namespace=namespace, problem=error.message)
-            raise PoolsUnusable(error.message) from error
-        pool = record_of(made)
+        namespace, name = placement.namespace, f"{_ANY}-{digest}-{token_hex(4)}"
+        pool = self._maps.create(namespace, new_record(namespace, name, digest))
         try:
             application = self._application(name, pool.uid, request, placement, digest)
             self._runner(namespace, pool).create(application)
-        except JobRefused:
-            self._call(self._delete(namespace, pool))
+        except (JobRefused, InvalidSpec):
+            self._delete(namespace, pool)
             raise
         _log.info("pool created", namespace=namespace, pool=name)
         return pool
 
+    def _list_all(self, namespace: str) -> list[PoolRecord]:
+        """Raises: PoolsUnusable, at once if they lately were."""
+        with self._lock:
+            refused = self._refused.get(namespace)
+        if refused is not None and time.monotonic() - refused[0] < AVOIDED_S:
+            raise PoolsUnusable(refused[1])
+        try:
+            return self._maps.list(namespace, JOB_POOL_LABEL)
+        except PoolsUnusable as problem:
+            _log.warning("no pools", namespace=namespace, problem=str(problem))
+            with self._lock:
+                self._refused[namespace] = time.monotonic(), str(problem)
+            raise
+
+    def _alive(self, namespace: str, pools: list[PoolRecord]) -> set[str]:
+        """The names of the open ones that may still do a job; the others are closed."""
+        alive = set()
+        for pool in pools:
+            if pool.is_open and self.application(namespace, pool).phase in LIVE:
+                alive.add(pool.name)
+            elif pool.is_open:
+                self._maps.patch(namespace, pool.name, close(""))
+        return alive
+
+    def _has_failed_lately(self, digest: str) -> bool:
+        now = time.monotonic()
+        with self._lock:
+            return any(
+                now - at < AVOIDED_S
+                for name, at in self._failed.items()
+                if name.startswith(f"{_ANY}-{digest}-")
+            )
+
     def _sweep(self, namespace: str, pools: list[PoolRecord]) -> None:
         """Delete ConfigMaps whose application no longer exists. What fails is done next time."""
         for pool in pools:
-            if not is_left_over(_age_s(pool), has_application=False):
+            age_s = _age_s(pool)
+            if age_s <= LEFT_S:
                 continue
             with suppress(ClusterUnavailable):
                 status = self._runner(namespace, pool).status(pool.name)
-                if status.phase is JobPhase.UNKNOWN:
-                    self._call(self._delete(namespace, pool))
+                if is_left_over(age_s, has_application=status.phase is not JobPhase.UNKNOWN):
+                    self._delete(namespace, pool)
 
-    def _is_alive(self, namespace: str, pool: PoolRecord) -> bool:
-        return self.application(namespace, pool).phase in LIVE
+    def _delete(self, namespace: str, pool: PoolRecord) -> None:
+        self._maps.delete(namespace, pool)
+        self._drop(namespace, pool.name)
 
-    def _avoid(self, pool: PoolRecord) -> None:
-        digest = pool.name.removeprefix(f"{_ANY}-").rpartition("-")[0]
-        self._avoided[digest] = time.monotonic() + AVOIDED_S
+    def _drop(self, namespace: str, name: str) -> None:
+        with self._lock:
+            self._read.pop((namespace, name), None)
+            self._runners.pop((namespace, name), None)
 
     def _runner(self, namespace: str, pool: PoolRecord) -> ApplicationRunner:
         with self._lock:
@@ -289,47 +288,6 @@ class JobPools:
             making = self._making.setdefault(digest, threading.Lock())
         with making:
             yield
-
-    # Calls
-
-    def _list(self, namespace: str, labels: str) -> list[PoolRecord]:
-        try:
-            found = self._call(self._api.list(_CONFIG_MAPS.at(namespace), labels=labels))
-        except Forbidden as error:
-            _log.warning("no pools", namespace=namespace, problem=error.message)
-            raise PoolsUnusable(error.message) from error
-        return [record_of(body) for body in found["items"]]
-
-    async def _get(self, namespace: str, name: str) -> PoolRecord | None:
-        try:
-            return record_of(await self._api.get(_CONFIG_MAPS.at(namespace, name)))
-        except NotFound:
-            return None
-
-    def _patch(self, namespace: str, name: str, patch: Patch) -> bool:
-        """False if a test of the patch fails, or the ConfigMap is gone."""
-        try:
-            self._call(self._api.patch(_CONFIG_MAPS.at(namespace, name), patch))
-        except (Invalid, Conflict, NotFound):
-            return False
-        return True
-
-    async def _merge(self, namespace: str, name: str, patch: Json) -> None:
-        with suppress(NotFound):
-            await self._api.patch(_CONFIG_MAPS.at(namespace, name), patch)
-
-    async def _delete(self, namespace: str, pool: PoolRecord) -> None:
-        with suppress(NotFound, Conflict):
-            await self._api.delete(_CONFIG_MAPS.at(namespace, pool.name), uid=pool.uid)
-
-    def _call(self, call: Coroutine[Any, Any, T]) -> T:
-        """Raises: ClusterUnavailable; refusals as they are."""
-        try:
-            return call_on(self._loop, call)
-        except (Forbidden, Invalid, Conflict, NotFound):
-            raise
-        except ApiError as error:
-            raise ClusterUnavailable("the Kubernetes API did not answer", found=error) from error
 
 
 def _age_s(pool: PoolRecord) -> float:

@@ -13,7 +13,8 @@ from tandem.errors import Reason
 from tandem.jobs.pool.rules import is_pooled
 from tandem.jobs.runner import JobPhase, JobRequest, JobRunner, JobStatus
 from tandem.kube.controllers.operation.spark_jobs import STOP_S
-from tandem.kube.job_pool.pools import LIVE, JobPools, PoolsUnusable
+from tandem.kube.job_pool.config_maps import PoolsUnusable
+from tandem.kube.job_pool.pools import LIVE, JobPools
 from tandem.spark.application.port import JobPlacement
 
 _log = structlog.get_logger("tandem.kube.job_pool")
