@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kube.test_job_pools import KIND, RULES, Stage
+from kube.test_job_pools import KIND, Stage
 from support.cluster.dev_thread import spark_operator
-from support.cluster.operator_thread import operating, quick_settings
+from support.cluster.operator_thread import operating
 from support.waiting import await_that
 from tandem.spark.launch.local import LocalRunner
 
@@ -34,10 +34,9 @@ def test_one_driver_does_rewrites_and_statements(
     stage = Stage(cluster, tmp_path)
     for name in ("a", "b"):
         stage.table(name)
-    settings = quick_settings(cluster, stage.space.namespace, job_pools=RULES)
     with (
         spark_operator(cluster, stage.space.namespace, runner),
-        operating(settings, stage.jobs, spark=True),
+        operating(stage.settings(), stage.jobs, spark=True),
     ):
         stage.space.compaction("a", "a")
         stage.space.compaction("b", "b")

@@ -20,6 +20,7 @@ from tandem.jobs.pool.rules import PoolRules
 
 if TYPE_CHECKING:
     from support.cluster.api_server import Cluster
+    from tandem.kube.runtime.settings import OperatorSettings
 
 Json = dict[str, Any]
 KIND = "TableCompaction"
@@ -57,6 +58,10 @@ class Stage:
         self.lakes[name] = quick_lake.make(self.folder / name)
         self.space.table(name, self.lakes[name].location, **spec)
 
+    def settings(self, rules: PoolRules = RULES) -> OperatorSettings:
+        # Time to wait for the end of a job.
+        return quick_settings(self.cluster, self.space.namespace, job_pools=rules, cancel_s=120.0)
+
     def secret(self, name: str, value: str) -> None:
         url = f"/api/v1/namespaces/{self.space.namespace}/secrets"
         body = {"metadata": {"name": name}, "stringData": {"AWS_ACCESS_KEY_ID": value}}
@@ -86,33 +91,32 @@ class Stage:
 @pytest.fixture
 def stage(cluster: Cluster, tmp_path: Path) -> Iterator[Stage]:
     made = Stage(cluster, tmp_path)
-    settings = quick_settings(cluster, made.space.namespace, job_pools=RULES)
     with (
         spark_operator(cluster, made.space.namespace, made.jobs),
-        operating(settings, made.jobs, spark=True),
+        operating(made.settings(), made.jobs, spark=True),
     ):
         yield made
     made.jobs.close()
 
 
 def test_one_application_does_the_jobs_of_many_operations(stage: Stage) -> None:
-    for name in ("a", "b", "c"):
+    for name in ("a", "b", "c", "d"):
         stage.table(name)
+    for name in ("a", "b", "c"):
         stage.space.compaction(name, name)
-    deleted = {"tableRef": {"name": "a"}, "delete": {"where": "id = 1"}}
+    deleted = {"tableRef": {"name": "d"}, "delete": {"where": "id = 1"}}
     stage.space.create("TableUpdate", "u", deleted)
     stage.succeed("a", "b", "c")
     assert stage.space.await_end("TableUpdate", "u")["phase"] == "Succeeded"
     (application,) = stage.applications()
-    (record,) = stage.pool_maps()
-    name = record["metadata"]["name"]
-    assert application["metadata"]["name"] == name
+    name = application["metadata"]["name"]
+    (record,) = [each for each in stage.pool_maps() if each["metadata"]["name"] == name]
     assert application["metadata"]["labels"]["tandem.dev/job-pool"] in name
     (owner,) = application["metadata"]["ownerReferences"]
     assert (owner["kind"], owner["uid"]) == ("ConfigMap", record["metadata"]["uid"])
     pod = application["spec"]["driver"]["template"]["spec"]
     assert "automountServiceAccountToken" not in pod
-    assert len(stage.jobs.pooled) >= 4
+    assert len(stage.jobs.pooled) == 4
     assert not stage.jobs.started
     # What has ended leaves nothing in it.
     await_that(lambda: not stage.jobs_left(), stage.jobs_left)
@@ -142,16 +146,23 @@ def test_tables_with_other_credentials_and_templates_have_other_pools(stage: Sta
     }
     assert found == {("one", 2), ("two", 2), ("None", 2), ("None", 1)}
     begun = [pool.jobs.begun for pool in stage.jobs.pools.values()]
-    assert [len(names) for names in begun] == [1, 1, 1, 1]
+    assert [len(names) for names in begun if names] == [1, 1, 1, 1]
 
 
-def test_the_jobs_of_a_dead_pool_start_again_by_themselves(stage: Stage) -> None:
+@pytest.mark.parametrize("how", ["killed", "deleted"])
+def test_the_jobs_of_a_dead_pool_start_again_by_themselves(stage: Stage, how: str) -> None:
     stage.table("t")
     stage.jobs.opened.clear()
     stage.space.compaction("m", "t")
     await_that(lambda: len(stage.jobs.pooled) == 1, lambda: stage.jobs.pooled)
-    (pool,) = stage.jobs.pools.values()
-    pool.kill()
+    if how == "killed":
+        (pool,) = stage.jobs.pools.values()
+        pool.kill()
+    else:
+        for record in stage.pool_maps():
+            name = record["metadata"]["name"]
+            url = f"/api/v1/namespaces/{stage.space.namespace}/configmaps/{name}"
+            stage.cluster.request("DELETE", url)
     stage.succeed("m")
     assert len(stage.jobs.started) == 1
     assert len(stage.jobs.pools) == 1
@@ -180,7 +191,7 @@ def test_a_deleted_operation_takes_its_job_along_and_leaves_the_others(stage: St
 def test_a_new_operator_finds_the_jobs_of_the_last_one(cluster: Cluster, tmp_path: Path) -> None:
     stage = Stage(cluster, tmp_path)
     stage.table("t")
-    settings = quick_settings(cluster, stage.space.namespace, job_pools=RULES)
+    settings = stage.settings()
     with spark_operator(cluster, stage.space.namespace, stage.jobs):
         stage.jobs.opened.clear()
         with operating(settings, stage.jobs, spark=True):
@@ -196,13 +207,44 @@ def test_a_new_operator_finds_the_jobs_of_the_last_one(cluster: Cluster, tmp_pat
     stage.lakes["t"].assert_clean()
 
 
+def test_an_idle_pool_ends_and_the_next_job_has_another(cluster: Cluster, tmp_path: Path) -> None:
+    stage = Stage(cluster, tmp_path)
+    for name in ("a", "b"):
+        stage.table(name)
+    rules = PoolRules(slots=1, idle_s=5.0)
+
+    def ended() -> list[str]:
+        return [
+            each["metadata"]["name"]
+            for each in stage.applications()
+            if (each.get("status") or {}).get("applicationState", {}).get("state") == "COMPLETED"
+        ]
+
+    with (
+        spark_operator(cluster, stage.space.namespace, stage.jobs),
+        operating(stage.settings(rules), stage.jobs, spark=True),
+    ):
+        stage.space.compaction("a", "a")
+        stage.succeed("a")
+        await_that(lambda: len(ended()) == len(stage.jobs.pools), stage.applications)
+        assert {record["data"]["state"] for record in stage.pool_maps()} == {"closed"}
+        (first,) = {name for name, pool in stage.jobs.pools.items() if pool.jobs.begun}
+        stage.space.compaction("b", "b")
+        stage.succeed("b")
+    assert not stage.jobs.started
+    (second,) = {
+        name for name, pool in stage.jobs.pools.items() if pool.jobs.begun and name != first
+    }
+    assert len(stage.jobs.pools[second].jobs.begun) == 1
+    stage.jobs.close()
+
+
 def test_without_the_rights_each_job_has_an_application(cluster: Cluster, tmp_path: Path) -> None:
     stage = Stage(cluster, tmp_path, granted=False)
     stage.table("t")
-    settings = quick_settings(cluster, stage.space.namespace, job_pools=RULES)
     with (
         spark_operator(cluster, stage.space.namespace, stage.jobs),
-        operating(settings, stage.jobs, spark=True),
+        operating(stage.settings(), stage.jobs, spark=True),
     ):
         stage.space.compaction("m", "t")
         stage.succeed("m")
