@@ -58,7 +58,7 @@ from tandem.spark.runtime.parent_watch import watch_parent
 
 CONFIG_MAPS: Final = ResourcePath("", "v1", "configmaps")
 LOOK_S: Final = 1.0
-"""How often the ledger is asked if nothing happens."""
+"""How often the ledger takes a step if nothing happens."""
 _REPORT_S: Final = 60.0
 """How long the last reports may take at the end."""
 _PAUSE_S: Final = 1.0

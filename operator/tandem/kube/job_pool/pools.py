@@ -189,7 +189,7 @@ class JobPools:
             storage_options=dict(request.storage_options),
             allowed=request.allowed_locations,
         )
-        asked = JobRequest(
+        wanted = JobRequest(
             name,
             POOL_APP,
             "",
@@ -201,7 +201,7 @@ class JobPools:
         )
         owner = JobOwner("v1", "ConfigMap", name, uid)
         placed = replace(placement, owner=owner, labels={JOB_POOL_LABEL: digest})
-        return self._builder.build_pool(asked, placed)
+        return self._builder.build_pool(wanted, placed)
 
     def _make(self, digest: str, request: JobRequest, placement: JobPlacement) -> PoolRecord:
         namespace, name = placement.namespace, f"{_ANY}-{digest}-{token_hex(4)}"
