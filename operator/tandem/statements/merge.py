@@ -147,11 +147,23 @@ class MergeStatement:
         """Names of the top-level columns of the table that `on`, conditions and values read."""
         return _named(*self.roots())
 
+    def columns_of_conditions(self) -> frozenset[str]:
+        """As `columns_of_table`, of the conditions of clauses alone."""
+        return _named(*(clause.where for clause in self.clauses if clause.where is not None))
+
+    def columns_of_source(self) -> frozenset[str]:
+        """As `columns_of_table`, of the source."""
+        return _named(*self.roots(), of=SOURCE)
+
     def keys_of_table(self) -> tuple[str, ...]:
         """Columns of the table that `on` reads, in the order of the schema: they identify a row in
         messages."""
         named = _named(self.on)
         return tuple(column.name for column in self.table.columns if column.name in named)
+
+    def equal_columns(self) -> Iterator[tuple[tree.ColumnRef, tree.ColumnRef]]:
+        """Columns of the table and of the source, of one type, that `on` requires to be equal."""
+        return _equal_columns(self.on)
 
     def roots(self) -> Iterator[Expr]:
         """`on`, conditions and values."""
@@ -326,13 +338,27 @@ def _calls(*roots: Expr) -> Iterator[tree.Call]:
     return (node for root in roots for node in tree.walk(root) if isinstance(node, tree.Call))
 
 
-def _named(*roots: Expr) -> frozenset[str]:
-    """The columns of the table that are read."""
+def _equal_columns(on: Expr) -> Iterator[tuple[tree.ColumnRef, tree.ColumnRef]]:
+    if isinstance(on, tree.Logical) and on.op == "AND":
+        for operand in on.operands:
+            yield from _equal_columns(operand)
+    elif isinstance(on, tree.Binary) and on.op == "=":
+        sides = {
+            side.parts[0]: side
+            for side in (on.left, on.right)
+            if isinstance(side, tree.ColumnRef) and len(side.parts) == 2
+        }
+        if sides.keys() == {TABLE, SOURCE} and sides[TABLE].type == sides[SOURCE].type:
+            yield sides[TABLE], sides[SOURCE]
+
+
+def _named(*roots: Expr, of: str = TABLE) -> frozenset[str]:
+    """The columns of the table, or of the source, that are read."""
     return frozenset(
         node.parts[1]
         for root in roots
         for node in tree.walk(root)
-        if isinstance(node, tree.ColumnRef) and node.parts[0] == TABLE
+        if isinstance(node, tree.ColumnRef) and node.parts[0] == of
     )
 
 

@@ -228,6 +228,27 @@ class DataFileReader:
     def metadata(self) -> Any:
         return self._file.metadata
 
+    def integer_bounds(self, column: str) -> list[tuple[int, int] | None] | None:
+        """The least and the greatest value of a column in each row group, by the footer: None for
+        one that does not say so. None for a column that is not of integers or dates (as days) in
+        this file, whatever its type in the table."""
+        index = self._places.found.get(column)
+        if index is None:
+            return None
+        type_ = self._file.schema.field(index).type
+        if not (pa.types.is_signed_integer(type_) or pa.types.is_date32(type_)):
+            return None
+        leaf = self._file.leaves[index]
+        meta = self._file.metadata
+        groups = (meta.row_group(number) for number in range(meta.num_row_groups))
+        found = [group.column(leaf).statistics for group in groups]
+        return [
+            (int(bounds.min_raw), int(bounds.max_raw))
+            if bounds is not None and bounds.has_min_max
+            else None
+            for bounds in found
+        ]
+
     def batches(
         self,
         *,

@@ -92,6 +92,11 @@ class ExactParquetFile:
         self._source.seek(0)
         self._file = pq.ParquetFile(self._source, metadata=footer, **{**self._options, **options})
 
+    @property
+    def leaves(self) -> list[int]:
+        """The index in Parquet of the first column of each top-level one, and their number."""
+        return list(accumulate((_leaves(f.type) for f in self.schema), initial=0))
+
     def read_dictionary(self, columns: list[str]) -> None:
         """Return these columns as dictionaries from now on."""
         self._reopen(read_dictionary=columns)
@@ -109,7 +114,7 @@ class ExactParquetFile:
         if places is None:
             batches = self._file.iter_batches(**options)
         else:
-            starts = list(accumulate((_leaves(f.type) for f in self.schema), initial=0))
+            starts = self.leaves
             indices = [n for i in places for n in range(starts[i], starts[i + 1])]
             batches = self._file.reader.iter_batches(
                 options.pop("batch_size"), column_indices=indices, **options

@@ -7,7 +7,6 @@ for the source nor Spark's readers; with the copy it needs neither.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -21,9 +20,8 @@ from tandem.jobs.results import SidecarRef
 from tandem.operations.attempt.sidecars import read_sidecar
 from tandem.pruning.keys import KEY_TYPES, Keys, keys_of
 from tandem.reconcile.merge_sources import Sources
-from tandem.statements import tree
 from tandem.statements.local.rows import COLLATED
-from tandem.statements.merge import SOURCE, TABLE, MergeStatement, parse_merge
+from tandem.statements.merge import MergeStatement, parse_merge
 from tandem.statements.types import Schema
 
 if TYPE_CHECKING:
@@ -62,7 +60,9 @@ class SourceCopy:
         if self.has(COLLATED):
             return ()
         found = []
-        for column, source_column in equal_columns(self.statement.on):
+        for column, source_column in self.statement.equal_columns():
+            if column.type.name not in KEY_TYPES:
+                continue
             values = self.rows[source_column.parts[1]]
             keys = keys_of(column.parts[1], column.type, values, complete=self.whole)
             if keys is not None:
@@ -107,20 +107,3 @@ def _load(work: Work, ref: SidecarRef) -> SourceCopy:
         resource=work.identity.display,
     )
     return SourceCopy(rows, whole, statement, (spec.table.schema_string, schema))
-
-
-def equal_columns(on: tree.Expr) -> Iterator[tuple[tree.ColumnRef, tree.ColumnRef]]:
-    """Columns of the table and of the source, of one type, that `on` requires to be equal."""
-    if isinstance(on, tree.Logical) and on.op == "AND":
-        for operand in on.operands:
-            yield from equal_columns(operand)
-    elif isinstance(on, tree.Binary) and on.op == "=":
-        sides = {
-            side.parts[0]: side
-            for side in (on.left, on.right)
-            if isinstance(side, tree.ColumnRef) and len(side.parts) == 2
-        }
-        if sides.keys() == {TABLE, SOURCE}:
-            column, source_column = sides[TABLE], sides[SOURCE]
-            if column.type == source_column.type and column.type.name in KEY_TYPES:
-                yield column, source_column

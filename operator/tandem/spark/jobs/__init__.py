@@ -5,7 +5,9 @@ A job never commits, and never writes to `_delta_log`.
     rewrite          package: bins in their order, divided, or sorted
     statement        update and delete
     local_statement  a task of it over Arrow, without Spark's rows
+    arrow_tasks      the inputs of a round as tasks over Arrow
     merge            merge
+    local_merge      package: a merge over Arrow, without Spark's rows
     merge_source     the source of a merge
     merge_writer     the sink of a merge
     source_copy      a copy of the source for the engine

@@ -111,7 +111,7 @@ def find_rows(
     search = _Search(store, loose, *found)
     try:
         with closing(_changed(search, inputs, splits, counter)) as batches:
-            written = _TaskFiles(store, work, names, task).write_all(batches)
+            written = TaskFiles(store, work, names, task).write_all(batches)
     except pa.ArrowException as error:  # such as texts of more than 2 GiB in one array
         raise NeedsSpark(str(error)) from error
     return FoundRows(written.files, to_stream(written.matches), written.rows)
@@ -130,7 +130,9 @@ def joined(answers: Sequence[FoundRows], round_: int) -> tuple[tuple[OutputFile,
     return tuple(outputs), pa.concat_tables(tables).sort_by(order)
 
 
-class _TaskFiles(RowFiles):
+class TaskFiles(RowFiles):
+    """Files named after a task."""
+
     def __init__(self, store: Store, work: RowsWork, names: tuple[str, ...], task: int) -> None:
         super().__init__(store, work, names)
         self._number = task
@@ -172,7 +174,7 @@ class _Search:
         with open_input(self.store, self.table, input_, first) as reader:
             groups = split.of(len(reader.row_groups))
             if in_one_pass:
-                for rows in _rows(reader, input_, groups):
+                for rows in live_rows(reader, input_, groups):
                     found = self.local.matching(rows)
                     if len(found):
                         yield self._new_rows(rows, found)
@@ -183,20 +185,19 @@ class _Search:
             return
         needed = np.unique(np.searchsorted(starts, matched, side="right") - 1)
         with open_input(self.store, self.table, input_, names) as reader:
-            for run in np.split(needed, np.flatnonzero(np.diff(needed) > 1) + 1):
-                together = range(int(run[0]), int(run[-1]) + 1)
+            for together in runs(needed):
                 yield from self._whole_rows(reader, input_, together, matched)
 
     def _positions(self, reader: DataFileReader, input_: InputFile, groups: range) -> Any:
         parts = [np.empty(0, np.int64)]
-        for rows in _rows(reader, input_, groups):
+        for rows in live_rows(reader, input_, groups):
             parts.append(rows[POSITION].take(self.local.matching(rows)).to_numpy())
         return np.concatenate(parts)
 
     def _whole_rows(
         self, reader: DataFileReader, input_: InputFile, groups: range, positions: Any
     ) -> Iterator[pa.Table]:
-        for rows in _rows(reader, input_, groups):
+        for rows in live_rows(reader, input_, groups):
             places = rows[POSITION].to_numpy()
             first, last = np.searchsorted(positions, (places[0], places[-1] + 1))
             if last > first:
@@ -209,7 +210,15 @@ class _Search:
         return self.local.written(rows.take(found))
 
 
-def _rows(reader: DataFileReader, input_: InputFile, groups: range) -> Iterator[pa.Table]:
+def runs(numbers: Any) -> list[range]:
+    """Ascending numbers as ranges."""
+    if not len(numbers):
+        return []
+    parts = np.split(numbers, np.flatnonzero(np.diff(numbers) > 1) + 1)
+    return [range(int(part[0]), int(part[-1]) + 1) for part in parts]
+
+
+def live_rows(reader: DataFileReader, input_: InputFile, groups: range) -> Iterator[pa.Table]:
     """The live rows of row groups, with their positions."""
     batches = reader.batches(
         dead=from_base64(input_.dv) if input_.dv else None,

@@ -6,6 +6,9 @@ inserts records which source row matched which row (`row_hash.py`), so that the 
 whether a part suffices. The source is pinned on first read (`source_pin.py`). The user's text is
 parsed here, where the source's columns are known, and Spark receives canonical text only. One join
 yields unmatched source rows, unmatched rows of the table, and rows matched several times.
+
+Where the meaning is proven equal, and the source is small, tasks merge over Arrow (`local_merge`),
+without Spark if the job is small; Spark does if an expression or a row needs it.
 """
 
 from __future__ import annotations
@@ -14,14 +17,16 @@ import hashlib
 import threading
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tandem.errors import CountMismatch, SourceChanged, StatementFailed
 from tandem.jobs.formats import SOURCE_IDS, InputFile, MergeJob
 from tandem.jobs.results import JobResult, SidecarRef
 from tandem.spark.jobs import merge_source, source_copy
+from tandem.spark.jobs.local_merge import source as local_source
+from tandem.spark.jobs.local_merge.rounds import MergeAnswer, execute
 from tandem.spark.jobs.source_copy import SourceSize
 from tandem.spark.jobs.statement import serve
 from tandem.spark.runtime.control import Control
@@ -38,10 +43,12 @@ from tandem.spark.runtime.names import quoted_identifier
 from tandem.spark.sources import source_pin
 from tandem.spark.sources.row_hash import with_identity
 from tandem.spark.sources.schema_alignment import by_name, check_columns
+from tandem.statements.local import NeedsSpark
 from tandem.statements.merge import SOURCE, TABLE, Clause, MergeStatement, parse_merge
 from tandem.statements.types import Schema
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
@@ -83,27 +90,113 @@ class _Sides:
     broadcast: bool = False
 
 
-def run(control: Control, spark: SparkSession, stop: threading.Event | None = None) -> None:
+def run(
+    control: Control,
+    spark: SparkSession,
+    stop: threading.Event | None = None,
+    *,
+    local: bool = True,
+) -> None:
     """Merge, then serve rounds. `stop` ends the service early (tests).
 
+    Args:
+        local: merge over Arrow what is proven equal.
     Raises: TandemError if round 0 fails. Failures of later rounds are reported to the engine.
     """
-    from tandem.spark.jobs.merge_writer import MergeSink
-
     job = control.spec.job
     assert isinstance(job, MergeJob)
-    with isolated_session(spark) as own:
-        own.dataSource.register(MergeSink)
+    with ExitStack() as opened:
+        context = spark.sparkContext
+        is_local = local and _may_be_local(job)
+        own: SparkSession | None = None
         size: SourceSize | None = None
 
         def round_(inputs: Sequence[InputFile], number: int) -> None:
-            nonlocal size
-            request = control.request(number) if number else None
-            part = request is not None and request.part
-            size = _merge(control, own, job, inputs, number, size, part=part)
+            nonlocal is_local, own, size
+            part = _is_part(control, number)
+            if is_local:
+                is_local = _merge_over_arrow(control, context, inputs, number, part=part)
+            if not is_local:
+                if own is None:
+                    own = opened.enter_context(_session(spark))
+                size = _merge(control, own, job, inputs, number, size, part=part)
 
         round_(job.inputs, 0)
         serve(control, round_, stop or threading.Event())
+
+
+def run_here(control: Control, ended: threading.Event, turn: AbstractContextManager[Any]) -> bool:
+    """Merge in this thread, then serve rounds until the engine ends the job, or `ended` is set;
+    False if Spark is needed: for the source, an expression, a row or many rows, also of a later
+    round.
+
+    Args:
+        turn: entered for each round.
+    Raises: TandemError if round 0 fails; as `run`.
+    """
+    job = control.spec.job
+    assert isinstance(job, MergeJob)
+    is_local = _may_be_local(job)
+
+    def round_(inputs: Sequence[InputFile], number: int) -> None:
+        nonlocal is_local
+        with turn:
+            part = _is_part(control, number)
+            is_local = _merge_over_arrow(control, None, inputs, number, part=part)
+        if not is_local:
+            ended.set()
+
+    if is_local:
+        round_(job.inputs, 0)
+        serve(control, round_, ended)
+    return is_local
+
+
+def _may_be_local(job: MergeJob) -> bool:
+    return job.source_format in local_source.FORMATS
+
+
+def _is_part(control: Control, round_: int) -> bool:
+    request = control.request(round_) if round_ else None
+    return request is not None and request.part
+
+
+@contextmanager
+def _session(spark: SparkSession) -> Iterator[SparkSession]:
+    from tandem.spark.jobs.merge_writer import MergeSink
+
+    with isolated_session(spark) as own:
+        own.dataSource.register(MergeSink)
+        yield own
+
+
+def _merge_over_arrow(
+    control: Control,
+    context: SparkContext | None,
+    inputs: Sequence[InputFile],
+    round_: int,
+    *,
+    part: bool,
+) -> bool:
+    """Execute a round over Arrow; False if it needs Spark: nothing is published then."""
+    live = sum(i.rows - cardinality(i) for i in inputs)
+    try:
+        with _held(control) as held:
+            source = local_source.load(control, *held)
+            answer = execute(
+                control,
+                context,
+                source,
+                inputs if live else (),
+                round_,
+                inserts=not part,
+                most_recorded=MAX_RECORDED,
+            )
+    except NeedsSpark:
+        return False
+    copy = local_source.copied(control, source, round_)
+    _publish(control, round_, live, answer, copy)
+    return True
 
 
 def _merge(
@@ -117,7 +210,6 @@ def _merge(
     part: bool,
 ) -> SourceSize | None:
     """Execute a round; returns the memory that the source takes, which does not change."""
-    spec = control.spec
     live = sum(i.rows - cardinality(i) for i in inputs)
     with _held(control) as held:
         sides = _sides(control, spark, job, inputs if live else (), round_, held, part)
@@ -127,27 +219,36 @@ def _merge(
             sides = replace(sides, broadcast=True)
         copy = _copy(control, sides, size, round_)
         with reported_shares(control, "Merging", inputs, round_):
-            answer = _write(control, sides, inputs, job.target_file_size, round_)
-        if answer.doubled:
-            raise _several(control, spark, sides, inputs, answer.doubled[0])
+            written = _write(control, sides, inputs, job.target_file_size, round_)
+        if written.doubled:
+            raise _several(control, spark, sides, inputs, written.doubled[0])
+    data = control.store.get(written.matches)
+    matches = SidecarRef(
+        path=written.matches, size=len(data), sha256=hashlib.sha256(data).hexdigest()
+    )
+    counts = written.updated, written.deleted, written.inserted
+    _publish(control, round_, live, MergeAnswer(written.outputs, matches, *counts), copy)
+    return size
+
+
+def _publish(
+    control: Control, round_: int, live: int, answer: MergeAnswer, copy: SidecarRef | None
+) -> None:
+    """Raises: CountMismatch, StorageError."""
     _check_counts(answer, live, round_)
-    data = control.store.get(answer.matches)
     control.publish(
         JobResult(
-            operation_id=spec.operation_id,
-            attempt=spec.attempt,
+            operation_id=control.spec.operation_id,
+            attempt=control.spec.attempt,
             round=round_,
             outputs=answer.outputs,
-            matches=SidecarRef(
-                path=answer.matches, size=len(data), sha256=hashlib.sha256(data).hexdigest()
-            ),
+            matches=answer.matches,
             source=copy,
             rows_read=live,
             rows_written=answer.updated + answer.inserted,
             rows_matched=answer.updated + answer.deleted,
         )
     )
-    return size
 
 
 def _copy(
@@ -370,7 +471,7 @@ def _joined(sides: _Sides) -> DataFrame:
     return sides.table.join(source, F.expr(statement.on_sql), how)
 
 
-def _check_counts(answer: MergeWriteResult, live: int, round_: int) -> None:
+def _check_counts(answer: MergeAnswer, live: int, round_: int) -> None:
     updated = sum(o.rows for o in answer.outputs if not o.fresh)
     inserted = sum(o.rows for o in answer.outputs if o.fresh)
     if (updated, inserted) != (answer.updated, answer.inserted) or (

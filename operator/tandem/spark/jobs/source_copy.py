@@ -68,7 +68,7 @@ def copy_all_rows(
     if not names or size.rows > MAX_ROWS or size.bytes > MAX_BYTES:
         return None
     rows = source.select(*map(quoted_identifier, names)).toArrow()
-    return _put(control, rows, source, round_, complete=True)
+    return put(control, rows, source.schema.json(), round_, complete=True)
 
 
 def bounds(
@@ -94,22 +94,20 @@ def bounds(
     rows = [end.rename_columns(names) for end in ends]
     import pyarrow as pa
 
-    return _put(control, pa.concat_tables(rows), source, round_, complete=False)
+    return put(control, pa.concat_tables(rows), source.schema.json(), round_, complete=False)
+
+
+def put(
+    control: Control, rows: pa.Table, schema: str, round_: int, *, complete: bool
+) -> SidecarRef:
+    """Write a copy; `schema` is the source's, as JSON. `complete`: it has all rows."""
+    metadata = {SOURCE_SCHEMA: schema, SOURCE_IS_WHOLE: "true" if complete else "false"}
+    return control.sidecar(round_, "source.arrow", to_file(rows.replace_schema_metadata(metadata)))
 
 
 def _copied(source: DataFrame, merge: MergeStatement) -> list[str]:
-    read = frozenset().union(*(_columns(root) for root in merge.roots()))
+    read = merge.columns_of_source()
     return [name for name in source.columns if name in read or name in SOURCE_IDS]
-
-
-def _put(
-    control: Control, rows: pa.Table, source: DataFrame, round_: int, *, complete: bool
-) -> SidecarRef:
-    metadata = {
-        SOURCE_SCHEMA: source.schema.json(),
-        SOURCE_IS_WHOLE: "true" if complete else "false",
-    }
-    return control.sidecar(round_, "source.arrow", to_file(rows.replace_schema_metadata(metadata)))
 
 
 def _columns(root: tree.Expr) -> frozenset[str]:

@@ -13,17 +13,17 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tandem.errors import CountMismatch, TandemError
+from tandem.errors import CountMismatch
 from tandem.jobs.formats import InputFile, StatementJob
 from tandem.jobs.results import JobResult, OutputFile, SidecarRef
+from tandem.spark.jobs.arrow_tasks import in_tasks
 from tandem.spark.jobs.local_statement import FoundRows, compiled, find_rows, joined
 from tandem.spark.runtime.control import Control, translate
-from tandem.spark.runtime.counters import reported
 from tandem.spark.runtime.frames import (
     cardinality,
     isolated_session,
@@ -49,9 +49,6 @@ IDLE_SECONDS = 1800.0
 POLL_SECONDS = (0.02, 0.2)
 """First and longest pause between two checks for a request. In between, a pause is an eighth of
 the time waited so far: other writers may keep committing before the engine does."""
-MOST_ROWS_HERE = 16_000_000
-"""Rows that are evaluated without Spark: each that matches takes about 60 bytes until the round has
-its result, and a file of few bytes may have many rows."""
 
 
 def run(
@@ -200,49 +197,18 @@ class _Arrow:
 
     def __call__(self, inputs: Sequence[InputFile], round_: int) -> _Answer | None:
         store, spec = self.control.store, self.control.spec
-        if self.context is None and sum(i.rows for i in inputs) > MOST_ROWS_HERE:
+
+        def task(number: int, splits: Sequence[InputSplit]) -> FoundRows:
+            return find_rows(store, spec, inputs, round_, number, splits)
+
+        try:
+            found = in_tasks(self.control, self.context, inputs, round_, "Evaluating", task)
+        except NeedsSpark:
             return None
-        tasks = _tasks(inputs, on_spark=self.context is not None)
-
-        def task(number: int) -> FoundRows | NeedsSpark | TandemError:
-            try:
-                return find_rows(store, spec, inputs, round_, number, tasks[number])
-            except (NeedsSpark, TandemError) as error:
-                # Returned, not raised: Spark would convert it to a stack trace in a string.
-                return error
-
-        def done(counts: Mapping[int, int]) -> tuple[int, int]:
-            read = [split for number, n in counts.items() for split in tasks[number][:n]]
-            size = sum(inputs[split.input].size / split.parts for split in read)
-            return int(sum(1 / split.parts for split in read) + 1e-6), int(size)
-
-        total = len(inputs), sum(i.size for i in inputs)
-        found: list[FoundRows] = []
-        with reported(self.control, "Evaluating", total, done, round_):
-            order = range(len(tasks))
-            if self.context is None:
-                answers = [task(number) for number in order]
-            else:
-                answers = self.context.parallelize(order, len(order)).map(task).collect()
-            for answer in answers:
-                if isinstance(answer, NeedsSpark):
-                    return None
-                if isinstance(answer, TandemError):
-                    raise answer
-                found.append(answer)
         outputs, matches = joined(found, round_)
         store_facts(store, spec.table.table_id, (file for each in found for file in each.files))
         sidecar = self.control.sidecar(round_, "matches.arrow", to_file(matches))
         return _Answer(outputs, sidecar, len(matches))
-
-
-def _tasks(inputs: Sequence[InputFile], *, on_spark: bool) -> list[tuple[InputSplit, ...]]:
-    """What each task reads: here it is one task."""
-    if not on_spark:
-        return [tuple(map(InputSplit, range(len(inputs))))]
-    from tandem.spark.runtime.datasource import shares
-
-    return [share.splits for share in shares(inputs)]
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,11 @@
 """Does small jobs in this process, without Spark, and passes the others on.
 
 A rewrite needs no shuffle, unless rows are sorted that do not fit into memory: Spark only hands out
-its bins; so it does with the files of an update or delete whose expressions are proven equal over
-Arrow. For a small one, starting a JVM takes longer than the work. It is the same code, and the
+its bins; so it does with the files of an update, delete or merge whose expressions are proven equal
+over Arrow. For a small one, starting a JVM takes longer than the work. It is the same code, and the
 result is a file, too. A job cannot be killed here: `stop` waits for its end, or that of its round,
 so only small ones are taken. One whose rows turn out not to fit is passed on, and so is a statement
-of which an expression or a row needs Spark.
+or merge of which an expression, a row or the source needs Spark.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class _InProcessJob:
 
 
 def needs_no_spark(request: JobRequest) -> bool:
-    """Whether a job is begun in this process: a small rewrite, update or delete, whose credentials
-    are those of this process."""
+    """Whether a job is begun in this process: a small rewrite, update, delete or merge, whose
+    credentials are those of this process."""
     is_small = request.input_bytes <= SMALL_BYTES
-    return request.app in ("rewrite", "statement") and is_small and not request.environ
+    return request.app in ("rewrite", "statement", "merge") and is_small and not request.environ
 
 
 class InProcessJobs:
@@ -98,6 +98,11 @@ class InProcessJobs:
                 from tandem.spark.jobs import statement
 
                 is_done = statement.run_here(control, job.ended, self._slots)
+                return
+            if request.app == "merge":
+                from tandem.spark.jobs import merge
+
+                is_done = merge.run_here(control, job.ended, self._slots)
                 return
             from tandem.spark.jobs.rewrite import job as rewrite
 

@@ -12,4 +12,5 @@ Never guesses: a value that does not fit is an error, and no row is dropped.
     schema_alignment  columns by name, at every level
     source_pin        keeps a merge's source at one state
     row_hash          an identity for each source row
+    arrow_row_hash    the same identity over Arrow
 """

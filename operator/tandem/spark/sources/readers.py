@@ -10,7 +10,7 @@ separate DataFrame.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -90,7 +90,8 @@ def read(
     options = checked(job.source_format, job.source_options, job.source_field)
     if job.source_format == "Delta":
         wanted = job.source_version if version is None else version
-        return [_delta(control, spark, job, wanted, places=places)]
+        files = delta_files(control.spec.table, job, wanted)
+        return [_placed(control, spark, files, places=places)]
     source = open_source(control) if source is None else source
     match job.source_format:
         case "Parquet":
@@ -102,9 +103,25 @@ def read(
             return [SourceRows(*read_json(control, spark, source, options, schema, places=places))]
 
 
-def _parquet(
-    control: Control, spark: SparkSession, source: ListedSource, *, places: bool
-) -> Iterator[SourceRows]:
+@dataclass(frozen=True)
+class SourceFiles:
+    """Files of a source with the same columns: the form in which our reader takes them."""
+
+    table: JobTable
+    inputs: tuple[InputFile, ...]
+
+    @property
+    def names(self) -> list[str]:
+        """The columns, also if no name of a table may be like them."""
+        return [field["name"] for field in json.loads(self.table.schema_string)["fields"]]
+
+
+def parquet_files(source: ListedSource) -> list[SourceFiles]:
+    """The files of a Parquet source by their columns, from their footers.
+
+    Raises: InvalidSpec, SourceUnreadable, StorageError.
+    """
+
     def footer(meta: ObjectInfo) -> tuple[pa.Schema, int]:
         return parquet_schema(source.store, meta.path)
 
@@ -114,36 +131,41 @@ def _parquet(
     for meta, (arrow, rows) in zip(source.files, footers, strict=True):
         input_ = InputFile(logged_path=quote(meta.path), size=meta.size, rows=rows)
         alike.setdefault(schema_string(arrow), []).append(input_)
-    for text, inputs in alike.items():
-        table = JobTable(
-            location=source.store.location,
-            version=0,
-            table_id="",
-            schema_string=text,
-            partition_columns=(),
-            configuration={},
-            storage_options=dict(source.options),
+    return [
+        SourceFiles(
+            JobTable(
+                location=source.store.location,
+                version=0,
+                table_id="",
+                schema_string=text,
+                partition_columns=(),
+                configuration={},
+                storage_options=dict(source.options),
+            ),
+            tuple(inputs),
         )
-        names = [field["name"] for field in json.loads(text)["fields"]]
-        placed = _placed(control, spark, inputs, names, table, places=places)
-        yield replace(placed, path=unquote(inputs[0].logged_path))
+        for text, inputs in alike.items()
+    ]
+
+
+def _parquet(
+    control: Control, spark: SparkSession, source: ListedSource, *, places: bool
+) -> Iterator[SourceRows]:
+    for files in parquet_files(source):
+        placed = _placed(control, spark, files, places=places)
+        yield replace(placed, path=unquote(files.inputs[0].logged_path))
 
 
 def _placed(
-    control: Control,
-    spark: SparkSession,
-    inputs: Sequence[InputFile],
-    names: Sequence[str],
-    table: JobTable,
-    *,
-    places: bool,
+    control: Control, spark: SparkSession, files: SourceFiles, *, places: bool
 ) -> SourceRows:
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
     from tandem.spark.runtime.row_files import INPUT, POSITION
 
+    names, inputs = files.names, files.inputs
     check_option_names(names, source_job(control.spec))
-    frame = read_rows(control, spark, inputs, names, 0, hidden=places, table=table)
+    frame = read_rows(control, spark, inputs, names, 0, hidden=places, table=files.table)
     if not places or not inputs:
         return SourceRows(frame)
     paths = F.array(*(F.lit(unquote(i.logged_path)) for i in inputs))
@@ -151,10 +173,13 @@ def _placed(
     return SourceRows(frame, F.concat(F.element_at(paths, F.col(INPUT) + 1), F.lit(", row "), row))
 
 
-def _delta(
-    control: Control, spark: SparkSession, job: SourceJob, version: int | None, *, places: bool
-) -> SourceRows:
-    own = control.spec.table
+def delta_files(own: JobTable, job: SourceJob, version: int | None) -> SourceFiles:
+    """The files of a Delta source at a version, None for its newest one.
+
+    Args:
+        own: the table of the job.
+    Raises: SourceUnreadable, StorageError; as `DeltaLog.snapshot`.
+    """
     options = storage_options(job.source_location, own.location, own.storage_options)
     store = open_store(job.source_location, options)
     snapshot = DeltaLog(store).snapshot(version)
@@ -186,4 +211,4 @@ def _delta(
                 partition_values=dict(add.partition_values),
             )
         )
-    return _placed(control, spark, inputs, snapshot.schema.names, table, places=places)
+    return SourceFiles(table, tuple(inputs))

@@ -3,8 +3,9 @@
 The hashes are the same in every round, since the source is pinned, and do not depend on the order
 of reading. Two different rows must not have the same hashes, or the engine would skip an insert
 because it takes the row for an existing one: Spark's hash ignores nulls, so the set of null columns
-is hashed, too; it treats -0.0 as 0.0, and texts that are equal by a collation as one, so floating
-point numbers and texts are hashed as written.
+is hashed, too; it treats texts that are equal by a collation as one, so their bytes are hashed; and
+-0.0 as 0.0, so for each floating point number it is hashed whether it is -0.0. `arrow_row_hash`
+computes the same without Spark.
 """
 
 from __future__ import annotations
@@ -25,25 +26,27 @@ def with_identity(source: DataFrame) -> DataFrame | None:
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
     fields = sorted(source.schema.fields, key=lambda field: field.name)
-    values = [_value(field) for field in fields]
-    known = [value for value in values if value is not None]
-    if len(known) < len(values):
-        return None
+    known: list[Column] = []
+    for field in fields:
+        values = _values(field)
+        if values is None:
+            return None
+        known += values
     nulls = [F.col(quoted_identifier(field.name)).isNull() for field in fields]
     return source.select(
         "*", *(F.xxhash64(F.lit(name), *nulls, *known).alias(name) for name in SOURCE_IDS)
     )
 
 
-def _value(field: StructField) -> Column | None:
+def _values(field: StructField) -> list[Column] | None:
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
     from pyspark.sql import types as T  # noqa: N812 - as above
 
     column = F.col(quoted_identifier(field.name))
     if isinstance(field.dataType, T.StringType):
-        return column.cast("binary")
+        return [column.cast("binary")]
     if isinstance(field.dataType, T.FloatType | T.DoubleType):
-        return column.cast("string")
+        return [column, column.cast("string") == F.lit("-0.0")]
     plain = (
         T.BooleanType,
         T.ByteType,
@@ -56,4 +59,4 @@ def _value(field: StructField) -> Column | None:
         T.TimestampType,
         T.TimestampNTZType,
     )
-    return column if isinstance(field.dataType, plain) else None
+    return [column] if isinstance(field.dataType, plain) else None

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tandem.statements import coercion, tree
 from tandem.statements.local.expression import LocalExpression, compile_expression
@@ -19,6 +20,8 @@ from tandem.statements.tree import Expr
 
 _RELATIONS = (TABLE, SOURCE)
 NO_CLAUSE = -1
+Sought = tuple[Any, ...]
+"""For each key the distinct values of the source, as an array; None if they are not compared."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,34 @@ class LocalMerge:
     source_conditions: tuple[LocalExpression, ...]
     rest: tuple[LocalExpression, ...]
     clauses: tuple[LocalClause, ...]
+
+    def sought(self, source: pa.Table) -> Sought:
+        """The values that `may_match` looks for. Raises: NeedsSpark."""
+        rows = LocalRows.of(source, SOURCE)
+        passing = _passing(rows, self.source_conditions)
+        found: list[Any] = []
+        for key in self.keys:
+            values = _of(key.source.evaluate(rows), passing)
+            if pa.types.is_floating(values.type) or pa.types.is_null(values.type):
+                found.append(None)  # -0.0 equals 0.0, and NaN equals NaN
+            else:
+                found.append(pc.unique(values if key.null_safe else values.drop_null()))
+        return tuple(found)
+
+    def may_match(self, target: pa.Table, sought: Sought) -> Places:
+        """The indexes of all rows of the target that match, and perhaps of others: a row is left
+        out by each of its keys alone. Costs much less than `match` if few rows match.
+
+        Raises: NeedsSpark if Spark raises on one of the rows, or may do so.
+        """
+        rows = LocalRows.of(target, TABLE)
+        values = [key.target.evaluate(rows) for key in self.keys]
+        places = _passing(rows, self.target_conditions)
+        for column, wanted in zip(values, sought, strict=True):
+            if wanted is not None:
+                among = np.flatnonzero(np.asarray(pc.is_in(_of(column, places), wanted)))
+                places = among if places is None else places[among]
+        return np.arange(rows.length) if places is None else places
 
     def match(self, target: pa.Table, source: pa.Table) -> RowPairs:
         """The pairs of rows for which `on` is true.
