@@ -1,4 +1,4 @@
-"""Small rewrites, updates and deletes run in this process; all other jobs where Spark is."""
+"""Small rewrites, updates, deletes and merges run in this process; other jobs where Spark is."""
 
 from __future__ import annotations
 
@@ -57,10 +57,11 @@ class NoSpark:
         (replace(SMALL, input_bytes=SMALL_BYTES + 1), False),
         (replace(SMALL, tasks=0), True),  # it reorders rows
         (replace(SMALL, app="statement"), True),
-        (replace(SMALL, app="merge"), False),
+        (replace(SMALL, app="merge"), True),
+        (replace(SMALL, app="ingest"), False),
         (replace(SMALL, environ=(("AWS_SECRET_ACCESS_KEY", "x"),)), False),
     ],
-    ids=["small", "large", "reorders", "statement", "merge", "credentials"],
+    ids=["small", "large", "reorders", "statement", "merge", "ingest", "credentials"],
 )
 def test_which_jobs_need_no_spark(request_: JobRequest, here: bool) -> None:
     assert needs_no_spark(request_) is here
@@ -141,6 +142,18 @@ def test_an_update_and_a_delete_run_in_this_process(tmp_path: Path) -> None:
     lake.assert_rows(after)
     assert lake.run(lake.delete("k = 2"), ports=ports).phase is Phase.SUCCEEDED
     lake.assert_rows(without(after, k_is(2)))
+    lake.assert_clean()
+
+
+def test_a_merge_runs_in_this_process(tmp_path: Path) -> None:
+    lake = quick_lake.make(tmp_path)
+    ports = Ports(jobs=InProcessJobs(NoSpark()), locks=InProcessLocks())
+    before = tuple(row for number in range(4) for row in batch(number))
+    changed, new = before[5][0], 5_000
+    merge = lake.merge(((changed, 1, 77), (new, 2, 88)))
+    assert lake.run(merge, ports=ports).phase is Phase.SUCCEEDED
+    others = tuple(row for row in before if row[0] != changed)
+    lake.assert_rows((*others, (changed, 1, 77), (new, 2, 88)))
     lake.assert_clean()
 
 

@@ -196,8 +196,9 @@ def job_for(
 
 
 def run(job: Control, spark: SparkSession) -> int:
+    """By Spark: what tasks do over Arrow is compared with it in `test_local_merge`."""
     job.store.put(job.path("done.json"), b"{}")
-    return answer(lambda c: merge.run(c, spark), job)
+    return answer(lambda c: merge.run(c, spark, local=False), job)
 
 
 Row = tuple[Any, ...]

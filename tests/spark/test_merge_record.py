@@ -76,7 +76,7 @@ def ask_part(job: Control, number: int, files: Sequence[InputFile]) -> None:
 
 def run(job: Control, spark: SparkSession) -> None:
     job.store.put(job.path("done.json"), b"{}")
-    assert answer(lambda c: merge.run(c, spark), job) == 0, jobs.failure(job)
+    assert answer(lambda c: merge.run(c, spark, local=False), job) == 0, jobs.failure(job)
 
 
 def recorded(job: Control, inputs: Sequence[InputFile], round_: int = 0) -> dict[Any, Any]:

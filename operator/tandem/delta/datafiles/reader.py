@@ -228,6 +228,11 @@ class DataFileReader:
     def metadata(self) -> Any:
         return self._file.metadata
 
+    def constant(self, column: str) -> Any | None:
+        """The value that a partition column has in all rows, as an Arrow scalar; None for another
+        column."""
+        return self._constants.get(column)
+
     def integer_bounds(self, column: str) -> list[tuple[int, int] | None] | None:
         """The least and the greatest value of a column in each row group, by the footer: None for
         one that does not say so. None for a column that is not of integers or dates (as days) in

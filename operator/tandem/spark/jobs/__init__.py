@@ -8,6 +8,7 @@ A job never commits, and never writes to `_delta_log`.
     arrow_tasks      the inputs of a round as tasks over Arrow
     merge            merge
     local_merge      package: a merge over Arrow, without Spark's rows
+    merge_frames     a merge by Spark: the join
     merge_source     the source of a merge
     merge_writer     the sink of a merge
     source_copy      a copy of the source for the engine

@@ -22,6 +22,7 @@ from tandem.delta.datafiles.reader import DataFileReader, TableFormat
 from tandem.delta.datafiles.writer import WrittenFile
 from tandem.errors import CountMismatch
 from tandem.jobs.formats import InputFile, JobSpec, MergeJob
+from tandem.pruning.keys import KEY_TYPES
 from tandem.reconcile.matches import KEPT
 from tandem.spark.jobs.local_merge.source import compiled
 from tandem.spark.jobs.local_statement import TaskFiles, live_rows, runs
@@ -45,9 +46,6 @@ from tandem.storage import Store
 
 _UPDATED: Final = 0
 """The output of a row that an update writes, until its file is known."""
-_GROUPED: Final = frozenset({"byte", "short", "integer", "long", "date"})
-"""Types of keys by which row groups are left out."""
-
 ROWS: Final = MATCHES.append(pa.field("source", pa.int64()))
 """Rows that matched or change: as matches, with the index of the source row, -1 for none. Rows that
 stay are included, with the output `KEPT`."""
@@ -243,21 +241,36 @@ class _Search:
     def _groups(self, reader: DataFileReader, split: InputSplit) -> list[range]:
         """Row groups of a split that may have a key of the source."""
         groups = np.array(split.of(len(reader.row_groups)), np.int64)
-        for name, values in self._integers.items():
-            bounds = reader.integer_bounds(name)
+        for name, values in self._keys.items():
+            constant = reader.constant(name)
+            if constant is not None:
+                if not pc.is_in(constant, values).as_py():
+                    return []
+                continue
+            bounds = reader.integer_bounds(name) if name in self._integers else None
             if bounds is not None and len(groups):
-                groups = groups[[_may_have(values, bounds[group]) for group in groups]]
+                sought = self._integers[name]
+                groups = groups[[_may_have(sought, bounds[group]) for group in groups]]
         return runs(groups)
 
     @cached_property
+    def _keys(self) -> dict[str, Any]:
+        """By column of the table, the distinct values of the source that it must have to match."""
+        return {
+            column.parts[1]: pc.unique(self.source[of_source.parts[1]]).drop_null()
+            for column, of_source in self.statement.equal_columns()
+            if column.type.name in KEY_TYPES
+        }
+
+    @cached_property
     def _integers(self) -> dict[str, Any]:
-        """By column of the table, the ascending values that it must have to match."""
+        """The integers and dates (as days) among `_keys`, ascending."""
         found = {}
-        for column, of_source in self.statement.equal_columns():
-            if column.type.name in _GROUPED:
-                values = pc.unique(self.source[of_source.parts[1]]).drop_null()
-                values = values.cast(pa.int32()) if column.type.name == "date" else values
-                found[column.parts[1]] = np.sort(values.cast(pa.int64()).to_numpy())
+        for name, values in self._keys.items():
+            if pa.types.is_date32(values.type):
+                values = values.cast(pa.int32())
+            if pa.types.is_signed_integer(values.type):
+                found[name] = np.sort(values.cast(pa.int64()).to_numpy())
         return found
 
     @cached_property

@@ -1,0 +1,240 @@
+"""A merge by Spark: both sides as DataFrames, and one join of them.
+
+The join yields unmatched source rows, unmatched rows of the table, and rows matched several times.
+Decides what becomes of rows; does not write them (`merge_writer`), nor pin the source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tandem.errors import StatementFailed
+from tandem.jobs.formats import SOURCE_IDS, InputFile, MergeJob
+from tandem.spark.jobs import merge_source
+from tandem.spark.runtime.control import Control
+from tandem.spark.runtime.frames import read_rows, table_schema
+from tandem.spark.runtime.listing import ListedSource
+from tandem.spark.runtime.names import quoted_identifier
+from tandem.spark.sources import source_pin
+from tandem.spark.sources.row_hash import with_identity
+from tandem.spark.sources.schema_alignment import by_name, check_columns
+from tandem.statements.merge import SOURCE, TABLE, Clause, MergeStatement, parse_merge
+from tandem.statements.types import Schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+_HERE = "__tandem_here"
+"""True on every row of the source: an outer join has null for rows without one."""
+_NONE = -1
+"""The clause of rows that matched, but to which no clause applies."""
+
+Held = tuple[source_pin.SourcePin, ListedSource | None]
+"""The pinned source, and its files; None for a Delta table."""
+
+
+@dataclass(frozen=True)
+class Sides:
+    """The two sides of the join, and the mode. `part`: the table's side is only some of its rows;
+    `record`: source rows have an identity, which is recorded. `plain` is the source without the
+    join's columns; `size` the size of its files in bytes, 0 if unknown; `broadcast`: it takes
+    little memory."""
+
+    statement: MergeStatement
+    schema: StructType
+    table: DataFrame
+    source: DataFrame
+    plain: DataFrame
+    size: int
+    part: bool
+    record: bool
+    broadcast: bool = False
+
+
+def sides_of(
+    control: Control,
+    spark: SparkSession,
+    job: MergeJob,
+    inputs: Sequence[InputFile],
+    round_: int,
+    held: Held,
+    part: bool,
+) -> Sides:
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+
+    table = control.spec.table
+    schema = table_schema(table)
+    source = merge_source.read(control, spark, schema, *held)
+    statement = parse_merge(
+        job.on,
+        job.clauses,
+        Schema.from_json(table.schema_string),
+        Schema.from_json(source.schema.json()),
+    )
+    if any(clause.every for clause in statement.clauses):
+        _check_every(source.schema, schema, job)
+    rows = read_rows(control, spark, inputs, _columns_read(statement), round_, hidden=True)
+    identified = None
+    if statement.records_matches:
+        identified = with_identity(source)
+    plain = source if identified is None else identified
+    return Sides(
+        statement,
+        schema,
+        rows.alias(TABLE),
+        plain.withColumn(_HERE, F.lit(True)).alias(SOURCE),
+        plain,
+        size=sum(file.size for file in held[0].files),
+        part=part,
+        record=identified is not None,
+    )
+
+
+def _check_every(source: StructType, schema: StructType, job: MergeJob) -> None:
+    """Columns of struct, array or map type must have the same fields on both sides."""
+    from pyspark.sql.types import AtomicType, StructType
+
+    for field in schema.fields:
+        if not isinstance(field.dataType, AtomicType):
+            same_name = [f for f in source.fields if f.name.lower() == field.name.lower()]
+            pair = StructType(same_name), StructType([field])
+            check_columns(*pair, job.source_location, field=job.source_field)
+
+
+def _columns_read(statement: MergeStatement) -> tuple[str, ...]:
+    """The columns that are evaluated, and those that some update leaves unchanged."""
+    names = [column.name for column in statement.table.columns]
+    read = set(statement.columns_of_table())
+    for clause in statement.clauses:
+        if clause.action == "Update":
+            read |= set(names) - clause.set_sql.keys()
+    return tuple(name for name in names if name in read)
+
+
+def decided(sides: Sides) -> DataFrame:
+    """The rows that change: the table's columns with their new values, the row's position, and its
+    fate."""
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+
+    from tandem.spark.jobs.merge_writer import CLAUSE, FATE, RowFate
+    from tandem.spark.runtime.row_files import INPUT, POSITION
+
+    clauses = sides.statement.clauses
+    joined = _joined(sides).withColumn(CLAUSE, _clause(sides.statement, sides.record))
+    joined = joined.filter(F.col(CLAUSE).isNotNull())
+    written = [(n, c) for n, c in enumerate(clauses) if c.action != "Delete"]
+    columns = []
+    for field in sides.schema.fields if written else ():
+        value = F.lit(None).cast(field.dataType)
+        for number, clause in written:
+            becomes = _value(clause, field.name, sides).cast(field.dataType)
+            value = F.when(F.col(CLAUSE) == number, becomes).otherwise(value)
+        columns.append(value.alias(field.name))
+    fate = F.lit(int(RowFate.KEPT))
+    for number, clause in enumerate(clauses):
+        fates = {"Delete": RowFate.DELETED, "Update": RowFate.UPDATED, "Insert": RowFate.INSERTED}
+        fate = F.when(F.col(CLAUSE) == number, int(fates[clause.action])).otherwise(fate)
+    hidden = [F.col(f"{TABLE}.{name}").alias(name) for name in (INPUT, POSITION)]
+    if sides.record:
+        hidden += [F.col(f"{SOURCE}.{name}").alias(name) for name in SOURCE_IDS]
+    return joined.select(*columns, *hidden, F.col(CLAUSE), fate.alias(FATE))
+
+
+def _value(clause: Clause, name: str, sides: Sides) -> Column:
+    """The new value of a column in an update or an insert."""
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+    from pyspark.sql.types import AtomicType
+
+    text = clause.set_sql.get(name)
+    if text is None:
+        return (
+            F.lit(None)
+            if clause.action == "Insert"
+            else F.col(f"{TABLE}.{quoted_identifier(name)}")
+        )
+    wanted = sides.schema[name].dataType
+    if clause.every and not isinstance(wanted, AtomicType):
+        found = next(f for f in sides.source.schema.fields if f.name.lower() == name.lower())
+        return by_name(F.expr(text), found.dataType, wanted, "the source", name)
+    # ANSI store assignment: a value that does not fit its column raises.
+    return F.expr(text)
+
+
+def _clause(statement: MergeStatement, record: bool) -> Column:
+    """The number of the clause that applies to a row of the join; null for none, except for matches
+    that are recorded nevertheless."""
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+
+    from tandem.spark.runtime.row_files import POSITION
+
+    def first(when: str, otherwise: Column) -> Column:
+        chosen = otherwise
+        numbered = [(n, c) for n, c in enumerate(statement.clauses) if c.when == when]
+        for number, clause in reversed(numbered):
+            applies = F.expr(clause.where_sql)
+            chosen = F.when(applies, number).otherwise(chosen)
+        return chosen
+
+    nothing = F.lit(None).cast("int")
+    in_table = F.col(f"{TABLE}.{POSITION}").isNotNull()
+    in_source = F.col(f"{SOURCE}.{_HERE}").isNotNull()
+    recorded = statement.one_match_only or record
+    return (
+        F.when(in_table & in_source, first("Matched", F.lit(_NONE) if recorded else nothing))
+        .when(in_source, first("NotMatched", nothing))
+        .otherwise(first("NotMatchedBySource", nothing))
+    )
+
+
+def _joined(sides: Sides) -> DataFrame:
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+
+    statement, source = sides.statement, sides.source
+    inserts = statement.when("NotMatched") and not sides.part
+    leaves = statement.when("NotMatchedBySource")
+    how = {
+        (False, False): "inner",
+        (True, False): "right",
+        (False, True): "left",
+        (True, True): "full",
+    }[bool(inserts), bool(leaves)]
+    if sides.broadcast and how in ("inner", "left"):
+        source = F.broadcast(source)
+    return sides.table.join(source, F.expr(statement.on_sql), how)
+
+
+def several_matches(
+    control: Control,
+    spark: SparkSession,
+    sides: Sides,
+    inputs: Sequence[InputFile],
+    place: tuple[int, int],
+) -> StatementFailed:
+    """The error that shows the key of a row that several source rows matched."""
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+
+    from tandem.spark.runtime.row_files import POSITION
+
+    input_, position = place
+    statement = sides.statement
+    keys = statement.keys_of_table()
+    needed = tuple(statement.columns_of_table()) or keys
+    rows = read_rows(control, spark, [inputs[input_]], needed, 0, hidden=True)
+    row = rows.filter(F.col(POSITION) == position).alias(TABLE)
+    both = row.join(sides.source, F.expr(statement.on_sql), "inner")
+    shown = [
+        F.first(F.col(f"{TABLE}.{quoted_identifier(k)}").cast("string")).alias(k) for k in keys
+    ]
+    found = both.agg(F.count(F.lit(1)).alias("__tandem_count"), *shown).collect()[0]
+    values = ", ".join(f"{key} = {str(found[key])[:80]}" for key in keys)
+    file = inputs[input_].logged_path
+    return StatementFailed(
+        "several rows of the source match one row of the table, so it is not clear which applies",
+        field="spec.merge.on",
+        found=f"{found['__tandem_count']} rows for {values or f'row {position} of {file}'}",
+        expected="at most one",
+        remedy="Make `on` or the source more selective, so that each row is matched at most once",
+    )
