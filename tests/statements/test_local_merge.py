@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,6 +22,7 @@ from support.statements.tables import extreme, tame
 from tandem.statements.local import LocalMerge, NeedsSpark, compile_merge
 from tandem.statements.local.join import KeyValues, equal_pairs
 from tandem.statements.local.merge import NO_CLAUSE
+from tandem.statements.local.sought import SoughtValues
 from tandem.statements.merge import parse_merge
 from tandem.statements.types import DOUBLE, INTEGER, LONG, STRING, Schema, SchemaColumn
 
@@ -73,6 +75,21 @@ def test_pairs_are_those_of_a_nested_loop(
     assert list(zip(found.target.tolist(), found.source.tolist(), strict=True)) == expected
     often = [i for i in range(len(keys[0].target)) if sum(pair[0] == i for pair in expected) > 1]
     assert found.doubled().tolist() == often
+
+
+WIDE = st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1), INTEGERS)
+BYTES = st.one_of(st.none(), st.integers(-128, 127))
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(st.data(), st.sampled_from([(WIDE, pa.int64()), (BYTES, pa.int8()), (TEXTS, pa.string())]))
+def test_sought_values_are_those_that_are_found(data: st.DataObject, of: Any) -> None:
+    values, kind = of
+    column = data.draw(st.lists(values, max_size=40))
+    wanted = data.draw(st.lists(st.one_of(values, st.sampled_from(column or [None])), max_size=20))
+    sought = SoughtValues(pc.unique(pa.array(wanted, kind)))
+    expected = [n for n, value in enumerate(column) if value in wanted]
+    assert sought.rows(pa.array(column, kind)).tolist() == expected
 
 
 def test_too_many_pairs_are_left_to_spark() -> None:
@@ -132,8 +149,10 @@ def test_spark_joins_the_same_rows(
             assert merge is not None, on
             try:
                 matches = merge.match(target, source)
+                places = merge.may_match(target, merge.sought(source))
             except NeedsSpark:
                 continue
+            assert set(matches.target.tolist()) <= set(places.tolist()), on
             found[on] = list(zip(matches.target.tolist(), matches.source.tolist(), strict=True))
             sql = parse_merge(on, (Text(),), SCHEMA, SCHEMA).on_sql
             joined = ours.join(theirs, F.expr(sql), "inner")

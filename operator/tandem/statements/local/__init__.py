@@ -13,6 +13,7 @@ evaluated here, too. `compile_…` returns None for everything else, and its res
     rows        rows and their columns
     statement   update and delete
     join        the join of a merge
+    sought      the rows that may be in it
     merge       merge
 """
 

@@ -14,14 +14,15 @@ from tandem.statements import coercion, tree
 from tandem.statements.local.expression import LocalExpression, compile_expression
 from tandem.statements.local.join import KeyValues, Places, RowPairs, equal_pairs
 from tandem.statements.local.rows import LocalRows, NeedsSpark
+from tandem.statements.local.sought import SoughtValues
 from tandem.statements.local.statement import rewritten
 from tandem.statements.merge import SOURCE, TABLE, Clause, ClauseAction, MergeStatement, When
 from tandem.statements.tree import Expr
 
 _RELATIONS = (TABLE, SOURCE)
 NO_CLAUSE = -1
-Sought = tuple[Any, ...]
-"""For each key the distinct values of the source, as an array; None if they are not compared."""
+Sought = tuple[SoughtValues | None, ...]
+"""For each key the values of the source; None if they are not looked for."""
 
 
 @dataclass(frozen=True)
@@ -77,13 +78,14 @@ class LocalMerge:
         """The values that `may_match` looks for. Raises: NeedsSpark."""
         rows = LocalRows.of(source, SOURCE)
         passing = _passing(rows, self.source_conditions)
-        found: list[Any] = []
+        found: list[SoughtValues | None] = []
         for key in self.keys:
             values = _of(key.source.evaluate(rows), passing)
             if pa.types.is_floating(values.type) or pa.types.is_null(values.type):
-                found.append(None)  # -0.0 equals 0.0, and NaN equals NaN
+                found.append(None)
             else:
-                found.append(pc.unique(values if key.null_safe else values.drop_null()))
+                known = values if key.null_safe else values.drop_null()
+                found.append(SoughtValues(pc.unique(known)))
         return tuple(found)
 
     def may_match(self, target: pa.Table, sought: Sought) -> Places:
@@ -97,7 +99,7 @@ class LocalMerge:
         places = _passing(rows, self.target_conditions)
         for column, wanted in zip(values, sought, strict=True):
             if wanted is not None:
-                among = np.flatnonzero(np.asarray(pc.is_in(_of(column, places), wanted)))
+                among = wanted.rows(_of(column, places))
                 places = among if places is None else places[among]
         return np.arange(rows.length) if places is None else places
 
