@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
@@ -75,6 +77,24 @@ def test_a_plan_of_a_small_statement_says_that_spark_may_not_be_needed(
     shown = tandem("plan", "-f", "-", input_=typed(table, "TableUpdate", statement)).stdout
     lines = block(shown, "TableUpdate/o: Planned")
     assert "runs in this process, without Spark, unless an expression or a row needs it" in lines
+
+
+@pytest.mark.parametrize("form", ["Parquet", "Csv"])
+def test_a_plan_of_a_small_merge_says_whether_spark_may_not_be_needed(
+    tandem: Tandem, table: Path, tmp_path: Path, form: str
+) -> None:
+    pq.write_table(pa.table({"id": [1]}), tmp_path / "s")
+    options = {"header": "true"} if form == "Csv" else {}
+    source = {"format": form, "location": (tmp_path / "s").as_uri(), "options": options}
+    merge = {"source": source, "on": "t.id = s.id", "whenMatched": [{"delete": {}}]}
+    if form == "Csv":
+        (tmp_path / "s").write_text("id\n1\n")
+    shown = tandem("plan", "-f", "-", input_=typed(table, "TableUpdate", {"merge": merge})).stdout
+    lines = block(shown, "TableUpdate/o: Planned")
+    where = (
+        "runs in this process, without Spark, unless the source, an expression or a row needs it"
+    )
+    assert (where in lines) == (form == "Parquet")
 
 
 def test_a_template_whose_texts_spark_would_split_is_refused_before_anything_starts(

@@ -17,7 +17,7 @@ from tandem.jobs.runner import SMALL_BYTES
 from tandem.spec import AnyResource, OperationStatus, ResourceOutcome, TableStatus
 from tandem.spec.compaction import CompactionType, LayoutStrategy, TableCompaction
 from tandem.spec.status import ENDED, PLANNED_ONLY, Phase, Plan
-from tandem.spec.update import TableUpdate
+from tandem.spec.update import SourceFormat, TableUpdate
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -118,11 +118,14 @@ _HERE = "in this process, without Spark"
 
 
 def _where(resource: AnyResource, plan: Plan) -> str:
-    """Where `tandem run` does the job, if it does it itself: a small compaction, update or
-    delete."""
+    """Where `tandem run` does the job, if it does it itself: a small compaction, update, delete or
+    merge."""
     if plan.input_bytes > SMALL_BYTES:
         return ""
     if isinstance(resource, TableUpdate):
+        merge = resource.spec.merge
+        if merge is not None and merge.source.format in (SourceFormat.PARQUET, SourceFormat.DELTA):
+            return f"{_HERE}, unless the source, an expression or a row needs it"
         if resource.spec.update is None and resource.spec.delete is None:
             return ""
         return f"{_HERE}, unless an expression or a row needs it"
