@@ -96,8 +96,9 @@ def _parts(column: Any) -> list[_Part] | None:
 
 
 def _hashed(values: Any, seeds: Hashes) -> Hashes:
-    type_ = values.type
-    is_ = pa.types
+    is_, type_ = pa.types, values.type
+    if not len(values):  # an empty array may have no buffers
+        return seeds
     if is_.is_binary(type_):
         return hash_bytes(values, seeds)
     if is_.is_decimal128(type_):

@@ -5,7 +5,8 @@ Answers as the job on Spark does (`merge_writer`); it does not read the source, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -72,16 +73,12 @@ def execute(
         `find_matches`.
     """
     store, spec = control.store, control.spec
-    small = source.rows.select(source.read_names)
-    if context is None:
-        given = _here(small, source.schema)
-    else:
-        given = _broadcast(context, small, source.schema)
+    with _sent(context, source) as given:
 
-    def task(number: int, splits: Sequence[InputSplit]) -> FoundMatches:
-        return find_matches(store, spec, given(), inputs, round_, number, splits)
+        def task(number: int, splits: Sequence[InputSplit]) -> FoundMatches:
+            return find_matches(store, spec, given(), inputs, round_, number, splits)
 
-    found = in_tasks(control, context, inputs, round_, "Merging", task) if inputs else []
+        found = in_tasks(control, context, inputs, round_, "Merging", task) if inputs else []
     outputs, rows = _joined(found, round_)
     fresh: tuple[OutputFile, ...] = ()
     if inserts and source.statement.when("NotMatched"):
@@ -110,19 +107,23 @@ def execute(
     )
 
 
-def _here(rows: pa.Table, schema: str) -> Any:
-    return lambda: (rows, schema)
-
-
-def _broadcast(context: SparkContext, rows: pa.Table, schema: str) -> Any:
-    """The source for tasks in other processes."""
+@contextmanager
+def _sent(
+    context: SparkContext | None, source: ArrowSource
+) -> Iterator[Callable[[], tuple[pa.Table, str]]]:
+    """What a task calls for the columns of the source that the merge reads, and its schema."""
+    rows, schema = source.rows.select(source.read_names), source.schema
+    if context is None:
+        yield lambda: (rows, schema)
+        return
     sent = context.broadcast((to_stream(rows), schema))
 
     def given() -> tuple[pa.Table, str]:
         data, schema = sent.value
         return pa.ipc.open_stream(data).read_all(), schema
 
-    return given
+    yield given
+    sent.destroy()
 
 
 def _joined(found: Sequence[FoundMatches], round_: int) -> tuple[tuple[OutputFile, ...], pa.Table]:
