@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import contextlib
 import random
+import subprocess
+import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -178,7 +180,7 @@ def odd_job(odd: Path, tmp_path: Path, name: str) -> Control:
     return job_for(odd, path, clauses, on=on, inputs=inputs_of(odd))
 
 
-@pytest.mark.part(4)
+@pytest.mark.part(8)
 @pytest.mark.parametrize("name", MERGES)
 def test_the_rows_are_those_that_spark_finds_and_writes(
     odd: Path, tmp_path: Path, spark: SparkSession, name: str
@@ -392,6 +394,12 @@ def test_sources_that_need_spark_are_left_to_it(
             assert not done_here(job_for(tmp_path / "t", tmp_path / "s", UPSERT))
     pq.write_table(pa.table({"id": [2], "v": [0], "w": [1]}), tmp_path / "s" / "2.parquet")
     assert not done_here(job_for(tmp_path / "t", tmp_path / "s", UPSERT))
+
+
+def test_a_merge_over_arrow_imports_no_spark() -> None:
+    code = "import sys, tandem.spark.jobs.merge; sys.exit('pyspark' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], timeout=600, check=False)
+    assert done.returncode == 0
 
 
 def test_a_delta_source_is_read_at_its_version(table: Path, tmp_path: Path) -> None:

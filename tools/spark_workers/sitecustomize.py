@@ -26,4 +26,5 @@ if sys.orig_argv[-2:-1] == ["pyspark.daemon"]:
     import tandem.spark.jobs.ingest
     import tandem.spark.jobs.merge
     import tandem.spark.jobs.rewrite
-    import tandem.spark.jobs.statement  # noqa: F401
+    import tandem.spark.jobs.statement
+    import tandem.spark.sources.text_frames  # noqa: F401

@@ -27,7 +27,6 @@ from tandem.jobs.results import JobResult, SidecarRef
 from tandem.spark.jobs import source_copy
 from tandem.spark.jobs.local_merge import source as local_source
 from tandem.spark.jobs.local_merge.rounds import MergeAnswer, execute
-from tandem.spark.jobs.merge_frames import Held, Sides, decided, several_matches, sides_of
 from tandem.spark.jobs.source_copy import SourceSize
 from tandem.spark.jobs.statement import serve
 from tandem.spark.runtime.control import Control
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
+    from tandem.spark.jobs.merge_frames import Held, Sides
     from tandem.spark.jobs.merge_writer import MergeWriteResult
 
 MEASURED_BYTES = 16 << 20
@@ -180,6 +180,8 @@ def _merge(
     part: bool,
 ) -> SourceSize | None:
     """Execute a round; returns the memory that the source takes, which does not change."""
+    from tandem.spark.jobs.merge_frames import several_matches, sides_of  # imports Spark
+
     live = sum(i.rows - cardinality(i) for i in inputs)
     with _held(control) as held:
         sides = sides_of(control, spark, job, inputs if live else (), round_, held, part)
@@ -263,6 +265,7 @@ def _write(
     target_file_size: int,
     round_: int,
 ) -> MergeWriteResult:
+    from tandem.spark.jobs.merge_frames import decided
     from tandem.spark.jobs.merge_writer import NAME, MergeWork, MergeWriteResult
     from tandem.spark.runtime.row_files import logged_partition_values
 

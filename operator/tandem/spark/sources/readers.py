@@ -38,7 +38,6 @@ from tandem.spark.sources.options import (
     source_job,
     storage_options,
 )
-from tandem.spark.sources.text_frames import read_csv, read_json
 from tandem.storage import ObjectInfo, open_store
 
 if TYPE_CHECKING:
@@ -97,9 +96,13 @@ def read(
         case "Parquet":
             return list(_parquet(control, spark, source, places=places))
         case "Csv":
+            from tandem.spark.sources.text_frames import read_csv  # imports Spark
+
             found = read_csv(control, spark, source, options, schema, places=places)
             return [SourceRows(*group) for group in found]
         case _:
+            from tandem.spark.sources.text_frames import read_json  # imports Spark
+
             return [SourceRows(*read_json(control, spark, source, options, schema, places=places))]
 
 
