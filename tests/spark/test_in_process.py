@@ -7,11 +7,13 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from support.jobs import job_files, quick_lake
-from support.lake.lake import Lake, batch
+from support.jobs.quick_lake import just_before
+from support.lake.lake import INSERT_ALL, Lake, batch
 from support.lake.rows import k_is, plus, without
 from tandem.errors import ObjectNotFound, Reason, SparkMissing
 from tandem.jobs.formats import (
@@ -25,6 +27,7 @@ from tandem.jobs.formats import (
 from tandem.jobs.results import JobResult
 from tandem.jobs.runner import SMALL_BYTES, JobPhase, JobRequest, JobStatus
 from tandem.locks.memory import InProcessLocks
+from tandem.operations.machine.effects import Point
 from tandem.operations.ports import Ports
 from tandem.spark.jobs import arrow_tasks
 from tandem.spark.jobs.rewrite.bins import MEMORY
@@ -155,6 +158,27 @@ def test_a_merge_runs_in_this_process(tmp_path: Path) -> None:
     others = tuple(row for row in before if row[0] != changed)
     lake.assert_rows((*others, (changed, 1, 77), (new, 2, 88)))
     lake.assert_clean()
+
+
+@pytest.mark.parametrize("what", ["update", "delete"])
+def test_a_merge_in_this_process_goes_on_beside_another_writer(tmp_path: Path, what: str) -> None:
+    """The engine takes its record and its copy of the source further."""
+    lake = quick_lake.make(tmp_path)
+
+    def act() -> None:
+        if what == "update":
+            lake.foreign().update({"v": "-1"}, predicate="id = 2")
+        else:
+            lake.foreign().delete("id = 2")
+
+    ports = Ports(jobs=InProcessJobs(NoSpark()), locks=InProcessLocks())
+    when: dict[str, Any] = {"whenMatched": [{"where": "s.v > 0", "update": {"set": {"v": "s.v"}}}]}
+    merge = lake.merge(((1, 1, 7), (2, 2, -7), (5_000, 0, 7)), **when, **INSERT_ALL)
+    interceptor = just_before(Point.RECONCILE, act)
+    assert lake.run(merge, ports=ports, interceptor=interceptor).phase is Phase.SUCCEEDED
+    others = [row for number in range(4) for row in batch(number) if row[0] not in (1, 2)]
+    second = (2, 2, -1 if what == "update" else -7)
+    lake.assert_rows(tuple(sorted((*others, (1, 1, 7), second, (5_000, 0, 7)))))
 
 
 def statement_of(lake: Lake, where: str, **set_: str) -> tuple[Control, JobRequest]:
