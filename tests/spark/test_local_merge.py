@@ -304,7 +304,7 @@ def test_a_round_on_a_part_inserts_nothing_and_records_the_same(table: Path, sou
     assert isinstance(job.spec.job, MergeJob)
     inputs = job.spec.job.inputs
     for number, files in enumerate((inputs[:1], inputs, ()), start=1):
-        asked = RoundRequest(
+        request = RoundRequest(
             operation_id=job.spec.operation_id,
             attempt=job.spec.attempt,
             round=number,
@@ -312,7 +312,7 @@ def test_a_round_on_a_part_inserts_nothing_and_records_the_same(table: Path, sou
             inputs=files,
             part=number == 1,
         )
-        job.store.put(job.round_path(number, "request.json"), encode(asked))
+        job.store.put(job.round_path(number, "request.json"), encode(request))
     assert done_here(job)
     results = [jobs.result(job, number) for number in range(4)]
     assert [sum(o.rows for o in r.outputs if o.fresh) for r in results] == [3, 0, 3, 8]
