@@ -16,7 +16,7 @@ from tandem.operations.machine.state import Limits, OperationState
 from tandem.operations.model import Identity, Table
 from tandem.operations.ports import Ports
 from tandem.operations.registry import kind_of, left_before, log_of, table_of
-from tandem.operations.report.status import status_of
+from tandem.operations.report.status import shown_parts, status_of
 from tandem.operations.session.identity import (
     has_begun,
     has_ended,
@@ -102,8 +102,14 @@ def open_session(
     deadline_s = execution.deadline_of(resource)
     start = ports.clock.now_ms() if started_ms is None else started_ms
 
+    shown: object = None
+
     def watch(state: OperationState) -> None:
-        if on_status is not None:
+        nonlocal shown
+        if on_status is None:
+            return
+        before, shown = shown, shown_parts(state)
+        if shown != before or state.locks.waiting_since_ms:  # how long it waits is shown, too
             on_status(_status(state, identity, resource, start, ports.clock.now_ms()))
 
     def open_first(first: Operation, changed: Callable[[], None]) -> Session:

@@ -33,6 +33,16 @@ def rfc3339(ms: int) -> str:
     return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def shown_parts(state: OperationState) -> tuple[object, ...]:
+    """All of a state that its status depends on, beside the time; and how often the effect that is
+    awaited was tried. Most steps change none of it, and a status takes longer to make than this."""
+    return (
+        *(state.phase, state.message, state.attempt, state.locks, state.yields, state.refusal),
+        *(state.pending.waiting_reason, state.pending.retries, state.job.progress),
+        state.outcome.ended,
+    )
+
+
 def status_of(
     state: OperationState,
     *,

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
+from collections import deque
 from typing import Protocol
 
 import structlog
@@ -329,13 +331,24 @@ class OperationController:
         started_ms = None if retry else self._reporter.started_ms
         loop = asyncio.get_running_loop()
 
+        # To wake the loop costs more than a step: those of one turn of it are handed over together.
+        reports, handing_over = deque[OperationStatus](), threading.Event()
+
+        def take_over() -> None:
+            handing_over.clear()
+            while reports:
+                self._on_status(reports.popleft(), retry)
+
         def report(status: OperationStatus) -> None:
-            # From a thread, and perhaps when the loop has ended. Most steps change nothing in it.
+            # From a thread, and perhaps when the loop has ended.
             if status == self._reported:
                 return
             self._reported = status
-            with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(self._on_status, status, retry)
+            reports.append(status)
+            if not handing_over.is_set():
+                handing_over.set()
+                with contextlib.suppress(RuntimeError):
+                    loop.call_soon_threadsafe(take_over)
 
         self._reported = None
         lane = Lane(self._key[1], self._table_name)

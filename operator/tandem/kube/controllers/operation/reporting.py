@@ -91,7 +91,7 @@ class Reporter:
         """Write `status` soon, unless a newer one comes first."""
         self.last = status
         self._record_event(status)
-        self._writer.offer(status.manifest())
+        self._writer.offer(status.manifest)
 
     async def finish(self, status: OperationStatus, *, write: bool) -> None:
         """Report the terminal status; returns once that is done. It is not written if the

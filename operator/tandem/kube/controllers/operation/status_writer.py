@@ -1,6 +1,7 @@
 """Writes the status of one resource: seldom, never the same twice, and the terminal one reliably.
 
-One writer per resource. The caller decides what may be written at all. Each write names the version
+One writer per resource. Of many statuses, only those that may be written are prepared. The caller
+decides what may be written at all. Each write names the version
 of the object that it is based on. So a process that stands still between its check that it leads
 and its request cannot overwrite what its successor wrote meanwhile.
 """
@@ -32,6 +33,9 @@ _NOTEWORTHY = (
     *("version", "runningOperations", "heldLocks", "locks", "lastOperations", "nextCompaction"),
     "lastCleaning",
 )
+
+Offer = Mapping[str, Any] | Callable[[], Mapping[str, Any]]
+"""A status, or what returns it: called once it may be written, if no newer one has come."""
 
 
 def status_writer(
@@ -85,6 +89,7 @@ class StatusWriter:
         self._uid = uid
         self._known = dict(known)
         self._wanted: dict[str, Any] | None = None
+        self._offered: Offer | None = None
         self._changed = asyncio.Event()
         self._pause_s = pause_s
         self._progress_s = progress_s
@@ -110,18 +115,20 @@ class StatusWriter:
             self._version = resource_version
             self._known = dict(status)
 
-    def offer(self, status: Mapping[str, Any]) -> None:
+    def offer(self, status: Offer) -> None:
         """Write this status soon, unless a newer one comes first."""
-        self._wanted = carried_over(self._known, truncated_status(status))
-        if self._patch():
+        self._offered = status
+        if self._task is not None:
             self._changed.set()
-            if self._task is None:
-                self._task = asyncio.create_task(self._write_on(), name=f"status {self._path.name}")
+        elif self._patch():
+            self._changed.set()
+            self._task = asyncio.create_task(self._write_on(), name=f"status {self._path.name}")
 
     async def finish(self, status: Mapping[str, Any]) -> None:
         """Write this status, and none after it. Returns when it is written, the object is gone,
         or we may not write any more; retries until then."""
         await self.close()
+        self._offered = None
         while not self.gone and self._allowed():
             self._wanted = carried_over(self._known, truncated_status(status))
             if not self._patch():
@@ -152,6 +159,10 @@ class StatusWriter:
 
     def _patch(self) -> dict[str, Any]:
         """The fields to set, None for those to remove."""
+        offered, self._offered = self._offered, None
+        if offered is not None:
+            status = offered() if callable(offered) else offered
+            self._wanted = carried_over(self._known, truncated_status(status))
         wanted = self._wanted
         if wanted is None:
             return {}
@@ -161,6 +172,8 @@ class StatusWriter:
         loop = asyncio.get_running_loop()
         while True:
             await self._changed.wait()
+            # Nothing is written before, and what is offered meanwhile mostly replaces this.
+            await asyncio.sleep(self._last + self._shortest_pause_s - loop.time())
             self._changed.clear()
             while patch := self._patch():
                 if self.gone or not self._allowed():
@@ -191,6 +204,10 @@ class StatusWriter:
                     else:
                         longer = self._next_progress_s * 2
                         self._next_progress_s = min(longer, _LONGEST_PAUSE_S)
+
+    @property
+    def _shortest_pause_s(self) -> float:
+        return min(self._pause_s, self._next_progress_s)
 
     def _is_noteworthy(self, patch: Mapping[str, Any]) -> bool:
         wanted = self._wanted or {}
