@@ -35,8 +35,6 @@ _SLOT_NEEDED = frozenset(
     | {Point.ACQUIRE_LOCKS, Point.PERSIST_PLAN}
 )
 """Before these, a slot that was taken is kept: a job is to start, or its driver may still run."""
-_PREPARED = frozenset({Point.ACQUIRE_LOCKS, Point.AWAIT_LOCKS, Point.START_JOB, Point.POLL_JOB})
-"""For these, the loop awaits what they need."""
 
 
 class SessionLoop:
@@ -95,8 +93,8 @@ class SessionLoop:
             if (
                 self._signals.leaving
                 or effect is None
-                or effect.point in _PREPARED
                 or self._session.wait_ms()
+                or self._needs_loop(effect.point)
                 or (self._has_slot and effect.point not in _SLOT_NEEDED)
             ):
                 return True
@@ -117,6 +115,12 @@ class SessionLoop:
                 self._slots.force(self._lane)
                 self._has_slot = True
         return not self._signals.leaving
+
+    def _needs_loop(self, point: Point) -> bool:
+        """Whether the loop has to get what an effect needs."""
+        if point is Point.AWAIT_LOCKS:
+            return True
+        return not self._has_slot and (point is Point.POLL_JOB or self._starts_job(point))
 
     def _starts_job(self, point: Point) -> bool:
         return point is Point.START_JOB or (
