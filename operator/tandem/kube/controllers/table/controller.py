@@ -71,6 +71,8 @@ class TableController:
         self._key = key_of(body)
         self._body = body
         self._wake = asyncio.Event()
+        self._urgent = asyncio.Event()
+        self._parsed: tuple[Body, LakeTable] | None = None
         self._leaving = False
         self._living: asyncio.Task[None] | None = None
         known = dict(status_of(body))
@@ -118,7 +120,7 @@ class TableController:
     async def _await_stop(self, stopped: StopSignal) -> None:
         await stopped.wait()
         self._leaving = True
-        self._wake.set()
+        self._wake_at_once()
         await asyncio.sleep(_LEAVE_S)
         if self._living is not None:
             self._living.cancel()
@@ -126,6 +128,8 @@ class TableController:
     def _changed(self) -> None:
         body = self._context.resource_cache.body(self._uid)
         if body is not None:
+            if generation_of(body) != generation_of(self._body):
+                self._urgent.set()
             self._body = body
             self._writer.observe(status_of(body), version_of(body))
         else:
@@ -136,6 +140,10 @@ class TableController:
             if self._living is not None:
                 # A store that does not answer would hold a thread for nothing.
                 self._living.cancel()
+        self._wake.set()
+
+    def _wake_at_once(self) -> None:
+        self._urgent.set()
         self._wake.set()
 
     def _withdraw(self) -> None:
@@ -166,7 +174,7 @@ class TableController:
         generation = -1
         while not self._leaving and self._context.may_write():
             self._wake.clear()
-            now = loop.time()
+            begun = now = loop.time()
             if now >= next_question:
                 next_question = now + _STILL_THERE_S
                 if not await self._is_there():
@@ -204,6 +212,15 @@ class TableController:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(max(0.0, until - loop.time())):
                     await self._wake.wait()
+            await self._rest(begun + self._context.settings.status_s)
+
+    async def _rest(self, until: float) -> None:
+        """Let the events of a busy table's operations share a round: its status is not written more
+        often. A new spec does not wait, nor does the end."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(until):
+                await self._urgent.wait()
+        self._urgent.clear()
 
     def _operations(self) -> Iterator[CachedResource]:
         return self._context.resource_cache.of_table(*self._key[1:])
@@ -219,12 +236,16 @@ class TableController:
             self._interval_s = min(self._interval_s * _IDLE_FACTOR, poll_s * _IDLE_MOST)
 
     def _parse(self) -> LakeTable | None:
+        body = self._body
+        if self._parsed is not None and self._parsed[0] is body:
+            return self._parsed[1]
         try:
-            resource = parse({k: v for k, v in self._body.items() if k != "status"})
+            resource = parse({k: v for k, v in body.items() if k != "status"})
         except InvalidSpec as error:
-            self._table.refuse(Reason.INVALID_SPEC, str(error), generation_of(self._body))
+            self._table.refuse(Reason.INVALID_SPEC, str(error), generation_of(body))
             return None
         assert isinstance(resource, LakeTable)
+        self._parsed = body, resource
         return resource
 
     async def _compact(self) -> tuple[dict[str, Any] | None, float]:
