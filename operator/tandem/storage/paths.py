@@ -79,7 +79,7 @@ def _problem(path: str) -> str | None:
     for segment in path.split("/"):
         if not segment:
             return "has an empty segment"
-        if _steps_out(segment):
+        if segment in (".", "..") or ("%" in segment and _steps_out(segment)):
             return "leaves its folder"
     return None
 
@@ -110,6 +110,7 @@ def is_absolute(path: str) -> bool:
     return path.startswith("/") or _SCHEME.match(path) is not None
 
 
+@functools.lru_cache(maxsize=1024)
 def canonical_location(location: str, *, encoded: bool = True, field: str = "location") -> str:
     """The canonical form of a location: `scheme://authority/path`, percent-encoded, no trailing
     slash. Plain absolute paths become `file://` URLs; they, and URLs with `encoded=False`
@@ -123,6 +124,7 @@ def canonical_location(location: str, *, encoded: bool = True, field: str = "loc
     return f"{scheme}://{authority}{tail}"
 
 
+@functools.lru_cache(maxsize=1024)
 def split_location(
     location: str, *, encoded: bool = True, field: str = "location"
 ) -> tuple[str, str, str]:
