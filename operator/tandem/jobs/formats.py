@@ -174,6 +174,11 @@ class Job(Format):
         """Whether there is anything for Spark to do."""
         return True
 
+    @property
+    def serves_rounds(self) -> bool:
+        """Whether its driver stays until the engine ends the job."""
+        return False
+
 
 class FileJob(Job):
     """A job that reads data files of the table."""
@@ -253,6 +258,10 @@ class StatementJob(FileJob):
     where: str
     set: dict[str, str] = Field(default_factory=dict)
     target_file_size: int
+
+    @property
+    def serves_rounds(self) -> bool:
+        return True
 
 
 class IngestJob(SourceJob):
@@ -360,6 +369,10 @@ class MergeJob(SourceJob, FileJob):
     @property
     def source_field(self) -> str:
         return "spec.merge.source"
+
+    @property
+    def serves_rounds(self) -> bool:
+        return True
 
 
 class StitchRun(Format):

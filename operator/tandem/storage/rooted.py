@@ -84,6 +84,11 @@ class RootedStore:
         return self._location
 
     @property
+    def near(self) -> bool:
+        """Whether a request takes less time than to begin a thread for it."""
+        return self._location.startswith("file:")
+
+    @property
     def options(self) -> Mapping[str, str]:
         """Settings of the store, none of which is secret."""
         return self._options

@@ -31,6 +31,8 @@ from tandem.errors import (
 )
 from tandem.storage.store import ObjectInfo, Store, side_by_side
 
+_MANY = 16
+"""So many commits are worth threads on a local disk, too."""
 _INFO_BYTES = 65_536
 """The first bytes of a commit that are read for its commitInfo."""
 
@@ -67,6 +69,12 @@ class DeltaLog:
     def account(self) -> Account:
         """Of one look at the table."""
         return self.budget.account(self._store.location)
+
+    @property
+    def parallel_requests(self) -> int:
+        """How many small requests to make at once: on a local disk one, since a thread takes longer
+        than such a request. `parallel_reads` is for what may be large or many."""
+        return 1 if getattr(self._store, "near", False) else self.parallel_reads
 
     # Reading
 
@@ -229,7 +237,7 @@ class DeltaLog:
                     lambda: data.append(self._store.get(path)),
                     lambda: meta.append(self._store.head(path)),
                 ],
-                self.parallel_reads,
+                self.parallel_requests,
             )
         except ObjectNotFound:
             return None
@@ -340,7 +348,7 @@ class DeltaLog:
             listings.append(self._list(snapshot.version))
 
         if beside is None:
-            side_by_side([read, list_], self.parallel_reads)
+            side_by_side([read, list_], self.parallel_requests)
         else:
             listing = beside.submit(list_)
             read()
@@ -550,7 +558,8 @@ class DeltaLog:
         size = sum(meta.size for meta in metas)
         account.require(size, f"{len(metas):,} commits of {size:,} bytes")
         reads = [partial(self._read_one, meta, known, account) for meta in metas]
-        return side_by_side(reads, self.parallel_reads)
+        few = len(reads) < _MANY
+        return side_by_side(reads, self.parallel_requests if few else self.parallel_reads)
 
     def _info(self, meta: ObjectInfo, account: Account) -> CommitInfo | None:
         """The commitInfo of a commit whose other actions a checkpoint has. It mostly comes first:

@@ -5,9 +5,10 @@ Immutable; made by `tandem.delta.log.delta_log`. Nothing here does I/O.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -27,6 +28,8 @@ from tandem.delta.log import files as files_
 from tandem.delta.log.replay import Replay, fold
 from tandem.errors import CorruptLog
 
+_T = TypeVar("_T")
+_FEW_FILES = 10_000
 IN_COMMIT_TIMESTAMPS = "delta.enableInCommitTimestamps"
 
 
@@ -115,6 +118,19 @@ class Snapshot:
         """int64, aligned with `files`: rows that the file's deletion vector hides; 0 without."""
         cardinality = pc.struct_field(self.files["deletion_vector"], "cardinality")
         return pc.fill_null(cardinality, 0)
+
+    @cached_property
+    def _derived(self) -> dict[Callable[[pa.Table], Any], Any]:
+        return {}
+
+    def derived(self, of: Callable[[pa.Table], _T]) -> _T:
+        """`of(files)`, kept with a snapshot of few files: to plan and to commit need the same."""
+        if self.num_files > _FEW_FILES:
+            return of(self.files)
+        if of not in self._derived:
+            self._derived[of] = of(self.files)
+        found: _T = self._derived[of]
+        return found
 
     def file(self, logged_path: str) -> AddFile | None:
         """The live file at a logged path."""

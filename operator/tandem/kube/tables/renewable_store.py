@@ -19,6 +19,11 @@ class RenewableStore:
     def location(self) -> str:
         return self.inner.location
 
+    @property
+    def near(self) -> bool:
+        """As of `RootedStore`."""
+        return bool(getattr(self.inner, "near", False))
+
     def get(self, path: str) -> bytes:
         return self.inner.get(path)
 

@@ -52,14 +52,25 @@ class Committer:
         self._id = operation_id
         self._clock = clock
         self._nonces = nonces
+        self._visible_commit: Commit | None = None
 
-    def refresh(self, work: Work, *, known: Mapping[int, bytes] = MappingProxyType({})) -> None:
-        """Read the latest version into `work`; `known` are contents of commits of ours."""
+    def refresh(
+        self, work: Work, *, known: Mapping[int, bytes] = MappingProxyType({})
+    ) -> list[Commit]:
+        """Read the latest version into `work`; `known` are contents of commits of ours. Returns
+        the commits that were read one by one."""
         log, seen = self._table.log, list[Commit]()
         if work.latest is None:
             self._take(work, log.snapshot(), seen)
         else:
             self._take(work, log.update(work.latest, known=known, seen=seen), seen)
+        return seen
+
+    def commit(self, version: int) -> Commit | None:
+        """The commit of a version, which is read unless it is the one that was last seen to be
+        ours. Raises: StorageError."""
+        ours = self._visible_commit
+        return ours if ours and ours.version == version else self._table.log.commit(version)
 
     def _take(self, work: Work, latest: Snapshot, seen: list[Commit]) -> None:
         if work.keeps_commits:
@@ -93,7 +104,7 @@ class Committer:
             outputs.update(job_control.outputs(self._store, self._id, effect.attempt))
 
         # As late as possible: a vacuum without retention may run at any time.
-        side_by_side([look_for_version, look_for_outputs], self._table.log.parallel_reads)
+        side_by_side([look_for_version, look_for_outputs], self._table.log.parallel_requests)
         if not there:
             return CommitLost()
         if effect.attempt > 1:
@@ -278,9 +289,10 @@ class Committer:
         """
         version = result.version
         assert version is not None
-        self.refresh(work, known=known)
+        seen = self.refresh(work, known=known)
         snapshot = work.snapshot
         if commit_actions.txn_markers(snapshot, self._id).succeeded:
+            self._visible_commit = next((c for c in seen if c.version == version), None)
             return CommitPut(result)
         if (snapshot.checkpoint_version or -1) < version:
             return CommitLost()

@@ -79,7 +79,7 @@ def persist(work: Work, attempt: int) -> None:
         job=planned.job,
     )
     # Repeated after a lost answer, both are the same bytes. One alone is no frozen plan.
-    put, parallel = work.table.store.put, work.table.log.parallel_reads
+    put, parallel = work.table.store.put, work.table.log.parallel_requests
     side_by_side(
         [
             lambda: put(paths.plan(operation_id, attempt), records.encode(plan)),

@@ -193,7 +193,7 @@ class Performer:
             ports.jobs,
             claimed_here,
             ports.clock.now_ms(),
-            parallel=self._table.log.parallel_reads,
+            parallel=self._table.log.parallel_requests,
         )
         if found.attempt and found.recorded is None and not stops.succeeded:
             # An attempt that may have committed is neither repeated nor cleaned.
@@ -452,7 +452,7 @@ class Performer:
         if change.row_map and not work.row_map_written:
             # The same bytes in every round: the map holds where rows went, not which are live.
             writes.append(write_row_map)
-        side_by_side(writes, self._table.log.parallel_reads)
+        side_by_side(writes, self._table.log.parallel_requests)
         work.sidecars = commit_actions.adds_of(change, work.vectors)
         return EffectDone(effect.point)
 
@@ -544,7 +544,9 @@ class Performer:
         )
 
     def _finish_job(self, effect: Effect, _state: OperationState) -> Event:
-        self._store.put(paths.done(self._id, effect.attempt), b"{}")
+        spec = self.work.job
+        if spec is None or spec.job.serves_rounds:  # the others have ended with their result
+            self._store.put(paths.done(self._id, effect.attempt), b"{}")
         return EffectDone(effect.point)
 
     def _stop_job(self, effect: Effect, _state: OperationState) -> Event:
@@ -567,16 +569,16 @@ class Performer:
         """Of the attempts up to this one, only those that the version last read shows to be dead:
         another one may yet commit, in a session that we take for dead."""
         dead = self._committer.dead(self.work, up_to)
-        parallel = self._table.log.parallel_reads
+        parallel = self._table.log.parallel_requests
         garbage.clean_dead(self._store, self._id, dead, parallel=parallel)
 
     def _clean_unused(self, effect: Effect, state: OperationState) -> Event:
         assert state.outcome.closing is not None
         assert state.outcome.closing.ending.result is not None
         version = state.outcome.closing.ending.result.version
-        committed = None if version is None else self._table.log.commit(version)
+        committed = None if version is None else self._committer.commit(version)
         if committed is not None:
-            parallel = self._table.log.parallel_reads
+            parallel = self._table.log.parallel_requests
             garbage.clean_unused(
                 self._store, self._id, effect.attempt, committed, parallel=parallel
             )

@@ -20,7 +20,7 @@ class NewSegment:
 
 def new_segment(snapshot: Snapshot, now_ms: int) -> NewSegment:
     """The segment that an ingest or an update creates if it commits right after `snapshot`."""
-    marks = read_live_tags(snapshot.files)
+    marks = snapshot.derived(read_live_tags)
     numbers = SegmentNumbers.at(snapshot.txns, marks.mentioned)
     return NewSegment(str(numbers.take()), marks.next_sequence(now_ms), numbers)
 
