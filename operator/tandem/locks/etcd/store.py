@@ -18,8 +18,10 @@ import asyncio
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -33,6 +35,9 @@ from tandem.locks.model import CommitLease, Granted, LockEntry, LockRequest, Loc
 from tandem.locks.port import wait_by_watching
 
 _T = TypeVar("_T")
+_Call = tuple[Callable[[], Coroutine[Any, Any, Any]], queue.SimpleQueue[asyncio.Task[Any] | None]]
+"""A call of another thread: what begins it, and what gets its task once that is done, or None if
+the store was closed before."""
 
 _TEND_EVERY_S = 0.25
 _HEAD_STAYS_S = 0.5
@@ -81,6 +86,8 @@ class EtcdLocks:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._starting = threading.Lock()
         self._closed = False
+        self._incoming: deque[_Call] = deque()
+        self._woken = False
 
     # The port
 
@@ -151,24 +158,35 @@ class EtcdLocks:
         if threading.current_thread().name == _THREAD:
             raise RuntimeError("a store was called from `wake`, on the thread of the locks")
         box: queue.SimpleQueue[asyncio.Task[_T] | None] = queue.SimpleQueue()
-
-        async def work() -> _T:
-            return await begin()
-
-        def run() -> None:
-            if self._closed:
-                box.put(None)
-                return
-            task = loop.create_task(work())
-            self._calls.add(task)
-            task.add_done_callback(self._calls.discard)
-            task.add_done_callback(box.put)
-
-        loop.call_soon_threadsafe(run)
+        self._incoming.append((begin, box))
+        if not self._woken:
+            # To wake the loop costs as much as a request. Where the flag is set, the loop is about
+            # to clear it, and looks at what came before only then.
+            self._woken = True
+            loop.call_soon_threadsafe(self._take_over)
         task = box.get()
         if task is None or task.cancelled():
             raise _closed()
         return task.result()
+
+    def _take_over(self) -> None:
+        """On the loop: begin the calls of other threads."""
+        self._woken = False
+        loop = asyncio.get_running_loop()
+        while self._incoming:
+            begin, box = self._incoming.popleft()
+            if self._closed:
+                box.put(None)
+                continue
+            task = loop.create_task(_performed(begin))
+            self._calls.add(task)
+            task.add_done_callback(partial(self._ended, box))
+
+    def _ended(
+        self, box: queue.SimpleQueue[asyncio.Task[Any] | None], task: asyncio.Task[Any]
+    ) -> None:
+        self._calls.discard(task)
+        box.put(task)
 
     def _started(self) -> asyncio.AbstractEventLoop:
         if self._loop is None or self._closed:
@@ -313,6 +331,10 @@ def _say_why(task: asyncio.Future[None]) -> None:
         task.get_loop().call_exception_handler(
             {"message": "the lock store stopped working", "exception": task.exception()}
         )
+
+
+async def _performed(begin: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
+    return await begin()
 
 
 def _closed() -> LocksUnavailable:
