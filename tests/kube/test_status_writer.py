@@ -98,6 +98,39 @@ def test_quick_changes_are_written_once() -> None:
     run(test)
 
 
+def test_of_statuses_that_come_together_one_is_made() -> None:
+    made: list[int] = []
+
+    def making(number: int) -> Callable[[], Json]:
+        def make() -> Json:
+            made.append(number)
+            return status("Running", "Running", attempt=number)
+
+        return make
+
+    async def test(server: Server) -> None:
+        writer = server.writer()
+        for number in range(20):  # the first one decides whether there is anything to write
+            writer.offer(making(number))
+        await until(lambda: server.status.get("attempt") == 19)
+        await writer.close()
+
+    run(test)
+    assert made == [0, 19]
+
+
+def test_what_is_offered_last_is_written_although_it_comes_during_a_write() -> None:
+    async def test(server: Server) -> None:
+        writer = server.writer()
+        for number in range(1, 200):
+            writer.offer(status("Running", "Running", attempt=number))
+            await asyncio.sleep(0)
+        await until(lambda: server.status.get("attempt") == 199)
+        await writer.close()
+
+    run(test)
+
+
 def test_an_unchanged_status_is_not_written() -> None:
     async def test(server: Server) -> None:
         writer = server.writer()

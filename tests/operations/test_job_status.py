@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from support.jobs import quick_lake
 from support.lake.memory_store import MemoryStore
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.errors import Reason
@@ -16,6 +18,7 @@ from tandem.operations.attempt import paths
 from tandem.operations.machine.events import JobLost, JobRunning
 from tandem.operations.model import Identity, Table, Work
 from tandem.operations.session import job_control
+from tandem.spec.status import Phase
 
 LOG = "kubectl logs -n lake x-driver"
 
@@ -77,3 +80,13 @@ def test_the_cause_of_a_pending_driver_is_reported() -> None:
     waits = JobStatus(JobPhase.STARTING, "no node: 0/3", LOG, Reason.UNSCHEDULABLE)
     assert poll(waits) == JobRunning(None, (Reason.UNSCHEDULABLE, "no node: 0/3"))
     assert poll(JobStatus(JobPhase.RUNNING, "late")) == JobRunning(None)
+
+
+def test_the_driver_of_a_statement_alone_is_informed_that_it_may_end(tmp_path: Path) -> None:
+    lake = quick_lake.make(tmp_path)
+    for operation, waits in ((lake.compaction("Major"), False), (lake.delete("k = 1"), True)):
+        before = {found.path for found in lake.store.list(paths.operations())}
+        assert lake.run(operation).phase is Phase.SUCCEEDED
+        made = {found.path for found in lake.store.list(paths.operations())} - before
+        assert any(path.endswith("/plan.json") for path in made)
+        assert any(path.endswith("/done.json") for path in made) is waits

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from support.jobs import quick_lake
 from tandem.errors import Reason
-from tandem.operations.machine.events import Ending
+from tandem.operations.execute import ExecutionOptions, open_session
+from tandem.operations.machine.effects import Effect
+from tandem.operations.machine.events import Ending, Event
 from tandem.operations.machine.state import LockState, OperationState, OutcomeState
 from tandem.operations.report.status import conditions, duration_in_words, status_of
 from tandem.spec.status import ENDED, OperationStatus, Phase
@@ -113,3 +118,22 @@ def test_a_status_names_the_holder_that_it_waits_for_and_how_long() -> None:
 )  # fmt: skip
 def test_durations_are_printed_for_people(seconds: int, text: str) -> None:
     assert duration_in_words(seconds) == text
+
+
+def test_a_step_after_which_the_status_is_the_same_reports_none(tmp_path: Path) -> None:
+    lake = quick_lake.make(tmp_path)
+    steps: list[Effect] = []
+    reported: list[OperationStatus] = []
+
+    def step(effect: Effect, call: Callable[[], Event]) -> Event:
+        steps.append(effect)
+        return call()
+
+    options = ExecutionOptions(poll_ms=1, interceptor=step)
+    operation = lake.compaction("Major")
+    session = open_session(operation, lake.table(), lake.ports(), options, reported.append)
+    while session.advance():
+        pass
+    assert reported[-1].phase is Phase.SUCCEEDED
+    assert {s.phase for s in reported} >= {Phase.PLANNED, Phase.RUNNING, Phase.RECONCILING}
+    assert 5 < len(reported) < len(steps)

@@ -5,9 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import pytest
 
+from support.lake.memory_store import MemoryStore
+from tandem.delta.log.delta_log import DeltaLog
+from tandem.kube.tables.renewable_store import RenewableStore
+from tandem.storage import open_store
 from tandem.storage.store import side_by_side
 
 PATIENCE_S = 300.0
@@ -89,3 +94,16 @@ def test_what_had_begun_has_ended_when_an_error_is_raised() -> None:
 
 def test_nothing_to_call_needs_no_thread() -> None:
     assert side_by_side(list[Callable[[], int]](), 8) == []
+
+
+def test_an_operation_makes_one_request_at_once_of_a_local_disk_and_several_of_others(
+    tmp_path: Path,
+) -> None:
+    local, other = open_store(str(tmp_path)), MemoryStore()
+    assert (
+        DeltaLog(local).parallel_requests == DeltaLog(RenewableStore(local)).parallel_requests == 1
+    )
+    assert (
+        DeltaLog(other).parallel_requests == DeltaLog(RenewableStore(other)).parallel_requests > 1
+    )
+    assert DeltaLog(local).parallel_reads > 1
