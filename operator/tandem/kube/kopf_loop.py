@@ -4,6 +4,7 @@ restarts it after a watch of kopf has died. An end of kopf that takes too long e
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import signal
 import threading
@@ -30,6 +31,10 @@ from tandem.kube.runtime.settings import OperatorSettings
 
 _log = structlog.get_logger("tandem.kube.kopf_loop")
 _LOOK_S = 0.5
+_LOOKS_AT_START = 60
+_SELDOM = 10
+"""At so many looks from the start, and then at each tenth, all tasks are searched for watches: that
+takes a millisecond per thousand tasks, of which a table has four, and new watches are rare."""
 _END_S = 20.0
 """How long kopf may take to end. It can hang in its own clean-up."""
 _SHOWN = 50
@@ -197,8 +202,10 @@ class _Watches:
         """Returns when one has died. Cancels the others: kopf, which ends by itself then, closes
         their connections, and five seconds later cancels all of its tasks at once. A watch whose
         helper tasks were cancelled before it had ended its workers never ends."""
-        while True:
-            if self.has_one_died() or self._is_one_missing():
+        for look in itertools.count():
+            if look < _LOOKS_AT_START or look % _SELDOM == 0:
+                self._known |= watch_tasks()
+            if self._is_one_dead() or self._is_one_missing():
                 break
             await asyncio.sleep(_LOOK_S)
         for task in watch_tasks():
@@ -207,6 +214,9 @@ class _Watches:
     def has_one_died(self) -> bool:
         """Whether one has ended without being cancelled."""
         self._known |= watch_tasks()
+        return self._is_one_dead()
+
+    def _is_one_dead(self) -> bool:
         return any(task.done() and not task.cancelled() for task in self._known)
 
     def _is_one_missing(self) -> bool:
