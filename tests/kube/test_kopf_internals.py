@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import functools
 import importlib.metadata
 import inspect
 import json
@@ -22,6 +23,8 @@ import kopf
 import pytest
 from kopf._cogs.clients import api as kopf_client
 from kopf._cogs.clients.errors import APIError
+from kopf._cogs.structs import bodies, finalizers
+from kopf._cogs.structs import patches as patches_
 from kopf._core.intents.handlers import SpawningHandler
 from kopf._core.reactor import orchestration
 from kopf._core.reactor.inventory import ResourceMemories
@@ -136,6 +139,47 @@ def test_its_client_reads_deep_json(monkeypatch: pytest.MonkeyPatch) -> None:
     wrapped = kopf_client.request
     kopf_internals.read_deep_json()
     assert kopf_client.request is wrapped, "it is wrapped once"
+
+
+def test_a_patch_of_finalizers_is_the_same_without_the_rest_of_the_object(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole: Any = {
+        "metadata": {"name": "x", "resourceVersion": "1", "finalizers": ["other", "f"]},
+        "spec": {"a": [1, 2]},
+        "status": {"b": {"c": 1}},
+    }
+    bare = {**whole, "metadata": {"name": "x", "resourceVersion": "1"}}
+    block = functools.partial(finalizers.block_deletion, finalizer="f")
+    allow = functools.partial(finalizers.allow_deletion, finalizer="f")
+    patches: list[tuple[dict[str, Any], list[Any]]] = [
+        ({}, []),
+        ({}, [block]),
+        ({}, [allow]),
+        ({}, [allow, block]),
+        ({}, [lambda body: body.pop("spec")]),
+        ({"status": {"b": None}}, [block]),
+    ]
+
+    forms: list[Any] = [dict, bodies.Body]
+
+    def found() -> list[Any]:
+        return [
+            patches_.Patch(fields, fns=changes).as_json_patch(form(body))
+            for fields, changes in patches
+            for body in (whole, bare)
+            for form in forms
+        ]
+
+    monkeypatch.setattr(patches_.Patch, "as_json_patch", patches_.Patch.as_json_patch)
+    before = found()
+    assert sum(map(bool, before)) > 10
+    kopf_internals.compare_only_finalizers()
+    assert found() == before
+    assert whole["metadata"]["finalizers"] == ["other", "f"]
+    wrapped = patches_.Patch.as_json_patch
+    kopf_internals.compare_only_finalizers()
+    assert patches_.Patch.as_json_patch is wrapped, "it is wrapped once"
 
 
 def test_its_watches_are_known_by_their_names() -> None:

@@ -89,6 +89,7 @@ async def run_operator(
     ready = ready or asyncio.Event()
     loop = asyncio.get_running_loop()
     kopf_internals.read_deep_json()
+    kopf_internals.compare_only_finalizers()
     import_kinds()
     clock, nonces = clock or SystemClock(), SystemNonces()
     metrics = Metrics()

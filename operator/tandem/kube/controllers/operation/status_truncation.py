@@ -32,9 +32,11 @@ def truncated_status(status: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _representable(value: Any) -> Any:
-    kind = type(value)
-    if kind is dict:  # what nearly everything is, asked first: every status comes through here
+    kind = type(value)  # every status comes through here: the common kinds first
+    if kind is dict:
         return {_representable(key): _representable(item) for key, item in value.items()}
+    if kind is bool or value is None:
+        return value
     if isinstance(value, str):
         # Half a surrogate pair would come back as another character.
         return value if value.isascii() else value.encode(errors="replace").decode()
