@@ -117,13 +117,12 @@ def compare_only_finalizers() -> None:
         only_finalizers = not dict(patch) and all(
             getattr(fn, "func", None) in _FINALIZERS for fn in patch.fns
         )
-        if only_finalizers and whole is not None:
+        if only_finalizers and whole is not None and "metadata" in whole:
             return inner(patch, {"metadata": whole["metadata"]})
         return inner(patch, body)
 
     vars(as_json_patch)["of_metadata"] = True
-    vars_of_patch: Any = Patch
-    vars_of_patch.as_json_patch = as_json_patch
+    setattr(Patch, "as_json_patch", as_json_patch)  # noqa: B010 - mypy refuses an assignment
 
 
 def watch_tasks() -> set[asyncio.Task[Any]]:

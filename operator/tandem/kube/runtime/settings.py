@@ -53,7 +53,8 @@ class OperatorSettings:
         index_calm_s: how long the tables of one have to stay the same before it restarts for them.
         index_token: the file with the operator's token for index servers; None: those with mode
             ServiceAccount are not asked.
-        status_s, progress_s: the least number of seconds between two writes of one status.
+        status_s, progress_s: the least number of seconds between two writes of one status, and
+            (status_s) between two rounds of a LakeTable's controller.
     """
 
     namespaces: tuple[str, ...] = ()
