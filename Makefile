@@ -78,14 +78,17 @@ matrix: setup ## Every foreign writer with every operation; the whole search; th
 	@TANDEM_EVERY_CASE=1 $(BIN)/pytest -n 2 --dist worksteal -m 'not (matrix or part)' \
 	  tests/badinput/test_spark_in_trouble.py tests/chart/test_chart_installed.py \
 	  tests/cli/test_cli_scan.py tests/crash/test_killed_at_points.py tests/crash/test_zombies_on_disk.py \
-	  tests/delta/test_cleanup.py tests/delta/test_delta_against_spark.py tests/delta/test_replay.py \
+	  tests/delta/test_cleanup.py tests/delta/test_delta_against_spark.py tests/delta/test_dv.py \
+	  tests/delta/test_replay.py \
 	  tests/delta/test_stats.py tests/index \
 	  tests/kube/test_faults_*.py tests/kube/test_log_appends.py tests/kube/test_scenarios.py \
 	  tests/mergelog tests/operations/test_rows_in_scope.py \
 	  tests/planning tests/pruning tests/reconcile \
-	  tests/security/test_templates_arrive.py tests/simulator/test_crash_points.py \
+	  tests/security/test_locations.py tests/security/test_templates_arrive.py \
+	  tests/simulator/test_crash_points.py \
 	  tests/simulator/test_two_drivers.py tests/spark/test_column_mapping.py \
-	  tests/spark/test_indexed_read.py tests/spark/test_merge_job.py tests/statements \
+	  tests/spark/test_indexed_read.py tests/spark/test_local_merge_model.py \
+	  tests/spark/test_local_statement.py tests/spark/test_merge_job.py tests/statements \
 	  tests/storage/test_paths.py tests/tables tests/timeline
 	@TANDEM_EVERY_CASE=1 $(BIN)/pytest -n 2 --dist worksteal -m 'hypothesis or matrix or part' tests $(PYTEST_ARGS)
 	@PYTHONPATH=operator:tests:tools $(BIN)/python -m support.matrix.record

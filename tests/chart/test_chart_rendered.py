@@ -109,6 +109,7 @@ def test_contradictions_are_refused_with_a_remedy(wrong: str) -> None:
         template(values)
 
 
+@pytest.mark.part(4)
 @every_combination
 def test_every_object_is_labelled_and_named_once(name: str) -> None:
     objects = template(MATRIX[name])

@@ -42,6 +42,7 @@ def of_operator(objects: list[Json]) -> list[Json]:
     ]
 
 
+@pytest.mark.part(4)
 @every_combination
 def test_no_rule_uses_a_wildcard(name: str) -> None:
     for role, rule in rules(template(MATRIX[name]), *ROLES):

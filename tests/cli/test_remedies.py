@@ -67,6 +67,7 @@ def require_understood(words: list[str]) -> None:
     command.make_context(name, words, parent=parent)
 
 
+@pytest.mark.matrix
 def test_the_commands_of_remedies_are_understood() -> None:
     """One test: the sources are parsed when it runs, not by each process that collects tests."""
     for place, command in commands():

@@ -39,6 +39,7 @@ def test_C4_update_dies_after_writing_its_segment(
     assert table.unreachable() == set()
 
 
+@pytest.mark.part(3)
 @pytest.mark.parametrize(
     "strike",
     [Strike("job:published"), Strike(Point.WRITE_SIDECARS, after=True), Strike(Point.PUT_COMMIT)],
@@ -66,7 +67,7 @@ def test_C5_compaction_dies_before_its_commit(
     assert table.unreachable() == set()
 
 
-@pytest.mark.part(2)
+@pytest.mark.part(6)
 @pytest.mark.parametrize("kind", ["compaction", "update"])
 @pytest.mark.parametrize(
     "strike",

@@ -387,7 +387,7 @@ BOMBS = {
 }  # fmt: skip
 
 
-@pytest.mark.part(2)
+@pytest.mark.part(4)
 @pytest.mark.parametrize("bomb", BOMBS)
 def test_a_hostile_footer_takes_neither_memory_nor_time(bomb: str) -> None:
     footer = BOMBS[bomb]

@@ -207,6 +207,7 @@ def test_a_new_operator_finds_the_jobs_of_the_last_one(cluster: Cluster, tmp_pat
     stage.lakes["t"].assert_clean()
 
 
+@pytest.mark.matrix
 def test_an_idle_pool_ends_and_the_next_job_has_another(cluster: Cluster, tmp_path: Path) -> None:
     stage = Stage(cluster, tmp_path)
     for name in ("a", "b"):

@@ -206,7 +206,7 @@ def read(view: MergedView, path: Path, filters: Sequence[Filter] = (), **options
 SEEDS = some(range(90), every=13)
 
 
-@pytest.mark.part(3)
+@pytest.mark.part(6)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_tasks_together_give_the_view_at_each_version(tmp_path: Path, seed: int) -> None:
     made = Random(tmp_path / "t", seed)

@@ -55,7 +55,7 @@ def test_a_fault_at_any_point_costs_no_record(
         assert len(marks) == 1
 
 
-@pytest.mark.part(2)
+@pytest.mark.part(4)
 @pytest.mark.parametrize(("point", "fault"), some(CASES, every=5))
 def test_a_fault_at_any_point_of_an_upsert_makes_one_instant(
     orders: Orders, point: Point, fault: Fault

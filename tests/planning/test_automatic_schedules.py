@@ -132,7 +132,7 @@ def decided(case: Case) -> list[tuple[int, str]]:
 CRONS = ["0 3 * * *", "30 2 * * *", "*/45 * * * *", "15 */5 * * *", "0 1 * * 0", "10 4 1,26 * *"]
 
 
-@settings(deadline=None, max_examples=few(6, 40), suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=few(3, 40), suppress_health_check=[HealthCheck.too_slow])
 @given(
     chosen=st.lists(st.sampled_from(CRONS), min_size=1, max_size=3, unique=True),
     types=st.lists(st.sampled_from(["SemiMajor", "Major"]), min_size=3, max_size=3),

@@ -213,6 +213,7 @@ def test_no_secret_is_anywhere(story: Story) -> None:
     assert canaries.looked_at["etcd's files"] > 10_000
 
 
+@pytest.mark.matrix
 def test_the_search_finds_planted_secrets(story: Story) -> None:
     """The same search in places where the secrets are on purpose."""
     canaries = story.canaries
@@ -228,6 +229,7 @@ def canaries_in_base64(word: str) -> bytes:
     return base64.b64encode(b"x" + word.encode() + b"yz")
 
 
+@pytest.mark.matrix
 def test_the_operators_user_has_written_only_its_prefix(story: Story) -> None:
     """All that etcd holds, as root sees it."""
     keys = [*story.keys, *story.etcd.keys("root", story.root)]
@@ -238,6 +240,7 @@ def test_the_operators_user_has_written_only_its_prefix(story: Story) -> None:
     assert answer == ["etcdserver: permission denied"]
 
 
+@pytest.mark.matrix
 def test_secrets_were_read_one_by_one_and_only_those_named(story: Story) -> None:
     await_that(lambda: bool(story.cluster.calls(story.space.namespace)), lambda: "no audit")
     read = {

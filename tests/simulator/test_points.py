@@ -15,13 +15,14 @@ from tandem.operations.machine.effects import Point
 PAGE = Path(__file__).resolve().parent / "points.md"
 
 
-@pytest.mark.part(3)
+@pytest.mark.part(6)
 @pytest.mark.parametrize("kind", ALL_KINDS)
 def test_every_kind_reaches_every_point_that_it_can_have(kind: str) -> None:
     missed = {point for point in Point if when(kind, point) is When.NEVER}
     assert missed == (set() if kind in ROUNDS else {Point.REQUEST_ROUND})
 
 
+@pytest.mark.part(3)
 @pytest.mark.parametrize("kind", ALL_KINDS)
 def test_real_processes_are_killed_at_the_same_points(kind: str) -> None:
     """By SIGKILL and SIGSTOP, `tests/crash`."""

@@ -141,6 +141,7 @@ def assert_physical(lake: Lake) -> None:
         assert set(stats["nullCount"][names["s"][0]]) == {names["s.z"][0], names["s.b"][0]}
 
 
+@pytest.mark.matrix
 def test_compaction_keeps_rows_names_and_ids_and_spark_continues_to_write(lake: Lake) -> None:
     before = by_spark(lake)
     status = lake.do(lake.compaction("Major"))

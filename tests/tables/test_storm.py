@@ -34,7 +34,7 @@ from tandem.operations.machine.events import Event
 from tandem.spec.resources import Operation
 from tandem.spec.status import OperationStatus, Phase
 
-SECONDS = float(os.environ.get("TANDEM_STORM_SECONDS", str(few(5, 60))))
+SECONDS = float(os.environ.get("TANDEM_STORM_SECONDS", str(few(3, 60))))
 PAUSE_MS = int(os.environ.get("TANDEM_STORM_PAUSE_MS", "700"))
 WRITERS = 8
 LIMIT_S = 300
