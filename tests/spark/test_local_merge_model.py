@@ -77,14 +77,17 @@ class OneByOne:
     value: Any
     task: Callable[[int], Any]
     order: Iterable[int]
+    held = 0
+    """Values that were sent and are not destroyed yet."""
 
     def broadcast(self, value: Any) -> OneByOne:
         sent = OneByOne()
         sent.value = value
+        OneByOne.held += 1
         return sent
 
     def destroy(self) -> None:
-        return
+        OneByOne.held -= 1
 
     def parallelize(self, order: Iterable[int], _tasks: int) -> OneByOne:
         self.order = order
@@ -177,6 +180,8 @@ def merge_and_compare(empty: Path, of: list[File], source: list[Row], model: Mod
         assert several
         assert model.one_only
         return
+    finally:
+        assert not OneByOne.held
     assert not (several and model.one_only)
     changed, fresh = read(job, answer)
     assert changed == expected

@@ -122,8 +122,10 @@ def _sent(
         data, schema = sent.value
         return pa.ipc.open_stream(data).read_all(), schema
 
-    yield given
-    sent.destroy()
+    try:
+        yield given
+    finally:  # else its file stays as long as Spark, which a pool's jobs share
+        sent.destroy()
 
 
 def _joined(found: Sequence[FoundMatches], round_: int) -> tuple[tuple[OutputFile, ...], pa.Table]:
