@@ -37,7 +37,7 @@ from support.jobs import job_files as jobs
 from support.statements.rows import DDL
 from support.statements.tables import extreme
 from tandem.delta import dv
-from tandem.errors import SourceChanged, StatementFailed, StorageError
+from tandem.errors import SourceChanged, StatementFailed, StorageError, UnsupportedFeature
 from tandem.jobs.formats import SOURCE_IDS, InputFile, MergeClause, MergeJob, RoundRequest
 from tandem.jobs.results import OutputFile
 from tandem.reconcile.matches import KEPT
@@ -446,6 +446,35 @@ def test_texts_that_a_merge_sets_must_be_utf8(tmp_path: Path) -> None:
     assert found["s"].cast(pa.binary()).to_pylist() == [b"x", b"\xff"]
     with pytest.raises(StatementFailed, match="a new string is not valid UTF-8"):
         done_here(job_for(tmp_path / "t", source, (matched("Update", s="t.s || s.b"),)))
+
+
+def test_a_row_of_an_empty_partition_text_becomes_null(tmp_path: Path) -> None:
+    """By other writers: theirs is an empty text, ours of it is null."""
+    rows, p = pa.table({"id": [1, 2]}), column("p", "string")
+    of = tmp_path / "t"
+    write(of, column("id"), p, rows=rows, partition_by=["p"], partition_values={"p": ""})
+    source = tmp_path / "s.parquet"
+    pq.write_table(pa.table({"id": [1, 2], "p": pa.array([None, "x"]), "id2": [8, 9]}), source)
+    for set_, expected in (({"p": "s.p"}, [None, "x"]), ({"id": "s.id2"}, ["", ""])):
+        job = job_for(of, source, (matched("Update", **set_),))
+        assert done_here(job)
+        found = affected(job, jobs.result(job).outputs, jobs.matches(job))
+        assert [row["p"] for _, _, row in found if row is not None] == expected
+
+
+def test_dates_of_another_calendar_are_refused_whatever_their_bounds(tmp_path: Path) -> None:
+    """Spark 2 wrote 1 January of the year 1 as a day that is now two days earlier."""
+    legacy = {"org.apache.spark.version": "2.4.8"}
+    rows = pa.table({"d": pa.array([-719_164], pa.int32()).cast(pa.date32()), "v": [1]})
+    write(
+        tmp_path / "t", column("d", "date"), column("v"), rows=rows.replace_schema_metadata(legacy)
+    )
+    source = tmp_path / "s.parquet"
+    pq.write_table(
+        pa.table({"d": pa.array([-719_162], pa.int32()).cast(pa.date32()), "v": [7]}), source
+    )
+    with pytest.raises(UnsupportedFeature):
+        done_here(job_for(tmp_path / "t", source, on="t.d = s.d"))
 
 
 def test_too_many_matches_are_not_recorded(

@@ -236,12 +236,15 @@ class DataFileReader:
     def integer_bounds(self, column: str) -> list[tuple[int, int] | None] | None:
         """The least and the greatest value of a column in each row group, by the footer: None for
         one that does not say so. None for a column that is not of integers or dates (as days) in
-        this file, whatever its type in the table."""
+        this file, whatever its type in the table, and for dates of another calendar (`times`)."""
         index = self._places.found.get(column)
         if index is None:
             return None
         type_ = self._file.schema.field(index).type
-        if not (pa.types.is_signed_integer(type_) or pa.types.is_date32(type_)):
+        is_date = pa.types.is_date32(type_)
+        if not (pa.types.is_signed_integer(type_) or is_date):
+            return None
+        if is_date and self._file.has_other_dates:
             return None
         leaf = self._file.leaves[index]
         meta = self._file.metadata

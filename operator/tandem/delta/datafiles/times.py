@@ -93,6 +93,11 @@ class ExactParquetFile:
         self._file = pq.ParquetFile(self._source, metadata=footer, **{**self._options, **options})
 
     @property
+    def has_other_dates(self) -> bool:
+        """Whether bounds of dates in the footer may be those of another calendar."""
+        return self._calendar.date_from is not None
+
+    @property
     def leaves(self) -> list[int]:
         """The index in Parquet of the first column of each top-level one, and their number."""
         return list(accumulate((_leaves(f.type) for f in self.schema), initial=0))

@@ -20,6 +20,7 @@ from tandem.delta.datafiles.schema_mismatch import SchemaMismatch, require_utf8
 from tandem.delta.datafiles.writer import ParquetDataWriter, WrittenFile, limit_held
 from tandem.delta.partition_text import to_scalar
 from tandem.delta.partitions import EncodedTexts, combinations, encoded_texts
+from tandem.delta.schema import PrimitiveType
 from tandem.delta.values import partition_texts
 from tandem.distinct import IntArray, number_rows
 from tandem.errors import CountMismatch, StatementFailed
@@ -35,6 +36,8 @@ MOST_CHUNKS = 1_000
 INPUT = "__tandem_input"
 POSITION = "__tandem_position"
 HIDDEN = (INPUT, POSITION)
+
+_TEXTS = (PrimitiveType("string"), PrimitiveType("binary"))
 
 MATCHES = pa.schema(
     [
@@ -315,10 +318,15 @@ class RowFiles:
         logged = self._logged.get(name)
         if not logged or not self._hidden:
             return encoded
-        inputs = batch.column(INPUT).to_numpy()
+        column, inputs = batch.column(name), batch.column(INPUT).to_numpy()
         indices, first = number_rows((inputs, encoded.indices))
-        pairs = [(int(inputs[at]), encoded.dictionary[encoded.indices[at]]) for at in first]
-        return EncodedTexts(indices, [logged.get(pair, pair[1]) for pair in pairs])
+        texts = []
+        for at in first:
+            ours = encoded.dictionary[encoded.indices[at]]
+            # A logged "" is an empty text, not null, and ours is null for both.
+            is_new = self._table.schema[name].type in _TEXTS and not column[int(at)].is_valid
+            texts.append(ours if is_new else logged.get((int(inputs[at]), ours), ours))
+        return EncodedTexts(indices, texts)
 
     def _append(self, partition: PartitionWriter, batch: pa.RecordBatch) -> None:
         arrays = []
