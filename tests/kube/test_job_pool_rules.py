@@ -40,13 +40,14 @@ from tandem.jobs.pool.records import (
 )
 from tandem.jobs.pool.rules import (
     LEFT_S,
+    OVERDUE_S,
     PoolRules,
     choose,
     digest_of,
     is_left_over,
     is_pooled,
 )
-from tandem.jobs.runner import JobRequest
+from tandem.jobs.runner import JobPhase, JobRequest
 
 Json = dict[str, Any]
 DONE = PooledEnd(code=0)
@@ -126,18 +127,32 @@ def test_the_open_and_live_pool_with_the_fewest_jobs_is_chosen() -> None:
         return PoolRecord(name, "u", "1", is_open=is_open, jobs=jobs, ended=ends)
 
     pools = [pool("a", 3), pool("b", 4, 2), pool("c", 0, is_open=False), pool("d", 0)]
-    found = choose(pools, {"a", "b", "c"})
+    found = choose(pools, {"a", "b", "c"}, 5)
     assert found is not None
     assert found.name == "b"
-    assert choose(pools, {"c"}) is None
-    assert choose([], {"c"}) is None
+    # One whose list is full takes no more: its driver must have room to report.
+    found = choose(pools, {"a", "b", "c"}, 4)
+    assert found is not None
+    assert found.name == "a"
+    assert choose(pools, {"a", "b", "c"}, 3) is None
+    assert choose(pools, {"c"}, 5) is None
+    assert choose([], {"c"}, 5) is None
 
 
 def test_what_differs_has_another_pool() -> None:
     assert digest_of("a", "b") == digest_of("a", "b") != digest_of("ab", "")
-    assert is_left_over(LEFT_S + 1, has_application=False)
-    assert not is_left_over(LEFT_S + 1, has_application=True)
-    assert not is_left_over(LEFT_S - 1, has_application=False)
+
+
+def test_a_pool_is_left_over_without_an_application_or_if_that_never_ends() -> None:
+    assert is_left_over(LEFT_S + 1, JobPhase.UNKNOWN)
+    assert not is_left_over(LEFT_S - 1, JobPhase.UNKNOWN)
+    for phase in (JobPhase.STARTING, JobPhase.RUNNING):
+        assert not is_left_over(LEFT_S + 1, phase)
+        assert is_left_over(OVERDUE_S + 1, phase)
+    for phase in (JobPhase.ENDED, JobPhase.FAILED):  # its driver's log is still there
+        assert not is_left_over(OVERDUE_S + 1, phase)
+    limits = config()
+    assert limits.oldest_s + limits.drain_s < OVERDUE_S
 
 
 def test_jobs_begin_in_their_order_as_slots_become_free() -> None:
@@ -235,6 +250,43 @@ def test_a_deleted_config_map_ends_the_driver() -> None:
     assert ledger.step(2) == [Withdraw("a")]
     ledger.ended("a", 3, taints=False)
     assert ledger.step(3) == [End(drained=True)]
+
+
+def test_a_job_that_does_not_end_keeps_no_driver_without_a_config_map() -> None:
+    ledger, there = Ledger(config(drain_s=10), 0), ConfigMap()
+    there.patch(post("a", job()))
+    ledger.see(there.record())
+    ledger.step(1)
+    ledger.see(None)
+    assert ledger.step(2) == [Withdraw("a")]
+    assert ledger.step(11) == []
+    assert ledger.step(12) == [End(drained=False)]
+
+
+@pytest.mark.parametrize("why", ["idle", "age"])
+def test_a_pool_that_cannot_be_closed_ends_all_the_same(why: str) -> None:
+    limits = {"idle_s": 5.0 if why == "idle" else 99.0, "oldest_s": 5.0 if why == "age" else 99.0}
+    ledger, there = Ledger(config(drain_s=10, **limits), 0), ConfigMap()
+    ledger.see(there.record())
+    closing = [Close("1" if why == "idle" else "")]
+    assert ledger.step(5) == closing
+    assert ledger.step(14) == closing
+    assert ledger.step(15) == [End(drained=True)]
+
+
+def test_a_job_that_comes_while_a_pool_is_closed_begins_the_wait_again() -> None:
+    ledger, there = Ledger(config(drain_s=10, idle_s=5), 0), ConfigMap()
+    ledger.see(there.record())
+    assert ledger.step(5) == [Close("1")]
+    there.patch(post("late", job()))
+    ledger.see(there.record())
+    assert begins(ledger.step(6)) == [("late", 0)]
+    ledger.ended("late", 20, taints=False)
+    there.patch(report_end("late", job(), DONE))
+    ledger.see(there.record())
+    assert ledger.step(24) == []
+    assert ledger.step(25) == [Close(there.record().version)]
+    assert ledger.step(34) == [Close(there.record().version)]
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"formatVersion":2}', "null", "[1]"])

@@ -73,6 +73,8 @@ class Ledger:
         self._busy_s = now_s
         """When there was last a job."""
         self._closed_s: float | None = None
+        self._asked_s: float | None = None
+        """Since when it wants to be closed, without effect."""
         self._record: PoolRecord | None = None
         self._gone = False
         self._is_tainted = False
@@ -131,11 +133,9 @@ class Ledger:
 
     def _closing(self, record: PoolRecord | None, now_s: float, open_jobs: bool) -> list[Action]:
         config = self._config
-        if self._gone:
-            return [] if self._slots else [End(drained=True)]
-        if record is None:
+        if record is None and not self._gone:
             return []
-        if not record.is_open:
+        if record is None or not record.is_open:
             if self._closed_s is None:
                 self._closed_s = now_s
             # A tainted process begins no more jobs: those that wait are lost, and start again.
@@ -143,12 +143,25 @@ class Ledger:
                 return [End(drained=not open_jobs)]
             overdue = now_s - self._closed_s >= config.drain_s
             return [End(drained=False)] if overdue else []
+        closing = self._wanted_close(record, now_s, open_jobs)
+        if closing is None:
+            self._asked_s = None
+            return []
+        if self._asked_s is None:
+            self._asked_s = now_s
+        # It may have no effect: its right was taken away, say.
+        if now_s - self._asked_s >= config.drain_s:
+            return [End(drained=not open_jobs)]
+        return [closing]
+
+    def _wanted_close(self, record: PoolRecord, now_s: float, open_jobs: bool) -> Close | None:
+        config = self._config
         if (
             self._is_tainted
             or len(self._done) >= config.most_jobs
             or now_s - self._began_s >= config.oldest_s
         ):
-            return [Close()]
+            return Close()
         if not open_jobs and now_s - self._busy_s >= config.idle_s:
-            return [Close(record.version)]
-        return []
+            return Close(record.version)
+        return None

@@ -114,6 +114,11 @@ def report_end(name: str, job: PooledJob, end: PooledEnd) -> Patch:
     return [_test(_JOB + name, encode(job)), _add(_END + name, encode(end))]
 
 
+def change_nothing(name: str) -> Patch:
+    """Succeeds if one may change the ConfigMap."""
+    return [{"op": "test", "path": "/metadata/name", "value": name}]
+
+
 def close(version: str) -> Patch:
     """Take no more jobs. With a version it fails if the ConfigMap has another one by now: there may
     be a job that the driver has not seen."""

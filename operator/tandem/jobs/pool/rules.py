@@ -8,10 +8,13 @@ from hashlib import sha256
 from typing import Final
 
 from tandem.jobs.pool.records import PoolRecord
-from tandem.jobs.runner import JobRequest
+from tandem.jobs.runner import JobPhase, JobRequest
 
+LIVE: Final = frozenset({JobPhase.STARTING, JobPhase.RUNNING})
 LEFT_S: Final = 600.0
 """A pool without an application is one that is being created, but not after this time."""
+OVERDUE_S: Final = 14 * 3600.0
+"""A driver that is older than its own limits allow hangs."""
 AVOIDED_S: Final = 300.0
 """For how long no pool is created after one of the same kind has failed."""
 
@@ -40,18 +43,27 @@ def digest_of(*parts: str) -> str:
     return sha256("\n".join(parts).encode()).hexdigest()[:10]
 
 
-def choose(pools: Iterable[PoolRecord], alive: Collection[str]) -> PoolRecord | None:
+def choose(
+    pools: Iterable[PoolRecord], alive: Collection[str], most_jobs: int
+) -> PoolRecord | None:
     """The pool for a job among those with its digest: open, alive, with the fewest jobs to do. None
     if a new one is needed.
 
     Args:
         alive: the names of the pools whose application may still do a job.
+        most_jobs: so many jobs are listed at most. A ConfigMap has a limit of 1 MiB; beyond it the
+            driver could not report.
     """
-    usable = [pool for pool in pools if pool.is_open and pool.name in alive]
+    usable = [
+        pool for pool in pools if pool.is_open and pool.name in alive and len(pool.jobs) < most_jobs
+    ]
     return min(usable, key=lambda pool: (len(pool.unfinished), pool.name), default=None)
 
 
-def is_left_over(age_s: float, *, has_application: bool) -> bool:
-    """Whether the ConfigMap of a pool of this age can be deleted: its application no longer exists,
-    or never did."""
-    return not has_application and age_s > LEFT_S
+def is_left_over(age_s: float, phase: JobPhase) -> bool:
+    """Whether the ConfigMap of a pool of this age can be deleted, given the phase of its
+    application: that no longer exists, or never did, or does not end. One that has ended stays as
+    long as its driver's log does."""
+    if phase is JobPhase.UNKNOWN:
+        return age_s > LEFT_S
+    return phase in LIVE and age_s > OVERDUE_S

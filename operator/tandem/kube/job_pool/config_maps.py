@@ -67,10 +67,15 @@ class ConfigMaps:
             return None
 
     def patch(self, namespace: str, name: str, patch: Patch | Mapping[str, Any]) -> bool:
-        """False if a test of the patch fails, or the ConfigMap is gone."""
+        """False, with nothing changed, if a test of the patch fails, or the ConfigMap is gone.
+
+        Raises `ClusterUnavailable` also if an earlier try may have changed it: a job that was
+        posted must not be taken for one that does not exist, since it reads its plan later."""
         try:
             self._call(self._api.patch(_CONFIG_MAPS.at(namespace, name), patch))
-        except (Invalid, Conflict, NotFound):
+        except (Invalid, Conflict, NotFound) as error:
+            if error.unsure:
+                raise _no_answer(error) from error
             return False
         return True
 
@@ -91,8 +96,12 @@ class ConfigMaps:
         except (Invalid, Conflict, NotFound):
             raise
         except ApiError as error:
-            raise ClusterUnavailable(
-                "the Kubernetes API did not answer, or refuses the operator's request",
-                found=error,
-                remedy="Check the operator's rights on ConfigMaps",
-            ) from error
+            raise _no_answer(error) from error
+
+
+def _no_answer(error: ApiError) -> ClusterUnavailable:
+    return ClusterUnavailable(
+        "the Kubernetes API did not answer, or refuses the operator's request",
+        found=error,
+        remedy="Check the operator's rights on ConfigMaps",
+    )

@@ -36,6 +36,7 @@ from tandem.jobs.pool.ledger import (
 )
 from tandem.jobs.pool.records import (
     Patch,
+    change_nothing,
     close,
     record_of,
     refuse,
@@ -59,6 +60,8 @@ from tandem.spark.runtime.parent_watch import watch_parent
 CONFIG_MAPS: Final = ResourcePath("", "v1", "configmaps")
 LOOK_S: Final = 1.0
 """How often the ledger takes a step if nothing happens."""
+LOOK_AGAIN_S: Final = 15.0
+"""How often the ConfigMap is read beside the watch, which may be refused or fail."""
 _REPORT_S: Final = 60.0
 """How long the last reports may take at the end."""
 _PAUSE_S: Final = 1.0
@@ -112,13 +115,18 @@ class PoolDriver:
         self._ledger = Ledger(config, self._loop.time())
         self._wake = asyncio.Event()
         self._version = -1
+        self._uid = ""
+        self._is_gone = False
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> bool:
         """Serve; True if all jobs have ended. Raises: AccessDenied if its ConfigMap cannot be
         read."""
-        await self._look()
-        watching = asyncio.create_task(self._watch(), name="watch")
+        await self._begin()
+        looking = [
+            asyncio.create_task(_reported(work), name=name)
+            for name, work in (("watch", self._watch()), ("look", self._look_now_and_then()))
+        ]
         try:
             while True:
                 self._wake.clear()
@@ -131,23 +139,37 @@ class PoolDriver:
                     async with asyncio.timeout(LOOK_S):
                         await self._wake.wait()
         finally:
-            for task in (watching, *self._tasks):
+            for task in (*looking, *self._tasks):
                 task.cancel()
-            await asyncio.gather(watching, *self._tasks, return_exceptions=True)
+            await asyncio.gather(*looking, *self._tasks, return_exceptions=True)
 
-    async def _look(self) -> None:
+    async def _begin(self) -> None:
+        """Read it, and make sure that it can be changed: by a patch that changes nothing. A driver
+        that cannot report would do jobs for nothing, and never end."""
         try:
             self._see(await self._api.get(self._path))
+            await self._api.patch(self._path, change_nothing(self._config.name))
         except NotFound:
-            self._ledger.see(None)
+            self._vanished()
         except Forbidden as error:
             raise AccessDenied(
-                "the pool's account may not read its jobs",
+                "the pool's account may not read its jobs, or not report on them",
                 resource=f"ConfigMap/{self._config.name}",
                 found=error.message,
                 expected="get, list, watch and patch on configmaps",
                 remedy="Bind the rules of examples/cluster/rbac-job-pools.yaml in this namespace",
             ) from error
+
+    async def _look_now_and_then(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_AGAIN_S)
+            try:
+                self._see(await self._api.get(self._path))
+            except NotFound:
+                self._vanished()
+            except ApiError as error:
+                _say(f"the API server: {error}")
+            self._wake.set()
 
     async def _watch(self) -> None:
         is_there = False
@@ -156,10 +178,9 @@ class PoolDriver:
                                        fields=fields):  # fmt: skip
             if kind == SYNCED:
                 if not is_there:
-                    self._ledger.see(None)
+                    self._vanished()
             elif kind == "DELETED":
-                is_there = False
-                self._ledger.see(None)
+                self._vanished()
             else:
                 is_there = True
                 self._see(body)
@@ -167,12 +188,22 @@ class PoolDriver:
 
     def _see(self, body: Json) -> None:
         """Take over a version of the ConfigMap: answers of calls and events of the watch come
-        in any order."""
-        text = str(body["metadata"].get("resourceVersion", ""))
+        in any order. Another one that took its name is not that of this pool."""
+        metadata = body["metadata"]
+        self._uid = self._uid or metadata["uid"]
+        if self._is_gone or metadata["uid"] != self._uid:
+            self._vanished()
+            return
+        text = str(metadata.get("resourceVersion", ""))
         version = int(text) if text.isdecimal() else self._version
         if version >= self._version:
             self._version = version
             self._ledger.see(record_of(body))
+
+    def _vanished(self) -> None:
+        """For good, whatever answer comes late."""
+        self._is_gone = True
+        self._ledger.see(None)
 
     def _act(self, action: Action) -> None:
         match action:
@@ -211,7 +242,9 @@ class PoolDriver:
         while True:
             try:
                 self._see(await self._api.patch(self._path, patch))
-            except (Invalid, Conflict, NotFound):
+            except NotFound:
+                self._vanished()
+            except (Invalid, Conflict):
                 pass
             except ApiError as error:
                 _say(f"the API server: {error}")

@@ -10,8 +10,7 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from secrets import token_hex
@@ -22,7 +21,15 @@ import structlog
 from tandem.errors import ClusterUnavailable, InvalidSpec, JobRefused
 from tandem.jobs.pool.formats import POOL_APP, PoolConfig, PooledJob, arguments
 from tandem.jobs.pool.records import PoolRecord, ask_to_stop, close, forget, new_record, post
-from tandem.jobs.pool.rules import AVOIDED_S, LEFT_S, PoolRules, choose, digest_of, is_left_over
+from tandem.jobs.pool.rules import (
+    AVOIDED_S,
+    LEFT_S,
+    LIVE,
+    PoolRules,
+    choose,
+    digest_of,
+    is_left_over,
+)
 from tandem.jobs.runner import JobPhase, JobRequest, JobStatus
 from tandem.json_types import Json
 from tandem.kube.client.api import Api
@@ -33,10 +40,10 @@ from tandem.spark.runtime.session import SHORT_JOB_BYTES
 from tandem.spec.labels import JOB_POOL_LABEL
 
 _log = structlog.get_logger("tandem.kube.job_pool")
-LIVE: Final = frozenset({JobPhase.STARTING, JobPhase.RUNNING})
 _FRESH_S: Final = 0.3
 """For how long a record that was read answers the polls of all jobs."""
 _TRIES: Final = 3
+_LOCKS: Final = 64
 _ANY: Final = "tandem-pool"
 _PAUSES_S: Final = (0.05, 0.1, 0.2, 0.5)
 
@@ -57,8 +64,8 @@ class JobPools:
         self._maps = ConfigMaps(api, loop)
         self._builder, self._applications = builder, applications
         self._lock = threading.Lock()
-        self._making: dict[str, threading.Lock] = {}
-        """One for each digest: two jobs at once do not make two pools."""
+        self._making = [threading.Lock() for _ in range(_LOCKS)]
+        """By digest: two jobs at once do not make two pools."""
         self._failed: dict[str, float] = {}
         """When each pool was first seen to have failed."""
         self._refused: dict[str, tuple[float, str]] = {}
@@ -91,10 +98,10 @@ class JobPools:
             spec=request.spec_path,
             posted_ms=time.time_ns() // 1_000_000,
         )
-        with self._digest_lock(digest):
+        with self._making[int(digest, 16) % _LOCKS]:
             for _ in range(_TRIES):
                 same = self._maps.list(namespace, f"{JOB_POOL_LABEL}={digest}")
-                chosen = choose(same, self._alive(namespace, same))
+                chosen = choose(same, self._alive(namespace, same), self.rules.most_jobs)
                 if chosen is None and self._has_failed_lately(digest):
                     raise PoolsUnusable("a pool of this kind has failed")
                 pool = chosen or self._make(digest, request, placement)
@@ -126,16 +133,22 @@ class JobPools:
                 self._failed.setdefault(pool.name, time.monotonic())
         return status
 
+    def close(self, namespace: str, name: str) -> None:
+        """Post no more jobs to a pool. Raises: ClusterUnavailable."""
+        if self._maps.patch(namespace, name, close("")):
+            _log.warning("pool closed: it does not begin its jobs", pool=name)
+
     def stop(self, namespace: str, name: str, job: str, limit_s: float) -> None:
         """End a job and forget it; wait until it has ended, at most this long. Raises:
         ClusterUnavailable."""
         pool = self.record(namespace, name, fresh=True)
         if pool is None:
             return
-        runs = job in pool.unfinished and (
-            self.application(namespace, pool).phase is JobPhase.RUNNING
+        # What the application's status says may be older than the job.
+        may_run = job in pool.unfinished and (
+            job in pool.begun or self.application(namespace, pool).phase is JobPhase.RUNNING
         )
-        if runs:
+        if may_run:
             self._maps.patch(namespace, name, ask_to_stop(job))
             if not self._await_end(namespace, pool, job, limit_s):
                 _log.warning("not gone in time", job=job, pool=name, seconds=limit_s)
@@ -249,14 +262,16 @@ class JobPools:
             )
 
     def _sweep(self, namespace: str, pools: list[PoolRecord]) -> None:
-        """Delete ConfigMaps whose application no longer exists. What fails is done next time."""
+        """Delete ConfigMaps whose application no longer exists, or does not end. What fails is done
+        next time."""
         for pool in pools:
             age_s = _age_s(pool)
-            if age_s <= LEFT_S:
+            # The label alone does not make it ours.
+            if age_s <= LEFT_S or not pool.name.startswith(f"{_ANY}-"):
                 continue
             with suppress(ClusterUnavailable):
                 status = self._runner(namespace, pool).status(pool.name)
-                if is_left_over(age_s, has_application=status.phase is not JobPhase.UNKNOWN):
+                if is_left_over(age_s, status.phase):
                     self._delete(namespace, pool)
 
     def _delete(self, namespace: str, pool: PoolRecord) -> None:
@@ -281,13 +296,6 @@ class JobPools:
                     applications=self._applications,
                 )
             return found
-
-    @contextmanager
-    def _digest_lock(self, digest: str) -> Iterator[None]:
-        with self._lock:
-            making = self._making.setdefault(digest, threading.Lock())
-        with making:
-            yield
 
 
 def _age_s(pool: PoolRecord) -> float:

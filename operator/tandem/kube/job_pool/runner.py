@@ -10,11 +10,11 @@ from typing import Final
 import structlog
 
 from tandem.errors import Reason
-from tandem.jobs.pool.rules import is_pooled
+from tandem.jobs.pool.rules import LIVE, is_pooled
 from tandem.jobs.runner import JobPhase, JobRequest, JobRunner, JobStatus
 from tandem.kube.controllers.operation.spark_jobs import STOP_S
 from tandem.kube.job_pool.config_maps import PoolsUnusable
-from tandem.kube.job_pool.pools import LIVE, JobPools
+from tandem.kube.job_pool.pools import JobPools
 from tandem.spark.application.port import JobPlacement
 
 _log = structlog.get_logger("tandem.kube.job_pool")
@@ -76,6 +76,8 @@ class PooledRunner:
         if application.phase is JobPhase.RUNNING and name not in record.begun:
             since = self._running_s.setdefault(name, time.monotonic())
             if time.monotonic() - since > BEGIN_S:
+                # It hangs, or has too much to do: either way no place for further jobs.
+                self._pools.close(namespace, pool)
                 message = f"its pool {pool} did not begin it within {BEGIN_S:g} s"
                 return JobStatus(JobPhase.FAILED, message, application.log, Reason.JOB_NOT_STARTED)
             return JobStatus(JobPhase.STARTING, f"waits in the pool {pool}", application.log)

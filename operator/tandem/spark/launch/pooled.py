@@ -126,7 +126,8 @@ class PooledJobs:
             withdrawn = self._withdrawn.get(name)
         if withdrawn is not None and self._context is not None:
             withdrawn.set()
-            self._context.cancelJobGroup(name)
+            # Also those that the job begins after this call; PySpark has no method for it.
+            self._context._jsc.sc().cancelJobGroupAndFutureJobs(name)
 
     def _do(self, name: str, job: PooledJob, slot: int, withdrawn: threading.Event) -> Outcome:
         assert self._context is not None
@@ -144,7 +145,8 @@ class PooledJobs:
             return Outcome(PooledEnd(code=0))
         say(control, str(failure))
         taints = failure.reason in _TAINTS and not withdrawn.is_set()
-        return Outcome(_failed(failure), taints)
+        # Its text, which may quote values of rows, is in the table's folder.
+        return Outcome(PooledEnd(code=1, message=f"failed: {failure.reason.value}"), taints)
 
     def _run_of(self, app: str) -> Run:
         """The `run` of an application."""
