@@ -285,6 +285,20 @@ def test_a_change_after_the_end_is_observed(stage: Stage) -> None:
     assert status["phase"] == "Succeeded"
 
 
+def test_a_change_while_a_job_runs_is_observed(stage: Stage) -> None:
+    table, lake = stage.lake()
+    with stage.jobs.held():  # without progress to report
+        stage.space.compaction("edited", table)
+        stage.space.await_phase(KIND, "edited", "Running")
+        stage.space.patch(KIND, "edited", {"spec": {"ttlSecondsAfterFinished": 3600}})
+        status = stage.space.await_status(KIND, "edited", lambda s: s["observedGeneration"] == 2)
+        assert {c["observedGeneration"] for c in status["conditions"]} == {2}
+        assert status["phase"] == "Running"
+        assert status["application"] == stage.jobs.started[-1]
+    assert stage.space.await_end(KIND, "edited")["phase"] == "Succeeded"
+    lake.assert_clean()
+
+
 def test_deleted_while_it_waits_for_locks(stage: Stage) -> None:
     table, lake = stage.lake()
     with stage.jobs.held():

@@ -119,6 +119,22 @@ def test_of_statuses_that_come_together_one_is_made() -> None:
     assert made == [0, 19]
 
 
+def test_what_another_client_has_changed_is_written_again() -> None:
+    async def test(server: Server) -> None:
+        writer = server.writer()
+        writer.offer(status("Running", "Running", attempt=1))
+        await until(lambda: len(server.patches) == 1)
+        server.status = {}
+        server.version += 1
+        writer.observe(server.status, str(server.version))
+        # Nothing is offered meanwhile: the job works for hours.
+        await until(lambda: server.status.get("attempt") == 1)
+        assert server.status["phase"] == "Running"
+        await writer.close()
+
+    run(test)
+
+
 def test_what_is_offered_last_is_written_although_it_comes_during_a_write() -> None:
     async def test(server: Server) -> None:
         writer = server.writer()

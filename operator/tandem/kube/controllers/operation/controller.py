@@ -23,6 +23,7 @@ from tandem.kube.client.events import traceback_of
 from tandem.kube.client.kinds import (
     TABLE_KIND,
     Body,
+    generation_of,
     has_finalizer,
     key_of,
     retry_requested,
@@ -176,9 +177,12 @@ class OperationController:
         if self._is_gone and not self._deleted:
             self._gone()
         body = self._context.resource_cache.body(self._uid)
-        if body is not None:
-            self._reporter.observe(body)
         session = self._session
+        if body is not None:
+            renewed = generation_of(body) != generation_of(self._body)
+            self._reporter.observe(body)
+            if renewed and session is not None:
+                self._reporter.renew()
         if session is not None and spec_of(self._body).get("suspend") is True:
             session.request_stop(StopRequest.SUSPEND)
         self._stop_if_moved()

@@ -73,6 +73,13 @@ class Reporter:
         self.body = body
         self._writer.observe(status_of(body), version_of(body))
 
+    def renew(self) -> None:
+        """The spec has changed while a session is at work, which may not report for hours: show
+        that it was seen."""
+        if self.last.phase not in ENDED and self.last.conditions:
+            self.last = _seen(self.last, generation_of(self.body))
+            self._writer.offer(self.last.manifest)
+
     def report_progress(self, status: OperationStatus, retry: str, acting: str) -> None:
         """Take over a status of the engine. `retry`: the annotation that this run answers.
         `acting`: the operation whose attempt and job it shows, this one or one that has to end
@@ -137,17 +144,10 @@ class Reporter:
             # Not every attempt has a job: it may end with its plan, or with a bad template.
             if status.phase is Phase.RUNNING or self.last.application == name:
                 application = name
-        return status.model_copy(
+        return _seen(status, generation).model_copy(
             update={
-                "observed_generation": generation,
                 "observed_retry": answered or self.last.observed_retry,
                 "application": application,
-                "conditions": tuple(
-                    c
-                    if c.observed_generation == generation
-                    else c.model_copy(update={"observed_generation": generation})
-                    for c in status.conditions
-                ),
             }
         )
 
@@ -171,6 +171,21 @@ class Reporter:
         if self._is_stopped:
             return
         self._handler_context.copy().run(self._event_recorder.record, self.body, status)
+
+
+def _seen(status: OperationStatus, generation: int) -> OperationStatus:
+    """`status` as of this generation of the resource."""
+    return status.model_copy(
+        update={
+            "observed_generation": generation,
+            "conditions": tuple(
+                c
+                if c.observed_generation == generation
+                else c.model_copy(update={"observed_generation": generation})
+                for c in status.conditions
+            ),
+        }
+    )
 
 
 def _duration_s(status: OperationStatus) -> float | None:

@@ -109,11 +109,14 @@ class StatusWriter:
         return self._known
 
     def observe(self, status: Mapping[str, Any], resource_version: str) -> None:
-        """The object's status as a watch reports it. Ignored if we have written since."""
+        """The object's status as a watch reports it. Ignored if we have written since. What another
+        client has changed is written again."""
         newer = _number(resource_version) > _number(self._version)
         if newer and not self._busy.locked():
             self._version = resource_version
             self._known = dict(status)
+            if self._task is not None:
+                self._changed.set()
 
     def offer(self, status: Offer) -> None:
         """Write this status soon, unless a newer one comes first."""
