@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import tracemalloc
 from pathlib import Path
 from urllib.parse import quote
 
@@ -19,6 +20,7 @@ from tandem.storage.paths import (
     check_relative,
     relative_to,
     resolve,
+    split_location,
 )
 
 SECRET = b"outside"
@@ -220,3 +222,20 @@ def test_allowed_prefixes_are_for_reading_only(trap: Path) -> None:
     ):
         with pytest.raises(LocationNotAllowed):
             write()
+
+
+def test_long_paths_of_a_log_are_not_kept() -> None:
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for number in range(50):
+            path = f"/data/{number}/" + "a" * 40_000
+            location = canonical_location(path)
+            assert location == f"file://{path}"
+            assert split_location(location)[2] == path
+            assert check_relative(path[1:]) == path[1:]
+        left = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    # Of 2 MB, up to four times over.
+    assert left < 500_000

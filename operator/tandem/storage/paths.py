@@ -11,8 +11,9 @@ from __future__ import annotations
 import functools
 import posixpath
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, Final, TypeVar, cast
 from urllib.parse import quote, unquote
 
 from tandem.errors import InvalidSpec, LocationNotAllowed
@@ -24,6 +25,24 @@ _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.\-]*):")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _BUCKET = re.compile(r"^\$?[A-Za-z0-9][A-Za-z0-9._\-]*\Z")
 _CONTAINER_AT_ACCOUNT = re.compile(r"^[A-Za-z0-9$][A-Za-z0-9\-]*@[A-Za-z0-9.\-]+\Z")
+
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+_KEPT: Final = 1024
+_LONGEST_KEPT: Final = 1024
+"""Characters: a log may have any number of paths of any length, which would be kept for ever."""
+
+
+def _remembered(of: _F) -> _F:
+    """`of`, a function of a text, whose last results are kept: an operation checks the same few
+    paths again and again."""
+    kept = functools.lru_cache(maxsize=_KEPT)(of)
+
+    @functools.wraps(of)
+    def remembering(text: str, **options: Any) -> Any:
+        return kept(text, **options) if len(text) <= _LONGEST_KEPT else of(text, **options)
+
+    return cast(_F, remembering)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +81,7 @@ def check_folder(prefix: str, *, resource: str = "") -> str:
     return check_relative(prefix.removesuffix("/"), resource=resource) if prefix else ""
 
 
-@functools.lru_cache(maxsize=1024)  # an operation checks the same few paths again and again
+@_remembered
 def _problem(path: str) -> str | None:
     if not path:
         return "is empty"
@@ -110,7 +129,7 @@ def is_absolute(path: str) -> bool:
     return path.startswith("/") or _SCHEME.match(path) is not None
 
 
-@functools.lru_cache(maxsize=1024)
+@_remembered
 def canonical_location(location: str, *, encoded: bool = True, field: str = "location") -> str:
     """The canonical form of a location: `scheme://authority/path`, percent-encoded, no trailing
     slash. Plain absolute paths become `file://` URLs; they, and URLs with `encoded=False`
@@ -124,7 +143,7 @@ def canonical_location(location: str, *, encoded: bool = True, field: str = "loc
     return f"{scheme}://{authority}{tail}"
 
 
-@functools.lru_cache(maxsize=1024)
+@_remembered
 def split_location(
     location: str, *, encoded: bool = True, field: str = "location"
 ) -> tuple[str, str, str]:
