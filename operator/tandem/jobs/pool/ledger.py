@@ -73,7 +73,7 @@ class Ledger:
         self._busy_s = now_s
         """When there was last a job."""
         self._closed_s: float | None = None
-        self._asked_s: float | None = None
+        self._closing_s: float | None = None
         """Since when it wants to be closed, without effect."""
         self._record: PoolRecord | None = None
         self._gone = False
@@ -145,12 +145,12 @@ class Ledger:
             return [End(drained=False)] if overdue else []
         closing = self._wanted_close(record, now_s, open_jobs)
         if closing is None:
-            self._asked_s = None
+            self._closing_s = None
             return []
-        if self._asked_s is None:
-            self._asked_s = now_s
+        if self._closing_s is None:
+            self._closing_s = now_s
         # It may have no effect: its right was taken away, say.
-        if now_s - self._asked_s >= config.drain_s:
+        if now_s - self._closing_s >= config.drain_s:
             return [End(drained=not open_jobs)]
         return [closing]
 
