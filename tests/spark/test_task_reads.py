@@ -39,14 +39,15 @@ __all__ = ["tables"]
 def test_rows_and_schema_are_those_of_delta(
     delta_spark: SparkSession, tables: dict[str, Path], name: str
 ) -> None:
-    """Partitions, mapped columns, vectors, widened types: each where the condition has a value."""
+    """Partitions, mapped columns, vectors, widened types: each where the condition has a value.
+    Spark is not to push conditions down: for `f64 = -0.0`, it then leaves a row out."""
     held = index.open_index(str(tables[name]))
     every = by_delta(delta_spark, tables[name])
     compared = 0
     conditions = ["", "i32 < 5 OR i32 IS NULL", *CONDITIONS[::4]]
     for text in conditions:
         try:
-            expected = rows_of(every.where(text or "TRUE"))
+            expected = rows_of(every.where(f"coalesce(({text or 'TRUE'}), FALSE)"))
         except runtime_errors():
             continue
         found = read(delta_spark, held, text, in_tasks=True)
