@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from support.waiting import until
 from tandem.errors import AccessDenied
 from tandem.jobs.pool.formats import PoolConfig, PooledEnd, PooledJob
 from tandem.jobs.pool.records import new_record, post
@@ -99,12 +100,6 @@ class Jobs:
 
     def end(self, name: str) -> None:
         self.running.pop(name)(Outcome(PooledEnd(code=1, message="withdrawn")))
-
-
-async def until(test: Callable[[], bool]) -> None:
-    async with asyncio.timeout(120):
-        while not test():  # noqa: ASYNC110 - what is tested sets no event
-            await asyncio.sleep(0.005)
 
 
 def serving(server: Server, jobs: Jobs) -> asyncio.Task[bool]:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import structlog
 
+from support.waiting import until
 from tandem.kube.client.api import Conflict, Forbidden, Invalid, NotFound, Unavailable
 from tandem.kube.client.kinds import path
 from tandem.kube.controllers.operation.status_writer import (
@@ -72,12 +73,6 @@ def run(test: Callable[[Server], Coroutine[Any, Any, None]]) -> Server:
     server = Server()
     asyncio.run(test(server))
     return server
-
-
-async def until(test: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not test():  # noqa: ASYNC110 - what is tested sets no event
-            await asyncio.sleep(0.001)
 
 
 def test_fields_that_changed_came_or_went_differ() -> None:

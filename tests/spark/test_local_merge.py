@@ -15,11 +15,19 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import WriterProperties, write_deltalake
+from deltalake import write_deltalake
 from pyroaring import BitMap64
 from pyspark.sql import SparkSession
 
-from spark.test_local_statement import NUMBERS, SCHEMA, TEXTS, affected, odd_rows, spoil, told
+from spark.test_local_statement import (
+    NUMBERS,
+    SCHEMA,
+    TEXTS,
+    affected,
+    spoil,
+    told,
+    written_twice,
+)
 from spark.test_merge_job import (
     CASES,
     SOURCE,
@@ -71,17 +79,7 @@ def test_merges_have_the_results_of_duckdb(table: Path, source: Path, name: str)
 
 @pytest.fixture(scope="module")
 def odd(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Partitioned, with small row groups, and values at the ends of types."""
-    path = tmp_path_factory.mktemp("odd") / "t"
-    for first in (0, 150):
-        write_deltalake(
-            str(path),
-            odd_rows(first, 150),
-            mode="append",
-            partition_by=["p"],
-            writer_properties=WriterProperties(max_row_group_size=16),
-        )
-    return path
+    return written_twice(tmp_path_factory.mktemp("odd") / "t")
 
 
 def inputs_of(path: Path) -> tuple[InputFile, ...]:

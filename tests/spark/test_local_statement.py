@@ -68,10 +68,8 @@ SCHEMA = pa.schema(
 )
 
 
-@pytest.fixture(scope="module")
-def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Partitioned, with small row groups."""
-    path = tmp_path_factory.mktemp("odd") / "t"
+def written_twice(path: Path) -> Path:
+    """Partitioned, with small row groups, and values at the ends of types."""
     for first in (0, 150):
         write_deltalake(
             str(path),
@@ -81,6 +79,11 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
             writer_properties=WriterProperties(max_row_group_size=16),
         )
     return path
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written_twice(tmp_path_factory.mktemp("odd") / "t")
 
 
 def job_for(path: Path, attempt: int, where: str, set_: dict[str, str] | None = None) -> Control:

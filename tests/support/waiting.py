@@ -5,6 +5,7 @@ Never used for "nothing happens within a while": a limit is reached only where s
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable
@@ -32,3 +33,10 @@ def await_that(
         if waited > limit_s:
             raise AssertionError(f"after {limit_s} s: {what if isinstance(what, str) else what()}")
         pause.wait(max(poll_s, min(waited / 20, MOST_POLL_S)))
+
+
+async def until(test: Callable[[], bool]) -> None:
+    """`await_that` on an event loop: each look is one turn of it, so that what is tested runs."""
+    async with asyncio.timeout(LIMIT_S):
+        while not test():  # noqa: ASYNC110 - what is tested sets no event
+            await asyncio.sleep(POLL_S / 10)

@@ -3,8 +3,9 @@
 Knows neither Spark nor Kubernetes. Older versions' files are read by these models, so fields are
 added and never change their meaning.
 
-    formats  what a job reads
-    pool     package: applications that do many jobs
-    results  what it writes: result, failure, progress
-    runner   `JobRunner`: start, watch and stop jobs
+    formats    what a job reads
+    arguments  a model as arguments of a process
+    pool       package: applications that do many jobs
+    results    what it writes: result, failure, progress
+    runner     `JobRunner`: start, watch and stop jobs
 """

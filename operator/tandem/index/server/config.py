@@ -6,14 +6,13 @@ a process, of which each is limited in length, so it is sent in pieces.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from typing import Annotated, Final, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from tandem.errors import InvalidSpec
 from tandem.index.server.messages import Message
+from tandem.jobs.arguments import from_pieces, in_pieces
 
 PORT: Final = 8815
 """Where an index server listens in a cluster."""
@@ -24,8 +23,6 @@ SECRETS_VARIABLE: Final = "TANDEM_INDEX_SECRETS"
 SECRETS_FOLDER: Final = "/etc/tandem/secrets"
 LISTEN_VARIABLE: Final = "TANDEM_INDEX_LISTEN"
 """`HOST:PORT` to listen on, where that is not the whole pod."""
-_PIECE: Final = 96 * 1024
-"""Linux limits one argument to 128 KiB."""
 
 Positive = Annotated[int, Field(gt=0)]
 Seconds = Annotated[float, Field(ge=0)]
@@ -77,22 +74,9 @@ class ServerConfig(Message):
 
 def written(config: ServerConfig) -> list[str]:
     """The text, in pieces."""
-    text = json.dumps(config.model_dump(mode="json", by_alias=True), separators=(",", ":"))
-    # Kubernetes replaces `$(NAME)` in arguments by a variable, which may be a credential.
-    text = text.replace("$", "\\u0024")
-    return [text[at : at + _PIECE] for at in range(0, len(text), _PIECE)]
+    return [*in_pieces(config)]
 
 
 def read(pieces: Iterable[str]) -> ServerConfig:
     """The config that was written. Raises: InvalidSpec."""
-    try:
-        return ServerConfig.model_validate_json("".join(pieces))
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        raise InvalidSpec(
-            str(first["msg"]),
-            resource="--request",
-            field=".".join(map(str, first["loc"])),
-            expected="what an operator of this version writes",
-            remedy="The image of operator and jobs must be of one version",
-        ) from error
+    return from_pieces(ServerConfig, pieces)

@@ -4,13 +4,12 @@ pool's ConfigMap. Nothing secret.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from typing import Annotated, Final, TypeVar
 
 from pydantic import Field, ValidationError
 
-from tandem.errors import InvalidSpec
+from tandem.jobs.arguments import from_pieces, in_pieces
 from tandem.jobs.formats import Format
 
 _F = TypeVar("_F", bound=Format)
@@ -19,8 +18,6 @@ POOL_APP: Final = "job_pool"
 """The application that does the jobs of a pool."""
 KUBECONFIG_VARIABLE: Final = "TANDEM_POOL_KUBECONFIG"
 """Environment variable of its driver: the kubeconfig to use, outside of a pod."""
-_PIECE: Final = 96 * 1024
-"""Linux limits one argument to 128 KiB."""
 
 
 class PoolConfig(Format):
@@ -66,25 +63,12 @@ class PooledEnd(Format):
 
 def arguments(config: PoolConfig) -> tuple[str, ...]:
     """The configuration as pieces of an argument."""
-    text = json.dumps(config.model_dump(mode="json", by_alias=True), separators=(",", ":"))
-    # Kubernetes replaces `$(NAME)` in arguments by a variable, which may be a credential.
-    text = text.replace("$", "\\u0024")
-    return tuple(text[at : at + _PIECE] for at in range(0, len(text), _PIECE))
+    return in_pieces(config)
 
 
 def read_config(pieces: Iterable[str]) -> PoolConfig:
     """The configuration that `arguments` wrote. Raises: InvalidSpec."""
-    try:
-        return PoolConfig.model_validate_json("".join(pieces))
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        raise InvalidSpec(
-            str(first["msg"]),
-            resource="--request",
-            field=".".join(map(str, first["loc"])),
-            expected="what an operator of this version writes",
-            remedy="The image of operator and jobs must be of one version",
-        ) from error
+    return from_pieces(PoolConfig, pieces)
 
 
 def encode(content: Format) -> str:

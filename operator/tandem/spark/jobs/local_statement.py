@@ -141,14 +141,22 @@ class TaskFiles(RowFiles):
         return self._number
 
 
+def rows_of_input(rows: pa.Table, input_: int) -> list[pa.RecordBatch]:
+    """Rows with their positions, and with the index of their input before these (`HIDDEN`)."""
+    which = pa.repeat(pa.scalar(input_, pa.int32()), rows.num_rows)
+    place = rows.column_names.index(POSITION)
+    batches: list[pa.RecordBatch] = (
+        rows.add_column(place, HIDDEN[0], which).combine_chunks().to_batches()
+    )
+    return batches
+
+
 def _changed(
     search: _Search, inputs: Sequence[InputFile], splits: Sequence[InputSplit], counter: Counter
 ) -> Generator[pa.RecordBatch]:
     for split in splits:
         for rows in search.changed(inputs[split.input], split):
-            which = pa.repeat(pa.scalar(split.input, pa.int32()), rows.num_rows)
-            place = rows.column_names.index(POSITION)
-            yield from rows.add_column(place, HIDDEN[0], which).combine_chunks().to_batches()
+            yield from rows_of_input(rows, split.input)
         counter.add()
     counter.show()
 

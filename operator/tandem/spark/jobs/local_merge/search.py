@@ -25,7 +25,7 @@ from tandem.jobs.formats import InputFile, JobSpec, MergeJob
 from tandem.pruning.keys import KEY_TYPES
 from tandem.reconcile.matches import KEPT
 from tandem.spark.jobs.local_merge.source import compiled
-from tandem.spark.jobs.local_statement import TaskFiles, live_rows, runs
+from tandem.spark.jobs.local_statement import TaskFiles, live_rows, rows_of_input, runs
 from tandem.spark.runtime.control import job_table_format
 from tandem.spark.runtime.counters import Counter, prefix_of
 from tandem.spark.runtime.ipc import to_stream
@@ -118,9 +118,7 @@ def _updated(
 ) -> Generator[pa.RecordBatch]:
     for split in splits:
         for rows in search.updated(inputs[split.input], split):
-            which = pa.repeat(pa.scalar(split.input, pa.int32()), rows.num_rows)
-            place = rows.column_names.index(POSITION)
-            yield from rows.add_column(place, HIDDEN[0], which).combine_chunks().to_batches()
+            yield from rows_of_input(rows, split.input)
         counter.add()
     counter.show()
 
