@@ -75,7 +75,7 @@ matrix: setup ## Every foreign writer with every operation; the whole search; th
 	@$(BIN)/python tools/spark_setup.py --tests
 	@PYTHONPATH=operator:tests:tools $(BIN)/python -m support.matrix.record --begin
 	@$(BIN)/pytest -n 2 --dist loadfile -o python_files='matrix_*.py' tests $(PYTEST_ARGS)
-	@TANDEM_EVERY_CASE=1 $(BIN)/pytest -n 2 --dist worksteal -m 'not (matrix or part)' \
+	@TANDEM_EVERY_CASE=1 $(BIN)/pytest -n 2 --dist worksteal -m 'not (hypothesis or matrix or part)' \
 	  tests/badinput/test_spark_in_trouble.py tests/chart/test_chart_installed.py \
 	  tests/cli/test_cli_scan.py tests/crash/test_killed_at_points.py tests/crash/test_zombies_on_disk.py \
 	  tests/delta/test_cleanup.py tests/delta/test_delta_against_spark.py tests/delta/test_dv.py \
