@@ -19,7 +19,7 @@ from support.lake.vectors import encode_inline
 from tandem.delta import dv
 from tandem.delta.actions import DeletionVector
 from tandem.delta.budget import MOST_VALUES, Account, TableBudget
-from tandem.delta.log import checkpoint_parquet
+from tandem.delta.log.checkpoint import parquet_file
 from tandem.delta.log.checkpoint_write import SCHEMA
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.stats import MOST_BYTES, num_records, num_records_of
@@ -204,7 +204,7 @@ def test_a_table_within_its_budget_reads_as_without_one(
 ) -> None:
     """From memory and in ranges, through dictionaries and without: columns that change their
     encoding half-way."""
-    monkeypatch.setattr(checkpoint_parquet, "IN_MEMORY", at_once)
+    monkeypatch.setattr(parquet_file, "IN_MEMORY", at_once)
     fields = list(SCHEMA.field("add").type)
     some = [
         {

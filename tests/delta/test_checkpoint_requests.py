@@ -14,7 +14,7 @@ import pytest
 from support.lake import delta_log as dl
 from support.lake.memory_store import Call, MemoryStore
 from tandem.delta.budget import TableBudget
-from tandem.delta.log import checkpoint_parquet
+from tandem.delta.log.checkpoint import parquet_file
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.errors import CorruptLog, ObjectNotFound
 
@@ -97,7 +97,7 @@ def test_parts_that_are_too_many_bytes_together_are_read_in_turns(
     store = _in_parts()
     size = max(len(store.get(_part(number))) for number in range(1, PARTS + 1))
     for most in (0, size, 2 * size):
-        monkeypatch.setattr(checkpoint_parquet, "_WITHOUT_A_LIMIT", most)
+        monkeypatch.setattr(parquet_file, "_WITHOUT_A_LIMIT", most)
         assert len(_live(store)) == 2 * PARTS
 
 

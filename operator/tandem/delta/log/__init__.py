@@ -3,6 +3,7 @@
 Reads and writes below `_delta_log` only; never opens a data file.
 
     delta_log         `DeltaLog`: read versions, commit the next one
+    load              a snapshot from a checkpoint and the commits after it
     listing           which commits and checkpoints there are
     names             names of the objects in `_delta_log`
     codec             the JSON text of commits and actions
@@ -10,8 +11,7 @@ Reads and writes below `_delta_log` only; never opens a data file.
     replay            replay as a pure fold
     files             the live files as an Arrow table
     snapshot          the state of a table at a version
-    checkpoint_read   classic, multi-part and V2 checkpoints
-    checkpoint_parquet  a Parquet file of a checkpoint, measured before it is decoded
+    checkpoint        reads checkpoints
     checkpoint_write  classic V1 checkpoints
     maintenance       checkpoint and clean-up after a commit
     cleanup           removes expired parts of the log

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tandem.delta.budget import UNLIMITED, TableBudget
-from tandem.delta.log import checkpoint_read, names
+from tandem.delta.log import names
+from tandem.delta.log.checkpoint import read as checkpoint_read
 from tandem.delta.log.listing import Checkpoint, Listing, read_log
 from tandem.delta.log.names import LogFileKind
 from tandem.delta.log.snapshot import Snapshot

@@ -1,7 +1,7 @@
 """Reading checkpoints: classic, multi-part and V2 with sidecars (protocol, "Checkpoints").
 
 The file actions stay in Arrow; only the few other actions become Python values. A checkpoint
-that cannot be read raises `CorruptLog`: `tandem.delta.log.delta_log` then looks for an older one.
+that cannot be read raises `CorruptLog`: `tandem.delta.log.load` then looks for an older one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tandem.delta.budget import (
 )
 from tandem.delta.calendar import python_values
 from tandem.delta.log import codec, files, names
-from tandem.delta.log.checkpoint_parquet import CheckpointFile, corrupt, opened, unreadable
+from tandem.delta.log.checkpoint.parquet_file import CheckpointFile, corrupt, opened, unreadable
 from tandem.delta.log.listing import Checkpoint
 from tandem.delta.log.replay import EMPTY, Replay, fold_actions
 from tandem.delta.values import exact_json_value, partition_texts, to_json_value
