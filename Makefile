@@ -74,7 +74,9 @@ upgrade: setup ## Operations left half-way by the release before, and by us befo
 matrix: setup ## Every foreign writer with every operation; the whole search; the big simulation
 	@$(BIN)/python tools/spark_setup.py --tests
 	@PYTHONPATH=operator:tests:tools $(BIN)/python -m support.matrix.record --begin
-	@$(BIN)/pytest -n 2 --dist loadfile -o python_files='matrix_*.py' tests $(PYTEST_ARGS)
+	@# One file may be a whole process's work, where it has Spark; cases without it are shared out.
+	@$(BIN)/pytest -n 2 --dist loadfile -o python_files='matrix_*.py' tests --ignore tests/simulator $(PYTEST_ARGS)
+	@$(BIN)/pytest -n 2 --dist worksteal -o python_files='matrix_*.py' tests/simulator $(PYTEST_ARGS)
 	@TANDEM_EVERY_CASE=1 $(BIN)/pytest -n 2 --dist worksteal -m 'not (hypothesis or matrix or part)' \
 	  tests/badinput/test_spark_in_trouble.py tests/chart/test_chart_installed.py \
 	  tests/cli/test_cli_scan.py tests/crash/test_killed_at_points.py tests/crash/test_zombies_on_disk.py \

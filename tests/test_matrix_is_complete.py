@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -31,3 +33,18 @@ def test_tests_that_are_marked_are_run_in_full_by_make_matrix() -> None:
     commands = (ROOT / "Makefile").read_text().split("TANDEM_EVERY_CASE=1 ")[1:]
     run = [command.split("\n\t@", 1)[0] for command in commands]
     assert any("-m 'hypothesis or matrix or part' tests " in command for command in run)
+
+
+def test_pytest_collects_the_files_of_the_matrix() -> None:
+    """All but those of the simulator: they have 24,000 cases, and none of them needs a fixture."""
+    found = subprocess.run(
+        [
+            *(sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider"),
+            *("-o", "python_files=matrix_*.py", "tests", "--ignore", "tests/simulator"),
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.returncode == 0, found.stdout[-2000:] + found.stderr[-2000:]

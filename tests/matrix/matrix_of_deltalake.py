@@ -1,4 +1,7 @@
-"""W1 to W5, W8, W10: every cell whose foreign writer is deltalake, in a process of its own."""
+"""W1 to W5, W8, W10: every cell whose foreign writer is deltalake, in a process of its own.
+
+Our jobs run in this process's `SparkSession`.
+"""
 
 from __future__ import annotations
 

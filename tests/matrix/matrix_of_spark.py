@@ -1,4 +1,7 @@
-"""W1, W5 to W8, W10: every cell whose foreign writer is Spark + Delta, in a JVM of its own."""
+"""W1, W5 to W8, W10: every cell whose foreign writer is Spark + Delta, in a JVM of its own.
+
+Our jobs run in this process's `SparkSession`.
+"""
 
 from __future__ import annotations
 
