@@ -40,6 +40,7 @@ ORDER = (
     "exclusive",
     "resources",
     "hanging",
+    "crowded",
 )
 COMPARED = frozenset({"goodput", "compaction", "hudi", "replace", "snapshot", "index"})
 """Those that measure other engines, too."""

@@ -44,6 +44,7 @@ NAMES = (
     "exclusive",
     "resources",
     "hanging",
+    "crowded",
     "distance",
 )
 

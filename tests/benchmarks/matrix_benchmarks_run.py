@@ -10,7 +10,7 @@ import pytest
 # The benchmarks are no part of the product, so they are not on the path of other tests.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks import compaction, distance, goodput, mergelog, replace, replay
+from benchmarks import compaction, crowded, distance, goodput, mergelog, replace, replay
 
 
 def test_compaction_keeps_every_row_in_every_engine(
@@ -68,3 +68,9 @@ def test_the_requests_of_a_commit_are_counted_at_a_distance(tmp_path: Path) -> N
     for runs in found.raw.values():
         for run in runs:
             assert 0 < run["commit in sequence"] <= run["commit requests"] < run["requests"]
+
+
+def test_the_loop_is_watched_while_tables_are_adopted_and_compacted(tmp_path: Path) -> None:
+    found = crowded.run("toy", tmp_path)
+    assert [row[0] for row in found.tables[0].rows] == list(crowded.STAGES)
+    assert all(0 <= each["median"] <= each["p99"] <= each["most"] for each in found.raw.values())
