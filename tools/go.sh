@@ -1,7 +1,8 @@
 # Sourced by the scripts that build Go programs for tests and demonstrations.
 #
-# go.mod and go.sum in a folder per program pin the versions of the program and its dependencies.
-# Programs go into ${TANDEM_CACHE:-~/.cache/tandem}, with a stamp of the pins next to them. If Go is
+# go.mod and go.sum in a folder per program pin the versions of the program and its dependencies; a
+# program of ours has its sources there. Programs go into ${TANDEM_CACHE:-~/.cache/tandem}, with a
+# stamp of the pins and sources next to them. If Go is
 # missing or too old, it is installed from PyPI into a separate environment there. Go's own caches
 # stay in their usual places.
 
@@ -10,9 +11,9 @@ build_tags=
 tools=$(cd "$(dirname "$0")" && pwd)
 cache=${TANDEM_CACHE:-$HOME/.cache/tandem}
 
-# pins MODULE: a checksum of the module's pins.
+# pins MODULE: a checksum of the module's pins, and of its sources if it has any.
 pins() {
-    cat "$tools/$1/go.mod" "$tools/$1/go.sum" | cksum
+    (cd "$tools/$1" && find . -maxdepth 1 -name '*.go' | sort | xargs cat go.mod go.sum) | cksum
 }
 
 # is_built MODULE FILE...: whether these files exist and were built from the current pins.

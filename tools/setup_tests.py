@@ -19,6 +19,7 @@ LANES: tuple[PART, ...] = (
     {"Spark's archives and Delta's jars": [sys.executable, TOOLS / "spark_setup.py", "--tests"]},
     {
         "etcd and the Kubernetes API server": [TOOLS / "build-kubernetes.sh"],
+        "parquet-go and Arrow Go": [TOOLS / "build-go-parquet.sh"],
         "versitygw": [TOOLS / "build-versitygw.sh"],
         "Helm": [TOOLS / "build-helm.sh"],
         "the judges of Argo CD and Flux": [TOOLS / "build-gitops.sh"],
