@@ -2,8 +2,8 @@
 
 Two files whose schemas are *equal* can share an output. A file whose schema *fits* has the table's
 columns as our writer would write them, but for what no reader of a Delta table looks at: whether a
-column is required, the name of the root, older annotations beside newer ones, and how a decimal is
-stored. No I/O.
+column is required, the name of the root, older annotations beside newer ones, the length of a type
+that has but one, and how a decimal is stored. No I/O.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ _TYPE, _LENGTH, _REPETITION, _NAME, _CHILDREN, _CONVERTED, _SCALE, _PRECISION, _
 _OPTIONAL: Final = b"\x02"
 _REPEATED: Final = b"\x04"
 _DECIMAL: Final = b"\x0a"
-"""The converted types, repetitions in Thrift's encoding of numbers."""
+_FIXED: Final = b"\x0e"
+"""Repetitions, a converted type and a physical type, in Thrift's encoding of numbers."""
 
 _LOGICAL_OF: Final = {
     bytes([2 * converted]): logical
@@ -92,7 +93,9 @@ def _loose(schema: Sequence[bytes], *, ids: bool) -> list[tuple[bytes | None, ..
         if element.get(_CONVERTED) == _DECIMAL:
             found.append((*same, element.get(_SCALE), element.get(_PRECISION)))
             continue
-        found.append((*same, element.get(_TYPE), element.get(_LENGTH), _meaning(element)))
+        # parquet-go gives each column a length, in bits where the type is a number.
+        length = element.get(_LENGTH) if element.get(_TYPE) == _FIXED else None
+        found.append((*same, element.get(_TYPE), length, _meaning(element)))
     return found
 
 
