@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from rowgroups.writers import Write, pyarrow
 from support.jobs import quick_lake
 from support.jobs.quick_lake import QuickLake, just_before
 from support.lake.lake import batch, reconciled
 from support.lake.rows import Rows
+from support.parquet import go_parquet
+from support.values.kinds import Filter, Kind
+from support.values.readers import Deltalake, DuckDB, Polars, differences, live_files
 from tandem.delta.datafiles.rowgroups import fitness
 from tandem.operations.machine.effects import Point
 from tandem.spark.jobs.rewrite import bins
@@ -187,6 +192,42 @@ def test_small_files_are_encoded_together_between_large_ones(
     ]  # fmt: skip
     lake.assert_rows(tuple(row for row in rows if row[0] not in (3, 201)))
     lake.assert_clean()
+
+
+def by_parquet_go(path: Path, table: pa.Table) -> None:
+    go_parquet.write(path, table, page_bytes=500, bloom=["f"])
+
+
+@pytest.mark.parametrize(
+    "write", [pyarrow(write_page_index=True, data_page_size=500), by_parquet_go], ids=["pa", "go"]
+)
+def test_no_page_and_no_filter_of_a_copied_row_group_hides_nan_or_a_zero(
+    tmp_path: Path, kept: list[int], write: Write
+) -> None:
+    """deltalake skips pages by their bounds, in which writers hide NaN, and row groups by filters,
+    in which each zero is a value of its own."""
+    values = pa.array([1.5, float("nan"), *[1.0] * 200, -0.0, None])
+    schema = pa.schema([("id", pa.int64()), ("f", pa.float64())])
+    lake = quick_lake.make(tmp_path, 0, schema=schema)
+    for number in range(2):
+        path = lake.path / f"{number}.parquet"
+        ids = range(number * len(values), (number + 1) * len(values))
+        write(path, pa.table([ids, values], schema=schema))
+        size = path.stat().st_size
+        add = {"path": path.name, "size": size, "partitionValues": {}, "modificationTime": 1}
+        lake.log_raw({"add": {**add, "dataChange": True}})
+    lake.do(lake.compaction("Major"))
+    assert kept == [0]
+    [copied] = live_files(lake.path)
+    kind = Kind("f", pa.float64(), 1.0, ())
+    asked = [Filter(kind, ">", 100.0), Filter(kind, "=", float("nan")), Filter(kind, "=", 0.0)]
+    for reader in (Deltalake(), DuckDB(), Polars()):
+        truth = reader.evaluated(lake.path, asked)
+        assert [len(ids) for ids in truth] == [2, 2, 2]
+        assert differences(reader, truth, reader.found(lake.path, asked), asked) == []
+    chunk = pq.read_metadata(copied).row_group(0).column(1)
+    assert not chunk.has_column_index
+    assert chunk.bloom_filter_offset is None
 
 
 def test_an_update_meanwhile_follows_its_rows_into_copied_ones(

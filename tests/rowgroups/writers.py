@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import duckdb
 import numpy as np
@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable, WriterProperties, write_deltalake
 
+from support.parquet import go_parquet
 from tandem.delta.datafiles.reader import TableFormat
 from tandem.delta.datafiles.rowgroups.fitness import Demands
 from tandem.delta.datafiles.rowgroups.footer import FileFooter, parse, read_footer
@@ -112,6 +113,16 @@ def by_tandem(path: Path, table: pa.Table) -> None:
     (path.parent / file.path).rename(path)
 
 
+def by_parquet_go(**options: Unpack[go_parquet.WriteOptions]) -> Write:
+    given: go_parquet.WriteOptions = {"group_rows": 700, "page_bytes": 2000}
+    given.update(options)
+
+    def write(path: Path, table: pa.Table) -> None:
+        go_parquet.write(path, table, **given)
+
+    return write
+
+
 WRITERS: dict[str, Write] = {
     "tandem": by_tandem,
     "pyarrow": pyarrow(),
@@ -126,6 +137,9 @@ WRITERS: dict[str, Write] = {
     "polars": by_polars,
     "delta-rs": by_delta_rs,
     "duckdb": by_duckdb,
+    "parquet-go": by_parquet_go(encoding="dictionary", bloom=["id", "s", "f"]),
+    "parquet-go plain version 2 pages": by_parquet_go(page_version=2),
+    "parquet-go delta encodings": by_parquet_go(encoding="delta", page_version=2, bloom=["id"]),
 }
 
 

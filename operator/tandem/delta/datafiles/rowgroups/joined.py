@@ -2,7 +2,8 @@
 
 The bytes of a column go from file to file as they are, inside of the kernel where both are local.
 Page indexes follow all row groups, as readers expect them; a bloom filter follows its row group.
-Floats are decoded for their bounds alone: those of other writers may hide NaN (`float_bounds`).
+Floats are decoded for their bounds alone: those of other writers may hide NaN (`float_bounds`). So
+may their column indexes, and filters may hide one of the two zeros: floats get neither.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ _CREATOR: Final = b"tandem version 1.0.0 (build )"
 """Of files that have row groups of several writers; in the form that parquet-java parses."""
 _PER_FILE: Final = frozenset({b"pandas"})
 """Key-value metadata that describes the rows of one file."""
+_FLOATS: Final = frozenset({4, 5})
+"""FLOAT and DOUBLE, by Parquet's numbers."""
 _PAGE_TYPES: Final = frozenset({0, 2, 3})
 """Data pages of both versions, and dictionaries."""
 _LONGEST_PAGE_HEADER: Final = 64 << 10
@@ -106,10 +109,11 @@ class JoinedFile:
         """Add a row group of a file. Raises: FooterInvalid, StorageError, OSError."""
         copied = _Copied(group, self._copy_pages(source, group), [], [], [])
         for chunk, start in zip(group.chunks, copied.data, strict=True):
-            copied.filters.append(self.size)
-            if chunk.filter is not None:
+            kept = chunk.type not in _FLOATS
+            copied.filters.append(self.size if kept else 0)
+            if chunk.filter is not None and kept:
                 append_range(source, chunk.filter.start, chunk.filter.size, self._sink)
-            index = _bytes_of(source, chunk.column_index)
+            index = _bytes_of(source, chunk.column_index) if kept else b""
             offsets = _bytes_of(source, chunk.offset_index)
             if offsets:
                 offsets = offset_index_at(offsets, start - chunk.data.start)
@@ -175,7 +179,9 @@ class JoinedFile:
 
     def _write_indexes(self) -> list[bytes]:
         """Write the page indexes; returns the encoded row groups."""
-        columns = [[self._append(each) for each in c.column_indexes] for c in self._groups]
+        columns = [
+            [self._append(each) if each else 0 for each in c.column_indexes] for c in self._groups
+        ]
         offsets = [[self._append(each) for each in c.offset_indexes] for c in self._groups]
         return [
             group_at(

@@ -28,7 +28,8 @@ _NOWHERE = ByteRange(0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Where a chunk's parts are in the new file."""
+    """Where a chunk's parts are in the new file; 0 for a filter or column index that is left
+    out."""
 
     data: int
     filter: int = 0
@@ -64,7 +65,9 @@ def _chunk_at(chunk: ColumnChunk, place: Placed) -> bytes:
             metadata[field.id] = shifted(field) if has else None
         elif field.id == n.M_STATISTICS:
             metadata[field.id] = dataclasses.replace(field, value=_statistics(field.value))
-    if chunk.filter is not None:
+    if not place.filter:
+        metadata |= {n.M_FILTER: None, n.M_FILTER_SIZE: None}
+    elif chunk.filter is not None:
         metadata[n.M_FILTER] = _i64(n.M_FILTER, place.filter)
     changed: dict[int, EncodedField | None] = {
         # Where the chunk's metadata is repeated among its pages, which no reader looks at; 0 says
@@ -72,7 +75,9 @@ def _chunk_at(chunk: ColumnChunk, place: Placed) -> bytes:
         n.C_OFFSET: _i64(n.C_OFFSET, 0),
         n.C_METADATA: EncodedField(n.C_METADATA, thrift.STRUCT, _amended(chunk.metadata, metadata)),
     }
-    if chunk.column_index is not None:
+    if not place.column_index:
+        changed |= {n.C_INDEX: None, n.C_INDEX_SIZE: None}
+    elif chunk.column_index is not None:
         changed[n.C_INDEX] = _i64(n.C_INDEX, place.column_index)
     if chunk.offset_index is not None:
         changed[n.C_OFFSETS] = _i64(n.C_OFFSETS, place.offset_index.start)
