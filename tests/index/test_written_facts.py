@@ -33,13 +33,17 @@ from tandem.spark.runtime import written_facts
 from tandem.spark.runtime.written_facts import WORTH, FileDescriber, store_facts
 from tandem.spec.status import Phase
 
-SCHEMA = pa.schema([("id", pa.int64()), ("key", pa.string()), ("flag", pa.bool_())])
-TYPES = {"id": "long", "key": "string", "flag": "boolean"}
+SCHEMA = pa.schema(
+    [("id", pa.int64()), ("key", pa.string()), ("flag", pa.bool_()), ("x", pa.float64())]
+)
+TYPES = {"id": "long", "key": "string", "flag": "boolean", "x": "double"}
 FIELDS = [{"name": n, "type": t, "nullable": True, "metadata": {}} for n, t in TYPES.items()]
 SCHEMA_JSON = json.dumps({"type": "struct", "fields": FIELDS})
 COUNT = 1_000
 KEYS = [f"k{n * 7919 % COUNT}" for n in range(COUNT)]
-TABLE = pa.table([range(COUNT), KEYS, [n % 2 == 0 for n in range(COUNT)]], schema=SCHEMA)
+TABLE = pa.table(
+    [range(COUNT), KEYS, [n % 2 == 0 for n in range(COUNT)], [0.0] * COUNT], schema=SCHEMA
+)
 FILTERED = {"bloomFilters": {"columns": ["KEY"], "falsePositives": 0.001}}
 
 
@@ -140,6 +144,7 @@ def test_a_column_that_was_dropped_since_is_left_out(tmp_path: Path) -> None:
     [
         (["id", "nokey"], 1, "no such column"),
         (["flag"], 0, "of this type"),
+        (["x"], 0, "of this type"),
         (["id.x"], 0, "no such column"),
     ],
 )

@@ -17,9 +17,10 @@ from tandem.delta.schema import Field, PrimitiveType
 FilterOptions = dict[str, dict[str, Any]]
 """pyarrow's `bloom_filter_options`."""
 
-_UNSUPPORTED: Final = frozenset({"boolean", "binary", "variant", "void"})
+_UNSUPPORTED: Final = frozenset({"boolean", "binary", "variant", "void", "float", "double"})
 """Simple types without filters: two values need none, and the index does not look for binary
-ones."""
+ones. Of floats a filter holds bytes: Spark, asked for 0.0 or NaN, misses rows with -0.0 or a NaN of
+other bits (decision 0090)."""
 _LEAST: Final = 4_096
 """Distinct values that a filter has room for at least: a later row group may have more than the
 first. 8 KiB at one in a hundred."""

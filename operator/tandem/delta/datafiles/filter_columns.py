@@ -79,7 +79,7 @@ def _what_is_wrong(
     if not can_be_filtered(column):
         return (
             "columns of this type have no bloom filters",
-            "a column of numbers, texts, dates or timestamps",
+            "a column of whole numbers, decimals, texts, dates or timestamps",
             "Leave it out",
         )
     return None

@@ -23,6 +23,6 @@ def _once(value: tuple[str, ...]) -> tuple[str, ...]:
 class BloomFilters(Model):
     columns: Annotated[tuple[Text, ...], Field(min_length=1, max_length=32), AfterValidator(_once)]
     """Columns that are compared with `=` or `IN`, and whose values lie in all row groups: keys.
-    Neither nested nor boolean nor binary ones, nor those of partitions."""
+    Neither floats nor nested, boolean or binary ones, nor those of partitions."""
     false_positives: Annotated[StrictFloat, Field(ge=0.0001, le=0.5)] = 0.01
     """False positive rate of a filter: at 0.01, one value takes about ten bits."""
