@@ -1,5 +1,6 @@
 """Bloom filters exclude what their writer did not put in, and never a row. DuckDB's probe and ours
-agree on filters of pyarrow, Spark and DuckDB; a filter that is not as specified is none."""
+agree on filters of pyarrow, Spark, DuckDB and parquet-go; a filter that is not as specified is
+none."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import duckdb
 import numpy as np
@@ -32,6 +33,7 @@ from index.facts_files import (
     truth,
 )
 from support.lake.memory_store import MemoryStore
+from support.parquet import go_parquet
 from support.some import few
 from tandem.delta.datafiles import thrift
 from tandem.errors import FactsRefused
@@ -167,6 +169,19 @@ def test_filters_of_duckdb_say_the_same_to_duckdb(tmp_path: Path) -> None:
     data = by_duckdb(rows(), tmp_path / "f.parquet")
     assert ours(data, "dec38") is None  # it writes none
     check_agreement(data, [name for name in TYPES if name != "dec38"], tmp_path / "f.parquet")
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("encoding", ["plain", "dictionary", "delta"])
+def test_filters_of_parquet_go_say_the_same_to_duckdb(
+    tmp_path: Path, encoding: Literal["plain", "dictionary", "delta"]
+) -> None:
+    path = tmp_path / "f.parquet"
+    go_parquet.write(path, rows(), encoding=encoding, group_rows=1_000, bloom=[*TYPES])
+    data = path.read_bytes()
+    check_agreement(data, [name for name in TYPES if name != "dec38"], path)
+    [first, *_] = ours(data, "dec38") or []
+    assert sum(first) < 100
 
 
 @pytest.mark.matrix

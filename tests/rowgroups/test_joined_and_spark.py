@@ -51,7 +51,15 @@ def assert_same(session: SparkSession, paths: Sequence[Path], copied: Path) -> N
 
 @pytest.mark.part(6)
 @pytest.mark.parametrize(
-    "name", ["pyarrow version 2 pages", "pyarrow page indexes", "polars", "delta-rs", "duckdb"]
+    "name",
+    [
+        "pyarrow version 2 pages",
+        "pyarrow page indexes",
+        "polars",
+        "delta-rs",
+        "duckdb",
+        "parquet-go",
+    ],
 )
 def test_spark_reads_copied_row_groups(name: str, tmp_path: Path, session: SparkSession) -> None:
     paths = [tmp_path / f"{number}.parquet" for number in range(2)]
