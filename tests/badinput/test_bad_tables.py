@@ -6,7 +6,8 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 import pyarrow.parquet as pq
 import pytest
@@ -15,6 +16,7 @@ from typer.testing import CliRunner
 
 from badinput.bad_input import BadLake, assert_mentions, compaction, delete, edit_commit, update
 from support.jobs.quick_jobs import QuickJobs
+from support.parquet import go_parquet
 from tandem.cli.app import app
 
 Damage = Callable[[BadLake], None]
@@ -180,6 +182,7 @@ OUTSIDE = {
 }  # fmt: skip
 
 
+@pytest.mark.part(3)
 @pytest.mark.parametrize("operation", [compaction(), update()], ids=["compaction", "update"])
 @pytest.mark.parametrize("what", OUTSIDE)
 def test_paths_of_the_log_that_leave_the_table(
@@ -249,6 +252,51 @@ def test_a_listed_file_is_not_parquet(lake: BadLake, jobs: QuickJobs) -> None:
     assert_mentions(
         condition["message"], file.name, "found:", "expected: a Parquet file", "Restore"
     )
+    assert_only_abandonments(lake)
+
+
+def without_statistics(lake: BadLake, file: Path) -> None:
+    """As its writer would have logged the file as it is, without statistics."""
+
+    def change(action: dict[str, Any]) -> dict[str, Any]:
+        if "add" in action and action["add"]["path"] == file.name:
+            action["add"].pop("stats")
+            action["add"]["size"] = file.stat().st_size
+        return action
+
+    edit_commit(lake.commit_file(1), change)
+
+
+@pytest.mark.parametrize("operation", [compaction(), update()], ids=["compaction", "update"])
+@pytest.mark.parametrize(
+    ("encrypted", "reason", "says"),
+    [
+        (None, "StorageError", "a data file cannot be read"),
+        ("footer", "UnsupportedFeature", "a data file is encrypted"),
+        ("pages", "UnsupportedFeature", "a data file is encrypted"),
+    ],
+)
+def test_a_file_without_statistics_is_damaged_or_encrypted(
+    operation: dict[str, Any],
+    encrypted: Literal["footer", "pages"] | None,
+    reason: str,
+    says: str,
+    lake: BadLake,
+    jobs: QuickJobs,
+) -> None:
+    """The log has no number of rows, so that plans ask the footer for it."""
+    operation["spec"]["backoffLimit"] = 0
+    file = data_file(lake, 1)
+    if encrypted:
+        go_parquet.write(file, pq.read_table(file), encrypted=encrypted)
+    else:
+        file.write_bytes(b"PAR1" + b"\0" * 200)
+    without_statistics(lake, file)
+    ended = lake.run(operation)
+    assert ended.code == 1
+    condition = ended.condition(operation["kind"])
+    assert condition["reason"] == reason
+    assert_mentions(condition["message"], file.name, says, "found:", "to a version without")
     assert_only_abandonments(lake)
 
 

@@ -21,6 +21,7 @@ type options struct {
 	GroupRows   int64    `json:"group_rows"`   // rows of a row group
 	Bloom       []string `json:"bloom"`        // columns with bloom filters
 	INT96       bool     `json:"int96"`        // how timestamps are written
+	Encrypted   string   `json:"encrypted"`    // footer (and pages), pages, or nothing
 }
 
 var codecs = map[string]compress.Codec{
@@ -82,6 +83,12 @@ func write(source io.Reader, given, path string) error {
 	}
 	if options.GroupRows > 0 {
 		settings = append(settings, parquet.MaxRowsPerRowGroup(options.GroupRows))
+	}
+	if options.Encrypted != "" {
+		settings = append(settings, parquet.WithEncryption(&parquet.EncryptionConfig{
+			FooterKey:       []byte("0123456789abcdef"),
+			EncryptedFooter: options.Encrypted == "footer",
+		}))
 	}
 	var filters []parquet.BloomFilterColumn
 	for _, name := range options.Bloom {

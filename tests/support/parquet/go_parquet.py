@@ -29,6 +29,8 @@ class WriteOptions(TypedDict, total=False):
     """Columns with bloom filters."""
     int96: bool
     """Whether timestamps, which must be microseconds, become INT96."""
+    encrypted: Literal["footer", "pages"]
+    """Pages are encrypted, and with `footer` the footer, too."""
 
 
 @cache

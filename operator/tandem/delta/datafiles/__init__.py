@@ -16,5 +16,5 @@ Depends on a file and a schema only: not on the log or on deletion vectors.
     thrift           Thrift's compact protocol
     float_bounds     bounds of floats that are safe for data skipping in every reader
     stats            Delta statistics from a footer
-    missing          the error for a file that is gone
+    missing          the errors for a file that is gone, or cannot be read
 """

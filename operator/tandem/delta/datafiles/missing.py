@@ -1,8 +1,9 @@
-"""The error for a file that a version refers to and the store does not have. No I/O."""
+"""The errors for a file that a version refers to and the store does not have, or that cannot be
+read. No I/O."""
 
 from __future__ import annotations
 
-from tandem.errors import DataFileMissing
+from tandem.errors import DataFileMissing, StorageError, TandemError, UnsupportedFeature
 
 
 def missing(
@@ -18,4 +19,26 @@ def missing(
         expected="the file: a version refers to it",
         remedy="Was the table vacuumed with too short a retention? Restore the file, or restore "
         "the table to a version that does not need it",
+    )
+
+
+def unreadable(path: str, error: Exception) -> TandemError:
+    """The error for a data file that pyarrow refuses, by its error: StorageError, or
+    UnsupportedFeature for an encrypted one."""
+    found = " ".join(str(error).split())[:300]
+    if "encrypted" in found:
+        return UnsupportedFeature(
+            "a data file is encrypted, and Tandem has no keys",
+            resource=path,
+            found=found,
+            expected="a Parquet file without encryption",
+            remedy="Write the rows again without encryption, or restore the table to a version "
+            "without the file",
+        )
+    return StorageError(
+        "a data file cannot be read",
+        resource=path,
+        found=found,
+        expected="a Parquet file that fits the table's schema",
+        remedy="Restore the file, or the table to a version without it",
     )

@@ -16,12 +16,12 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from tandem.delta.datafiles.conform import FieldIndex, conform, nulls
-from tandem.delta.datafiles.missing import missing
+from tandem.delta.datafiles.missing import missing, unreadable
 from tandem.delta.datafiles.schema_mismatch import SchemaMismatch, require_fit, require_whole_micros
 from tandem.delta.datafiles.times import ExactParquetFile
 from tandem.delta.partition_text import to_scalar
 from tandem.delta.schema import StructType, column_mapping_mode, to_arrow_field
-from tandem.errors import CorruptDeletionVector, ObjectNotFound, StorageError
+from tandem.errors import CorruptDeletionVector, ObjectNotFound, StorageError, TandemError
 from tandem.storage.store import Store
 
 BATCH_ROWS = 131_072
@@ -457,7 +457,7 @@ def _is_text(type_: Any) -> bool:
     return bool(pa.types.is_string(type_) or pa.types.is_large_string(type_))
 
 
-def _unreadable(path: str, error: Exception) -> StorageError:
+def _unreadable(path: str, error: Exception) -> TandemError:
     if isinstance(error, SchemaMismatch):
         return StorageError(
             "a column of a data file does not fit the table's",
@@ -467,10 +467,4 @@ def _unreadable(path: str, error: Exception) -> StorageError:
             expected=error.expected,
             remedy="Write the file again, or restore the table to a version without it",
         )
-    return StorageError(
-        "a data file cannot be read",
-        resource=path,
-        found=str(error)[:300],
-        expected="a Parquet file that fits the table's schema",
-        remedy="Restore the file, or the table to a version without it",
-    )
+    return unreadable(path, error)

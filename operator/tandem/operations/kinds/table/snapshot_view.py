@@ -17,6 +17,7 @@ from pyroaring import BitMap64
 from tandem.delta import dv
 from tandem.delta.actions import AddFile, DeletionVector
 from tandem.delta.budget import UNLIMITED, Account, TableBudget
+from tandem.delta.datafiles.missing import unreadable
 from tandem.delta.datafiles.pages import require_footer
 from tandem.delta.log import files as files_
 from tandem.delta.log.delta_log import DeltaLog
@@ -70,14 +71,17 @@ class VectorCache:
 
     def rows_of(self, add: AddFile) -> int:
         """The physical rows of a file, from its statistics or else its footer. Raises:
-        DataFileMissing…"""
+        DataFileMissing, TooLarge; StorageError, UnsupportedFeature if it cannot be read."""
         known = self.rows.get(add.logged_path)
         if known is None:
             known = num_records_of(add.stats)
             if known is None:
                 with self.store.open_input(add.path) as source:
                     require_footer(source, self.budget.account(f"{self.store.location}/{add.path}"))
-                    known = pq.ParquetFile(source).metadata.num_rows
+                    try:
+                        known = pq.ParquetFile(source).metadata.num_rows
+                    except (pa.ArrowException, OSError) as error:
+                        raise unreadable(add.path, error) from error
             self.rows[add.logged_path] = known
         return known
 
