@@ -363,7 +363,11 @@ def test_an_unknown_segment(lake: BadLake, jobs: QuickJobs) -> None:
 
 
 @pytest.mark.parametrize("what", [w for w in BROKEN if "writer" not in w])
-@pytest.mark.parametrize("command", [("scan",), ("table", "show"), ("table", "segments")], ids=str)
+@pytest.mark.parametrize(
+    "command",
+    [("scan",), ("table", "show"), ("table", "segments"), ("index", "count"), ("index", "splits")],
+    ids=str,
+)
 def test_read_only_commands_fail_as_clearly(
     what: str, command: tuple[str, ...], lake: BadLake
 ) -> None:

@@ -280,8 +280,18 @@ def certificate(authority: trustme.CA, *names: str, until: datetime | None = Non
     return Tls(chain, made.private_key_pem.bytes())
 
 
-@pytest.mark.parametrize("what", ["right", "other name", "out of date", "other authority"])
-def test_a_certificate_counts_only_for_its_name_time_and_authority(root: Path, what: str) -> None:
+@pytest.mark.parametrize(
+    ("what", "found"),
+    [
+        ("right", ""),
+        ("other name", "not in peer certificate"),
+        ("out of date", "certificate has expired"),
+        ("other authority", "issuer certificate"),
+    ],
+)
+def test_a_certificate_counts_only_for_its_name_time_and_authority(
+    root: Path, what: str, found: str
+) -> None:
     authority = trustme.CA()
     past = datetime.now(UTC) - timedelta(days=1)
     tls = certificate(
@@ -295,8 +305,11 @@ def test_a_certificate_counts_only_for_its_name_time_and_authority(root: Path, w
         if what == "right":
             assert ask(endpoint, root, TOKEN, tls=client) == 10
             return
-        with pytest.raises(Unreachable, match="does not answer"):
+        with pytest.raises(Unreachable, match="is not trusted") as refused:
             ask(endpoint, root, TOKEN, tls=client)
+        assert refused.value.field == "certificate"
+        assert found in refused.value.found
+        assert "ca.crt" in refused.value.remedy
         remote = RemoteIndex(
             Connection(endpoint, token=TOKEN, tls=client), "t", open_store(root.as_uri())
         )

@@ -22,7 +22,7 @@ from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.files import to_adds
 from tandem.delta.scan import column_names
 from tandem.delta.schema import column_mapping_mode
-from tandem.errors import InvalidStatement, TableReplaced, UnsupportedFeature
+from tandem.errors import InvalidSpec, InvalidStatement, TableReplaced, UnsupportedFeature
 from tandem.index import answers, rows
 from tandem.index.answers import CertainBounds, CertainCount, Splits
 from tandem.index.facts.cache import FactsCache
@@ -39,7 +39,10 @@ from tandem.statements.tree import Expr
 from tandem.statements.types import Schema
 from tandem.storage import open_store
 from tandem.storage.store import Store
+from tandem.timeline.holds import LONGEST_S
 
+LONGEST_STALE_S: Final = 86_400
+"""No answer may be older than so many seconds."""
 _SHORT = 4_096
 """The trees of conditions of so many characters are kept."""
 
@@ -59,6 +62,7 @@ class Query:
             long as the table keeps removed files. Of splits and readers; needs write access.
         paths: only rows in files of these; None for all.
         table_id: of the table that must be there; "" for any.
+    Raises: InvalidSpec if the question contradicts itself, or a number is out of its range.
     """
 
     where: str = ""
@@ -70,6 +74,33 @@ class Query:
     hold_s: int = 0
     paths: PathRange | None = None
     table_id: str = ""
+
+    def __post_init__(self) -> None:
+        asked = {
+            name: value
+            for name in ("version", "timestamp_ms", "at_least")
+            if (value := getattr(self, name)) is not None
+        }
+        if len(asked) > 1:
+            raise InvalidSpec(
+                "a version, a time and a least version exclude each other",
+                field=next(iter(asked)),
+                found=", ".join(f"{name}={value}" for name, value in asked.items()),
+                expected="one of them at most",
+                remedy="Leave out the others",
+            )
+        for name, value, most in (
+            ("max_staleness_s", self.max_staleness_s, LONGEST_STALE_S),
+            ("hold_s", self.hold_s, LONGEST_S),
+        ):
+            if value is not None and not 0 <= value <= most:
+                raise InvalidSpec(
+                    "the number is out of its range",
+                    field=name,
+                    found=value,
+                    expected=f"seconds from 0 to {most:,}",
+                    remedy="Correct it, or leave it out",
+                )
 
 
 EVERYTHING = Query()

@@ -11,6 +11,7 @@ from pydantic_core import from_json
 
 from tandem.errors import InvalidSpec
 from tandem.index.server.messages import MAX_REQUEST_BYTES, Message
+from tandem.text import clean
 
 M = TypeVar("M", bound=Message)
 
@@ -43,9 +44,10 @@ def parsed(model: type[M], call: str, body: bytes) -> M:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         raise InvalidSpec(
-            str(first["msg"]),
+            "the server does not take this question",
             resource=call,
             field=".".join(map(str, first["loc"])),
-            found=str(first.get("input"))[:100],
-            expected="a question of this call",
+            found=clean(str(first["input"])),
+            expected=str(first["msg"]),
+            remedy="Correct it, or use the client of the server's version",
         ) from error

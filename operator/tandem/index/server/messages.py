@@ -18,9 +18,10 @@ from pydantic.alias_generators import to_camel
 from tandem.delta.actions import Metadata, Protocol
 from tandem.delta.log import files as files_
 from tandem.index.answers import Splits
-from tandem.index.library import Query
+from tandem.index.library import LONGEST_STALE_S, Query
 from tandem.index.portions import Cut, PathRange, Portions
 from tandem.index.window import Head
+from tandem.timeline.holds import LONGEST_S
 
 MAX_REQUEST_BYTES = 1 << 20
 MAX_WHERE = 64 * 1024
@@ -79,8 +80,8 @@ class Question(Message):
     version: Version | None = None
     timestamp_ms: Annotated[int, Field(ge=0, le=MAX_VERSION)] | None = None
     at_least: Version | None = None
-    max_staleness_s: Annotated[float, Field(ge=0, le=86_400)] | None = None
-    hold_s: Annotated[int, Field(ge=0, le=86_400)] = 0
+    max_staleness_s: Annotated[float, Field(ge=0, le=LONGEST_STALE_S)] | None = None
+    hold_s: Annotated[int, Field(ge=0, le=LONGEST_S)] = 0
     first_path: LoggedPath | None = None
     end_path: LoggedPath | None = None
 

@@ -18,6 +18,7 @@ from tandem.index.answers import Splits
 from tandem.index.portions import PathRange, Portions
 from tandem.index.server.messages import Message, portions_from, splits_from
 from tandem.index.window import Head
+from tandem.text import clean
 
 M = TypeVar("M", bound=Message)
 
@@ -74,12 +75,13 @@ def sending() -> Iterator[None]:
     try:
         yield
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
+        first = error.errors(include_url=False)[0]
         raise InvalidSpec(
             "the question cannot be sent to an index server",
             field=".".join(map(str, first["loc"])),
-            found=str(first["msg"]),
-            expected="a question within the limits of index servers",
+            found=clean(str(first["input"])),
+            expected=str(first["msg"]),
+            remedy="Shorten or correct it, or ask without a server",
         ) from error
 
 

@@ -9,6 +9,7 @@ its own, so that the client raises what a call in its own process would have rai
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ _AUTHORIZATION = "authorization"
 _ACCESS = "access"
 _MESSAGE, _TABLE, _ERROR = b"m", b"t", b"e"
 """The first byte of a result."""
+_HANDSHAKE = re.compile(r"certificate|[Hh]andshake")
+"""In what gRPC says where TLS itself failed."""
 _UNREAD = 32 << 10
 """Bytes that a connection takes though its client does not read."""
 
@@ -221,13 +224,32 @@ class Connection:
                 resource=self.endpoint,
                 found=str(error).splitlines()[0][:200],
                 expected="a valid token, and a ticket that was given to this caller",
+                remedy="Present a token for index servers, of an account that may read their tables",
+            )
+        found = _cause(error)
+        if _HANDSHAKE.search(found):
+            return Unreachable(
+                "the index server is not trusted",
+                resource=self.endpoint,
+                field="certificate",
+                found=found,
+                expected="a certificate for the name in the address, within its time, of an "
+                "authority that the caller trusts",
+                remedy="Renew the server's certificate, or correct the address or ca.crt",
             )
         return Unreachable(
             "the index server does not answer",
             resource=self.endpoint,
-            found=str(error).splitlines()[0][:200],
+            found=found,
             expected="an answer in time",
         )
+
+
+def _cause(error: Exception) -> str:
+    """What a client knows of a failure: gRPC repeats itself before it says why."""
+    text = str(error).splitlines()[0]
+    _, _, cause = text.rpartition("last error: UNKNOWN: ")
+    return cause[:300]
 
 
 class _Access(flight.ServerMiddleware):  # type: ignore[misc]
