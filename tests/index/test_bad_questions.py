@@ -154,10 +154,11 @@ def test_a_condition_that_only_spark_evaluates_says_where_it_can_be_asked(
 def test_a_question_that_contradicts_itself_cannot_be_made(
     question: dict[str, Any], field: str, found: str
 ) -> None:
-    with pytest.raises(InvalidSpec, match="Leave out|leave it out") as raised:
+    with pytest.raises(InvalidSpec) as raised:
         Query(**question)
     assert raised.value.field == field
     assert raised.value.found == found
+    assert raised.value.remedy.startswith(("Leave out", "Correct it"))
 
 
 def test_the_longest_hold_is_that_of_a_server_too(ways: Ways) -> None:
@@ -180,6 +181,5 @@ def test_what_a_server_does_not_take_is_named(ways: Ways) -> None:
         assert raised.value.field == field
         assert found in raised.value.found
         assert raised.value.expected
-    with pytest.raises(InvalidSpec, match="one of them|exclude each other"):
+    with pytest.raises(InvalidSpec, match="exclude each other"):
         ask("GetCount", b'{"table": "orders", "version": 1, "timestampMs": 2}')
-

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.snapshot import LogPosition
-from tandem.errors import VersionNotFound
+from tandem.errors import CorruptLog, VersionNotFound
 from tandem.index.base.table import BasedTable
 from tandem.index.window import View, Window
 
@@ -124,7 +124,11 @@ class FollowedTable:
             return Window(self.log.snapshot(version))
         # A version is immutable, but the log may have been replaced by that of another table.
         held = version <= window.latest
-        window = self._newest(asked - max_staleness_s if held else asked)
+        try:
+            window = self._newest(asked - max_staleness_s if held else asked)
+        except CorruptLog:
+            # A commit after the version that is asked for may be what is broken.
+            return Window(self.log.snapshot(version))
         if window.first <= version <= window.latest:
             return window
         return self._loaded(version, window)

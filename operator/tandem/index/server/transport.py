@@ -224,7 +224,7 @@ class Connection:
                 resource=self.endpoint,
                 found=str(error).splitlines()[0][:200],
                 expected="a valid token, and a ticket that was given to this caller",
-                remedy="Present a token for index servers, of an account that may read their tables",
+                remedy="Present a token for index servers, of an account with the right",
             )
         found = _cause(error)
         if _HANDSHAKE.search(found):
