@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parent
-_ID = re.compile(r"([A-Z]\d{1,2}[a-d]?)(?=_|$)")
+_ID = re.compile(r"([A-Z]\d{1,2}[a-d]?|X[a-f])(?=_|$)")
 
 COMPACTION_AND_UPDATE = ("C2", "C2b", "C2c", "C2d", "C3", "C3b", "C3c", "C3d")
 INGEST_AND_COMPACTION = (
@@ -65,12 +65,15 @@ OF_ASSIGNMENT = (
 )
 """Asked for as pure functions of shards and executors."""
 
-OF_INDEX = tuple(f"X{number}" for number in (9, 11, 12, 13, 16, 17, 20, 21, 22))
+OF_INDEX = (
+    *(f"X{number}" for number in (9, 11, 12, 13, 16, 17, 20, 21, 22)),
+    *("I50", "I51", "I52", "Xa", "Xb", "Xc", "Xd", "Xe", "Xf"),
+)
 """Asked for on real tables and over real Flight."""
 
 OF_EXECUTORS = (
     *(f"X{number}" for number in (*range(1, 11), *range(13, 17), 18, 19, 21)),
-    *("I47", "I49"),
+    *("I47", "I49", "I50", "Xa"),
 )
 """Asked for with executors over real Flight."""
 
@@ -106,6 +109,7 @@ def test_ids_are_read_from_names() -> None:
     assert _ids("test_D17_compaction_first") == ["D17"]
     assert _ids("test_D6_D7_D8_one_dies") == ["D6", "D7", "D8"]
     assert _ids("test_C2b_C_is_no_id") == ["C2b"]
+    assert _ids("test_X20_Xd_counts") == ["X20", "Xd"]
     assert _ids("test_plain") == []
 
 

@@ -25,21 +25,24 @@ FAMILIES = {
     "X": "The index server (from CarbonData)",
     "E": "Where the source documents leave something open",
     "I": "Invariants that a test names",
+    "X-": "Invariants of the index server",
 }
 _ID = re.compile(r"([A-Z])(\d{1,2})([a-d]?)(?=_|$)")
+_OF_INDEX = re.compile(r"X([a-f])")
 _ROW = re.compile(r'"(W\d{1,2})-([a-z0-9-]+)"')
 
 
 @dataclass(frozen=True, order=True)
 class Scenario:
-    """`C2b` is family C, number 2, letter b."""
+    """`C2b` is family C, number 2, letter b; `X-a` has no number."""
 
     family: str
     number: int
     letter: str
 
     def __str__(self) -> str:
-        return f"{self.family}{self.number}{self.letter}"
+        number = "" if self.family.endswith("-") else self.number
+        return f"{self.family}{number}{self.letter}"
 
 
 @dataclass(frozen=True, order=True)
@@ -55,6 +58,9 @@ def ids(name: str) -> tuple[list[Scenario], str]:
     parts = name.removeprefix("test_").split("_")
     found = []
     for part in parts:
+        if of_index := _OF_INDEX.fullmatch(part):
+            found.append(Scenario("X-", 0, of_index[1]))
+            continue
         match = _ID.fullmatch(part)
         if match is None or match[1] not in FAMILIES:
             break

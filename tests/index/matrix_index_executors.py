@@ -142,7 +142,7 @@ def test_X6_one_that_is_killed_costs_no_row_and_comes_back(driver: Driver, what:
     assert driver.index.count(Query("key = 'k77'")) == 1
 
 
-def test_X8_a_compaction_drops_old_shards_and_primes_the_new_one(driver: Driver) -> None:
+def test_X8_I50_a_compaction_drops_old_shards_and_primes_the_new_one(driver: Driver) -> None:
     until(driver.served, "shards are not served")
     driver.lake.lake.run(driver.lake.lake.compaction())
     assert driver.index.count() == 5 * ROWS - 2

@@ -111,7 +111,7 @@ def files_at(view: View) -> dict[FileKey, str | None]:
 
 @settings(deadline=None, max_examples=few(25, 600), suppress_health_check=[HealthCheck.too_slow])
 @given(history(), st.data())
-def test_every_version_of_a_window_has_its_own_files(
+def test_I50_Xa_every_version_of_a_window_has_its_own_files(
     commits: list[Commit], data: st.DataObject
 ) -> None:
     window = Window(Snapshot("t", 0, 0, METADATA, PROTOCOL, {}, {}, files_.EMPTY))

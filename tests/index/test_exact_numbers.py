@@ -116,7 +116,9 @@ def by_spark(spark: SparkSession, root: Path, texts: Sequence[str], version: int
 
 @pytest.mark.part(6)
 @pytest.mark.parametrize("name", TABLES)
-def test_X20_counts_equal_a_scan(quick: SparkSession, tables: dict[str, Path], name: str) -> None:
+def test_X20_Xd_counts_equal_a_scan(
+    quick: SparkSession, tables: dict[str, Path], name: str
+) -> None:
     root = tables[name]
     held = index.open_index(str(root))
     expected = by_spark(quick, root, CONDITIONS)

@@ -94,7 +94,7 @@ def stored(store: Store, count: int, folder: str = "job-1", table_id: str = TABL
 # The limit
 
 
-def test_no_more_is_held_than_the_limit() -> None:
+def test_Xe_no_more_is_held_than_the_limit() -> None:
     store = store_of(40)
     one = FactsCache(store, worth_bytes=0)
     one.of(files_of(1), known_rows(1))
@@ -170,7 +170,7 @@ def test_filters_go_before_facts() -> None:
     assert not store.asked
 
 
-def test_the_bytes_are_those_of_the_buffers() -> None:
+def test_Xe_the_bytes_are_those_of_the_buffers() -> None:
     """Within a tenth (X-e), also of facts that lie in the bytes of a file."""
     store = store_of(200)
     stored(store, 200)
@@ -519,7 +519,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 @pytest.mark.part(3)
 @pytest.mark.parametrize("footers", [True, False], ids=["footers", "no footers"])
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_stored_facts_change_no_row(tmp_path: Path, damage: str, footers: bool) -> None:
+def test_Xb_stored_facts_change_no_row(tmp_path: Path, damage: str, footers: bool) -> None:
     lake = Lake(tmp_path)
     data = DAMAGES[damage](lake.facts.read_bytes())
     lake.facts.unlink()

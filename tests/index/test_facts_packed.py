@@ -306,7 +306,7 @@ def test_facts_that_are_not_believed_are_counted_and_no_error() -> None:
         ("other.parquet", UNKNOWN, UNKNOWN, UNKNOWN),
     ],
 )
-def test_facts_are_believed_for_a_file_of_their_path_size_and_rows(
+def test_Xc_facts_are_believed_for_a_file_of_their_path_size_and_rows(
     path: str, size: int, rows: int, expected: int
 ) -> None:
     found = facts().believed(pa.array([path]), np.array([size]), np.array([rows]))
@@ -343,7 +343,7 @@ def left(known: FileFacts | None, logged: dict[str, tuple[bytes, int]]) -> list[
 @pytest.mark.parametrize(
     "state", ["whole", "absent", "torn", "flipped", "newer", "of another table", "of other files"]
 )
-def test_the_rows_are_the_same_whatever_becomes_of_the_facts(state: str) -> None:
+def test_Xb_the_rows_are_the_same_whatever_becomes_of_the_facts(state: str) -> None:
     logged = {"a.parquet": (FILES["a.parquet"], 60), "b%20c.parquet": (FILES["b%20c.parquet"], 30)}
     expected = [*range(41, 60)] * 2
     data = {

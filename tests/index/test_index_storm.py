@@ -124,7 +124,7 @@ class Storm:
 
 @pytest.mark.part(4)
 @pytest.mark.parametrize("readers", ["embedded", "server", "executors"])
-def test_each_answer_of_a_storm_has_exactly_the_rows_of_its_version(
+def test_Xa_each_answer_of_a_storm_has_exactly_the_rows_of_its_version(
     tmp_path: Path, readers: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lake = quick_lake.make(tmp_path / "lake", 4)

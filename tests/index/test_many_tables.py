@@ -167,7 +167,7 @@ def test_many_tables_are_held_and_answered(
 
 
 @pytest.mark.matrix
-def test_beyond_the_limit_those_asked_for_least_recently_are_dropped(
+def test_Xe_beyond_the_limit_those_asked_for_least_recently_are_dropped(
     lakes: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first = dict(list(lakes.items())[:1])

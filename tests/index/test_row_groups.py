@@ -80,7 +80,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
 
 
 @pytest.mark.parametrize("where", CONDITIONS)
-def test_cache_change_no_row(lake: Lake, where: str) -> None:
+def test_Xb_row_groups_change_no_row(lake: Lake, where: str) -> None:
     by_files, by_groups = lake.index(row_groups=False), lake.index()
     query = Query(where)
     assert by_groups.count(query) == by_files.count(query)
@@ -95,7 +95,7 @@ def needed(index: TableIndex, where: str) -> dict[str, list[int] | None]:
     return dict(zip(paths, found.groups.to_pylist(), strict=True))
 
 
-def test_only_the_cache_that_may_match_are_needed(lake: Lake) -> None:
+def test_only_the_row_groups_that_may_match_are_needed(lake: Lake) -> None:
     index = lake.index()
     assert needed(index, "id >= 250 AND id < 350") == {"p=a/one.parquet": [2, 3]}
     assert needed(index, "id < 5000") == {"p=a/one.parquet": None, "p=b/two.parquet": None}
@@ -112,7 +112,7 @@ def test_a_bloom_filter_finds_a_key_among_row_groups(lake: Lake) -> None:
     assert sum(map(len, filter(None, needed(lake.index(), "key = 'absent'").values()))) <= 2
 
 
-def test_cache_that_match_as_a_whole_are_counted_by_their_footer(lake: Lake) -> None:
+def test_Xd_row_groups_that_match_as_a_whole_are_counted_by_their_footer(lake: Lake) -> None:
     index = lake.index()
     found = index.certain_count(Query("id < 250"))
     assert found.rows == 200
@@ -154,7 +154,7 @@ def test_a_footer_that_is_refused_changes_no_row(
         assert needed(index, "id < 250")["p=a/one.parquet"] is None
 
 
-def test_facts_are_of_a_file_of_that_size_and_number_of_rows(tmp_path: Path) -> None:
+def test_Xc_facts_are_of_a_file_of_that_size_and_number_of_rows(tmp_path: Path) -> None:
     """A file that was replaced under its name, which no engine does, is not believed."""
     lake = Lake(tmp_path)
     index = lake.index()
@@ -189,7 +189,7 @@ VALUES = st.one_of(st.none(), st.integers(-3, 3))
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(st.lists(st.tuples(VALUES, VALUES), min_size=1, max_size=40), st.data())
-def test_random_files_and_conditions_give_the_rows_of_a_scan(
+def test_Xb_random_files_and_conditions_give_the_rows_of_a_scan(
     tmp_path_factory: pytest.TempPathFactory,
     monkeypatch: pytest.MonkeyPatch,
     pairs: list[tuple[int | None, int | None]],

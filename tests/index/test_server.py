@@ -113,7 +113,7 @@ def test_an_answer_is_of_the_newest_version(served: Served) -> None:
     assert there.count(Query(version=4)) == 50
 
 
-def test_X9_an_update_is_seen_at_once(served: Served) -> None:
+def test_X9_I50_an_update_is_seen_at_once(served: Served) -> None:
     there = served.index()
     assert there.count(Query("half < 1")) == 2
     DeltaTable(served.root).update(updates={"half": "0.0"}, predicate="id = 40")
@@ -134,7 +134,7 @@ def test_a_version_that_is_not_there_yet_is_an_error(served: Served) -> None:
         served.index().count(Query(at_least=99))
 
 
-def test_X16_a_table_that_is_made_again_leaves_nothing(served: Served, tmp_path: Path) -> None:
+def test_X16_I50_a_table_that_is_made_again_leaves_nothing(served: Served, tmp_path: Path) -> None:
     there = served.index()
     assert there.count() == 50
     served.root.rename(tmp_path / "away")
@@ -244,7 +244,7 @@ def test_an_unknown_table_is_an_error(served: Served) -> None:
         served.connect().ask("GetCount", b'{"table": "Flights"}')
 
 
-def test_X11_a_large_answer_waits_in_a_file(served: Served, tmp_path: Path) -> None:
+def test_X11_I52_a_large_answer_waits_in_a_file(served: Served, tmp_path: Path) -> None:
     folder = tmp_path / "answers"
     message, tables = served.connect().ask("GetSplits", b'{"table": "flights"}')
     assert tables == []
@@ -256,7 +256,7 @@ def test_X11_a_large_answer_waits_in_a_file(served: Served, tmp_path: Path) -> N
         served.connect().fetch(message["ticket"])
 
 
-def test_X11_a_small_answer_is_sent_at_once(root: Path, tmp_path: Path) -> None:
+def test_X11_I52_a_small_answer_is_sent_at_once(root: Path, tmp_path: Path) -> None:
     served = Served(root, AnswerFiles(tmp_path / "answers", inline_limit=1 << 20))
     with served.server:
         message, tables = served.connect().ask("GetSplits", b'{"table": "flights"}')
@@ -266,7 +266,7 @@ def test_X11_a_small_answer_is_sent_at_once(root: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", ["", "file/below"])
-def test_X11_without_a_folder_an_answer_is_sent_at_once(
+def test_X11_I52_without_a_folder_an_answer_is_sent_at_once(
     root: Path, tmp_path: Path, folder: str
 ) -> None:
     (tmp_path / "file").write_text("no folder can be made below this file")
@@ -277,7 +277,7 @@ def test_X11_without_a_folder_an_answer_is_sent_at_once(
         assert len(served.parts) == 0
 
 
-def test_X11_with_a_full_disk_an_answer_is_sent_at_once(root: Path) -> None:
+def test_X11_I52_with_a_full_disk_an_answer_is_sent_at_once(root: Path) -> None:
     served = Served(root, AnswerFiles(Path("/dev/full/answers"), inline_limit=10))
     with served.server:
         assert len(served.index().splits()) == 5
@@ -288,7 +288,9 @@ def test_X12_a_count_never_writes_a_file(served: Served, tmp_path: Path) -> None
     assert not (tmp_path / "answers").exists()
 
 
-def test_X17_answers_are_removed_after_a_time_and_at_the_start(root: Path, tmp_path: Path) -> None:
+def test_X17_I52_answers_are_removed_after_a_time_and_at_the_start(
+    root: Path, tmp_path: Path
+) -> None:
     folder, clock = tmp_path / "answers", Clock()
     parts = AnswerFiles(folder, inline_limit=10, ttl_s=100, now=clock)
     first = parts.keep(rows(0), "caller")
@@ -318,7 +320,7 @@ def chained(served: Served, clock: Clock, fallback: Fallback = Fallback.EMBEDDED
     )
 
 
-def test_X13_a_server_that_is_down_costs_no_row(root: Path, tmp_path: Path) -> None:
+def test_X13_I51_a_server_that_is_down_costs_no_row(root: Path, tmp_path: Path) -> None:
     served, clock = Served(root, AnswerFiles(None)), Clock()
     chain, strict = chained(served, clock), chained(served, clock, Fallback.NEVER)
     with served.server:
@@ -330,7 +332,7 @@ def test_X13_a_server_that_is_down_costs_no_row(root: Path, tmp_path: Path) -> N
         strict.count()
 
 
-def test_X13_where_the_embedded_index_fails_every_file_is_read(
+def test_X13_I51_where_the_embedded_index_fails_every_file_is_read(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     served = Served(root, AnswerFiles(None))
@@ -402,7 +404,7 @@ def test_a_question_that_is_wrong_is_not_asked_twice(served: Served) -> None:
         chain.count(Query("idd = 1"))
 
 
-def test_a_server_that_hangs_is_given_up_in_time(root: Path) -> None:
+def test_Xf_a_server_that_hangs_is_given_up_in_time(root: Path) -> None:
     """A socket that accepts and never answers."""
     import socket
 
@@ -414,7 +416,7 @@ def test_a_server_that_hangs_is_given_up_in_time(root: Path) -> None:
         assert chain.count() == 50
 
 
-def test_half_an_answer_is_none(root: Path) -> None:
+def test_Xa_half_an_answer_is_none(root: Path) -> None:
     """Dropped, doubled and cut results of a server that lies are noticed."""
 
     class Lying(flight.FlightServerBase):  # type: ignore[misc]
@@ -497,7 +499,7 @@ def test_of_many_callers_one_reads_the_log(served: Served) -> None:
     assert len(listed) <= 80
 
 
-def test_X5_X19_what_was_asked_for_least_recently_is_dropped(tmp_path: Path) -> None:
+def test_X5_X19_Xe_what_was_asked_for_least_recently_is_dropped(tmp_path: Path) -> None:
     """And loaded again when it is asked for."""
     roots = {}
     for name in ("one", "two", "three"):

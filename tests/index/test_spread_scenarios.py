@@ -162,7 +162,7 @@ def test_X7_an_executor_that_returns_is_without_load_and_gets_the_next_shard(
         assert server.owners == {"0": 1, "1": 1, "2": 0}
 
 
-def test_X8_a_compaction_drops_old_shards_and_primes_the_new_one(tmp_path: Path) -> None:
+def test_X8_I50_a_compaction_drops_old_shards_and_primes_the_new_one(tmp_path: Path) -> None:
     lake = Lake(tmp_path, [1, 1, 1, 1])
     with spread({"lake": lake.location}, 2) as server:
         assert server.files() == 1
@@ -274,7 +274,7 @@ def test_X15_shards_of_unknown_size_go_round_until_they_are_reported(tmp_path: P
         assert server.owners["4"] == 1
 
 
-def test_X16_a_table_that_is_made_again_leaves_no_shard(tmp_path: Path) -> None:
+def test_X16_I50_a_table_that_is_made_again_leaves_no_shard(tmp_path: Path) -> None:
     lake = Lake(tmp_path / "one", [1, 1])
     with spread({"lake": lake.location}, 2) as server:
         assert server.files() == 1

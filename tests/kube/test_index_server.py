@@ -298,7 +298,7 @@ def test_a_template_is_checked_as_that_of_a_job(stage: Stage) -> None:
     stage.remove("hostile")
 
 
-def test_no_operation_waits_for_a_server_that_hangs(stage: Stage) -> None:
+def test_Xf_no_operation_waits_for_a_server_that_hangs(stage: Stage) -> None:
     """Its program does not even answer; operations commit all the same."""
     lake = stage.lake("busy", loads=4)
     stage.server("hangs", tables={"names": ["busy"]})
