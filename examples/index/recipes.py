@@ -12,6 +12,8 @@ import sys
 import duckdb
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
 from deltalake import DeltaTable, write_deltalake
 
 from tandem import index
@@ -45,6 +47,12 @@ def main(folder: str) -> None:
 
     found = index.reader(folder, "day >= '2026-12-20'", ["price"])
     print("Polars", pl.from_arrow(found.read_all()).select(pl.len(), pl.col("price").max()).rows())
+
+    # Readers of Parquet need paths, and apply the filter themselves.
+    paths = index.paths(folder, "id BETWEEN 3100 AND 3399")
+    files = ds.dataset([f"{folder}/{path}" for path in paths])
+    wanted = (pc.field("id") >= 3100) & (pc.field("id") <= 3399)
+    print("pyarrow", files.to_table(filter=wanted).num_rows, "rows of", files.count_rows())
 
     # Held between questions, and followed from commit to commit.
     held = index.open_index(folder)
