@@ -39,6 +39,7 @@ def ways(spark: SparkSession, path: str, where: str) -> Iterator[tuple[str, Data
     ours.createOrReplaceTempView("ours")
     yield "view", spark.sql("SELECT * FROM ours").filter(where)
     yield "read", read(spark, path, where)
+    yield "in tasks", read(spark, path, where, in_tasks=True)
 
 
 def main(where: str, *paths: str) -> None:
