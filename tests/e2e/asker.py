@@ -1,8 +1,8 @@
 """What a reader's pod asks an index server: a program for the Python of our image, by its standard
 input.
 
-Without a fallback, so that a server that fails is seen. Prints one JSON object; an error of Tandem
-is part of it.
+Without a fallback, so that a server that fails is seen; or with it, as readers ask. Prints one JSON
+object; an error of Tandem is part of it.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import structlog
 
 from tandem.errors import TandemError
-from tandem.index import Query
-from tandem.index.server.client import RemoteIndex
+from tandem.index import Query, TableIndex, open_index
+from tandem.index.library import IndexReader
+from tandem.index.server.client import ChainedIndex, RemoteIndex
 from tandem.index.server.lake_table import ACCESS_FOLDER
 from tandem.index.server.messages import CacheAnswer, IndexCall
 from tandem.index.server.transport import Connection, Tls
@@ -26,6 +28,8 @@ from tandem.storage import open_store
 
 TIMEOUT_S = 30.0
 """Of a call: more than a client's own, for a machine on which much else runs."""
+READERS_S = 2.0
+"""A client's own."""
 
 
 def main(arguments: list[str]) -> int:
@@ -36,15 +40,24 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--options", type=json.loads, default={})
     parser.add_argument("--token", type=Path, default=Path(ACCESS_FOLDER) / "token")
     parser.add_argument("--held", action="store_true", help="ask what the executors hold, too")
+    parser.add_argument("--fallback", action="store_true", help="this process answers if need be")
     parser.add_argument("--where", action="append", default=[])
     asked = parser.parse_args(arguments)
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     connection = Connection(
         asked.endpoint,
         token=asked.token.read_text().strip(),
         tls=Tls((Path(ACCESS_FOLDER) / "ca.crt").read_bytes()),
-        timeout_s=TIMEOUT_S,
+        timeout_s=READERS_S if asked.fallback else TIMEOUT_S,
     )
-    index = RemoteIndex(connection, asked.table, open_store(asked.location, asked.options))
+    opened: list[TableIndex] = []
+
+    def embedded() -> TableIndex:
+        opened.append(open_index(asked.location, asked.options))
+        return opened[-1]
+
+    remote = RemoteIndex(connection, asked.table, open_store(asked.location, asked.options))
+    index: IndexReader = ChainedIndex(remote, embedded) if asked.fallback else remote
     answer: dict[str, Any] = {}
     try:
         answer["of"] = {where: of(index, where) for where in asked.where}
@@ -54,11 +67,12 @@ def main(arguments: list[str]) -> int:
         answer["error"] = {"kind": type(error).__name__, "text": str(error)}
     finally:
         connection.close()
+    answer["embedded"] = len(opened)
     sys.stdout.write(json.dumps(answer))
     return 0
 
 
-def of(index: RemoteIndex, where: str) -> dict[str, Any]:
+def of(index: IndexReader, where: str) -> dict[str, Any]:
     """The number of rows, those that are read and the sum of their keys, the files that a reader
     needs, and how many of these are narrowed to row groups."""
     query = Query(where)

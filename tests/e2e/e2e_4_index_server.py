@@ -6,6 +6,7 @@ These tests go on with the same server, in this order.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -65,11 +66,7 @@ class Served:
 
     def answered(self) -> Json:
         """The same, as the server's reader counts and reads."""
-        found = self.reader.ask(*ASKED)
-        assert "error" not in found, found
-        return {
-            where: (each["count"], each["rows"], each["sum"]) for where, each in found["of"].items()
-        }
+        return told(self.reader.ask(*ASKED))
 
     def narrows(self) -> str | None:
         """The id of the executor by which a question about one key needs one row group or few;
@@ -92,6 +89,18 @@ class Served:
         ]
         return str(running[0]) if running else None
 
+    def driver(self) -> Json:
+        """The driver's pod, if it runs; empty otherwise."""
+        application = self.server.read().get("status", {}).get("application")
+        for pod in self.lake.target.kube.pods(LAKE, "spark-role=driver"):
+            if (
+                pod["metadata"]["name"] == f"{application}-driver"
+                and pod["status"].get("phase") == "Running"
+                and "deletionTimestamp" not in pod["metadata"]
+            ):
+                return pod
+        return {}
+
     def behind(self) -> list[str]:
         """The pods to which its Service leads."""
         slices = self.lake.target.kube.items(
@@ -103,6 +112,14 @@ class Served:
         found = self.server.read()
         ready = condition(found, "Ready").get("status") == "True"
         return ready and found["status"].get("executors") == {"desired": 1, "ready": 1}
+
+
+def told(found: Json) -> Json:
+    """Condition → how many rows, twice, and the sum of their keys, by what a reader's pod says."""
+    assert "error" not in found, found
+    return {
+        where: (each["count"], each["rows"], each["sum"]) for where, each in found["of"].items()
+    }
 
 
 def numbers(rows: pa.Table) -> Json:
@@ -262,6 +279,89 @@ def test_a_lost_executor_pod_costs_no_answer(served: Served, figures: Figures) -
     after = served.answered()
     assert after == served.scanned() != scanned
     sevens.delete()
+
+
+class Asker(threading.Thread):
+    """Asks as readers do until it is stopped."""
+
+    def __init__(self, reader: Reader) -> None:
+        super().__init__()
+        self.stop = threading.Event()
+        self._reader = reader
+        self.answers: list[Json] = []
+        self.embedded = 0
+        self.failure = ""
+
+    def run(self) -> None:
+        while not self.stop.is_set():
+            try:
+                found = self._reader.ask(*ASKED, fallback=True)
+                self.answers.append(told(found))
+            except Exception as error:  # noqa: BLE001 - of a thread; the test shows it
+                self.failure = repr(error)[:1_000]
+                return
+            self.embedded += found["embedded"]
+
+
+def test_a_lost_driver_pod_costs_no_answer(served: Served, figures: Figures) -> None:
+    """In the middle of questions: their own processes answer until the next driver does. Without
+    a fallback, the error says why."""
+    scanned = served.scanned()
+    until(served.narrows, served.server.described, within_s=SLOW_S)
+    lost = until(served.driver, served.server.described, within_s=SLOW_S)["metadata"]
+    askers = [Asker(served.reader) for _ in range(2)]
+    for asker in askers:
+        asker.start()
+    try:
+        until(lambda: all(each.answers or each.failure for each in askers), lambda: "no answer",
+              within_s=SLOW_S)  # fmt: skip
+        served.lake.target.kube(
+            "delete", "pod", lost["name"], "-n", LAKE, "--force", "--grace-period=0"
+        )
+        began = time.monotonic()
+        refused: set[str] = set()
+
+        def replaced() -> bool:
+            assert [each.failure for each in askers] == ["", ""]
+            found = served.reader.ask("")
+            if "error" in found:
+                refused.add(found["error"]["kind"])
+                return False
+            assert found["of"][""]["count"] == scanned[""][0]
+            driver = served.driver()
+            return bool(driver) and driver["metadata"]["uid"] != lost["uid"]
+
+        until(replaced, served.server.described, within_s=SLOW_S)
+        took = time.monotonic() - began
+        before = [len(each.answers) for each in askers]
+        until(
+            lambda: all(
+                len(each.answers) > number or each.failure
+                for each, number in zip(askers, before, strict=True)
+            ),
+            lambda: "no further answer",
+            within_s=SLOW_S,
+        )
+    finally:
+        for asker in askers:
+            asker.stop.set()
+        for asker in askers:
+            asker.join()
+    assert [each.failure for each in askers] == ["", ""]
+    answers = [answer for each in askers for answer in each.answers]
+    assert all(answer == scanned for answer in answers)
+    assert sum(each.embedded for each in askers) > 0, "nobody asked while it was away"
+    assert refused == {"Unreachable"}
+    # The next one has its executor again.
+    until(served.narrows, served.server.described, within_s=SLOW_S)
+    until(served.is_ready, served.server.described, within_s=SLOW_S)
+    assert served.answered() == scanned
+    assert served.behind() == [lost["name"]]
+    figures.fact(
+        "index server, its driver's pod deleted",
+        f"{took:.0f} s until the next one answers; {len(ASKED) * len(answers)} answers meanwhile, "
+        "all right",
+    )
 
 
 def test_a_deleted_index_server_leaves_nothing(served: Served) -> None:

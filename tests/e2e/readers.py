@@ -91,13 +91,21 @@ class Reader:
         for kind, name in kinds.items():
             self.target.kube("delete", kind, name, "-n", self.namespace, "--timeout=120s")
 
-    def ask(self, *conditions: str, table: str = "", held: bool = False, token: str = "") -> Json:
+    def ask(
+        self,
+        *conditions: str,
+        table: str = "",
+        held: bool = False,
+        token: str = "",
+        fallback: bool = False,
+    ) -> Json:
         """What e2e/asker.py prints there.
 
         Args:
             table: the name that is asked for, if it is not that of the table.
             held: what the executors hold, too.
             token: a file in the pod; that for index servers by default.
+            fallback: that process answers where the server does not, as readers do.
         """
         program = (REPOSITORY / "tests" / "e2e" / "asker.py").read_text()
         arguments = [
@@ -109,6 +117,7 @@ class Reader:
         ]
         arguments += ["--held"] if held else []
         arguments += [f"--token={token}"] if token else []
+        arguments += ["--fallback"] if fallback else []
         words = ["exec", "-i", "-n", self.namespace, self.name, "--", "python", "-", *arguments]
         answered: Json = json.loads(self.target.kube(*words, text=program))
         return answered
