@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import structlog
 
+from index.askers import asked_by
 from index.spread_index import ROWS, Lake, until
 from tandem.errors import Unreachable
 from tandem.index import Query, open_index
@@ -25,6 +26,9 @@ _log = structlog.get_logger("test")
 
 EXECUTORS = 2
 WHERE = "id < 1234"
+WHERES = {"id >= 4": 5 * ROWS - 5, "id = 7": 1, "key = 'k77'": 1, "id < 0": 0}
+"""Conditions and their rows, whatever the tests here delete."""
+STOPPED_S = 60.0
 
 
 class Driver:
@@ -140,6 +144,47 @@ def test_X6_one_that_is_killed_costs_no_row_and_comes_back(driver: Driver, what:
     # The other one has never stopped.
     assert len(ids_before & ids(driver)) == 1
     assert driver.index.count(Query("key = 'k77'")) == 1
+
+
+@pytest.mark.timeout(1_800)
+def test_X6_I51_all_calls_are_right_while_workers_and_jvms_die_and_stop(driver: Driver) -> None:
+    """In the middle of the questions of four, through a chain and without one."""
+    until(driver.served, "shards are not served")
+    chain = ChainedIndex(driver.index, lambda: open_index(driver.lake.location))
+    with asked_by([driver.index, driver.index, chain, chain], WHERES):
+        for find in (lambda: driver.workers, lambda: driver.descendants("CoarseGrained")):
+            ids_before = ids(driver)
+            os.kill(find()[0], signal.SIGKILL)
+            until(lambda: ids(driver) != ids_before, "the dead one is counted on")  # noqa: B023
+            until(lambda: len(driver.shown()) == EXECUTORS, "it does not come back")
+        until(driver.served, "its shards are not served")
+
+        ids_before, stopped, began = ids(driver), driver.workers[0], time.monotonic()
+        os.kill(stopped, signal.SIGSTOP)
+        until(lambda: ids(driver) != ids_before, "a stopped one is counted on")
+        until(driver.served, "its shards are not served by others")
+        until(lambda: time.monotonic() - began > STOPPED_S, "time stands still")
+        os.kill(stopped, signal.SIGCONT)
+        until(lambda: len(driver.shown()) == EXECUTORS, "it does not join again")
+    until(driver.served, "shards are not served")
+
+
+@pytest.mark.timeout(1_800)
+def test_X13_I51_a_driver_that_is_stopped_for_a_minute_costs_no_row(driver: Driver) -> None:
+    until(driver.served, "shards are not served")
+    connection = Connection(driver.connection.endpoint)
+    remote = RemoteIndex(connection, "lake", driver.store)
+    chains = [ChainedIndex(remote, lambda: open_index(driver.lake.location)) for _ in range(4)]
+    with asked_by(chains, WHERES):
+        began = time.monotonic()
+        driver.process.send_signal(signal.SIGSTOP)
+        with pytest.raises(Unreachable, match="does not answer"):
+            remote.count()
+        until(lambda: time.monotonic() - began > STOPPED_S, "time stands still")
+        driver.process.send_signal(signal.SIGCONT)
+        until(lambda: len(driver.shown()) == EXECUTORS, "executors do not join again")
+    until(driver.served, "shards are not served")
+    driver.right()
 
 
 def test_X8_I50_a_compaction_drops_old_shards_and_primes_the_new_one(driver: Driver) -> None:

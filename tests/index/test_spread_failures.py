@@ -5,16 +5,14 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import trustme
 
-from index.spread_index import BEAT_S, Lake, Spread, spread, until
+from index.askers import asked_by
+from index.spread_index import BEAT_S, Lake, spread, until
 from tandem.errors import AccessDenied, InvalidSpec, Unreachable
-from tandem.index import Query
 from tandem.index.server.executors.registration import (
     SlotSettings,
     TlsFolder,
@@ -33,56 +31,12 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
     return Lake(tmp_path_factory.mktemp("failures"), [2, 2, 2, 1])
 
 
-class Asker(threading.Thread):
-    """Asks until it is told to stop. A call that fails, or ends late, ends it."""
-
-    def __init__(self, server: Spread, stop: threading.Event) -> None:
-        super().__init__()
-        self._index, self._over = server.index(), stop
-        self.answers = 0
-        self.wrong: list[str] = []
-
-    def run(self) -> None:
-        while not self._over.is_set():
-            for where, expected in WHERE.items():
-                try:
-                    found = self._index.count(Query(where))
-                except Exception as error:  # noqa: BLE001 - of a thread; the test shows it
-                    self.wrong.append(repr(error)[:500])
-                    return
-                if found != expected:
-                    self.wrong.append(f"{where}: {found}, expected {expected}")
-                self.answers += 1
-                self._over.wait(0.02)  # leaves some of the machine to the others
-
-
-@contextmanager
-def asked(server: Spread, askers: int = 4) -> Iterator[list[Asker]]:
-    stop = threading.Event()
-    found = [Asker(server, stop) for _ in range(askers)]
-    for asker in found:
-        asker.start()
-    try:
-        until(lambda: all(each.answers for each in found), "nobody is answered")
-        yield found
-        before = [each.answers for each in found]
-        until(
-            lambda: all(each.answers > number for each, number in zip(found, before, strict=True)),
-            "nobody is answered any more",
-        )
-    finally:
-        stop.set()
-        for asker in found:
-            asker.join()
-    assert [each.wrong for each in found] == [[]] * askers
-
-
 @pytest.mark.matrix
 def test_X6_executors_are_killed_and_stopped_while_four_ask(lake: Lake, tmp_path: Path) -> None:
     with spread({"lake": lake.location}, deadline_s=2, budget_s=1, left_out_s=1) as server:
         server.start_processes(tmp_path, 0, 1, 2)
         assert server.files() == 1
-        with asked(server):
+        with asked_by([server.index() for _ in range(4)], WHERE):
             server.processes[0].send_signal(signal.SIGKILL)
             until(lambda: 0 not in server.live, "a dead executor is counted on")
             assert 0 not in server.owners.values()
