@@ -49,6 +49,10 @@ def looks(location: str) -> Iterator[tuple[str, ...]]:
     yield "history", location, "--html", "-"
     yield "locks", location
     yield "clean", location, "--dry-run"
+    yield "index", "count", location
+    yield "index", "show", location
+    yield "index", "verify", location
+    yield "index", "bounds", location, "--columns", "id"
 
 
 def operations(location: str) -> list[dict[str, Any]]:

@@ -146,22 +146,34 @@ def test_X6_one_that_is_killed_costs_no_row_and_comes_back(driver: Driver, what:
     assert driver.index.count(Query("key = 'k77'")) == 1
 
 
+def processes(driver: Driver, what: str) -> list[int]:
+    def find() -> list[int]:
+        return driver.workers if what == "worker" else driver.descendants("CoarseGrained")
+
+    until(lambda: len(find()) == EXECUTORS, f"there are {find()}")
+    return find()
+
+
+def replaced(driver: Driver, process: int, sign: signal.Signals) -> None:
+    """Send a signal; returns once its executor is no longer counted on."""
+    before = ids(driver)
+    os.kill(process, sign)
+    until(lambda: ids(driver) != before, f"it is counted on after {sign.name}")
+
+
 @pytest.mark.timeout(1_800)
 def test_X6_I51_all_calls_are_right_while_workers_and_jvms_die_and_stop(driver: Driver) -> None:
     """In the middle of the questions of four, through a chain and without one."""
     until(driver.served, "shards are not served")
     chain = ChainedIndex(driver.index, lambda: open_index(driver.lake.location))
     with asked_by([driver.index, driver.index, chain, chain], WHERES):
-        for find in (lambda: driver.workers, lambda: driver.descendants("CoarseGrained")):
-            ids_before = ids(driver)
-            os.kill(find()[0], signal.SIGKILL)
-            until(lambda: ids(driver) != ids_before, "the dead one is counted on")  # noqa: B023
+        for what in ("worker", "JVM"):
+            replaced(driver, processes(driver, what)[0], signal.SIGKILL)
             until(lambda: len(driver.shown()) == EXECUTORS, "it does not come back")
         until(driver.served, "its shards are not served")
 
-        ids_before, stopped, began = ids(driver), driver.workers[0], time.monotonic()
-        os.kill(stopped, signal.SIGSTOP)
-        until(lambda: ids(driver) != ids_before, "a stopped one is counted on")
+        stopped, began = processes(driver, "worker")[0], time.monotonic()
+        replaced(driver, stopped, signal.SIGSTOP)
         until(driver.served, "its shards are not served by others")
         until(lambda: time.monotonic() - began > STOPPED_S, "time stands still")
         os.kill(stopped, signal.SIGCONT)
@@ -184,7 +196,7 @@ def test_X13_I51_a_driver_that_is_stopped_for_a_minute_costs_no_row(driver: Driv
         driver.process.send_signal(signal.SIGCONT)
         until(lambda: len(driver.shown()) == EXECUTORS, "executors do not join again")
     until(driver.served, "shards are not served")
-    driver.right()
+    assert remote.count(Query("id < 2000")) == 1998
 
 
 def test_X8_I50_a_compaction_drops_old_shards_and_primes_the_new_one(driver: Driver) -> None:
