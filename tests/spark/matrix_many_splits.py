@@ -1,5 +1,5 @@
 """A hundred thousand splits of a server's answer, read by Spark: all rows, and neither the driver's
-Python nor its JVM grows from read to read."""
+Python nor its JVM grows from read to read; where tasks ask for their own, it holds no split."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import os
 import sys
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,11 +21,14 @@ from support.jobs import quick_lake
 from tandem.delta.actions import AddFile
 from tandem.delta.log.codec import encode_action
 from tandem.index import open_index
+from tandem.index.server import lake_table as lake_table_
 from tandem.index.server.answer_files import AnswerFiles
 from tandem.index.server.client import ChainedIndex, Fallback, RemoteIndex
+from tandem.index.server.lake_table import ENDPOINT_VARIABLE, FOLDER_VARIABLE
 from tandem.index.server.service import IndexService
 from tandem.index.server.transport import Connection, FlightServer
 from tandem.spark import read
+from tandem.spec import LakeTable
 from tandem.storage import open_store
 
 if TYPE_CHECKING:
@@ -115,3 +119,46 @@ def test_a_hundred_thousand_splits_leave_the_drivers_memory_flat(
     # What the first read leaves are classes, compiled code and pools.
     assert last.python - first.python < 64 * MIB
     assert last.jvm - first.jvm < 64 * MIB
+
+
+@pytest.mark.timeout(3_600)
+def test_tasks_fetch_a_hundred_thousand_splits_and_the_driver_holds_none(
+    delta_spark: SparkSession,
+    location: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Tasks whose server does not answer in time ask the index in their worker."""
+    table = LakeTable.model_validate(
+        {
+            "apiVersion": "tandem.dev/v1alpha1",
+            "kind": "LakeTable",
+            "metadata": {"name": "t"},
+            "spec": {"location": location, "index": {"server": "lake"}},
+        }
+    )
+    service = IndexService({"t": lambda: open_index(location)}, AnswerFiles(tmp_path / "answers"))
+    held, used = [], list[Memory]()
+    with FlightServer(service, "127.0.0.1", 0) as server:
+        monkeypatch.setenv(ENDPOINT_VARIABLE, f"grpc://127.0.0.1:{server.port}")
+        monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "none"))
+        # This process waits for a slow machine.
+        monkeypatch.setattr(lake_table_, "Connection", partial(Connection, timeout_s=600))
+        for _ in range(READS):
+            frame = read(delta_spark, table, "id >= 0", in_tasks=True)
+            (row,) = frame.selectExpr("count(*) AS rows", "sum(id) AS total").collect()
+            assert (row.rows, row.total) == (FILES * ROWS, FILES * sum(range(ROWS)))
+            held.append(Memory.of(delta_spark))
+            del frame
+            used.append(Memory.of(delta_spark))
+        # Of each read its plan, and most of its tasks.
+        assert service._served["t"].questions > READS * 100
+    with capsys.disabled():
+        sys.stdout.write(f"\n{FILES:,} splits in tasks\n")
+        for during, after in zip(held, used, strict=True):
+            sys.stdout.write(f"  with a DataFrame {during}; afterwards {after}\n")
+    # What the first read leaves are classes, compiled code and pools.
+    for before, during in zip(used, held[1:], strict=False):
+        assert during.python - before.python < 32 * MIB
+        assert during.jvm - before.jvm < 32 * MIB
