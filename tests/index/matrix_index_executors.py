@@ -69,7 +69,7 @@ class Driver:
                 parents[int(path.name)] = int(
                     (path / "stat").read_text().rsplit(")", 1)[1].split()[1]
                 )
-                commands[int(path.name)] = (path / "cmdline").read_text()
+                commands[int(path.name)] = (path / "cmdline").read_text(errors="replace")
             except (OSError, IndexError):  # it has just ended
                 continue
         mine = {self.process.pid}
