@@ -283,6 +283,14 @@ def test_X11_I52_with_a_full_disk_an_answer_is_sent_at_once(root: Path) -> None:
         assert len(served.index().splits()) == 5
 
 
+@pytest.mark.parametrize(("kib", "waits"), [(299, False), (300, False), (301, True)])
+def test_X11_I52_the_limit_is_at_300_kib(tmp_path: Path, kib: int, waits: bool) -> None:
+    answers = AnswerFiles(tmp_path / "answers")
+    table = pa.table({"path": pa.array(range(kib * 128), pa.int64())})
+    assert table.nbytes == kib * 1024
+    assert (answers.keep(table, "me") is not None) == waits
+
+
 def test_X12_a_count_never_writes_a_file(served: Served, tmp_path: Path) -> None:
     assert served.index().count(Query("name LIKE '%7'")) == 5
     assert not (tmp_path / "answers").exists()
