@@ -65,7 +65,7 @@ class JobResult(Format):
     (`SOURCE_IS_WHOLE`: `true`). It is written only if there is one: an engine of an earlier
     version knows no such field. So is `rows_outside`, the rows of a source that a replace left
     out, and `chunks_together`, the number of chunks whose rows share files although the job has
-    borders.
+    borders, and `copied_in_store`, the bytes of row groups that never left the store.
     """
 
     operation_id: str
@@ -80,6 +80,7 @@ class JobResult(Format):
     rows_matched: int = 0
     rows_outside: int = 0
     chunks_together: int = 0
+    copied_in_store: int = 0
 
     @model_serializer(mode="wrap")
     def _as_before(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -90,6 +91,8 @@ class JobResult(Format):
             del content["rowsOutside" if "rowsOutside" in content else "rows_outside"]
         if not self.chunks_together:
             del content["chunksTogether" if "chunksTogether" in content else "chunks_together"]
+        if not self.copied_in_store:
+            del content["copiedInStore" if "copiedInStore" in content else "copied_in_store"]
         return content
 
 

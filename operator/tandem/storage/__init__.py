@@ -6,6 +6,7 @@ a connection to a store by other means.
     store              the port
     local              a folder on a local disk
     remote             S3, GCS and Azure
+    s3                 copies of ranges inside of S3
     rooted             `open_store`
     subfolder          a folder of a store as a store
     options            settings of a store's client

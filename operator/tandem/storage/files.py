@@ -113,7 +113,8 @@ PIECE = 8 << 20
 def append_range(source: BinaryIO, start: int, size: int, sink: Any) -> None:
     """Append `size` bytes of an open object, from `start`, to one that is being written.
 
-    Between local files the kernel copies; a file system may even share the blocks.
+    Between local files the kernel copies; a file system may even share the blocks. Inside of a
+    bucket of S3 the store may copy.
     Raises: StorageError, OSError; OSError if the source has fewer bytes.
     """
     copy = getattr(sink, "append_file_range", None)
@@ -131,8 +132,12 @@ def append_range(source: BinaryIO, start: int, size: int, sink: Any) -> None:
 class RangeReader(io.RawIOBase):
     """A seekable reader over `fetch(start, length)`, for objects of a known size.
 
-    Not thread-safe, like any file; pyarrow serialises its calls.
+    Not thread-safe, like any file; pyarrow serialises its calls. `e_tag` names the version of the
+    object when it was opened, as far as the store has versions.
     """
+
+    read_ahead = READ_AHEAD
+    e_tag: str | None = None
 
     def __init__(self, fetch: Callable[[int, int], bytes], size: int) -> None:
         super().__init__()
@@ -168,12 +173,12 @@ class RangeReader(io.RawIOBase):
             return b""
         data = self._from_buffer(wanted)
         if data is None:
-            if wanted >= READ_AHEAD:
+            if wanted >= self.read_ahead:
                 data = self._fetch(self._position, wanted)
             else:
                 # Near the end also read backwards: a Parquet footer is read from its end.
-                start = max(0, min(self._position, self._size - READ_AHEAD))
-                self._buffer = self._fetch(start, min(READ_AHEAD, self._size - start))
+                start = max(0, min(self._position, self._size - self.read_ahead))
+                self._buffer = self._fetch(start, min(self.read_ahead, self._size - start))
                 self._buffer_start = start
                 data = self._from_buffer(wanted)
         if data is None or len(data) < wanted:
@@ -195,3 +200,15 @@ class RangeReader(io.RawIOBase):
         data = self.read(len(view))
         view[: len(data)] = data
         return len(data)
+
+
+def read_ahead(source: BinaryIO, size: int) -> None:
+    """Let reads of less than `size` bytes fetch so many, where an object is read by ranges; 1 for
+    what is read and no more."""
+    if isinstance(source, RangeReader):
+        source.read_ahead = size
+
+
+def version_of(source: BinaryIO) -> str | None:
+    """A name of the version of an open object; None if its store has none."""
+    return source.e_tag if isinstance(source, RangeReader) else None

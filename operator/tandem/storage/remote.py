@@ -14,8 +14,10 @@ import os
 import threading
 import time
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 from weakref import WeakValueDictionary
 
@@ -24,7 +26,7 @@ from obstore.exceptions import BaseError
 from obstore.store import AzureStore, GCSStore, S3Store
 
 from tandem.errors import InvalidSpec, StorageError
-from tandem.storage.files import PublishingWriter, RangeReader, require_size
+from tandem.storage.files import PIECE, PublishingWriter, RangeReader, require_size
 from tandem.storage.options import StoreSettings
 from tandem.storage.paths import check_folder, check_relative, split_location
 from tandem.storage.store import ObjectInfo
@@ -32,12 +34,18 @@ from tandem.storage.store_errors import CLIENT_ERRORS, refused_settings, transla
 from tandem.storage.time_limits import TimeLimits, time_limits
 
 if TYPE_CHECKING:
+    from obstore import ObjectMeta
     from obstore.store import ClientConfig, ObjectStore, RetryConfig
+
+    from tandem.storage.s3.parts import Part, Parts, SourceRange
+    from tandem.storage.s3.upload import Bucket, PartUpload
 
 _RETRIES = 6
 _FIRST_PAUSE = timedelta(milliseconds=100)
 _NO_RETRY: RetryConfig = {"max_retries": 0}
 _LIST_CHUNK = 1000
+_HEAD = 64
+"""Bytes of an object after which it is a stream: a file's magic is shorter."""
 _SHARED_S = 300.0
 """A client that was opened before is not used for further stores: files of credentials may have
 changed."""
@@ -100,17 +108,34 @@ class RemoteStore:
         if self._most_bytes is not None and length > self._most_bytes:
             length = min(length, max(self.head(path).size - start, 1))
             require_size(length, self._most_bytes, f"{self._location}/{path}")
+        return self._fetch(key, start, length)
+
+    def _fetch(self, key: str, start: int, length: int) -> bytes:
+        """Of any object of the bucket."""
         try:
             return obstore.get_range(self._client, key, start=start, length=length).to_bytes()
         except CLIENT_ERRORS as error:
             if "416 Range Not Satisfiable" in str(error):
                 return b""  # begins at or after the end
-            raise self._translate(error, path) from error
+            raise self._translate(error, key.removeprefix(self._prefix)) from error
+
+    @cached_property
+    def _bucket(self) -> Bucket | None:
+        """For copies inside of S3; None for other stores."""
+        scheme, name, _ = split_location(self._location)
+        if scheme != "s3":
+            return None
+        from tandem.storage.s3.upload import Bucket
+
+        return Bucket(name, self._location, self._settings, self._limits)
 
     def head(self, path: str) -> ObjectInfo:
+        return self._meta(self._head(path))
+
+    def _head(self, path: str) -> ObjectMeta:
         key = self._key(path)
         try:
-            return self._meta(obstore.head(self._client, key))
+            return obstore.head(self._client, key)
         except CLIENT_ERRORS as error:
             raise self._translate(error, path) from error
 
@@ -190,10 +215,7 @@ class RemoteStore:
         return removed
 
     def open_input(self, path: str) -> BinaryIO:
-        size = self.head(path).size
-        return cast(
-            BinaryIO, RangeReader(lambda start, length: self.get_range(path, start, length), size)
-        )
+        return cast(BinaryIO, RemoteReader(self, path, self._head(path)))
 
     def open_output(self, path: str) -> BinaryIO:
         return cast(BinaryIO, RemoteWriter(self, path))
@@ -209,23 +231,143 @@ class RemoteStore:
         return translated(error, f"{self._location}/{path}", writing=writing)
 
 
+class RemoteReader(RangeReader):
+    """An object that is read by ranges. `found` is what the store said of it."""
+
+    def __init__(self, store: RemoteStore, path: str, found: ObjectMeta) -> None:
+        super().__init__(lambda start, length: store.get_range(path, start, length), found["size"])
+        self.e_tag = found["e_tag"]
+        self.store, self.key = store, store._key(path)
+
+
 class RemoteWriter(PublishingWriter):
     """A multipart upload; small objects are one put. A discarded upload leaves at most an
-    incomplete upload, which no reader sees: a lifecycle rule of the bucket can expire those."""
+    incomplete upload, which no reader sees: a lifecycle rule of the bucket can expire those.
+
+    Where ranges of objects are appended almost from the first byte on, the store may copy them
+    (`tandem.storage.s3`); what cannot be copied is read and sent as anything else.
+    """
 
     def __init__(self, store: RemoteStore, path: str) -> None:
         self._store = store
         self._path = path
-        self._writer: Any = obstore.open_writer(store._client, store._key(path))
+        self._key = store._key(path)
+        self._head = b""
+        """The first bytes, until it is known how the object is written."""
+        self._writer: Any = None
+        self._parts: Parts | None = None
+        self._upload: PartUpload | None = None
         super().__init__()
 
-    def _append(self, data: memoryview) -> None:
+    @property
+    def copied_in_store(self) -> int:
+        """Bytes that the store copied; all of them after `close`."""
+        return 0 if self._upload is None else self._upload.copied
+
+    def append_file_range(self, source: BinaryIO, start: int, size: int) -> bool:
+        """Append `size` bytes of an open object; False if they are to be written instead."""
+        bucket = self._store._bucket
+        if self._parts is None:
+            if self._writer is not None or bucket is None or not bucket.copies:
+                return False
+            from tandem.storage.s3.parts import Parts
+
+            self._parts = Parts()
         try:
-            self._writer.write(bytes(data))
+            piece = self._range_of(source, start, size)
+            head, self._head = self._head, b""
+            if piece is not None and piece.start == len(head) and self._begins(piece.key, head):
+                piece = replace(piece, start=0, size=len(head) + size)
+            else:
+                self._add(self._parts.append(head))
+            if piece is None:
+                return False
+            self._add(self._parts.append(piece))
+        except BaseException:
+            self.abort()
+            raise
+        self._position += size
+        return True
+
+    def _range_of(self, source: BinaryIO, start: int, size: int) -> SourceRange | None:
+        """What the store can copy; None if it cannot."""
+        from tandem.storage.s3.parts import SourceRange
+
+        if not isinstance(source, RemoteReader):
+            return None
+        bucket, tag = self._store._bucket, source.e_tag or ""
+        if bucket is None or not bucket.is_same(source.store._bucket) or not tag.startswith('"'):
+            return None
+        return SourceRange(source.key, tag, start, size)
+
+    def _begins(self, key: str, head: bytes) -> bool:
+        """Whether an object begins with these bytes: then one part is copied from its start."""
+        return bool(head) and self._store._fetch(key, 0, len(head)) == head
+
+    def _append(self, data: memoryview) -> None:
+        if self._parts is not None:
+            self._add(self._parts.append(bytes(data)))
+        else:
+            self._stream(bytes(data))
+
+    def _add(self, parts: Iterator[Part]) -> None:
+        """Send parts; all that there is as a stream, if it turns out that none can be copied."""
+        for part in parts:
+            if self._upload is None:
+                assert self._store._bucket is not None
+                self._upload = self._store._bucket.begin(self._key, self._path, self._read)
+            if self._upload is None:
+                assert self._parts is not None
+                rest, self._parts = self._parts.rest(), None
+                for each in chain((part,), parts, rest):
+                    self._stream_part(each)
+                return
+            self._upload.add(part)
+
+    def _stream_part(self, part: Part) -> None:
+        for piece in part.pieces:
+            if isinstance(piece, bytes):
+                self._stream(piece)
+                continue
+            while piece.size:
+                data, piece = piece.split(min(PIECE, piece.size))
+                self._stream(self._read(data))
+
+    def _read(self, piece: SourceRange) -> bytes:
+        data = self._store._fetch(piece.key, piece.start, piece.size)
+        if len(data) < piece.size:
+            raise OSError(f"the source ends {piece.size - len(data)} bytes early")
+        return data
+
+    def _stream(self, data: bytes) -> None:
+        if self._writer is None and len(self._head) + len(data) <= _HEAD:
+            self._head += data
+            return
+        self._open()
+        try:
+            self._writer.write(data)
         except CLIENT_ERRORS as error:
             raise self._store._translate(error, self._path, writing=True) from error
 
+    def _open(self) -> None:
+        if self._writer is None:
+            self._writer = obstore.open_writer(self._store._client, self._key)
+            head, self._head = self._head, b""
+            if head:
+                self._stream(head)
+
     def _publish(self) -> None:
+        if self._parts is not None:
+            rest = list(self._parts.rest())
+            if self._upload is None and not any(part.is_copied for part in rest):
+                for part in rest:  # one put
+                    self._stream_part(part)
+            else:
+                self._add(iter(rest))
+        if self._upload is not None:
+            self._upload.complete()
+            return
+        self._open()
         try:
             self._writer.close()
         except CLIENT_ERRORS as error:
@@ -234,6 +376,8 @@ class RemoteWriter(PublishingWriter):
 
     def _discard(self) -> None:
         self._writer = None  # dropped without closing it: nothing is published
+        if self._upload is not None:
+            self._upload.abort()
 
 
 def _retry(limits: TimeLimits) -> RetryConfig:

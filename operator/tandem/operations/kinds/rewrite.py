@@ -207,7 +207,7 @@ class RewriteKind:
                 by_segment=replayed or None,
             ),
             row_map=self._row_map_bytes if outputs else b"",
-            summary=_cut_in_words(decision),
+            summary=(*_cut_in_words(decision), *_in_store(work.results[0].copied_in_store)),
         )
 
 
@@ -236,6 +236,12 @@ def _cut_in_words(decision: RewriteDecision) -> tuple[str, ...]:
     rows = sum(cut.deleted for cut in decision.cuts.values())
     files = counted(len(decision.cuts), "file")
     return (f"{counted(rows, 'row')} cut out of {files}, which keep their other rows",)
+
+
+def _in_store(copied: int) -> tuple[str, ...]:
+    if not copied:
+        return ()
+    return (f"{copied / (1 << 20):,.0f} MiB of row groups copied inside of the store",)
 
 
 def _with_hint(file: OutputFileChange, job: RewriteJob) -> OutputFileChange:

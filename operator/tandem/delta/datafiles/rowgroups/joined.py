@@ -22,6 +22,7 @@ from tandem.delta.datafiles.footer import with_floats
 from tandem.delta.datafiles.reader import TableFormat
 from tandem.delta.datafiles.rowgroups.footer import (
     MAGIC,
+    TAIL,
     ByteRange,
     FileFooter,
     FooterInvalid,
@@ -32,7 +33,7 @@ from tandem.delta.datafiles.rowgroups.moved import Placed, footer_bytes, group_a
 from tandem.delta.datafiles.stats import from_footer
 from tandem.delta.datafiles.writer import Describe, WrittenFile
 from tandem.errors import StorageError
-from tandem.storage.files import append_range
+from tandem.storage.files import append_range, read_ahead
 from tandem.storage.store import Store
 
 MOST_GROUPS: Final = 30_000
@@ -47,7 +48,11 @@ _FLOATS: Final = frozenset({4, 5})
 """FLOAT and DOUBLE, by Parquet's numbers."""
 _PAGE_TYPES: Final = frozenset({0, 2, 3})
 """Data pages of both versions, and dictionaries."""
+_PAGE_HEADER: Final = 1 << 10
 _LONGEST_PAGE_HEADER: Final = 64 << 10
+"""Bytes of a page's header: usually, and with statistics at most."""
+_TOGETHER: Final = 64 << 10
+"""Bytes between page indexes that are read with them."""
 
 
 @dataclass
@@ -76,6 +81,8 @@ class JoinedFile:
     like: FileFooter
     task: int = 0
     rows: int = 0
+    copied_in_store: int = 0
+    """Bytes that never left the store, known when it is closed."""
     _groups: list[_Copied] = field(default_factory=list)
     _floats: FloatBounds = field(default_factory=FloatBounds)
     _pairs: dict[bytes, bytes | None] | None = None
@@ -108,13 +115,14 @@ class JoinedFile:
     ) -> None:
         """Add a row group of a file. Raises: FooterInvalid, StorageError, OSError."""
         copied = _Copied(group, self._copy_pages(source, group), [], [], [])
+        indexes = _Indexes(source, group)
         for chunk, start in zip(group.chunks, copied.data, strict=True):
             kept = chunk.type not in _FLOATS
             copied.filters.append(self.size if kept else 0)
             if chunk.filter is not None and kept:
                 append_range(source, chunk.filter.start, chunk.filter.size, self._sink)
-            index = _bytes_of(source, chunk.column_index) if kept else b""
-            offsets = _bytes_of(source, chunk.offset_index)
+            index = indexes.read(chunk.column_index) if kept else b""
+            offsets = indexes.read(chunk.offset_index)
             if offsets:
                 offsets = offset_index_at(offsets, start - chunk.data.start)
             copied.column_indexes.append(index)
@@ -164,6 +172,7 @@ class JoinedFile:
         self._sink.write(footer + len(footer).to_bytes(4, "little") + MAGIC)
         size = self.size
         self._sink.close()
+        self.copied_in_store = getattr(self._sink, "copied_in_store", 0)
         metadata = self._read_back(footer)
         return WrittenFile(
             path=self.path,
@@ -213,8 +222,10 @@ class JoinedFile:
         written."""
         try:
             with self.store.open_input(self.path) as source:
+                read_ahead(source, len(expected) + TAIL)
                 if read_footer(source) != expected:
                     raise FooterInvalid("its footer is another one")
+                read_ahead(source, 1)
                 for copied in self._groups:
                     _require_page(source, min(copied.data, default=0))
                 source.seek(0)
@@ -236,16 +247,44 @@ class JoinedFile:
         self._sink.abort()
 
 
-def _bytes_of(source: BinaryIO, where: ByteRange | None) -> bytes:
-    if where is None or not where.size:
-        return b""
-    source.seek(where.start)
-    return bytes(source.read(where.size))
+class _Indexes:
+    """The page indexes of a row group, which writers put in one place: they are read at once, and
+    nothing else is, as the pages may never leave their store."""
+
+    def __init__(self, source: BinaryIO, group: RowGroup) -> None:
+        self._source = source
+        places = [i for c in group.chunks for i in (c.column_index, c.offset_index) if i and i.size]
+        start, end = (
+            min((i.start for i in places), default=0),
+            max((i.end for i in places), default=0),
+        )
+        apart = end - start > _TOGETHER + sum(i.size for i in places)
+        self._all = ByteRange(start, 0 if apart else end - start)
+        self._bytes = self._read(self._all)
+
+    def read(self, where: ByteRange | None) -> bytes:
+        if where is None or not where.size:
+            return b""
+        if not self._all.size:
+            return self._read(where)
+        start = where.start - self._all.start
+        return self._bytes[start : start + where.size]
+
+    def _read(self, where: ByteRange) -> bytes:
+        if not where.size:
+            return b""
+        self._source.seek(where.start)
+        return bytes(self._source.read(where.size))
 
 
 def _require_page(source: BinaryIO, at: int) -> None:
     """Raises: ValueError, IndexError if no page begins at `at`."""
     source.seek(at)
-    found, _ = thrift.read(bytes(source.read(_LONGEST_PAGE_HEADER)), 0, {1: thrift.INT})
+    header = bytes(source.read(_PAGE_HEADER))
+    try:
+        found, _ = thrift.read(header, 0, {1: thrift.INT})
+    except (ValueError, IndexError):
+        header += bytes(source.read(_LONGEST_PAGE_HEADER - len(header)))
+        found, _ = thrift.read(header, 0, {1: thrift.INT})
     if found.get(1) not in _PAGE_TYPES:
         raise FooterInvalid(f"no page begins at byte {at}")

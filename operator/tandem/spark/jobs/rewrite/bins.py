@@ -49,6 +49,8 @@ class BinResult:
     """The numbers of the inputs whose deleted rows are in the files, too."""
     ranks: Ranks | None = None
     """The places of the rows in the files, if they were reordered (`rowmap.permutation`)."""
+    copied_in_store: int = 0
+    """Bytes of the files that never left the store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,4 +157,6 @@ def _copied(
             found=f"{files.rows} rows copied",
             expected=f"{expected} rows by the plan",
         )
-    return BinResult(index, tuple(files.files), files.rows, kept=kept)
+    return BinResult(
+        index, tuple(files.files), files.rows, kept=kept, copied_in_store=files.copied_in_store
+    )

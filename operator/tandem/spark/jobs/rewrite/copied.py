@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import accumulate, groupby
-from typing import Self
+from typing import Final, Self
 
 import pyarrow as pa
 
@@ -44,6 +44,10 @@ from tandem.spark.jobs.rewrite.decoded_rows import (
 from tandem.spark.runtime.counters import Counter
 from tandem.spark.runtime.frames import dead_rows
 from tandem.storage import Store, open_store
+from tandem.storage.files import read_ahead, version_of
+
+_FOOTER: Final = 64 << 10
+"""Bytes that are read at a file's end: most footers are shorter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,8 @@ class CopyChoice:
     """What is copied of a bin: the footer of each input that is, and why each other is not."""
 
     inputs: tuple[FileFooter | Unfit, ...]
+    versions: tuple[str | None, ...]
+    """Of the objects of which these are the footers, as far as the store names versions."""
 
     @property
     def copied(self) -> frozenset[int]:
@@ -68,7 +74,8 @@ def choose(store: Store, inputs: Sequence[InputFile], table: TableFormat) -> Cop
         return None  # as the log says; no footer need be read
     demands = Demands.of(table)
     keeps_deleted = asks_for_deletion_vectors(table.configuration)
-    found = [_judge(store, each, demands, keeps_deleted=keeps_deleted) for each in inputs]
+    judged = [_judge(store, each, demands, keeps_deleted=keeps_deleted) for each in inputs]
+    found = [each for each, _ in judged]
     sizes: Tally[object] = Tally()
     for each in found:
         if isinstance(each, FileFooter):
@@ -85,29 +92,33 @@ def choose(store: Store, inputs: Sequence[InputFile], table: TableFormat) -> Cop
         tuple(
             Unfit.COLUMNS if isinstance(each, FileFooter) and key_of(each) != key else each
             for each in found
-        )
+        ),
+        tuple(version for _, version in judged),
     )
 
 
 def _judge(
     store: Store, input_: InputFile, demands: Demands, *, keeps_deleted: bool
-) -> FileFooter | Unfit:
+) -> tuple[FileFooter | Unfit, str | None]:
+    """The footer or why it is not copied, and the version of the file."""
     if is_small(input_.rows, input_.size):
-        return Unfit.SMALL
+        return Unfit.SMALL, None
     deleted = len(dead_rows(input_))
     if deleted and not keeps_deleted:
-        return Unfit.DELETED
+        return Unfit.DELETED, None
     path = decoded(input_)
     try:
         with store.open_input(path) as source:
+            read_ahead(source, _FOOTER)
+            version = version_of(source)
             data = read_footer(source)
             footer = parse(data, source.seek(0, 2))
     except ObjectNotFound as error:
         raise missing(path) from error
     except FooterInvalid:
-        return Unfit.FOOTER  # decoding says what is wrong, if anything is
+        return Unfit.FOOTER, None  # decoding says what is wrong, if anything is
     require_rows(input_, footer.rows)
-    return unfit(footer, demands, deleted=deleted) or footer
+    return unfit(footer, demands, deleted=deleted) or footer, version
 
 
 @dataclass
@@ -129,20 +140,22 @@ class BinFiles:
     counter: Counter
     files: list[WrittenFile] = field(default_factory=list)
     rows: int = 0
+    copied_in_store: int = 0
+    """Bytes that never left the store."""
     _open: JoinedFile | None = None
 
     def write(self, inputs: Sequence[InputFile], chosen: CopyChoice) -> None:
         """Copy or encode the inputs, in order. Raises: DataFileMissing, StorageError,
         CountMismatch, UnsupportedFeature."""
-        numbered = zip(inputs, chosen.inputs, strict=True)
-        for is_copied, run in groupby(numbered, lambda pair: isinstance(pair[1], FileFooter)):
+        numbered = zip(inputs, chosen.inputs, chosen.versions, strict=True)
+        for is_copied, run in groupby(numbered, lambda each: isinstance(each[1], FileFooter)):
             if is_copied:
-                for input_, footer in run:
+                for input_, footer, version in run:
                     assert isinstance(footer, FileFooter)
-                    self._copy(self.store, decoded(input_), footer)
+                    self._copy(self.store, decoded(input_), footer, version)
                     self.counter.add()
             else:
-                self._encode([input_ for input_, _ in run])
+                self._encode([input_ for input_, _, _ in run])
         self.counter.show()
         self._finish()
 
@@ -160,10 +173,15 @@ class BinFiles:
                     footer = parse(read_footer(source), file.size)
                 self._copy(disk, file.path, footer)
 
-    def _copy(self, store: Store, path: str, footer: FileFooter) -> None:
+    def _copy(
+        self, store: Store, path: str, footer: FileFooter, version: str | None = None
+    ) -> None:
         try:
             with ExitStack() as stack:
                 source = stack.enter_context(store.open_input(path))
+                read_ahead(source, 1)
+                if version_of(source) != version:
+                    raise FooterInvalid("the file was replaced after its footer was read")
                 floats = stack.enter_context(FloatColumns(store, path, self.table))
                 for number, group in enumerate(footer.groups):
                     if not group.rows:
@@ -190,10 +208,11 @@ class BinFiles:
 
     def _finish(self) -> None:
         if self._open is not None:
-            file = self._open.close(self.bin.partition_values, self.describe)
-            self._open = None
+            joined, self._open = self._open, None
+            file = joined.close(self.bin.partition_values, self.describe)
             self.files.append(file)
             self.rows += file.rows
+            self.copied_in_store += joined.copied_in_store
 
     def __enter__(self) -> Self:
         return self

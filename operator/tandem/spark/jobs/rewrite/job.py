@@ -75,7 +75,8 @@ def _run(control: Control, context: SparkContext | None, memory: int) -> bool:
         maps.append(row_map)
         read += more_read
         written += more_written
-    _publish(control, outputs, merge(maps) if maps else None, read, written)
+    in_store = sum(result.copied_in_store for result in results)
+    _publish(control, outputs, merge(maps) if maps else None, read, written, in_store)
     return True
 
 
@@ -101,6 +102,7 @@ def _publish(
     row_map: RowMap | None,
     read: int,
     written: int,
+    copied_in_store: int,
 ) -> None:
     control.publish(
         JobResult(
@@ -110,6 +112,7 @@ def _publish(
             row_map=control.sidecar(0, "rowmap", to_bytes(row_map)) if row_map else None,
             rows_read=read,
             rows_written=written,
+            copied_in_store=copied_in_store,
         )
     )
 

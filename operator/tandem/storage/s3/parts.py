@@ -1,0 +1,125 @@
+"""Cuts what is appended to an object into the parts of a multipart upload. Pure.
+
+S3 wants at least 5 MiB in each part but the last one, and one source for each part that it copies.
+So a range of at least that size is copied, and what lies between such ranges is gathered into
+parts that are read and sent: where it is smaller, with bytes of the range that follows.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+LEAST: Final = 5 << 20
+"""Bytes of a part, unless it is the last one."""
+MOST: Final = 32 << 20
+"""Bytes of a part that is copied: more copies run side by side, and a part that the store does not
+copy is read into memory."""
+MOST_PARTS: Final = 10_000
+"""Parts of an upload."""
+_SPARE: Final = MOST_PARTS // 2
+"""After so many parts, the others are large."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRange:
+    """`size` bytes from `start` of the object `key` of the bucket, in the version with the tag `e_tag`."""
+
+    key: str
+    e_tag: str
+    start: int
+    size: int
+
+    def __len__(self) -> int:
+        return self.size
+
+    def precedes(self, other: SourceRange) -> bool:
+        """Whether the other one goes on where this one ends."""
+        same = (self.key, self.e_tag) == (other.key, other.e_tag)
+        return same and self.start + self.size == other.start
+
+    def split(self, size: int) -> tuple[SourceRange, SourceRange]:
+        """Its first `size` bytes, and the others."""
+        rest = replace(self, start=self.start + size, size=self.size - size)
+        return replace(self, size=size), rest
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part, of bytes and ranges of objects in their order."""
+
+    pieces: tuple[bytes | SourceRange, ...]
+    is_copied: bool = False
+    """It is one range, which the store can copy."""
+
+    @property
+    def size(self) -> int:
+        return sum(map(len, self.pieces))
+
+
+class Parts:
+    """The parts of one object. Iterate over each result before the next call."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[bytes | SourceRange] = deque()
+        self._made = 0
+
+    def append(self, piece: bytes | SourceRange) -> Iterator[Part]:
+        """Append bytes, or a range of an object; the parts that are complete by that."""
+        if not len(piece):
+            return
+        last = self._waiting[-1] if self._waiting else b""
+        if (
+            isinstance(last, SourceRange)
+            and isinstance(piece, SourceRange)
+            and last.precedes(piece)
+        ):
+            self._waiting[-1] = replace(last, size=last.size + piece.size)
+        else:
+            self._waiting.append(piece)
+        yield from self._complete(is_last=False)
+
+    def rest(self) -> Iterator[Part]:
+        """The parts that remain at the object's end."""
+        yield from self._complete(is_last=True)
+
+    def _complete(self, *, is_last: bool) -> Iterator[Part]:
+        while self._waiting:
+            least = LEAST if self._made < _SPARE else MOST
+            first = self._waiting[0]
+            # A range at the end may grow.
+            is_open = not is_last and isinstance(self._waiting[-1], SourceRange)
+            closed = len(self._waiting) - is_open
+            if closed and isinstance(first, SourceRange) and first.size >= least:
+                part = self._copied(first, least)
+            elif is_last or sum(len(self._waiting[n]) for n in range(closed)) >= least:
+                part = self._gathered(least)
+            else:
+                return
+            self._made += 1
+            yield part
+
+    def _copied(self, first: SourceRange, least: int) -> Part:
+        size = min(first.size, MOST)
+        if 0 < first.size - size < least:  # too little for a part of its own
+            size = first.size - least if first.size >= 2 * least else first.size
+        taken, left = first.split(size)
+        if left.size:
+            self._waiting[0] = left
+        else:
+            self._waiting.popleft()
+        return Part((taken,), is_copied=True)
+
+    def _gathered(self, least: int) -> Part:
+        pieces: list[bytes | SourceRange] = []
+        missing = least
+        while self._waiting and missing > 0:
+            piece = self._waiting.popleft()
+            if isinstance(piece, SourceRange) and piece.size - missing >= least:
+                piece, left = piece.split(missing)
+                self._waiting.appendleft(left)
+            pieces.append(piece)
+            missing -= len(piece)
+        return Part(tuple(pieces))

@@ -1,0 +1,223 @@
+"""An upload of parts, some of which the store copies from other objects.
+
+A store that does not copy parts, or must not for this identity, is noticed by its answer: that part
+and all others of the process are read and sent. The version of each source is pinned by its tag.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, Final
+
+from obstore.exceptions import BaseError
+
+from tandem.errors import ObjectNotFound, StorageError
+from tandem.storage.options import StoreSettings
+from tandem.storage.s3.client import client_of
+from tandem.storage.s3.parts import MOST_PARTS, Part, SourceRange
+from tandem.storage.store_errors import translated
+from tandem.storage.time_limits import TimeLimits
+
+_THREADS: Final = 4
+_WAITING: Final = 2 * _THREADS
+"""Parts that are being sent at most: those that are not copied are in memory."""
+_refused: set[tuple[str, str]] = set()
+"""Endpoints and buckets of which this process copies no further parts."""
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """A bucket as obstore's client sees it.
+
+    Args:
+        location: of the table, for messages.
+    """
+
+    name: str
+    location: str
+    settings: StoreSettings
+    limits: TimeLimits
+
+    @property
+    def _place(self) -> tuple[str, str]:
+        return self.settings.config.get("endpoint", ""), self.name
+
+    def is_same(self, other: Bucket | None) -> bool:
+        """Whether the other one is this bucket, for the same identity."""
+        return other is not None and (self.name, self.settings) == (other.name, other.settings)
+
+    @property
+    def copies(self) -> bool:
+        """Whether the store has not refused to copy parts."""
+        return self._place not in _refused
+
+    def refuse(self, why: str) -> None:
+        """Copy no further parts in this process."""
+        if self.copies:
+            _refused.add(self._place)
+            _warn("parts are not copied inside of this store", bucket=self.name, problem=why)
+
+    def begin(self, key: str, path: str, read: Callable[[SourceRange], bytes]) -> PartUpload | None:
+        """An upload of an object; None if there is none that can copy parts, and all is streamed.
+
+        Args:
+            key: of the object in the bucket; `path` below the table's root, for messages.
+            read: the bytes of a range.
+        """
+        if not self.copies:
+            return None
+        try:
+            from botocore.exceptions import BotoCoreError, ClientError
+        except ImportError:
+            return None
+        try:
+            client = client_of(self.settings, self.limits)
+            if client is None:
+                return None
+            begun = client.create_multipart_upload(Bucket=self.name, Key=key)
+        except (BotoCoreError, ClientError, ValueError) as error:
+            # obstore may be able to write nevertheless; if not, its error is the one to report.
+            self.refuse(_text(error))
+            return None
+        return PartUpload(self, client, key, path, begun["UploadId"], read)
+
+
+class PartUpload:
+    """`Bucket.begin` makes it. Not thread-safe. `copied` counts bytes that the store copied."""
+
+    def __init__(
+        self,
+        bucket: Bucket,
+        client: Any,
+        key: str,
+        path: str,
+        upload_id: str,
+        read: Callable[[SourceRange], bytes],
+    ) -> None:
+        self._bucket, self._client, self._read = bucket, client, read
+        self._resource = f"{bucket.location}/{path}"
+        self._object = {"Bucket": bucket.name, "Key": key, "UploadId": upload_id}
+        self._pool = ThreadPoolExecutor(_THREADS, "part-copy")
+        self._waiting: deque[Future[None]] = deque()
+        self._tags: dict[int, str] = {}
+        self._number = 0
+        self._lock = threading.Lock()
+        self.copied = 0
+
+    def add(self, part: Part) -> None:
+        """Append a part. Raises: StorageError, also for one of those before."""
+        while len(self._waiting) >= _WAITING:
+            self._waiting.popleft().result()
+        self._number += 1
+        if self._number > MOST_PARTS:
+            raise StorageError(
+                "an object has more parts than the store takes",
+                resource=self._resource,
+                found=f"part {self._number}",
+                expected=f"at most {MOST_PARTS} parts",
+                remedy="Set a smaller target size of files",
+            )
+        self._waiting.append(self._pool.submit(self._send, self._number, part))
+
+    def complete(self) -> None:
+        """Publish the object. Raises: StorageError."""
+        while self._waiting:
+            self._waiting.popleft().result()
+        self._pool.shutdown()
+        parts = [{"PartNumber": number, "ETag": tag} for number, tag in sorted(self._tags.items())]
+        self._call(
+            self._client.complete_multipart_upload, **self._object, MultipartUpload={"Parts": parts}
+        )
+
+    def abort(self) -> None:
+        """Discard what was sent. A failure leaves an unfinished upload, which is no object."""
+        self._pool.shutdown(cancel_futures=True)
+        try:
+            self._call(self._client.abort_multipart_upload, **self._object)
+        except StorageError as error:
+            _warn("an unfinished upload is left", object=self._resource, problem=str(error)[:500])
+
+    def _send(self, number: int, part: Part) -> None:
+        tag = self._copy(number, part) if part.is_copied and self._bucket.copies else None
+        if tag is None:
+            pieces = (p if isinstance(p, bytes) else self._read(p) for p in part.pieces)
+            answer = self._call(
+                self._client.upload_part, **self._object, PartNumber=number, Body=b"".join(pieces)
+            )
+            tag = answer["ETag"]
+        with self._lock:
+            self._tags[number] = tag
+
+    def _copy(self, number: int, part: Part) -> str | None:
+        """The tag of a part that the store copied; None if it does not copy."""
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        (piece,) = part.pieces
+        assert isinstance(piece, SourceRange)
+        try:
+            answer = self._client.upload_part_copy(
+                **self._object,
+                PartNumber=number,
+                CopySource={"Bucket": self._bucket.name, "Key": piece.key},
+                CopySourceRange=f"bytes={piece.start}-{piece.start + piece.size - 1}",
+                CopySourceIfMatch=piece.e_tag,
+            )
+        except ClientError as error:
+            status, code = _answer(error)
+            if code == "NoSuchKey":
+                raise ObjectNotFound(
+                    "no such object", resource=f"s3://{self._bucket.name}/{piece.key}", found=code
+                ) from error
+            if status == HTTPStatus.PRECONDITION_FAILED:
+                raise StorageError(
+                    "an object was replaced while it was copied",
+                    resource=f"s3://{self._bucket.name}/{piece.key}",
+                    found="another version",
+                    expected=f"the version {piece.e_tag}",
+                    remedy="Run the operation again",
+                ) from error
+            self._bucket.refuse(_text(error))
+            return None
+        except BotoCoreError as error:
+            self._bucket.refuse(_text(error))
+            return None
+        with self._lock:
+            self.copied += piece.size
+        return str(answer["CopyPartResult"]["ETag"])
+
+    def _call(self, call: Callable[..., Any], **arguments: Any) -> Any:
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        try:
+            return call(**arguments)
+        except (BotoCoreError, ClientError) as error:
+            raise translated(BaseError(_text(error)), self._resource, writing=True) from error
+
+
+def _answer(error: Any) -> tuple[int, str]:
+    """The status and the code of an answer that is an error."""
+    response = error.response
+    status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    return int(status), str(response.get("Error", {}).get("Code", ""))
+
+
+def _text(error: Exception) -> str:
+    """An error of botocore in the form of obstore's, which `store_errors` reads."""
+    if not hasattr(error, "response"):
+        return f"{type(error).__name__}: {str(error)[:300]}"
+    status, code = _answer(error)
+    names = {each.value: each.phrase for each in HTTPStatus}
+    message = str(error.response.get("Error", {}).get("Message", ""))[:300]
+    named = f"status code: {status} {names.get(status, '')}"
+    return f"{named}: <Code>{code}</Code><Message>{message}</Message>"
+
+
+def _warn(what: str, **details: object) -> None:
+    import structlog  # which takes as long as a small job
+
+    structlog.get_logger("tandem.storage.s3").warning(what, **details)
