@@ -11,6 +11,7 @@ from tandem.delta.datafiles.rowgroups.joined import JoinedFile
 from tandem.delta.datafiles.writer import WrittenFile
 from tandem.spark.jobs.rewrite.copied import FloatColumns
 from tandem.storage import Store, open_store
+from tandem.storage.files import read_ahead
 
 
 def joined(
@@ -25,6 +26,7 @@ def joined(
             store.open_input(path.name) as source,
             FloatColumns(store, path.name, table) as floats,
         ):
+            read_ahead(source, 1)
             for number, group in enumerate(footer.groups):
                 file.copy(source, footer, group, floats.summaries(number))
     return file.close({}, None)

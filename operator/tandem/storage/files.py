@@ -117,6 +117,8 @@ def append_range(source: BinaryIO, start: int, size: int, sink: Any) -> None:
     bucket of S3 the store may copy.
     Raises: StorageError, OSError; OSError if the source has fewer bytes.
     """
+    if not size:
+        return
     copy = getattr(sink, "append_file_range", None)
     if copy is not None and copy(source, start, size):
         return

@@ -174,6 +174,7 @@ class QuickJobs:
                 row_map=opened.sidecar(0, "rowmap", to_bytes(merge(maps))),
                 rows_read=sum(r.rows_read for r in results),
                 rows_written=sum(file.rows for r in results for file in r.files),
+                copied_in_store=sum(r.copied_in_store for r in results),
             )
         )
         self.hook("published")

@@ -11,7 +11,7 @@ import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -23,16 +23,22 @@ _HOP = frozenset({"connection", "transfer-encoding", "content-length", "keep-ali
 _ATTEMPT = re.compile(r"[0-9a-f]{16}(?:r\d+)?")
 
 
+Answer = Callable[[str, Mapping[str, str]], tuple[int, bytes] | None]
+"""From the kind and the headers of a request, the status and the body of its answer."""
+
+
 @dataclass(frozen=True)
 class Request:
-    """One request: what it asks for, whether there was an object, and when (seconds of
-    `time.perf_counter`)."""
+    """One request: what it asks for, whether there was an object, when (seconds of
+    `time.perf_counter`), and the bytes of the bodies that it sent and got."""
 
     kind: str
     path: str
     status: int
     began: float
     ended: float
+    sent: int = 0
+    got: int = 0
 
     @property
     def text(self) -> str:
@@ -47,6 +53,13 @@ class Distance:
     server: S3Server
     seconds: float = 0.0
     requests: list[Request] = field(default_factory=list)
+    instead: Answer | None = None
+    """Answers in place of the server, if it answers at all."""
+
+    @property
+    def moved(self) -> int:
+        """Bytes of all bodies: what went through the process that made the requests."""
+        return sum(each.sent + each.got for each in self.requests)
 
     def since(self, moment: float) -> list[Request]:
         """The requests that began at a moment or later."""
@@ -68,6 +81,15 @@ def at_a_distance(server: S3Server, seconds: float = 0.0) -> Iterator[Distance]:
             body = self.body()
             began = time.perf_counter()
             time.sleep(found.seconds)  # the distance itself: nothing is awaited
+            own = found.instead and found.instead(self._kind()[0], dict(self.headers.items()))
+            if own:
+                status, content = own
+                found.requests.append(self._noted(status, began, len(body), len(content)))
+                self.send_response_only(status)
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+                return
             connection = getattr(local, "connection", None)
             if connection is None:
                 connection = local.connection = http.client.HTTPConnection(upstream)
@@ -80,7 +102,7 @@ def at_a_distance(server: S3Server, seconds: float = 0.0) -> Iterator[Distance]:
             connection.endheaders(body or None)
             reply = connection.getresponse()
             content = reply.read()
-            found.requests.append(self._noted(reply.status, began))
+            found.requests.append(self._noted(reply.status, began, len(body), len(content)))
             self.send_response_only(reply.status)
             for name, value in reply.getheaders():
                 if name.lower() not in _HOP:
@@ -91,7 +113,12 @@ def at_a_distance(server: S3Server, seconds: float = 0.0) -> Iterator[Distance]:
             self.end_headers()
             self.wfile.write(content)
 
-        def _noted(self, status: int, began: float) -> Request:
+        def _noted(self, status: int, began: float, sent: int, got: int) -> Request:
+            kind, path = self._kind()
+            ended = time.perf_counter()
+            return Request(kind, path.partition("/")[2], status, began, ended, sent, got)
+
+        def _kind(self) -> tuple[str, str]:
             url = urlsplit(self.path)
             asked = parse_qs(url.query, keep_blank_values=True)
             path = unquote(url.path).removeprefix(f"/{server.bucket}").lstrip("/")
@@ -102,7 +129,9 @@ def at_a_distance(server: S3Server, seconds: float = 0.0) -> Iterator[Distance]:
                 kind = "DELETE"
             elif "If-None-Match" in self.headers:
                 kind = "PUT-IF-ABSENT"
-            return Request(kind, path.partition("/")[2], status, began, time.perf_counter())
+            elif "x-amz-copy-source" in self.headers:
+                kind = "COPY"
+            return kind, path
 
     with serving(Proxy) as endpoint:
         found = Distance(replace(server, endpoint=endpoint), seconds)

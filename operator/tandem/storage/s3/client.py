@@ -49,8 +49,12 @@ _METHODS: Final = ("assume-role-with-web-identity", "container-role", "iam-role"
 _DEFAULT_REGION: Final = "us-east-1"
 """obstore's."""
 _ATTEMPTS: Final = 4
-_FILES: Final = dict.fromkeys(("config_file", "credentials_file"), (None, None, os.devnull, None))
-_PROFILE: Final = {"profile": (None, None, None, None)}
+_NO_FILES: Final = {
+    "config_file": (None, None, os.devnull, None),
+    "credentials_file": (None, None, os.devnull, None),
+    "profile": (None, None, None, None),
+}
+"""Variables of a session: what AWS's files and `AWS_PROFILE` say is among the settings."""
 _SHARED_S: Final = 300.0
 """As for obstore's clients: files of credentials may have changed afterwards."""
 
@@ -97,7 +101,7 @@ def _shared(config: frozenset[tuple[str, str]], limits: TimeLimits, *_: object) 
     except ImportError:
         return None
     found = dict(config)
-    session = botocore.session.Session(session_vars={**_FILES, **_PROFILE})
+    session = botocore.session.Session(session_vars=_NO_FILES)
     keys = {}
     if "access_key_id" in found:
         keys = {

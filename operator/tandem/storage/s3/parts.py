@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import islice, takewhile
 from typing import Final
 
 LEAST: Final = 5 << 20
@@ -25,7 +26,7 @@ _SPARE: Final = MOST_PARTS // 2
 
 @dataclass(frozen=True, slots=True)
 class SourceRange:
-    """`size` bytes from `start` of the object `key` of the bucket, in the version with the tag `e_tag`."""
+    """`size` bytes from `start` of an object of the bucket, in the version with the tag `e_tag`."""
 
     key: str
     e_tag: str
@@ -94,12 +95,16 @@ class Parts:
             closed = len(self._waiting) - is_open
             if closed and isinstance(first, SourceRange) and first.size >= least:
                 part = self._copied(first, least)
-            elif is_last or sum(len(self._waiting[n]) for n in range(closed)) >= least:
+            elif is_last or self._enough(closed, least if is_open else 2 * least):
+                # Of bytes alone, enough stay for a part of their own before a range.
                 part = self._gathered(least)
             else:
                 return
             self._made += 1
             yield part
+
+    def _enough(self, closed: int, least: int) -> bool:
+        return sum(map(len, islice(self._waiting, closed))) >= least
 
     def _copied(self, first: SourceRange, least: int) -> Part:
         size = min(first.size, MOST)
@@ -122,4 +127,14 @@ class Parts:
                 self._waiting.appendleft(left)
             pieces.append(piece)
             missing -= len(piece)
+        pieces += self._few_bytes(least)
         return Part(tuple(pieces))
+
+    def _few_bytes(self, least: int) -> list[bytes | SourceRange]:
+        """Take the bytes that follow, if they are too few for a part."""
+        found = list(takewhile(lambda piece: isinstance(piece, bytes), self._waiting))
+        if sum(map(len, found)) >= least:
+            return []
+        for _ in found:
+            self._waiting.popleft()
+        return found

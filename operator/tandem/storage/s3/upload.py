@@ -26,8 +26,9 @@ from tandem.storage.time_limits import TimeLimits
 _THREADS: Final = 4
 _WAITING: Final = 2 * _THREADS
 """Parts that are being sent at most: those that are not copied are in memory."""
-_refused: set[tuple[str, str]] = set()
-"""Endpoints and buckets of which this process copies no further parts."""
+_refused: set[tuple[str, ...]] = set()
+"""Endpoints, buckets and access keys with which this process copies no further parts."""
+_refusing = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,9 @@ class Bucket:
     limits: TimeLimits
 
     @property
-    def _place(self) -> tuple[str, str]:
-        return self.settings.config.get("endpoint", ""), self.name
+    def _place(self) -> tuple[str, ...]:
+        config = self.settings.config
+        return config.get("endpoint", ""), self.name, config.get("access_key_id", "")
 
     def is_same(self, other: Bucket | None) -> bool:
         """Whether the other one is this bucket, for the same identity."""
@@ -58,9 +60,11 @@ class Bucket:
 
     def refuse(self, why: str) -> None:
         """Copy no further parts in this process."""
-        if self.copies:
+        with _refusing:
+            if not self.copies:
+                return
             _refused.add(self._place)
-            _warn("parts are not copied inside of this store", bucket=self.name, problem=why)
+        _warn("parts are not copied inside of this store", bucket=self.name, problem=why)
 
     def begin(self, key: str, path: str, read: Callable[[SourceRange], bytes]) -> PartUpload | None:
         """An upload of an object; None if there is none that can copy parts, and all is streamed.
@@ -159,6 +163,7 @@ class PartUpload:
 
         (piece,) = part.pieces
         assert isinstance(piece, SourceRange)
+        source = f"s3://{self._bucket.name}/{piece.key}"
         try:
             answer = self._client.upload_part_copy(
                 **self._object,
@@ -170,13 +175,11 @@ class PartUpload:
         except ClientError as error:
             status, code = _answer(error)
             if code == "NoSuchKey":
-                raise ObjectNotFound(
-                    "no such object", resource=f"s3://{self._bucket.name}/{piece.key}", found=code
-                ) from error
+                raise ObjectNotFound("no such object", resource=source, found=code) from error
             if status == HTTPStatus.PRECONDITION_FAILED:
                 raise StorageError(
                     "an object was replaced while it was copied",
-                    resource=f"s3://{self._bucket.name}/{piece.key}",
+                    resource=source,
                     found="another version",
                     expected=f"the version {piece.e_tag}",
                     remedy="Run the operation again",

@@ -51,6 +51,9 @@ _PAGE_TYPES: Final = frozenset({0, 2, 3})
 _PAGE_HEADER: Final = 1 << 10
 _LONGEST_PAGE_HEADER: Final = 64 << 10
 """Bytes of a page's header: usually, and with statistics at most."""
+_GAP: Final = 16 << 10
+"""Bytes between two columns that are copied with them: some writers leave a description of each
+column there, which no reader needs."""
 _TOGETHER: Final = 64 << 10
 """Bytes between page indexes that are read with them."""
 
@@ -84,6 +87,8 @@ class JoinedFile:
     copied_in_store: int = 0
     """Bytes that never left the store, known when it is closed."""
     _groups: list[_Copied] = field(default_factory=list)
+    _last: tuple[BinaryIO | None, int, int] = (None, 0, 0)
+    """The source of the last copy, where it ended there, and here."""
     _floats: FloatBounds = field(default_factory=FloatBounds)
     _pairs: dict[bytes, bytes | None] | None = None
     _version: int = 1
@@ -142,18 +147,21 @@ class JoinedFile:
         self._pairs = kept if before is None else dict(before.items() & kept.items())
 
     def _copy_pages(self, source: BinaryIO, group: RowGroup) -> list[int]:
-        """Where the pages of each column begin; ranges that touch are copied at once."""
+        """Where the pages of each column begin; ranges that almost touch are copied at once, with
+        what lies between them, also from one row group to the next."""
         starts = [0] * len(group.chunks)
         order = sorted(range(len(starts)), key=lambda index: group.chunks[index].data.start)
-        run = ByteRange(0, 0)
+        last, end, size = self._last
+        run = ByteRange(end if last is source and size == self.size else 0, 0)
         for index in order:
             data = group.chunks[index].data
-            if data.start != run.end:
+            if not 0 <= data.start - run.end <= _GAP or not run.end:
                 append_range(source, run.start, run.size, self._sink)
                 run = ByteRange(data.start, 0)
-            starts[index] = self.size + run.size
-            run = ByteRange(run.start, run.size + data.size)
+            starts[index] = self.size + data.start - run.start
+            run = ByteRange(run.start, data.end - run.start)
         append_range(source, run.start, run.size, self._sink)
+        self._last = source, run.end, self.size
         return starts
 
     def close(self, values: Mapping[str, str | None], describe: Describe | None) -> WrittenFile:
@@ -253,12 +261,11 @@ class _Indexes:
 
     def __init__(self, source: BinaryIO, group: RowGroup) -> None:
         self._source = source
-        places = [i for c in group.chunks for i in (c.column_index, c.offset_index) if i and i.size]
-        start, end = (
-            min((i.start for i in places), default=0),
-            max((i.end for i in places), default=0),
-        )
-        apart = end - start > _TOGETHER + sum(i.size for i in places)
+        named = (where for c in group.chunks for where in (c.column_index, c.offset_index))
+        places = [where for where in named if where is not None and where.size]
+        start = min((where.start for where in places), default=0)
+        end = max((where.end for where in places), default=0)
+        apart = end - start > _TOGETHER + sum(where.size for where in places)
         self._all = ByteRange(start, 0 if apart else end - start)
         self._bytes = self._read(self._all)
 
