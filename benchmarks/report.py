@@ -31,6 +31,7 @@ ORDER = (
     "replay",
     "critical",
     "distance",
+    "partcopy",
     "replace",
     "snapshot",
     "planning",

@@ -46,6 +46,7 @@ NAMES = (
     "hanging",
     "crowded",
     "distance",
+    "partcopy",
 )
 
 

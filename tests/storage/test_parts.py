@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tandem.storage.s3 import parts
-from tandem.storage.s3.parts import Part, Parts, SourceRange
+from tandem.storage.s3.parts import PartCutter, SourceRange, UploadPart
 
 OBJECTS = {key: random.Random(key).randbytes(400) for key in "abc"}
 LEAST, MOST = 10, 32
@@ -31,8 +31,8 @@ def content(pieces: Sequence[bytes | SourceRange]) -> bytes:
     )
 
 
-def cut(pieces: list[bytes | SourceRange]) -> list[Part]:
-    made = Parts()
+def cut(pieces: list[bytes | SourceRange]) -> list[UploadPart]:
+    made = PartCutter()
     return [*(part for piece in pieces for part in made.append(piece)), *made.rest()]
 
 
@@ -73,29 +73,29 @@ def test_ranges_that_are_large_enough_are_copied_whole(sizes: list[int]) -> None
 
 def test_ranges_that_go_on_are_one() -> None:
     assert cut([of("a", 4, 6), of("a", 10, 6), b"x"]) == [
-        Part((of("a", 4, 12),), is_copied=True),
-        Part((b"x",)),
+        UploadPart((of("a", 4, 12),), is_copied=True),
+        UploadPart((b"x",)),
     ]
 
 
 def test_another_version_is_another_source() -> None:
     first, second = of("a", 4, 6), SourceRange("a", "other", 10, 6)
-    assert cut([first, second]) == [Part((first, second))]
+    assert cut([first, second]) == [UploadPart((first, second))]
 
 
 def test_a_gap_takes_what_it_lacks_from_the_next_range() -> None:
     assert cut([of("a", 0, 20), b"gap", of("b", 5, 27), b"x"]) == [
-        Part((of("a", 0, 20),), is_copied=True),
-        Part((b"gap", of("b", 5, 7))),
-        Part((of("b", 12, 20),), is_copied=True),
-        Part((b"x",)),
+        UploadPart((of("a", 0, 20),), is_copied=True),
+        UploadPart((b"gap", of("b", 5, 7))),
+        UploadPart((of("b", 12, 20),), is_copied=True),
+        UploadPart((b"x",)),
     ]
 
 
 def test_a_gap_takes_all_of_a_range_whose_rest_would_be_too_small() -> None:
     assert cut([of("a", 0, 20), b"gap", of("b", 5, 16), of("c", 0, 20), b"x"]) == [
-        Part((of("a", 0, 20),), is_copied=True),
-        Part((b"gap", of("b", 5, 16))),
-        Part((of("c", 0, 20),), is_copied=True),
-        Part((b"x",)),
+        UploadPart((of("a", 0, 20),), is_copied=True),
+        UploadPart((b"gap", of("b", 5, 16))),
+        UploadPart((of("c", 0, 20),), is_copied=True),
+        UploadPart((b"x",)),
     ]

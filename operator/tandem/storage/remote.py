@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from obstore import ObjectMeta
     from obstore.store import ClientConfig, ObjectStore, RetryConfig
 
-    from tandem.storage.s3.parts import Part, Parts, SourceRange
+    from tandem.storage.s3.parts import PartCutter, SourceRange, UploadPart
     from tandem.storage.s3.upload import Bucket, PartUpload
 
 _RETRIES = 6
@@ -255,7 +255,7 @@ class RemoteWriter(PublishingWriter):
         self._head = b""
         """The first bytes, until it is known how the object is written."""
         self._writer: Any = None
-        self._parts: Parts | None = None
+        self._parts: PartCutter | None = None
         self._upload: PartUpload | None = None
         super().__init__()
 
@@ -270,9 +270,9 @@ class RemoteWriter(PublishingWriter):
         if self._parts is None:
             if self._writer is not None or bucket is None or not bucket.copies:
                 return False
-            from tandem.storage.s3.parts import Parts
+            from tandem.storage.s3.parts import PartCutter
 
-            self._parts = Parts()
+            self._parts = PartCutter()
         try:
             piece = self._range_of(source, start, size)
             head, self._head = self._head, b""
@@ -310,7 +310,7 @@ class RemoteWriter(PublishingWriter):
         else:
             self._stream(bytes(data))
 
-    def _add(self, parts: Iterator[Part]) -> None:
+    def _add(self, parts: Iterator[UploadPart]) -> None:
         """Send parts; all that there is as a stream, if it turns out that none can be copied."""
         for part in parts:
             if self._upload is None:
@@ -324,7 +324,7 @@ class RemoteWriter(PublishingWriter):
                 return
             self._upload.add(part)
 
-    def _stream_part(self, part: Part) -> None:
+    def _stream_part(self, part: UploadPart) -> None:
         for piece in part.pieces:
             if isinstance(piece, bytes):
                 self._stream(piece)

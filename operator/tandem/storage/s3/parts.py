@@ -48,7 +48,7 @@ class SourceRange:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class UploadPart:
     """A part, of bytes and ranges of objects in their order."""
 
     pieces: tuple[bytes | SourceRange, ...]
@@ -60,14 +60,14 @@ class Part:
         return sum(map(len, self.pieces))
 
 
-class Parts:
+class PartCutter:
     """The parts of one object. Iterate over each result before the next call."""
 
     def __init__(self) -> None:
         self._waiting: deque[bytes | SourceRange] = deque()
         self._made = 0
 
-    def append(self, piece: bytes | SourceRange) -> Iterator[Part]:
+    def append(self, piece: bytes | SourceRange) -> Iterator[UploadPart]:
         """Append bytes, or a range of an object; the parts that are complete by that."""
         if not len(piece):
             return
@@ -82,11 +82,11 @@ class Parts:
             self._waiting.append(piece)
         yield from self._complete(is_last=False)
 
-    def rest(self) -> Iterator[Part]:
+    def rest(self) -> Iterator[UploadPart]:
         """The parts that remain at the object's end."""
         yield from self._complete(is_last=True)
 
-    def _complete(self, *, is_last: bool) -> Iterator[Part]:
+    def _complete(self, *, is_last: bool) -> Iterator[UploadPart]:
         while self._waiting:
             least = LEAST if self._made < _SPARE else MOST
             first = self._waiting[0]
@@ -106,7 +106,7 @@ class Parts:
     def _enough(self, closed: int, least: int) -> bool:
         return sum(map(len, islice(self._waiting, closed))) >= least
 
-    def _copied(self, first: SourceRange, least: int) -> Part:
+    def _copied(self, first: SourceRange, least: int) -> UploadPart:
         size = min(first.size, MOST)
         if 0 < first.size - size < least:  # too little for a part of its own
             size = first.size - least if first.size >= 2 * least else first.size
@@ -115,9 +115,9 @@ class Parts:
             self._waiting[0] = left
         else:
             self._waiting.popleft()
-        return Part((taken,), is_copied=True)
+        return UploadPart((taken,), is_copied=True)
 
-    def _gathered(self, least: int) -> Part:
+    def _gathered(self, least: int) -> UploadPart:
         pieces: list[bytes | SourceRange] = []
         missing = least
         while self._waiting and missing > 0:
@@ -128,7 +128,7 @@ class Parts:
             pieces.append(piece)
             missing -= len(piece)
         pieces += self._few_bytes(least)
-        return Part(tuple(pieces))
+        return UploadPart(tuple(pieces))
 
     def _few_bytes(self, least: int) -> list[bytes | SourceRange]:
         """Take the bytes that follow, if they are too few for a part."""

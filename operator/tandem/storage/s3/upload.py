@@ -19,7 +19,7 @@ from obstore.exceptions import BaseError
 from tandem.errors import ObjectNotFound, StorageError
 from tandem.storage.options import StoreSettings
 from tandem.storage.s3.client import client_of
-from tandem.storage.s3.parts import MOST_PARTS, Part, SourceRange
+from tandem.storage.s3.parts import MOST_PARTS, SourceRange, UploadPart
 from tandem.storage.store_errors import translated
 from tandem.storage.time_limits import TimeLimits
 
@@ -113,7 +113,7 @@ class PartUpload:
         self._lock = threading.Lock()
         self.copied = 0
 
-    def add(self, part: Part) -> None:
+    def add(self, part: UploadPart) -> None:
         """Append a part. Raises: StorageError, also for one of those before."""
         while len(self._waiting) >= _WAITING:
             self._waiting.popleft().result()
@@ -146,7 +146,7 @@ class PartUpload:
         except StorageError as error:
             _warn("an unfinished upload is left", object=self._resource, problem=str(error)[:500])
 
-    def _send(self, number: int, part: Part) -> None:
+    def _send(self, number: int, part: UploadPart) -> None:
         tag = self._copy(number, part) if part.is_copied and self._bucket.copies else None
         if tag is None:
             pieces = (p if isinstance(p, bytes) else self._read(p) for p in part.pieces)
@@ -157,7 +157,7 @@ class PartUpload:
         with self._lock:
             self._tags[number] = tag
 
-    def _copy(self, number: int, part: Part) -> str | None:
+    def _copy(self, number: int, part: UploadPart) -> str | None:
         """The tag of a part that the store copied; None if it does not copy."""
         from botocore.exceptions import BotoCoreError, ClientError
 
