@@ -40,7 +40,7 @@ RUN apt-get update -q \
  && DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends \
         binutils python3-pip python3-venv
 WORKDIR /src
-COPY requirements/runtime.lock requirements/dev.lock requirements/
+COPY requirements/runtime.lock requirements/part-copy.lock requirements/dev.lock requirements/
 COPY tools/image/install.sh tools/image/
 # setuptools builds PySpark's source distribution and our own package; it does not stay.
 RUN --mount=type=secret,id=pip_conf --mount=type=secret,id=pip_ca \

@@ -42,7 +42,7 @@ setup: .venv/.installed ## Only set up: installs .venv/bin/tandem
 	@tools/setup-java.sh
 	@$(BIN)/python tools/spark_setup.py
 
-.venv/.installed: requirements/dev.lock pyproject.toml tools/setup-python.sh
+.venv/.installed: requirements/dev.lock requirements/part-copy.lock pyproject.toml tools/setup-python.sh
 	@tools/setup-python.sh
 
 ##@ Work on it

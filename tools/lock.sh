@@ -8,3 +8,6 @@ for name in runtime dev hudi; do
     uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
         --no-annotate --no-emit-index-url "requirements/$name.in" -o "requirements/$name.lock"
 done
+# See requirements/part-copy.in.
+uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-deps \
+    --no-annotate --no-emit-index-url requirements/part-copy.in -o requirements/part-copy.lock

@@ -20,6 +20,7 @@ quietly() {
     echo "Installing the dependencies failed (see above): check pip's index with \`.venv/bin/pip config list\`." >&2
     exit 1
 }
-quietly .venv/bin/pip install --require-hashes --no-deps -r requirements/dev.lock
+quietly .venv/bin/pip install --require-hashes --no-deps -r requirements/dev.lock \
+    -r requirements/part-copy.lock
 quietly .venv/bin/pip install --no-deps --no-build-isolation -e .
 touch .venv/.installed

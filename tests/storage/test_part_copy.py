@@ -373,6 +373,13 @@ def test_a_role_of_the_environment_is_carried_and_one_of_a_profile_is_not() -> N
     assert not carried(found, {})
 
 
+def test_a_credential_server_is_carried_where_obstore_uses_it() -> None:
+    server = {"AWS_CONTAINER_CREDENTIALS_FULL_URI": "http://169.254.170.23/v1/credentials"}
+    assert not carried(settings("s3", {}, {}, server), server)
+    server["AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"] = "/token"
+    assert carried(settings("s3", {}, {}, server), server)
+
+
 def identity_of(monkeypatch: pytest.MonkeyPatch, environ: Mapping[str, str]) -> Any:
     """The client of a process with these variables and no others."""
     monkeypatch.setattr(os, "environ", dict(environ))

@@ -31,7 +31,7 @@ dependencies)
     /opt/build/bin/pip wheel -q --require-hashes --no-deps --no-build-isolation -w /tmp/wheels -r /tmp/pyspark.lock
     awk '/^pyspark==/ {off = 1} !off {print} off && !/\\$/ {off = 0}' requirements/runtime.lock >/tmp/others.lock
     /opt/build/bin/pip --python "$python" install -q --require-hashes --no-deps --no-compile \
-        --only-binary :all: -r /tmp/others.lock
+        --only-binary :all: -r /tmp/others.lock -r requirements/part-copy.lock
     /opt/build/bin/pip --python "$python" install -q --no-deps --no-compile /tmp/wheels/pyspark-*.whl
     rm -rf /tmp/wheels
     # A separate layer for files that change with every commit.

@@ -69,6 +69,10 @@ def carried(settings: StoreSettings, environ: Mapping[str, str]) -> bool:
         if key in _OF_THE_PROCESS and environ.get(f"AWS_{key.upper()}") == value:
             continue
         return False
+    if "container_credentials_full_uri" in config and (
+        "container_authorization_token_file" not in config
+    ):
+        return False  # obstore passes it over
     endpoint = config.get("endpoint", "")
     # obstore wants the bucket in this host, botocore puts it there.
     in_host = bool(endpoint) and config.get("virtual_hosted_style_request") == "true"
