@@ -10,7 +10,7 @@ import pytest
 # The benchmarks are no part of the product, so they are not on the path of other tests.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks import compaction, crowded, distance, goodput, mergelog, replace, replay
+from benchmarks import compaction, crowded, distance, goodput, mergelog, partcopy, replace, replay
 
 
 def test_compaction_keeps_every_row_in_every_engine(
@@ -74,3 +74,10 @@ def test_the_loop_is_watched_while_tables_are_adopted_and_compacted(tmp_path: Pa
     found = crowded.run("toy", tmp_path)
     assert [row[0] for row in found.tables[0].rows] == list(crowded.STAGES)
     assert all(0 <= each["median"] <= each["p99"] <= each["most"] for each in found.raw.values())
+
+
+def test_row_groups_that_stay_in_the_store_are_those_of_the_inputs(tmp_path: Path) -> None:
+    found = partcopy.run("toy", tmp_path)
+    assert found.raw["copied, counted"]["copies"] == partcopy.FILES["toy"]
+    assert found.raw["streamed, counted"]["copies"] == 0
+    assert found.raw["copied, counted"]["truth"] == found.raw["streamed, counted"]["truth"]
