@@ -21,10 +21,12 @@ from tandem.kube.job_pool import runner as runner_module
 from tandem.kube.job_pool.config_maps import ConfigMaps
 from tandem.kube.job_pool.pools import JobPools
 from tandem.kube.job_pool.runner import PooledRunner
+from tandem.kube.metrics.collectors import Metrics
 from tandem.spark.application.manifest import JobOwner, JobPlacement, KubeflowApplications
 
 Json = dict[str, Any]
 NAME = "tandem-pool-digest-1"
+RULES = PoolRules(slots=2)
 STOPPED = PooledEnd(code=1, message="withdrawn")
 
 
@@ -72,10 +74,10 @@ class Own:
 
 class Stage:
     def __init__(self, phase: JobPhase, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.maps = Maps()
+        self.maps, self.metrics, self.applications = Maps(), Metrics(), ApplicationCache()
         none: Any = None
         self.pools = JobPools(
-            none, none, KubeflowApplications(), ApplicationCache(), PoolRules(slots=2)
+            none, none, KubeflowApplications(), self.applications, RULES, self.metrics
         )
         vars(self.pools)["_maps"] = self.maps
         self.phases = {NAME: phase}
@@ -84,9 +86,12 @@ class Stage:
             def status(_, name: str) -> JobStatus:  # noqa: N805
                 return JobStatus(self.phases.get(name, JobPhase.UNKNOWN))
 
+            def stop(_, name: str) -> None:  # noqa: N805
+                del self.phases[name]
+
         monkeypatch.setattr(self.pools, "_runner", lambda *_: Applications())
         placement = JobPlacement(JobOwner("v1", "TableCompaction", "m", "u"), "lake")
-        self.runner = PooledRunner(Own(), self.pools, placement)
+        self.runner = PooledRunner(Own(), self.pools, placement, RULES)
         self.pool = self.maps.there[NAME]
         self.pool.body["metadata"]["name"] = NAME
         assert self.pool.patch(post("a", job()))
@@ -159,6 +164,136 @@ def test_pools_that_are_left_over_are_deleted(
     other = stage.maps.there[name] = ConfigMap()
     other.body["metadata"]["name"] = name
     stage.phases[name] = phase
-    monkeypatch.setattr(pools_module, "_age_s", lambda _: age_s)
+    monkeypatch.setattr(stage.pools, "_age_s", lambda *_: age_s)
     stage.pools._sweep("lake", [other.record()])
     assert (name in stage.maps.there) == stays
+
+
+def counted(stage: Stage, name: str, **labels: str) -> float:
+    return stage.metrics.registry.get_sample_value(f"tandem_{name}", labels) or 0.0
+
+
+def application(state: str, kind: str = "ConfigMap", name: str = NAME) -> Json:
+    owner = {"kind": kind, "name": name, "uid": "u"}
+    metadata = {"name": name, "namespace": "lake", "uid": name, "ownerReferences": [owner]}
+    return {"metadata": metadata, "status": {"applicationState": {"state": state}}}
+
+
+def test_a_pool_that_does_not_start_in_time_ends_and_its_jobs_are_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stage = Stage(JobPhase.STARTING, monkeypatch)
+    assert stage.pool.patch(post("b", job()))
+    stage.applications.observe(None, application("SUBMITTED"))
+    for name in "ab":
+        assert stage.runner.status(name).phase is JobPhase.STARTING
+    monkeypatch.setattr(pools_module, "START_S", -1.0)
+    for name in "ab":
+        found = stage.runner.status(name)
+        assert (found.phase, found.reason) == (JobPhase.FAILED, Reason.JOB_NOT_STARTED)
+    assert not stage.pool.record().is_open
+    stage.runner.stop("a")
+    assert NAME in stage.maps.there  # another job is still in it
+    stage.runner.stop("b")
+    assert not stage.maps.there
+    assert not stage.phases
+    stage.applications.observe("DELETED", application("SUBMITTED"))
+    assert counted(stage, "job_pools_ended_total", reason="NotStarted") == 1
+    assert counted(stage, "pooled_jobs_ended_total", outcome="Lost") == 2
+    # The next job does not wait for another one of its kind.
+    assert stage.pools._has_failed_lately("digest")
+
+
+def test_a_pool_that_starts_for_too_long_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(JobPhase.STARTING, monkeypatch)
+    pools = [stage.pool.record()]
+    assert stage.pools._alive("lake", pools) == {NAME}
+    monkeypatch.setattr(pools_module, "START_S", -1.0)
+    assert stage.pools._alive("lake", pools) == set()
+    assert not stage.pool.record().is_open
+
+
+def test_what_a_pool_does_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(JobPhase.RUNNING, monkeypatch)
+    for name in "bcd":
+        assert stage.pool.patch(post(name, job()))
+    for state in ("", "RUNNING"):
+        stage.applications.observe(None, application(state))
+    stage.applications.observe(None, application("RUNNING", "TableCompaction", "tandem-pool-other"))
+    stage.applications.observe(None, application("", name="tandem-pool-digest-2"))
+    for name in "abc":
+        assert stage.runner.status(name).phase is JobPhase.STARTING
+    for name in "ab":
+        assert stage.pool.patch(report_begun(name, job()))
+    monkeypatch.setattr(pools_module, "_FRESH_S", -1.0)
+    for name in "ab":
+        assert stage.runner.status(name).phase is JobPhase.RUNNING
+    pools, jobs = stage.pools.counts()
+    assert pools == {"Running": 1, "Starting": 1}
+    assert jobs == {"Running": 2, "Waiting": 1}
+    ends = {"a": PooledEnd(code=0), "b": PooledEnd(code=1, message="failed: OutOfMemory")}
+    for name, end in ends.items():
+        assert stage.pool.patch(report_end(name, job(), end))
+        for _ in range(2):
+            stage.runner.status(name)
+        stage.runner.stop(name)
+    stage.runner.stop("c")
+    stage.runner.status("d")
+    del stage.maps.there[NAME]
+    for _ in range(2):
+        stage.runner.status("d")
+    found = {
+        outcome: counted(stage, "pooled_jobs_ended_total", outcome=outcome)
+        for outcome in ("Succeeded", "Failed", "Stopped", "Lost")
+    }
+    assert found == {"Succeeded": 1, "Failed": 1, "Stopped": 1, "Lost": 1}
+    assert not stage.pools.counts()[1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "state", "reason"),
+    [
+        ("MODIFIED", "COMPLETED", "Finished"),
+        ("MODIFIED", "FAILED", "Failed"),
+        ("DELETED", "RUNNING", "Deleted"),
+        ("gone", "", "Deleted"),
+    ],
+)
+def test_the_end_of_a_pool_is_counted_once(
+    kind: str, state: str, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = Stage(JobPhase.RUNNING, monkeypatch)
+    stage.applications.observe(None, application("RUNNING"))
+    if kind == "gone":  # a call finds it so before the watch reports it
+        stage.applications.forget("lake", NAME)
+    else:
+        stage.applications.observe(kind, application(state))
+    for again in ("MODIFIED", "DELETED"):
+        stage.applications.observe(again, application("COMPLETED"))
+    assert counted(stage, "job_pools_ended_total", reason=reason) == 1
+    other = {"Finished", "Failed", "Deleted", "NotStarted"} - {reason}
+    assert not sum(counted(stage, "job_pools_ended_total", reason=each) for each in other)
+
+
+def test_a_pool_that_had_ended_before_the_operator_began_is_not_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stage = Stage(JobPhase.RUNNING, monkeypatch)
+    stage.applications.observe(None, application("COMPLETED"))
+    stage.applications.observe("DELETED", application("COMPLETED"))
+    assert not counted(stage, "job_pools_ended_total", reason="Finished")
+    assert not counted(stage, "job_pools_ended_total", reason="Deleted")
+
+
+def test_the_age_of_a_pool_does_not_follow_the_wall_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine's clock that jumps by a day makes no live pool one that hangs."""
+    stage = Stage(JobPhase.RUNNING, monkeypatch)
+    stage.pool.body["metadata"]["creationTimestamp"] = "2001-01-01T00:00:00Z"
+    pools = stage.pools._list_all("lake")
+    stage.pools._note_listed("lake", pools)
+    stage.pools._sweep("lake", pools)
+    assert NAME in stage.maps.there
+    ticks = pools_module.time.monotonic() + OVERDUE_S + 1
+    monkeypatch.setattr(pools_module.time, "monotonic", lambda: ticks)
+    stage.pools._sweep("lake", pools)
+    assert NAME not in stage.maps.there

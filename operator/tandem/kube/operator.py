@@ -15,7 +15,6 @@ from contextlib import asynccontextmanager
 import structlog
 
 from tandem import __version__
-from tandem.jobs.pool.rules import PoolRules
 from tandem.jobs.runner import JobRunner
 from tandem.kube import handlers
 from tandem.kube.client.api import Api, ApiError
@@ -113,6 +112,10 @@ async def run_operator(
             resource_cache = ResourceCache()
             applications = ApplicationCache()
             builder = KubeflowApplications(settings.application)
+            rules = settings.job_pools
+            pools = (
+                JobPools(api, loop, builder, applications, rules, metrics) if rules.slots else None
+            )
             context = OperatorContext(
                 settings=settings,
                 api=api,
@@ -127,7 +130,7 @@ async def run_operator(
                 automatic_slots=AutomaticSlots(settings.automatic_slots, resource_cache),
                 metrics=metrics,
                 runner_factory=runner_factory
-                or _spark_applications(api, loop, builder, applications, settings.job_pools),
+                or _spark_applications(api, loop, builder, applications, pools),
                 interceptor=interceptor,
                 may_write=lambda: leadership.leads,
             )
@@ -137,7 +140,9 @@ async def run_operator(
                 RowRetention(context),
             )
             metrics.add(
-                StateCollector(context, lambda: leadership.leads, pool, settings.table_metrics)
+                StateCollector(
+                    context, lambda: leadership.leads, pool, settings.table_metrics, pools
+                )
             )
             ttl_controller = TtlController(api, resource_cache, clock, context.may_write)
             kopf_state = KopfState()
@@ -275,10 +280,8 @@ def _spark_applications(
     loop: asyncio.AbstractEventLoop,
     builder: ApplicationBuilder,
     applications: ApplicationCache,
-    rules: PoolRules,
+    pools: JobPools | None,
 ) -> RunnerFactory:
-    pools = JobPools(api, loop, builder, applications, rules) if rules.slots else None
-
     def runner_factory(resource: Operation, body: Body, table: Table) -> JobRunner:
         storage = table.spec.spec.storage if table.spec is not None else None
         secret = storage.secret_ref if storage is not None else None
@@ -303,6 +306,9 @@ def _spark_applications(
         own = ApplicationRunner(
             api=api, loop=loop, builder=builder, placement=placement, applications=applications
         )
-        return own if pools is None else PooledRunner(own, pools, placement)
+        if pools is None:
+            return own
+        jobs = table.spec.spec.jobs if table.spec is not None else None
+        return PooledRunner(own, pools, placement, pools.rules.of_table(jobs))
 
     return runner_factory

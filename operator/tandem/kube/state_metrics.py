@@ -20,6 +20,7 @@ from prometheus_client.registry import Collector
 from tandem.errors import Reason
 from tandem.kube.client.kinds import Body, status_of
 from tandem.kube.client.resource_cache import CachedResource
+from tandem.kube.job_pool.pools import JobPools
 from tandem.kube.metrics import families as families
 from tandem.kube.metrics.families import Family
 from tandem.kube.runtime.context import IndexServerFacts, OperatorContext
@@ -45,15 +46,22 @@ class StateCollector(Collector):
     Args:
         leads: whether this process leads.
         shown: how many tables have series of their own.
+        pools: None without job pools.
     """
 
     def __init__(
-        self, context: OperatorContext, leads: Callable[[], bool], workers: Workers, shown: int
+        self,
+        context: OperatorContext,
+        leads: Callable[[], bool],
+        workers: Workers,
+        shown: int,
+        pools: JobPools | None = None,
     ) -> None:
         self._context = context
         self._leads = leads
         self._workers = workers
         self._limit = shown
+        self._pools = pools
         self._shown: set[TableKey] = set()
         # The last state of each operation, and since when it has it, by `time.monotonic`.
         self._seen: dict[str, tuple[object, float]] = {}
@@ -86,6 +94,12 @@ class StateCollector(Collector):
         yield _one(families.JOBS_LIMIT, slots.limits.total)
         yield _one(families.JOBS_RUNNING, slots.taken)
         yield _one(families.JOBS_WAITING, slots.waiting)
+        pools, jobs = ({}, {}) if self._pools is None else self._pools.counts()
+        for family, counts in ((families.JOB_POOLS, pools), (families.POOLED_JOBS, jobs)):
+            [label], found = family.labels, _family(family)
+            for state in sorted(label.values):
+                found.add_metric([state], counts.get(state, 0))
+            yield found
 
     # Operations
 
@@ -264,6 +278,7 @@ LOOKED_UP = frozenset(
         *(families.LEADER, families.WORKERS_LIMIT, families.WORKERS_BUSY),
         *(families.WORKERS_LONG, families.WORKERS_ABANDONED, families.WORKERS_WAITING),
         *(families.WORKERS_OLDEST_WAIT, families.JOBS_LIMIT, families.JOBS_RUNNING),
+        *(families.JOB_POOLS, families.POOLED_JOBS),
         *(families.JOBS_WAITING, families.OPERATIONS, families.HINDERED, families.UNCHANGED),
         *(families.INDEX_SERVERS, families.INDEX_TABLES, families.INDEX_BYTES),
         families.INDEX_EVICTIONS,

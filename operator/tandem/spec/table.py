@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
+from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Literal
 from zoneinfo import ZoneInfo
 
@@ -414,6 +415,20 @@ class AutomaticCompaction(Model):
     the last one of each chunk that is due always stay."""
 
 
+class Pooling(StrEnum):
+    AUTO = "Auto"
+    NEVER = "Never"
+
+
+class TableJobs(Model):
+    pool: Pooling = Pooling.AUTO
+    """`Auto`: small jobs go to a job pool, if the operator has pools. `Never`: each job has its own
+    application."""
+    pooled_below: Bytes | None = None
+    """A job that reads as much or more has its own application. By default, and at most, the
+    operator's `--job-pool-below`."""
+
+
 class LakeTableSpec(Model):
     fixed: ClassVar[frozenset[str]] = frozenset({"location"})
     """Fields that must not change in a cluster: another location is another table."""
@@ -442,6 +457,9 @@ class LakeTableSpec(Model):
 
     index: IndexSettings | None = None
     """The table's index: bloom filters, and the server that answers for it. See docs/index.md."""
+    jobs: TableJobs | None = None
+    """Which jobs share an application with those of other operations, in a cluster; by default as
+    the operator has it. See docs/spark-applications.md."""
 
     @model_validator(mode="after")
     @cel(

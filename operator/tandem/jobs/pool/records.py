@@ -31,13 +31,11 @@ Patch = list[Json]
 
 @dataclass(frozen=True, slots=True)
 class PoolRecord:
-    """A pool's ConfigMap, read. `version` is its `resourceVersion`, `created` its time of creation
-    as Kubernetes writes it."""
+    """A pool's ConfigMap, read. `version` is its `resourceVersion`."""
 
     name: str
     uid: str
     version: str
-    created: str = ""
     is_open: bool = False
     jobs: Mapping[str, PooledJob] = field(default_factory=dict)
     stopped: frozenset[str] = frozenset()
@@ -61,7 +59,6 @@ def record_of(body: Mapping[str, Any]) -> PoolRecord:
         name=metadata["name"],
         uid=metadata["uid"],
         version=str(metadata.get("resourceVersion", "")),
-        created=str(metadata.get("creationTimestamp") or ""),
         is_open=data.get(_STATE) == OPEN and "deletionTimestamp" not in metadata,
         jobs={name: job for name, job in jobs.items() if job is not None},
         stopped=frozenset(_under(data, _STOP)),

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Final
 
 from tandem.jobs.pool.records import PoolRecord
 from tandem.jobs.runner import JobPhase, JobRequest
+from tandem.spec.table import Pooling, TableJobs
 
 LIVE: Final = frozenset({JobPhase.STARTING, JobPhase.RUNNING})
 LEFT_S: Final = 600.0
 """A pool without an application is one that is being created, but not after this time."""
 OVERDUE_S: Final = 14 * 3600.0
 """A driver that is older than its own limits allow hangs."""
+START_S: Final = 600.0
+"""How long the application of a pool may start. Its jobs get applications of their own then."""
 AVOIDED_S: Final = 300.0
 """For how long no pool is created after one of the same kind has failed."""
 
@@ -29,6 +32,15 @@ class PoolRules:
     below_bytes: int = 1 << 30
     idle_s: float = 300.0
     most_jobs: int = 200
+
+    def of_table(self, jobs: TableJobs | None) -> PoolRules:
+        """The rules for the jobs of a table: it may choose less than the operator, since a job that
+        is too large for its pool takes those of other tables along."""
+        if jobs is None:
+            return self
+        below = self.below_bytes if jobs.pooled_below is None else jobs.pooled_below
+        slots = 0 if jobs.pool is Pooling.NEVER else self.slots
+        return replace(self, slots=slots, below_bytes=min(below, self.below_bytes))
 
 
 def is_pooled(request: JobRequest, rules: PoolRules) -> bool:

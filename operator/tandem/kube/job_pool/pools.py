@@ -10,11 +10,12 @@ import asyncio
 import json
 import threading
 import time
+from collections import Counter
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
 from secrets import token_hex
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
@@ -25,6 +26,7 @@ from tandem.jobs.pool.rules import (
     AVOIDED_S,
     LEFT_S,
     LIVE,
+    START_S,
     PoolRules,
     choose,
     digest_of,
@@ -35,7 +37,10 @@ from tandem.json_types import Json
 from tandem.kube.client.api import Api
 from tandem.kube.controllers.operation.spark_jobs import ApplicationCache, ApplicationRunner
 from tandem.kube.job_pool.config_maps import ConfigMaps, PoolsUnusable
+from tandem.kube.metrics.collectors import Metrics
+from tandem.kube.metrics.families import PooledState, PoolEnd
 from tandem.spark.application.port import ApplicationBuilder, JobOwner, JobPlacement
+from tandem.spark.application.status import COMPLETED, state_of
 from tandem.spark.runtime.session import SHORT_JOB_BYTES
 from tandem.spec.labels import JOB_POOL_LABEL
 
@@ -45,6 +50,8 @@ _FRESH_S: Final = 0.3
 _TRIES: Final = 3
 _LOCKS: Final = 64
 _ANY: Final = "tandem-pool"
+_Key = tuple[str, str]
+"""Namespace and name of a pool."""
 _PAUSES_S: Final = (0.05, 0.1, 0.2, 0.5)
 
 
@@ -58,6 +65,7 @@ class JobPools:
         builder: ApplicationBuilder,
         applications: ApplicationCache,
         rules: PoolRules,
+        metrics: Metrics,
     ) -> None:
         self.rules = rules
         self._api, self._loop = api, loop
@@ -70,8 +78,18 @@ class JobPools:
         """When each pool was first seen to have failed."""
         self._refused: dict[str, tuple[float, str]] = {}
         """Namespaces in which ConfigMaps cannot be read, since when, and why."""
-        self._runners: dict[tuple[str, str], ApplicationRunner] = {}
-        self._read: dict[tuple[str, str], tuple[float, PoolRecord]] = {}
+        self._runners: dict[_Key, ApplicationRunner] = {}
+        self._read: dict[_Key, tuple[float, PoolRecord]] = {}
+        self._seen: dict[_Key, float] = {}
+        """When each pool was first listed. Ages are by our own clock that never jumps, not by the
+        difference of two machines' clocks: a live pool is never taken for an old one."""
+        self._starting: dict[_Key, float] = {}
+        """Since when each pool is known to start."""
+        self._not_started: set[_Key] = set()
+        self._metrics = metrics
+        self._states: dict[str, PooledState] = {}
+        """The jobs that are known to wait or to run in pools."""
+        applications.on_end = self._count_end
 
     def find(self, namespace: str, job: str) -> str:
         """The pool that a job was posted to; "" for none. Raises: PoolsUnusable,
@@ -88,6 +106,7 @@ class JobPools:
         """
         namespace = placement.namespace
         there = self._list_all(namespace)
+        self._note_listed(namespace, there)
         for pool in there:
             if request.name in pool.jobs:
                 return pool.name
@@ -106,6 +125,7 @@ class JobPools:
                     raise PoolsUnusable("a pool of this kind has failed")
                 pool = chosen or self._make(digest, request, placement)
                 if self._maps.patch(namespace, pool.name, post(request.name, job)):
+                    self.note(request.name, PooledState.WAITING)
                     self._sweep(namespace, [each for each in there if each.name != pool.name])
                     return pool.name
         raise PoolsUnusable("pools take no job")
@@ -128,21 +148,78 @@ class JobPools:
     def application(self, namespace: str, pool: PoolRecord) -> JobStatus:
         """The status of a pool's application. Raises: ClusterUnavailable."""
         status = self._runner(namespace, pool).status(pool.name)
-        if status.phase is JobPhase.FAILED:
-            with self._lock:
-                self._failed.setdefault(pool.name, time.monotonic())
+        key, now = (namespace, pool.name), time.monotonic()
+        with self._lock:
+            if status.phase is JobPhase.STARTING:
+                self._starting.setdefault(key, now)
+            else:
+                self._starting.pop(key, None)
+            if status.phase is JobPhase.FAILED:
+                self._failed.setdefault(pool.name, now)
         return status
+
+    def is_overdue(self, namespace: str, name: str) -> bool:
+        """Whether a pool that `application` has found to start has done so for too long: its
+        driver's pod waits for a node, say."""
+        key, now = (namespace, name), time.monotonic()
+        with self._lock:
+            since = self._starting.get(key)
+            if since is None or now - since <= START_S:
+                return False
+            self._not_started.add(key)
+            # One of the same kind would wait as long.
+            self._failed.setdefault(name, now)
+            return True
 
     def close(self, namespace: str, name: str) -> None:
         """Post no more jobs to a pool. Raises: ClusterUnavailable."""
         if self._maps.patch(namespace, name, close("")):
             _log.warning("pool closed: it does not begin its jobs", pool=name)
 
+    def note(self, job: str, state: PooledState) -> None:
+        """What is known of a job now, for the metrics. Its end is counted once."""
+        with self._lock:
+            if not state.is_end:
+                self._states[job] = state
+                return
+            known = self._states.pop(job, None)
+        if known is not None:
+            self._metrics.pooled_jobs_ended.count(state)
+
+    def counts(self) -> tuple[Mapping[str, int], Mapping[str, int]]:
+        """How many pools are `Starting` and `Running`, and how many jobs are `Waiting` and
+        `Running`. Without a call."""
+        pools = Counter(
+            self._builder.classify(each, None).phase.value
+            for each in self._applications.all()
+            if _is_pool(each)
+        )
+        with self._lock:
+            return pools, Counter(self._states.values())
+
+    def _count_end(self, application: Json, deleted: bool) -> None:
+        if not _is_pool(application):
+            return
+        metadata = application["metadata"]
+        key = (metadata["namespace"], metadata["name"])
+        with self._lock:
+            not_started = key in self._not_started
+            self._not_started.discard(key)
+        if not_started:
+            reason = PoolEnd.NOT_STARTED
+        elif deleted:
+            reason = PoolEnd.DELETED
+        else:
+            is_finished = state_of(application) == COMPLETED
+            reason = PoolEnd.FINISHED if is_finished else PoolEnd.FAILED
+        self._metrics.job_pools_ended.count(reason)
+
     def stop(self, namespace: str, name: str, job: str, limit_s: float) -> None:
         """End a job and forget it; wait until it has ended, at most this long. Raises:
         ClusterUnavailable."""
         pool = self.record(namespace, name, fresh=True)
         if pool is None:
+            self.note(job, PooledState.LOST)
             return
         # What the application's status says may be older than the job.
         may_run = job in pool.unfinished and (
@@ -152,6 +229,13 @@ class JobPools:
             self._maps.patch(namespace, name, ask_to_stop(job))
             if not self._await_end(namespace, pool, job, limit_s):
                 _log.warning("not gone in time", job=job, pool=name, seconds=limit_s)
+            pool = self.record(namespace, name) or pool
+        end = pool.ended.get(job)
+        if end is not None and not end.code:
+            self.note(job, PooledState.SUCCEEDED)
+        else:
+            failed = end is not None and not may_run
+            self.note(job, PooledState.FAILED if failed else PooledState.STOPPED)
         self._maps.patch(namespace, name, forget(job))
         self._remove_if_stuck(namespace, name)
 
@@ -174,7 +258,8 @@ class JobPools:
             return
         status = self.application(namespace, pool)
         there = self._applications.get(namespace, name)
-        if status.reason is None or there is None or self._builder.finished(there):
+        is_stuck = status.reason is not None or self.is_overdue(namespace, name)
+        if not is_stuck or there is None or self._builder.finished(there):
             return  # the application of one that has ended has its log
         # Not one that another job was posted to meanwhile.
         if self._maps.patch(namespace, name, close(pool.version)):
@@ -225,6 +310,7 @@ class JobPools:
         except (JobRefused, InvalidSpec):
             self._delete(namespace, pool)
             raise
+        self._metrics.job_pools_started.count()
         _log.info("pool created", namespace=namespace, pool=name)
         return pool
 
@@ -246,26 +332,36 @@ class JobPools:
         """The names of the open ones that may still do a job; the others are closed."""
         alive = set()
         for pool in pools:
-            if pool.is_open and self.application(namespace, pool).phase in LIVE:
+            if not pool.is_open:
+                continue
+            phase = self.application(namespace, pool).phase
+            if phase in LIVE and not self.is_overdue(namespace, pool.name):
                 alive.add(pool.name)
-            elif pool.is_open:
+            else:
                 self._maps.patch(namespace, pool.name, close(""))
         return alive
 
     def _has_failed_lately(self, digest: str) -> bool:
         now = time.monotonic()
         with self._lock:
-            return any(
-                now - at < AVOIDED_S
-                for name, at in self._failed.items()
-                if name.startswith(f"{_ANY}-{digest}-")
-            )
+            self._failed = {name: at for name, at in self._failed.items() if now - at < AVOIDED_S}
+            return any(name.startswith(f"{_ANY}-{digest}-") for name in self._failed)
+
+    def _note_listed(self, namespace: str, pools: Collection[PoolRecord]) -> None:
+        """Since when each is there; forget those that no longer are."""
+        names, now = {pool.name for pool in pools}, time.monotonic()
+        with self._lock:
+            for name in names:
+                self._seen.setdefault((namespace, name), now)
+            gone = [key for key in self._seen if key[0] == namespace and key[1] not in names]
+        for key in gone:
+            self._drop(*key)
 
     def _sweep(self, namespace: str, pools: list[PoolRecord]) -> None:
         """Delete ConfigMaps whose application no longer exists, or does not end. What fails is done
         next time."""
         for pool in pools:
-            age_s = _age_s(pool)
+            age_s = self._age_s(namespace, pool)
             # The label alone does not make it ours.
             if age_s <= LEFT_S or not pool.name.startswith(f"{_ANY}-"):
                 continue
@@ -280,8 +376,13 @@ class JobPools:
 
     def _drop(self, namespace: str, name: str) -> None:
         with self._lock:
-            self._read.pop((namespace, name), None)
-            self._runners.pop((namespace, name), None)
+            for known in (self._read, self._runners, self._seen, self._starting):
+                known.pop((namespace, name), None)
+
+    def _age_s(self, namespace: str, pool: PoolRecord) -> float:
+        with self._lock:
+            now = time.monotonic()
+            return now - self._seen.get((namespace, pool.name), now)
 
     def _runner(self, namespace: str, pool: PoolRecord) -> ApplicationRunner:
         with self._lock:
@@ -298,7 +399,9 @@ class JobPools:
             return found
 
 
-def _age_s(pool: PoolRecord) -> float:
-    if not pool.created:
-        return 0.0
-    return (datetime.now(UTC) - datetime.fromisoformat(pool.created)).total_seconds()
+def _is_pool(application: Mapping[str, Any]) -> bool:
+    metadata = application["metadata"]
+    owners = metadata.get("ownerReferences") or []
+    return metadata["name"].startswith(f"{_ANY}-") and any(
+        owner.get("kind") == "ConfigMap" for owner in owners
+    )

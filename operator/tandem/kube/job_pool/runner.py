@@ -10,11 +10,12 @@ from typing import Final
 import structlog
 
 from tandem.errors import Reason
-from tandem.jobs.pool.rules import LIVE, is_pooled
+from tandem.jobs.pool.rules import LIVE, START_S, PoolRules, is_pooled
 from tandem.jobs.runner import JobPhase, JobRequest, JobRunner, JobStatus
 from tandem.kube.controllers.operation.spark_jobs import STOP_S
 from tandem.kube.job_pool.config_maps import PoolsUnusable
 from tandem.kube.job_pool.pools import JobPools
+from tandem.kube.metrics.families import PooledState
 from tandem.spark.application.port import JobPlacement
 
 _log = structlog.get_logger("tandem.kube.job_pool")
@@ -28,10 +29,14 @@ class PooledRunner:
     Args:
         own: runs jobs as applications of their own.
         placement: of the jobs.
+        rules: which of the table's jobs are pooled.
     """
 
-    def __init__(self, own: JobRunner, pools: JobPools, placement: JobPlacement) -> None:
+    def __init__(
+        self, own: JobRunner, pools: JobPools, placement: JobPlacement, rules: PoolRules
+    ) -> None:
         self._own, self._pools, self._placement = own, pools, placement
+        self._rules = rules
         self._pool_of: dict[str, str] = {}
         """The pool of each job that is known; "" for none."""
         self._running_s: dict[str, float] = {}
@@ -39,7 +44,7 @@ class PooledRunner:
 
     def start(self, request: JobRequest) -> None:
         """Post the job to a pool, or start it by itself. Raises: as `ApplicationRunner.start`."""
-        if is_pooled(request, self._pools.rules) and self._pool_of.get(request.name) != "":
+        if is_pooled(request, self._rules) and self._pool_of.get(request.name) != "":
             try:
                 self._pool_of[request.name] = self._pools.place(request, self._placement)
             except PoolsUnusable as problem:
@@ -54,34 +59,46 @@ class PooledRunner:
         pool = self._where(name)
         if not pool:
             return self._own.status(name)
+        state, status = self._in_pool(name, pool)
+        self._pools.note(name, state)
+        return status
+
+    def _in_pool(self, name: str, pool: str) -> tuple[PooledState, JobStatus]:
         namespace = self._placement.namespace
         record = self._pools.record(namespace, pool)
         if record is None:
             return _lost(f"its pool {pool} was deleted")
         application = self._pools.application(namespace, record)
+        log = application.log
         if application.phase not in LIVE or name not in record.jobs:
             # What it reported last counts, and what was read may be older than the job.
             record = self._pools.record(namespace, pool, fresh=True) or record
         end = record.ended.get(name)
+        if end is not None and not end.code:
+            return PooledState.SUCCEEDED, JobStatus(JobPhase.ENDED, log=log)
         if end is not None:
-            if not end.code:
-                return JobStatus(JobPhase.ENDED, log=application.log)
-            return JobStatus(JobPhase.FAILED, end.message, application.log, Reason.JOB_FAILED)
+            failed = JobStatus(JobPhase.FAILED, end.message, log, Reason.JOB_FAILED)
+            return PooledState.FAILED, failed
         if name not in record.jobs:
-            return _lost(f"it is no longer in its pool {pool}", application.log)
+            return _lost(f"it is no longer in its pool {pool}", log)
         if application.phase not in LIVE:
             message = f"its pool {pool} has ended: {application.message}"
-            reason = application.reason or Reason.JOB_VANISHED
-            return JobStatus(JobPhase.FAILED, message, application.log, reason)
-        if application.phase is JobPhase.RUNNING and name not in record.begun:
+            return _lost(message, log, application.reason or Reason.JOB_VANISHED)
+        if name in record.begun:
+            return PooledState.RUNNING, application
+        if application.phase is JobPhase.STARTING:
+            if not self._pools.is_overdue(namespace, pool):
+                return PooledState.WAITING, application
+            message = f"its pool {pool} did not start within {START_S:g} s: {application.message}"
+        else:
             since = self._running_s.setdefault(name, time.monotonic())
-            if time.monotonic() - since > BEGIN_S:
-                # It hangs, or has too much to do: either way no place for further jobs.
-                self._pools.close(namespace, pool)
-                message = f"its pool {pool} did not begin it within {BEGIN_S:g} s"
-                return JobStatus(JobPhase.FAILED, message, application.log, Reason.JOB_NOT_STARTED)
-            return JobStatus(JobPhase.STARTING, f"waits in the pool {pool}", application.log)
-        return application
+            if time.monotonic() - since <= BEGIN_S:
+                waits = JobStatus(JobPhase.STARTING, f"waits in the pool {pool}", log)
+                return PooledState.WAITING, waits
+            # It hangs, or has too much to do: either way no place for further jobs.
+            message = f"its pool {pool} did not begin it within {BEGIN_S:g} s"
+        self._pools.close(namespace, pool)
+        return _lost(message, log, application.reason or Reason.JOB_NOT_STARTED)
 
     def stop(self, name: str) -> None:
         """End the job, and forget it. Raises: ClusterUnavailable."""
@@ -95,11 +112,16 @@ class PooledRunner:
         """The pool of a job; "" for none. One that an earlier operator started is looked for."""
         if name not in self._pool_of:
             try:
-                self._pool_of[name] = self._pools.find(self._placement.namespace, name)
+                pool = self._pools.find(self._placement.namespace, name)
             except PoolsUnusable:
-                self._pool_of[name] = ""
+                pool = ""
+            self._pool_of[name] = pool
+            if pool:
+                self._pools.note(name, PooledState.WAITING)
         return self._pool_of[name]
 
 
-def _lost(message: str, log: str = "") -> JobStatus:
-    return JobStatus(JobPhase.FAILED, message, log, Reason.JOB_VANISHED)
+def _lost(
+    message: str, log: str = "", reason: Reason = Reason.JOB_VANISHED
+) -> tuple[PooledState, JobStatus]:
+    return PooledState.LOST, JobStatus(JobPhase.FAILED, message, log, reason)

@@ -15,7 +15,7 @@ import concurrent.futures
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
@@ -62,9 +62,14 @@ class ApplicationCache:
 
     Of those that have ended only the last ones are kept: the others are rarely needed, and are
     read from the API server then.
+
+    Attributes:
+        on_end: called with each known application that ends, or that is deleted before: then
+            with True.
     """
 
     def __init__(self, *, ended: int = 1_000) -> None:
+        self.on_end: Callable[[Json, bool], None] | None = None
         self._known: dict[tuple[str, str], Json] = {}
         self._ended: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._keep = ended
@@ -75,11 +80,16 @@ class ApplicationCache:
         initial list."""
         metadata = body["metadata"]
         key = (metadata["namespace"], metadata["name"])
+        is_deleted = kind == "DELETED"
         with self._lock:
             known = self._known.get(key)
-            if kind == "DELETED":
+            is_same = known is not None and known["metadata"]["uid"] == metadata["uid"]
+            ends = is_same and key not in self._ended and (
+                is_deleted or state_of(body) in FINISHED
+            )  # fmt: skip
+            if is_deleted:
                 # The event of an earlier object of that name may come late.
-                if known is not None and known["metadata"]["uid"] == metadata["uid"]:
+                if is_same:
                     self._drop(key)
             elif known is None or _newer(metadata, known["metadata"]):
                 self._drop(key)
@@ -88,6 +98,12 @@ class ApplicationCache:
                     self._ended[key] = None
                 if len(self._ended) > self._keep:
                     self._drop(next(iter(self._ended)))
+        if ends and self.on_end is not None:
+            self.on_end(trimmed(body), is_deleted)
+
+    def all(self) -> list[Json]:
+        with self._lock:
+            return list(self._known.values())
 
     def get(self, namespace: str, name: str) -> Json | None:
         with self._lock:
@@ -95,8 +111,12 @@ class ApplicationCache:
 
     def forget(self, namespace: str, name: str) -> None:
         """A call has found the object gone before the watch reported it."""
+        key = (namespace, name)
         with self._lock:
-            self._drop((namespace, name))
+            known, ends = self._known.get(key), key not in self._ended
+            self._drop(key)
+        if known is not None and ends and self.on_end is not None:
+            self.on_end(known, True)
 
     def _drop(self, key: tuple[str, str]) -> None:
         self._known.pop(key, None)
