@@ -14,7 +14,6 @@ from pathlib import Path
 from e2e import install
 from e2e.figures import Figures
 from e2e.flights import Flights, until_first_success
-from e2e.kube_api import until
 from e2e.lake import Lake, compaction, options
 from e2e.target import Target
 
@@ -27,8 +26,7 @@ def test_removed_and_installed_again(
 ) -> None:
     """Definitions and resources stay; a second start is measured in the same steps."""
     before = {each["metadata"]["name"] for each in lake.target.kube.items(TABLES)}
-    cluster.run_helm("uninstall", "tandem", "--namespace", install.SYSTEM, "--wait")
-    until(lambda: not cluster.kube.pods(install.SYSTEM), "pods of the release stay")
+    install.remove_tandem(cluster)
     assert {each["metadata"]["name"] for each in lake.target.kube.items(TABLES)} == before
     lake.upload(flights.folder, "second")
     figures.run("second run", until_first_success(cluster, lake, "second", "tidy-second"))

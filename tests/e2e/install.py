@@ -162,15 +162,16 @@ def spark_operator(target: Target) -> None:
     until(lambda: _has_authority(target), "the Spark operator's webhook has no certificate")
 
 
-def tandem(target: Target) -> None:
-    """By its chart, with the bundled etcd, for the tables' namespace only."""
+def tandem(target: Target, jobs: Json | None = None) -> None:
+    """By its chart, with the bundled etcd, for the tables' namespace only. `jobs`: further values
+    below `jobs`."""
     repository, tag = target.images.tandem.rsplit(":", 1)
     registry, etcd = target.images.etcd.split("/", 1)
     etcd_name, etcd_tag = etcd.rsplit(":", 1)
     values: Json = {
         "image": {"repository": repository, "tag": tag},
         "watch": {"namespaces": [LAKE]},
-        "jobs": {"sparkTemplate": SMALL},
+        "jobs": {"sparkTemplate": SMALL, **(jobs or {})},
         "indexServers": {"enabled": True},
         "allowedLocations": {LAKE: [f"s3://{BUCKET}/"]},
         "allowedEndpoints": [ENDPOINT.removeprefix("http://")],
@@ -185,6 +186,12 @@ def tandem(target: Target) -> None:
         },
     }
     install(target, "tandem", SYSTEM, str(REPOSITORY / "charts" / "tandem"), values)
+
+
+def remove_tandem(target: Target) -> None:
+    """`helm uninstall`; definitions and resources stay."""
+    target.run_helm("uninstall", "tandem", "--namespace", SYSTEM, "--wait")
+    until(lambda: not target.kube.pods(SYSTEM), "pods of the release stay")
 
 
 def install(target: Target, release: str, namespace: str, chart: str, values: Json) -> None:

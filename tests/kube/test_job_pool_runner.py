@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -293,7 +294,7 @@ def test_the_age_of_a_pool_does_not_follow_the_wall_clock(monkeypatch: pytest.Mo
     stage.pools._note_listed("lake", pools)
     stage.pools._sweep("lake", pools)
     assert NAME in stage.maps.there
-    ticks = pools_module.time.monotonic() + OVERDUE_S + 1
-    monkeypatch.setattr(pools_module.time, "monotonic", lambda: ticks)
+    ticks = time.monotonic() + OVERDUE_S + 1
+    monkeypatch.setattr(time, "monotonic", lambda: ticks)
     stage.pools._sweep("lake", pools)
     assert NAME not in stage.maps.there

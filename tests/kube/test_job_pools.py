@@ -73,6 +73,11 @@ class Stage:
         found: list[Json] = self.cluster.request("GET", url)["items"]
         return found
 
+    def delete_application(self, name: str) -> None:
+        url = "/apis/sparkoperator.k8s.io/v1beta2/namespaces/"
+        url += f"{self.space.namespace}/sparkapplications/{name}"
+        self.cluster.request("DELETE", url)
+
     def pool_maps(self) -> list[Json]:
         url = f"/api/v1/namespaces/{self.space.namespace}/configmaps"
         found: list[Json] = self.cluster.request("GET", f"{url}?labelSelector=tandem.dev/job-pool")[
@@ -134,7 +139,12 @@ def test_tables_with_other_credentials_and_templates_have_other_pools(stage: Sta
     stage.table("templated")
     template = {"spec": {"driver": {"cores": 1}}}
     stage.space.compaction("templated", "templated", sparkTemplate=template)
-    stage.succeed("one", "two", "open", "templated")
+    stage.table("alone", jobs={"pool": "Never"})
+    stage.table("large", jobs={"pooledBelow": 1})
+    for name in ("alone", "large"):
+        stage.space.compaction(name, name)
+    stage.succeed("one", "two", "open", "templated", "alone", "large")
+    assert len(stage.jobs.started) == 2
     found = {
         (
             str(
@@ -143,13 +153,14 @@ def test_tables_with_other_credentials_and_templates_have_other_pools(stage: Sta
             each["spec"]["driver"]["cores"],
         )
         for each in stage.applications()
+        if each["metadata"]["name"] in stage.jobs.pools
     }
     assert found == {("one", 2), ("two", 2), ("None", 2), ("None", 1)}
     begun = [pool.jobs.begun for pool in stage.jobs.pools.values()]
     assert [len(names) for names in begun if names] == [1, 1, 1, 1]
 
 
-@pytest.mark.parametrize("how", ["killed", "deleted"])
+@pytest.mark.parametrize("how", ["killed", "deleted", "application deleted"])
 def test_the_jobs_of_a_dead_pool_start_again_by_themselves(stage: Stage, how: str) -> None:
     stage.table("t")
     stage.jobs.opened.clear()
@@ -158,6 +169,9 @@ def test_the_jobs_of_a_dead_pool_start_again_by_themselves(stage: Stage, how: st
     if how == "killed":
         (pool,) = stage.jobs.pools.values()
         pool.kill()
+    elif how == "application deleted":
+        for application in stage.applications():
+            stage.delete_application(application["metadata"]["name"])
     else:
         for record in stage.pool_maps():
             name = record["metadata"]["name"]
@@ -186,6 +200,30 @@ def test_a_deleted_operation_takes_its_job_along_and_leaves_the_others(stage: St
     await_that(lambda: not stage.jobs_left(), stage.jobs_left)
     for lake in stage.lakes.values():
         lake.assert_clean()
+
+
+def test_a_table_deleted_while_its_job_waits_leaves_no_job(stage: Stage) -> None:
+    """Both slots are taken: the third job waits in the pool. Its operation goes on without the
+    LakeTable."""
+    stage.jobs.opened.clear()
+    for name in ("a", "b"):
+        stage.table(name)
+        stage.space.compaction(name, name)
+    await_that(lambda: len(stage.jobs.pooled) == 2, lambda: stage.jobs.pooled)
+    stage.table("t")
+    stage.space.compaction("late", "t")
+
+    def posted() -> bool:
+        return len([key for key in stage.jobs_left() if key.startswith("job.")]) == 3
+
+    await_that(posted, stage.jobs_left)
+    stage.space.delete("LakeTable", "t")
+    stage.space.await_gone("LakeTable", "t")
+    assert len(stage.jobs.pooled) == 2
+    stage.jobs.opened.set()
+    stage.succeed("a", "b", "late")
+    await_that(lambda: not stage.jobs_left(), stage.jobs_left)
+    stage.lakes["t"].assert_clean()
 
 
 def test_a_new_operator_finds_the_jobs_of_the_last_one(cluster: Cluster, tmp_path: Path) -> None:
