@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import gc
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from support.waiting import until
 from tandem.errors import AccessDenied
 from tandem.jobs.pool.formats import PoolConfig, PooledEnd, PooledJob
-from tandem.jobs.pool.records import new_record, post
+from tandem.jobs.pool.records import close, new_record, post
 from tandem.kube.client.api import Forbidden, Invalid, NotFound, Unavailable
 from tandem.kube.job_pool import driver
 from tandem.kube.job_pool.driver import PoolDriver
@@ -187,3 +188,22 @@ def test_another_config_map_of_its_name_is_not_served(monkeypatch: pytest.Monkey
         assert not jobs.running
 
     asyncio.run(run())
+
+
+def test_a_driver_that_is_cancelled_leaves_no_report_half_begun() -> None:
+    """As by SIGTERM, at the moment at which a job ends: a coroutine that was never awaited fails
+    the test."""
+
+    async def run() -> None:
+        server = Server()
+        made = PoolDriver(CONFIG, server, Jobs())  # type: ignore[arg-type]
+        task = asyncio.ensure_future(made.run())
+        await until(lambda: server.listed > 0)
+        task.cancel()
+        made._patch(close(""))
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert "state" in server.keys
+
+    asyncio.run(run())
+    gc.collect()

@@ -125,7 +125,7 @@ class PoolDriver:
         await self._begin()
         looking = [
             asyncio.create_task(_reported(work), name=name)
-            for name, work in (("watch", self._watch()), ("look", self._look_now_and_then()))
+            for name, work in (("watch", self._watch), ("look", self._look_now_and_then))
         ]
         try:
             while True:
@@ -213,7 +213,7 @@ class PoolDriver:
                 self._patch(report_begun(name, job))
             case Withdraw(name):
                 _say(f"{name} is withdrawn")
-                self._spawn(asyncio.to_thread(self._jobs.withdraw, name))
+                self._spawn(lambda: asyncio.to_thread(self._jobs.withdraw, name))
             case ReportStopped(name, job):
                 end = PooledEnd(code=1, message="it was withdrawn before it began")
                 self._patch(report_end(name, job, end))
@@ -235,7 +235,7 @@ class PoolDriver:
         self._wake.set()
 
     def _patch(self, patch: Patch, *, again: bool = True) -> None:
-        self._spawn(self._patched(patch, again))
+        self._spawn(lambda: self._patched(patch, again))
 
     async def _patched(self, patch: Patch, again: bool) -> None:
         """Patch the ConfigMap, until it is done or is no longer wanted: a test of it fails then."""
@@ -254,7 +254,7 @@ class PoolDriver:
             self._wake.set()
             return
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         task = asyncio.create_task(_reported(work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -264,9 +264,10 @@ class PoolDriver:
             await asyncio.wait(self._tasks, timeout=_REPORT_S)
 
 
-async def _reported(work: Coroutine[Any, Any, None]) -> None:
+async def _reported(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """`work` begins with this: one that is cancelled before leaves no coroutine behind."""
     try:
-        await work
+        await work()
     except Exception as error:  # noqa: BLE001 - of one action; the others go on
         _say(f"{type(error).__name__}: {error}")
 
