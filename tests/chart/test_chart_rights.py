@@ -125,6 +125,14 @@ def test_job_pools_add_the_rights_of_their_example_and_none_by_default() -> None
         assert added([role], []) >= added([drivers], [])
     for role in of_operator(plain):
         assert not added([role], [])
+    # Drivers of index servers have no pool.
+    beside = {**MATRIX["job-pools"], "indexServers": {"enabled": True}}
+    alone = {**beside, "jobs": {"namespaces": NAMESPACES}}
+    of_servers = [
+        [role for role in of_kind(template(each), "Role") if "index" in role["metadata"]["name"]]
+        for each in (beside, alone)
+    ]
+    assert of_servers[0] == of_servers[1] != []
 
 
 @every_combination

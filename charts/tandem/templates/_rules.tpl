@@ -98,10 +98,4 @@ compares. */}}
 - apiGroups: [""]
   resources: [services]
   verbs: [get, list, delete, deletecollection]
-{{- if .Values.jobs.pool.slots }}
-# The jobs of its pool.
-- apiGroups: [""]
-  resources: [configmaps]
-  verbs: [watch, patch]
-{{- end }}
 {{- end -}}
