@@ -178,6 +178,20 @@ def test_jobs_begin_in_their_order_as_slots_become_free() -> None:
     assert ledger.running == {"a", "b"}
 
 
+def test_a_job_that_was_posted_by_a_clock_ahead_does_not_wait_behind_all_others() -> None:
+    ledger, there = Ledger(config(slots=1), 0), ConfigMap()
+    assert there.patch(post("a", job(1)))
+    ledger.see(there.record())
+    assert begins(ledger.step(1)) == [("a", 0)]
+    assert there.patch(post("ahead", job(10**12)))
+    ledger.see(there.record())
+    ledger.step(2)
+    assert there.patch(post("later", job(2)))
+    ledger.ended("a", 3, taints=False)
+    ledger.see(there.record())
+    assert begins(ledger.step(3)) == [("ahead", 0)]
+
+
 def test_a_pool_without_jobs_closes_only_if_it_has_seen_all() -> None:
     ledger, there = Ledger(config(idle_s=10), 0), ConfigMap()
     ledger.see(there.record())

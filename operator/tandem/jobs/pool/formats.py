@@ -46,7 +46,7 @@ class PoolConfig(Format):
 
 class PooledJob(Format):
     """A job: the application of `spark_apps/` that does it, the table's location, and the path of
-    its `job.json` below that. `posted_ms` orders jobs that wait."""
+    its `job.json` below that. `posted_ms` orders jobs that are seen together."""
 
     app: str
     location: str

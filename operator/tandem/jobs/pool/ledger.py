@@ -81,6 +81,10 @@ class Ledger:
         self._done: set[str] = set()
         self._withdrawn: set[str] = set()
         self._slots: dict[str, int] = {}
+        self._order: dict[str, int] = {}
+        """In which order jobs begin: in which they were seen, and of those that were seen together
+        by `posted_ms`. That alone would let a job wait behind all others that was posted while the
+        operator's clock was ahead."""
 
     @property
     def running(self) -> frozenset[str]:
@@ -90,6 +94,9 @@ class Ledger:
         """The record as it is now; None if the ConfigMap was deleted."""
         self._gone = record is None
         self._record = record
+        jobs = {} if record is None else record.jobs
+        for name in sorted(jobs.keys() - self._order.keys(), key=lambda n: (jobs[n].posted_ms, n)):
+            self._order[name] = len(self._order)
 
     def ended(self, name: str, now_s: float, *, taints: bool) -> None:
         """A job has ended. `taints`: it may have harmed the process, which takes no more jobs."""
@@ -113,10 +120,10 @@ class Ledger:
                 self._done.add(name)
                 actions.append(Refuse(name))
         waiting = [] if record is None else sorted(
-            (job.posted_ms, name) for name, job in wanted.items()
-            if name not in record.ended and name not in self._done
+            (name for name in wanted if name not in record.ended and name not in self._done),
+            key=self._order.__getitem__,
         )  # fmt: skip
-        for _, name in waiting:
+        for name in waiting:
             if name in stopped:
                 self._done.add(name)
                 actions.append(ReportStopped(name, wanted[name]))
@@ -125,7 +132,7 @@ class Ledger:
                 self._done.add(name)
                 self._slots[name] = slot
                 actions.append(Begin(name, wanted[name], slot))
-        open_jobs = bool(self._slots) or any(name not in self._done for _, name in waiting)
+        open_jobs = bool(self._slots) or any(name not in self._done for name in waiting)
         if open_jobs:
             self._busy_s = now_s
         actions += self._closing(record, now_s, open_jobs)
