@@ -179,7 +179,7 @@ def test_a_source_that_is_not_there_is_refused_by_a_run_and_may_come_after_a_pla
     words = ("ingest", lake, "--from", tmp_path / name)
     planned = tandem(*words, "--dry-run")
     assert planned.exit_code == 0
-    assert "nothing to read at" in planned.stderr
+    assert planned.stderr.startswith("Warning: --from: nothing to read at ")
     ran = tandem(*words)
     assert ran.exit_code == 1
     assert "InvalidSpec" in ran.stdout
@@ -256,3 +256,27 @@ def test_sources_of_updates_by_key_are_checked_too(
         texts = source({"id": ["3"], "day": ["2026-01-01"]})
         message = by_key(tandem, lake, tmp_path, {"deleteKeys": texts})
         assert "another type than the table's" in message
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("text.parquet", b"id,name\n", "damaged, truncated, or not a Parquet file"),
+        ("empty.parquet", b"", "damaged, truncated, or not a Parquet file"),
+        ("utf-16.csv", "id,name\n3,é\n".encode("utf-16"), "not text of the expected encoding"),
+        ("latin-1.csv", "id,né\n".encode("latin-1"), "not text of the expected encoding"),
+        ("none.csv.gz", b"id,name\n", "a compressed file of the source is damaged"),
+    ],
+)
+def test_a_source_that_is_not_what_its_name_says_costs_no_job(
+    tandem: Tandem, lake: Path, tmp_path: Path, name: str, content: bytes, said: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    options = HEADER if ".csv" in name else ()
+    message = refused(tandem, lake, "ingest", "--from", tmp_path / name, *options)
+    assert said in message
+    assert name in message
+    message = refused(
+        tandem, lake, "merge", "--from", tmp_path / name, *options, *ON, "--update-all"
+    )
+    assert said in message

@@ -179,7 +179,7 @@ def test_a_plan_names_the_version_of_a_delta_source(
         9: "version 9; not there",
     }
     assert f"source Delta {table.as_uri()}, {expected[version]}" in " ".join(result.stdout.split())
-    assert ("Warning: TableUpdate/o: spec.merge.source.location: " in result.stderr) is (
+    assert ("Warning: TableUpdate/o.spec.merge.source.location: " in result.stderr) is (
         version == 9
     )
 
@@ -198,7 +198,7 @@ def test_a_source_that_is_not_there_is_warned_of(
     source = {"format": form, "location": (tmp_path / "none").as_uri()}
     spec = {"source": source} if kind == "TableIngest" else {"merge": {**MERGE, "source": source}}
     result = tandem("plan", "-f", "-", "-o", "json", input_=typed(table, kind, spec))
-    assert result.stderr.startswith(f"Warning: {kind}/o: {field}.location: ")
+    assert result.stderr.startswith(f"Warning: {kind}/o.{field}.location: ")
     assert source["location"] in result.stderr
     assert json.loads(result.stdout)[1]["status"]["phase"] == "Succeeded"
     assert result.exit_code == 0  # it may exist before the run

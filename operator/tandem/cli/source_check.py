@@ -33,7 +33,8 @@ _ABSENT = (InvalidSpec, ObjectNotFound, DataFileMissing, TableNotFound, VersionN
 
 @dataclass(frozen=True)
 class SourceCheck:
-    """A summary of a source as it is now, and a warning if there is a problem."""
+    """A summary of a source as it is now, and a warning if there is a problem, which begins with
+    the field of the resource."""
 
     summary: str
     warning: str = ""

@@ -101,9 +101,9 @@ def plan_resources(
     """Print what `run_resources` would do now. Arguments as there."""
     outcomes = engine.plan(resources)
     seen = source_check.check_sources(outcomes)
-    for id_, sight in seen.items():
-        if sight.warning:
-            say(f"Warning: {id_}: {sight.warning}")
+    for resource in (outcome.resource for outcome in outcomes):
+        if (sight := seen.get(resource.id)) and sight.warning:
+            say(f"Warning: {commands.reworded(f'{resource.id}.{sight.warning}', resource)}")
     if output is Output.TABLE:
         sources = {id_: each.summary for id_, each in seen.items()}
         chosen = [each for each in outcomes if shown(each)]

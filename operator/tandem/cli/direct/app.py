@@ -429,6 +429,7 @@ def _source(
 def _source_fields(field: str) -> dict[str, str]:
     return {
         field: "--from",
+        f"{field}.location": "--from",
         f"{field}.format": "--format",
         f"{field}.options": "--source-option",
         f"{field}.options.": "--source-option ",

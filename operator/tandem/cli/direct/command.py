@@ -27,6 +27,7 @@ WORDING: Final = {
     "Fix the resource and run again": "Correct the command",
     'set header: "true"': "add --source-option header=true",
     'if not, header: "false"': "if not, add --source-option header=false",
+    "or another one that options.encoding of the source names": "or --source-option encoding=…",
     "correct the options header and sep": "correct --source-option header=… and sep=…",
 }
 """What the engine says of a resource, and what those who typed a command read instead."""

@@ -11,12 +11,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.errors import (
     DataFileMissing,
     InvalidSpec,
     ObjectNotFound,
+    SourceUnreadable,
+    StatementFailed,
     TableNotFound,
     TandemError,
     VersionNotFound,
@@ -35,6 +38,7 @@ _MOST_FILES = 16
 """Files of a source whose columns are read."""
 _MOST_JSON_BYTES = 1 << 20
 """The size of JSON sources that are read as a whole, since each line may have further fields."""
+_Error = TypeVar("_Error", bound=TandemError)
 _ABSENT = (ObjectNotFound, DataFileMissing, TableNotFound, VersionNotFound)
 
 
@@ -101,7 +105,8 @@ def columns_of(
     """The columns of a source's files; none if they cannot be read now. Columns of texts have the
     types of `table`, if not the table's own.
 
-    Raises: InvalidSpec for a source that is not there, unless it may still come.
+    Raises: InvalidSpec for a source that is not there, unless it may still come; SourceUnreadable
+    for a file that is damaged or of another format; StatementFailed for bytes that are no text.
     """
     access = work.table.source_access
     if access is SourceAccess.NONE:
@@ -109,6 +114,8 @@ def columns_of(
     options = storage_options(source.location, work.table.location, work.table.storage_options)
     try:
         return list(_columns(table or _table(work), source, options, field))
+    except (SourceUnreadable, StatementFailed) as error:
+        raise _of(error, resource) from error
     except InvalidSpec as error:
         if access is SourceAccess.MAY_COME and error.field == f"{field}.location":
             return []
@@ -128,10 +135,10 @@ def columns_of(
         return []  # the job tries again, and reports it if it lasts
 
 
-def _of(error: InvalidSpec, resource: str) -> InvalidSpec:
+def _of(error: _Error, resource: str) -> _Error:
     """The error, said of the resource; the message names the file."""
     where = f"{error.resource}: " if error.resource else ""
-    return InvalidSpec(
+    return type(error)(
         f"{where}{error.message}",
         resource=resource,
         field=error.field,
