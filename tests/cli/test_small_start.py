@@ -119,3 +119,63 @@ def test_a_package_has_the_names_that_it_exports(package: ModuleType) -> None:
         assert getattr(found, "__module__", package.__name__).startswith(package.__name__)
     with pytest.raises(AttributeError, match="has no attribute 'missing'"):
         _ = package.missing
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("history",),
+        ("history", "-o", "json"),
+        ("history", "-o", "yaml"),
+        ("scan", "-o", "json"),
+        ("compact", "--dry-run"),
+    ],
+    ids=" ".join,
+)
+def test_characters_that_an_encoding_lacks_end_no_command(
+    table: Path, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moved = table.rename(table.with_name("tâble → 1"))
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    done = run(MAIN, words[0], moved, *words[1:])
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.isascii()
+    if words == ("history", "-o", "json"):
+        assert "\n" in done.stdout
+        json.loads(done.stdout)
+
+
+def test_an_interrupted_import_that_says_something_else_is_an_interrupt() -> None:
+    done = run(
+        "import os, signal\n"
+        "from tandem.cli import main\n"
+        "def broken():\n"
+        "    try:\n"
+        "        os.kill(os.getpid(), signal.SIGINT)\n"
+        "    except KeyboardInterrupt:\n"
+        "        pass\n"
+        "    raise ImportError('cannot load module more than once per process')\n"
+        "main._main = broken\n"
+        "main.main()\n"
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "Interrupted.\n")
+
+
+@pytest.mark.parametrize("words", [("history",), ("scan", "-o", "json"), ("scan", "-o", "arrow")])
+def test_standard_output_that_is_full_is_an_error_of_one_line(
+    table: Path, words: tuple[str, ...]
+) -> None:
+    command = [sys.executable, "-m", "tandem.cli.main", words[0], str(table), *words[1:]]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=600, check=False
+        )
+    assert done.returncode == 1
+    assert done.stderr.startswith("Error: standard output cannot be written: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_closed_streams_end_no_command(table: Path) -> None:
+    command = f"exec {sys.executable} -m tandem.cli.main compact {table} >&- 2>&-"
+    done = subprocess.run(["sh", "-c", command], timeout=600, check=False)
+    assert done.returncode == 0

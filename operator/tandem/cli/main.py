@@ -11,7 +11,9 @@ from __future__ import annotations
 import atexit
 import gc
 import os
+import signal
 import sys
+from types import FrameType
 
 _THRESHOLDS = (50_000, 5, 2)
 """Python looks for garbage after so many objects, in place of 700; among those that it has seen
@@ -29,6 +31,26 @@ class _WithoutPandas:
 
 def main() -> None:
     """Run the command that was typed."""
+    interrupts: list[int] = []
+
+    def interrupt(number: int, _frame: FrameType | None) -> None:
+        interrupts.append(number)
+        raise KeyboardInterrupt
+
+    # Not where a shell started the command in the background, which ignores it.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, interrupt)
+    try:
+        _main()
+    except (KeyboardInterrupt, ImportError):
+        # An import that is interrupted may try another one, and raise what that one says.
+        if not interrupts:
+            raise
+        sys.stderr.write("Interrupted.\n")
+        sys.exit(128 + signal.SIGINT)
+
+
+def _main() -> None:
     sys.meta_path.insert(0, _WithoutPandas())
     # pydantic would look for plugins in every package that is installed.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
@@ -36,7 +58,9 @@ def main() -> None:
     # The memory is given back as a whole: there is no use in looking for garbage in it first.
     atexit.register(gc.freeze)
     from tandem.cli.app import app, keep_typed_command
+    from tandem.cli.output import prepare_streams
 
+    prepare_streams()
     keep_typed_command(sys.argv[1:])
     gc.freeze()
     gc.set_threshold(*_THRESHOLDS)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import base64
 import datetime
 import decimal
+import io
 import json
 import math
+import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -32,10 +35,43 @@ class Output(StrEnum):
 OutputOption = Annotated[Output, typer.Option("-o", "--output", help="Output format.")]
 
 
+def prepare_streams() -> None:
+    """Let no character and no closed stream end a command: characters that the encoding of a stream
+    lacks are escaped, and what is written to a closed stream is lost."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+@contextmanager
+def standard_output() -> Iterator[None]:
+    """Ends the command where standard output cannot be written, as on a full disk. A pipe that its
+    reader has closed is another matter."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        sys.stdout = None  # Python would try again when it exits
+        why = error.strerror or error
+        sys.stderr.write(f"Error: standard output cannot be written: {why}\n")
+        raise typer.Exit(1) from error
+
+
 def write(text: str) -> None:
     """Write a result to standard output."""
-    sys.stdout.write(text)
-    sys.stdout.flush()
+    with standard_output():
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+
+def _only_ascii() -> bool:
+    """Whether standard output may lack characters: as JSON and YAML escape them, any reader of
+    these knows them."""
+    return not (sys.stdout.encoding or "").lower().replace("-", "").startswith("utf8")
 
 
 def blocks(found: Iterable[tuple[str, Iterable[tuple[str, str]]]]) -> Group:
@@ -61,16 +97,16 @@ def print_data(data: Any, output: Output) -> None:
     if output is Output.YAML:
         import yaml
 
-        write(yaml.safe_dump(data, sort_keys=False, allow_unicode=True))
+        write(yaml.safe_dump(data, sort_keys=False, allow_unicode=not _only_ascii()))
     else:
-        write(json.dumps(data, indent=2, ensure_ascii=False) + "\n")
+        write(json.dumps(data, indent=2, ensure_ascii=_only_ascii()) + "\n")
 
 
 def print_documents(manifests: Iterable[Mapping[str, Any]]) -> None:
     """Print resources as YAML documents, as a file holds them."""
     import yaml
 
-    write(yaml.safe_dump_all(manifests, sort_keys=False, allow_unicode=True))
+    write(yaml.safe_dump_all(manifests, sort_keys=False, allow_unicode=not _only_ascii()))
 
 
 def error_console() -> Console:
@@ -88,7 +124,8 @@ def print_table(table: Table | Group) -> None:
     console = Console(file=sys.stdout)
     if not console.is_terminal:
         console = Console(file=sys.stdout, width=PIPE_WIDTH)
-    console.print(table)
+    with standard_output():
+        console.print(table)
 
 
 def terminal_width() -> int:
@@ -217,4 +254,4 @@ def json_value(value: Any) -> Any:
 
 def json_line(row: Mapping[str, Any]) -> str:
     """One row as one line of JSON."""
-    return json.dumps(json_value(row), ensure_ascii=False, separators=(",", ":")) + "\n"
+    return json.dumps(json_value(row), ensure_ascii=_only_ascii(), separators=(",", ":")) + "\n"

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING
 from tandem.cli.commands.arguments import moment_ms
 from tandem.cli.commands.tables import Target
 from tandem.cli.errors import Exit, say
-from tandem.cli.output import json_line, json_value, print_table, table_of, write
+from tandem.cli.output import (
+    json_line,
+    json_value,
+    print_table,
+    standard_output,
+    table_of,
+    write,
+)
 from tandem.cli.scan_output import ScanOutput
 from tandem.errors import InvalidSpec
 
@@ -149,10 +156,14 @@ def _by_server(
 def _write_stream(schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:
     import pyarrow as pa
 
-    with pa.ipc.new_stream(sys.stdout.buffer, schema) as stream:
-        for batch in batches:
+    with standard_output():
+        stream = pa.ipc.new_stream(sys.stdout.buffer, schema)
+    for batch in batches:
+        with standard_output():
             stream.write_batch(batch)
-    sys.stdout.buffer.flush()
+    with standard_output():
+        stream.close()
+        sys.stdout.buffer.flush()
 
 
 def _preview(schema: pa.Schema, batches: Iterator[pa.RecordBatch], limit: int) -> None:

@@ -10,7 +10,7 @@ import typer
 from tandem.cli.errors import errors_to_exit
 from tandem.cli.kubectl import completion
 from tandem.cli.kubectl.flags import Flags, connected
-from tandem.cli.output import Output, OutputOption
+from tandem.cli.output import Output, OutputOption, prepare_streams
 
 _HELP = """Inspect and control Tandem's operations on Delta Lake tables.
 
@@ -278,6 +278,7 @@ def version(flags: Flags, output: OutputOption = Output.TABLE) -> None:
 
 def main() -> None:
     """The entry point of the `kubectl-tandem` script, which kubectl finds by its name."""
+    prepare_streams()
     app(prog_name="kubectl tandem")
 
 
