@@ -223,3 +223,34 @@ def test_the_command_line_does_not_import_pandas(table: Path) -> None:
     command = [sys.executable, "-c", code, "table", "segments", str(table), "-o", "json"]
     found = subprocess.run(command, capture_output=True, text=True, check=True)
     assert found.stdout.splitlines()[-1] == "{'pyarrow'}"
+
+
+def test_the_remedy_of_an_error_that_names_the_table_can_be_pasted(
+    tandem: Tandem, table: Path
+) -> None:
+    result = tandem("scan", table, "--columns", "nme")
+    assert f"remedy:   `tandem table show {table.as_uri()}` lists the columns" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("location", "said"),
+    [
+        ("", "the location is empty"),
+        ("file:/data/t", "expected: file:///data/t"),
+        ("s3a:/lake/t", "expected: s3a://lake/t"),
+    ],
+)
+def test_locations_that_are_none(tandem: Tandem, location: str, said: str) -> None:
+    result = tandem("history", location)
+    assert result.exit_code == 2
+    assert said in result.stderr
+
+
+def test_a_path_may_begin_with_the_home_directory(
+    tandem: Tandem, table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(table.parent))
+    facts = json.loads(tandem("table", "show", f"~/{table.name}", "-o", "json").stdout)
+    assert facts["location"] == table.as_uri()
+    monkeypatch.delenv("HOME")
+    assert "/~/" in tandem("table", "show", f"~/{table.name}").stderr

@@ -93,10 +93,13 @@ def errors_to_exit() -> Iterator[None]:
 
 @contextmanager
 def add_table_to_errors(location: str) -> Iterator[None]:
-    """Errors raised in the block name the table, also those that name only one of its files."""
+    """Errors raised in the block name the table, also those that name only one of its files, and
+    so do the commands in their remedies."""
     try:
         yield
     except TandemError as error:
+        for each in (error, *getattr(error, "problems", ())):
+            each.remedy = with_location(each.remedy, location)
         if location not in str(error):
             error.add_note(location)
         raise
@@ -130,15 +133,13 @@ def error_text(error: TandemError) -> str:
     joint = ", " if "://" in error.resource else "."
     where = joint.join(part for part in (error.resource, error.field) if part)
     lines = [f"{where}: {error.message}" if where else error.message]
-    [table] = getattr(error, "__notes__", ())[:1] or ("",)
-    remedy = with_location(error.remedy, table) if table else error.remedy
     lines += [
         f"    {name + ':':<10}{value}"
         for name, value in (
             *(("table", note) for note in getattr(error, "__notes__", ())),
             ("found", error.found),
             ("expected", error.expected),
-            ("remedy", remedy),
+            ("remedy", error.remedy),
         )
         if value
     ]

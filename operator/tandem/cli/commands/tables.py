@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -103,16 +104,34 @@ def target(location_or_name: str, files: Sequence[str] = (), options: Sequence[s
     return Target(as_location(location_or_name), None, given)
 
 
+_ONE_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(/[^/].*)", re.DOTALL)
+"""`file:/data/t`, as Hadoop prints locations."""
+
+
 def as_location(text: str) -> str:
-    """A URL as it is, a local path as a `file` URL. Raises `InvalidSpec`."""
+    """A URL as it is, a local path as a `file` URL; a path may begin with `~/`, which shells do not
+    replace in `--from=~/t`. Raises `InvalidSpec`."""
     if "://" not in text:
+        if not text:
+            raise InvalidSpec(
+                "the location is empty",
+                found="''",
+                expected="file:///path, s3://bucket/path or a path",
+                remedy="If it comes from a variable, set the variable",
+            )
+        if (hadoop := _ONE_SLASH.fullmatch(text)) and not Path(text).exists():
+            raise InvalidSpec(
+                "a URL needs two slashes after its scheme",
+                resource=text,
+                expected=f"{hadoop[1]}://{hadoop[2] if hadoop[1] == 'file' else hadoop[2][1:]}",
+            )
         if "/" not in text and not Path(text).is_dir():
             raise InvalidSpec(
                 "neither a location nor the path of a folder",
                 resource=text,
                 expected="file:///path, s3://bucket/path, a path, or with -f a LakeTable's name",
             )
-        text = "file://" + quote(str(_as_a_shell_would(Path(text))))
+        text = "file://" + quote(str(_as_a_shell_would(_at_home(text))))
     try:
         checked: str = TypeAdapter(Location).validate_python(text)
     except ValidationError as error:
@@ -123,6 +142,12 @@ def as_location(text: str) -> str:
             field="location",
         ) from error
     return checked
+
+
+def _at_home(text: str) -> Path:
+    """The path, with the home directory in place of a leading `~/`, if there is one."""
+    home = os.environ.get("HOME")
+    return Path(home, text[2:]) if home and text.startswith("~/") else Path(text)
 
 
 def _as_a_shell_would(path: Path) -> Path:
