@@ -225,3 +225,21 @@ def test_a_condition_of_no_type_becomes_a_boolean() -> None:
 def test_a_broken_schema_is_an_error(text: str) -> None:
     with pytest.raises(InvalidStatement):
         parse_where("TRUE", text)
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [("a.b = 1", "perhaps `a.b`"), ("`a.c` = 1", "perhaps `a.b`"), ("ip = 1", "perhaps id")],
+)
+def test_names_are_proposed_as_a_statement_writes_them(where: str, said: str) -> None:
+    names = ("a.b", "id")
+    columns: list[Any] = [
+        {"name": name, "type": "long", "nullable": True, "metadata": {}} for name in names
+    ]
+    with pytest.raises(InvalidStatement) as caught:
+        parse_where(where, json.dumps({"type": "struct", "fields": columns}), resource="", field="")
+    assert caught.value.expected == said
+
+
+def test_a_column_that_is_called_as_a_query_begins_has_a_hint() -> None:
+    assert "in `backquotes`" in refusal({"f64": "1"}, "select = 5").remedy

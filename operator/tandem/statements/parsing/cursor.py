@@ -69,7 +69,8 @@ class Cursor:
                 token.at,
                 "sub-queries are not accepted",
                 found=token.shown(),
-                remedy="Only the columns of the row itself can be used.",
+                remedy="Only the columns of the row itself can be used; a column of this name "
+                "stands in `backquotes`.",
             )
         if token.keyword == "OVER":
             self.fail(token.at, "window functions are not accepted", found=token.shown())

@@ -6,6 +6,8 @@ qualifier: a column named `t` is written `t.t`.
 
 from __future__ import annotations
 
+import re
+
 from tandem.statements import tree
 from tandem.statements.parsing.cursor import Cursor
 from tandem.statements.parsing.lexer import Token
@@ -13,6 +15,7 @@ from tandem.statements.parsing.relations import Relation, Relations
 from tandem.statements.tree import Expr
 from tandem.statements.types import UNKNOWN, SchemaColumn, close_names, matching
 
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MANY = 12
 """Up to this many columns of a source are listed if a name is not one of them."""
 
@@ -66,7 +69,7 @@ class Names(Cursor):
                 remedy="Rename one of the columns.",
             )
         if not found:
-            close = close_names(columns, token.text)
+            close = [_typed(name) for name in close_names(columns, token.text)]
             self.fail(
                 token.at,
                 message,
@@ -107,7 +110,7 @@ class Names(Cursor):
         unread = [r for r in relations.named if r.schema is None]
         if not known and not unread:
             close = [
-                f"{r.name}.{name}"
+                f"{r.name}.{_typed(name)}"
                 for r in relations.named
                 if r.schema
                 for name in close_names(r.schema.columns, token.text)
@@ -128,7 +131,7 @@ class Names(Cursor):
             return [relation.name, token.text], SchemaColumn(token.text, UNKNOWN)
         columns = relation.schema.columns
         if not matching(columns, token.text):
-            close = [f"{relation.name}.{name}" for name in close_names(columns, token.text)]
+            close = [f"{relation.name}.{_typed(name)}" for name in close_names(columns, token.text)]
             some = ", ".join(column.name for column in columns[:_MANY])
             self.fail(
                 token.at,
@@ -143,6 +146,11 @@ class Names(Cursor):
         if self.token.kind not in ("word", "name"):
             self.fail_here(expected)
         return self.advance()
+
+
+def _typed(name: str) -> str:
+    """A column as a statement names it: in backquotes if it has other characters than a word."""
+    return name if _PLAIN.fullmatch(name) else f"`{name.replace('`', '``')}`"
 
 
 def _all(relations: Relations) -> str:
