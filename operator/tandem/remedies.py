@@ -208,7 +208,8 @@ HERE: Final[Mapping[Reason, str]] = {
     Reason.JOB_FAILED: "Read the log that the message names, then `{again}`.",
     Reason.OUT_OF_MEMORY: "Give it more memory in `sparkTemplate`.",
     Reason.STORAGE_FULL: "Free space, then `{again}`.",
-    Reason.ACCESS_DENIED: "Check the credentials in the environment, and their permissions.",
+    Reason.ACCESS_DENIED: "Check the credentials in the environment and their permissions; for a "
+    "local path, those of this user.",
     Reason.SOURCE_CHANGED: "Do not change the source during the run, or name the `version` of a "
     "Delta table, then `{again}`.",
     Reason.SOURCE_UNREADABLE: "Write the file that the message names again, then `{again}`.",

@@ -101,7 +101,7 @@ def test_a_table_with_constraints_is_left_alone(tmp_path: Path) -> None:
 def test_a_merge_without_a_candidate_file(tmp_path: Path) -> None:
     lake = quick_lake.make(tmp_path, 0)
     status = planned(lake, whenMatched=[{"delete": {}}])
-    assert "no file can hold a row that the statement concerns" in status.conditions[0].message
+    assert "no file can hold a row that the statement affects" in status.conditions[0].message
     # Of an empty table there is nothing to update, and everything to insert.
     status = planned(lake, whenMatched=[{"delete": {}}], **INSERT)
     assert reason(status) == "DryRun"

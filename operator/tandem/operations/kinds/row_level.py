@@ -72,7 +72,7 @@ class RowLevelKind(ABC, Generic[S]):
 
     @abstractmethod
     def selects(self, statement: S, snapshot: Snapshot) -> Selection:
-        """Selects the files that may hold rows that the statement concerns."""
+        """Selects the files that may hold rows that the statement affects."""
 
     @abstractmethod
     def job(self, statement: S, inputs: tuple[InputFile, ...]) -> StatementJob | MergeJob:
@@ -141,7 +141,7 @@ class RowLevelKind(ABC, Generic[S]):
         if not needed:
             # Serializable: the statement takes effect at the version that was read, and rows that
             # are added later come after it.
-            nothing = "no file can hold a row that the statement concerns"
+            nothing = "no file can hold a row that the statement affects"
             if prerequisite is not None:
                 nothing = ""  # the merge may add one
             return Planned(summary, None, NOTHING, nothing_to_do=nothing, prerequisite=prerequisite)

@@ -35,7 +35,7 @@ class StatementRounds:
 
     Attributes:
         merges: as `RowLevelKind.merges`.
-        selects: the files of a snapshot that may hold rows that the statement concerns.
+        selects: the files of a snapshot that may hold rows that the statement affects.
         needs_job: whether there is anything to evaluate if so many files may be affected.
     """
 
