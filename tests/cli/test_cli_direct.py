@@ -372,3 +372,11 @@ def test_scan_shows_a_table_as_of_a_time(tandem: Tandem, lake: Path) -> None:
     assert len(found) == 8
     assert tandem("scan", lake, "--timestamp", "2001").exit_code == 1
     assert tandem("scan", lake, "--timestamp", "2999", "--version", "1").exit_code == 2
+
+
+def test_a_plan_of_nothing_has_no_zeros(tandem: Tandem, lake: Path) -> None:
+    assert tandem("compact", lake, "-q").exit_code == 0
+    shown = tandem("compact", lake, "--dry-run").stdout
+    assert "Nothing to do, the files already match the request." in shown
+    for name in ("writes", "runs", "cost"):
+        assert f"\n  {name} " not in shown

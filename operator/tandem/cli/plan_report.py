@@ -33,7 +33,7 @@ def blocks(
     return output.blocks(
         (
             f"{outcome.resource.id}: {commands.reworded(_headline(outcome), outcome.resource)}",
-            _lines(outcome, sources),
+            [*_lines(outcome, sources), ("to repeat", _again(outcome, commands))],
         )
         for outcome in outcomes
     )
@@ -47,15 +47,34 @@ def _headline(outcome: ResourceOutcome) -> str:
             return f"Would fail, {message}"
         return message or "would be adopted as it is"
     if _reason(status) == Reason.DRY_RUN:
-        if message == PLANNED_ONLY:
+        if _is_planned(status):
             return "Planned"
         return f"Nothing to do, {message[:1].lower()}{message[1:]}"
     if status.phase is Phase.FAILED and not status.attempt:
         return f"Would fail, {message}"
-    if status.phase in ENDED:
-        # A plan never ends like this, nor makes an attempt: this is a recorded result.
-        return f"{status.phase} already (run --again repeats it), {message}"
+    if _is_recorded(status):
+        return f"{status.phase} already, {message}"
     return f"{status.phase}, {message}" if message else str(status.phase)
+
+
+def _is_planned(status: OperationStatus) -> bool:
+    return message_of(status) == PLANNED_ONLY
+
+
+def _is_recorded(status: OperationStatus) -> bool:
+    """Whether this is the result of an earlier run: a plan ends neither by itself nor after an
+    attempt."""
+    planned = _reason(status) == Reason.DRY_RUN
+    refused = status.phase is Phase.FAILED and not status.attempt
+    return status.phase in ENDED and not planned and not refused
+
+
+def _again(outcome: ResourceOutcome, commands: RepeatCommands) -> str:
+    """The command that repeats an operation with a recorded result; "" for others."""
+    status = outcome.status
+    if isinstance(status, TableStatus) or not _is_recorded(status):
+        return ""
+    return commands.all_of([outcome.resource.id])
 
 
 def _reason(status: OperationStatus) -> str:
@@ -75,6 +94,8 @@ def _lines(outcome: ResourceOutcome, sources: SourceSummaries) -> list[tuple[str
     if status.plan is None:
         return lines
     plan = status.plan
+    # A result of an earlier run is no DRY_RUN, and keeps what it did.
+    idle = not plan.inputs and _reason(status) == Reason.DRY_RUN and not _is_planned(status)
     segments = shortened_names(plan.segments)
     if plan.outputs:
         segments = f"{segments} → {shortened_names(plan.outputs)}".lstrip()
@@ -93,10 +114,10 @@ def _lines(outcome: ResourceOutcome, sources: SourceSummaries) -> list[tuple[str
         ("segments", segments),
         ("instants", shortened_names(plan.instants or ())),
         ("steps", "\n".join(_some([_shortened_step(step) for step in steps]))),
-        ("writes", output),
+        ("writes", "" if idle else output),
         ("copies", plan.copies or ""),
-        ("runs", _where(resource, plan)),
-        ("cost", "" if plan.cost_bytes is None
+        ("runs", "" if idle else _where(resource, plan)),
+        ("cost", "" if idle or plan.cost_bytes is None
          else f"about {human_bytes(plan.cost_bytes)} to read and write"),
         ("locks", _folded_locks(plan.locks or ())),
     ]  # fmt: skip
