@@ -374,9 +374,14 @@ def test_scan_shows_a_table_as_of_a_time(tandem: Tandem, lake: Path) -> None:
     assert tandem("scan", lake, "--timestamp", "2999", "--version", "1").exit_code == 2
 
 
-def test_a_plan_of_nothing_has_no_zeros(tandem: Tandem, lake: Path) -> None:
+def test_a_plan_of_nothing_has_no_zeros(tandem: Tandem, lake: Path, tmp_path: Path) -> None:
     assert tandem("compact", lake, "-q").exit_code == 0
-    shown = tandem("compact", lake, "--dry-run").stdout
-    assert "Nothing to do, the files already match the request." in shown
+    file = tmp_path / "compact.yaml"
+    file.write_text(tandem("compact", lake, "-o", "yaml").stdout)
+    idle = tandem("plan", "-f", file).stdout
+    assert "Nothing to do, the files already match the request." in idle
+    assert tandem("run", "-f", file, "-q").exit_code == 0
+    recorded = tandem("plan", "-f", file).stdout
+    assert "Succeeded already, the files already match the request." in recorded
     for name in ("writes", "runs", "cost"):
-        assert f"\n  {name} " not in shown
+        assert f"\n  {name} " not in idle + recorded

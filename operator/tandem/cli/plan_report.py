@@ -49,12 +49,17 @@ def _headline(outcome: ResourceOutcome) -> str:
     if _reason(status) == Reason.DRY_RUN:
         if _is_planned(status):
             return "Planned"
-        return f"Nothing to do, {message[:1].lower()}{message[1:]}"
+        return f"Nothing to do, {_in_a_sentence(message)}"
     if status.phase is Phase.FAILED and not status.attempt:
         return f"Would fail, {message}"
     if _is_recorded(status):
-        return f"{status.phase} already, {message}"
+        failed = status.phase is Phase.FAILED  # then a reason stands first
+        return f"{status.phase} already, {message if failed else _in_a_sentence(message)}"
     return f"{status.phase}, {message}" if message else str(status.phase)
+
+
+def _in_a_sentence(message: str) -> str:
+    return message[:1].lower() + message[1:]
 
 
 def _is_planned(status: OperationStatus) -> bool:
@@ -94,8 +99,7 @@ def _lines(outcome: ResourceOutcome, sources: SourceSummaries) -> list[tuple[str
     if status.plan is None:
         return lines
     plan = status.plan
-    # A result of an earlier run is no DRY_RUN, and keeps what it did.
-    idle = not plan.inputs and _reason(status) == Reason.DRY_RUN and not _is_planned(status)
+    idle = not plan.inputs and not _is_planned(status)
     segments = shortened_names(plan.segments)
     if plan.outputs:
         segments = f"{segments} → {shortened_names(plan.outputs)}".lstrip()

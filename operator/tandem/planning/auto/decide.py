@@ -8,8 +8,7 @@ users. `chunks` decides which time chunks are due.
   each runs one at a time.
 - Minor ones are due as soon as a run is compactible, scheduled ones by cron (of missed times only
   the latest). All start within the window and `minInterval`, with a backoff after failures.
-- If several are due: minor before semi-major before major; but one that was passed over once goes
-  next.
+- If several are due: minor before semi-major before major; but a skipped one goes next.
 - A scheduled one starts when no other is at work; a minor one may start beside it, on segments
   that the other does not hold. One of chunks starts beside minor ones and others of chunks, in
   chunks where none of them is.
