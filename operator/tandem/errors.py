@@ -267,6 +267,10 @@ class StorageError(TandemError):
     reason = Reason.STORAGE_ERROR
 
 
+class BucketNotFound(StorageError):
+    """There is no bucket or container of this name."""
+
+
 class AccessDenied(StorageError):
     reason = Reason.ACCESS_DENIED
 

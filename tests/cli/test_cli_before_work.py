@@ -19,12 +19,14 @@ from deltalake.schema import Field, PrimitiveType, Schema
 from cli.invoke import Tandem
 from tandem import mergelog
 from tandem.delta.log.delta_log import DeltaLog
+from tandem.errors import AccessDenied, BucketNotFound, TandemError
 from tandem.jobs.runner import JobRequest, JobStatus
 from tandem.json_types import Json
 from tandem.mergelog.create import ensure_log
 from tandem.mergelog.state.log_table import LogSettings, MergeLog
 from tandem.operations import runner
 from tandem.operations.ports import Ports
+from tandem.spark.runtime import listing
 from tandem.storage import open_store
 
 VECTORS = ("--enable-deletion-vectors",)
@@ -280,3 +282,27 @@ def test_a_source_that_is_not_what_its_name_says_costs_no_job(
         tandem, lake, "merge", "--from", tmp_path / name, *options, *ON, "--update-all"
     )
     assert said in message
+
+
+def test_a_source_that_may_not_be_read_or_has_no_bucket_costs_no_job(
+    tandem: Tandem, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(error: TandemError) -> None:
+        def list_source(*_: object, **__: object) -> None:
+            raise error
+
+        monkeypatch.setattr(listing, "list_source", list_source)
+
+    words = ("ingest", lake, "--from", "s3://other/in.parquet", "-o", "json", "-q")
+    fails(AccessDenied("permission denied", resource="s3://other/in.parquet", found="403"))
+    message = refused(tandem, lake, *words[:1], *words[2:4])
+    assert message.startswith("AccessDenied: ")
+    assert "s3://other/in.parquet: permission denied" in message
+    fails(BucketNotFound("the bucket does not exist"))
+    planned = tandem(*words, "--dry-run")
+    assert (planned.exit_code, "nothing to read at" in planned.stderr) == (0, True)
+    version = DeltaTable(lake).version()
+    ran = tandem(*words)
+    assert ran.exit_code == 1
+    assert "the source does not exist" in ran.stdout
+    assert DeltaTable(lake).version() == version

@@ -15,6 +15,7 @@ from typing import Any
 from tandem.cli.output import human_bytes
 from tandem.cli.report import file_count
 from tandem.errors import (
+    BucketNotFound,
     DataFileMissing,
     InvalidSpec,
     ObjectNotFound,
@@ -28,7 +29,14 @@ from tandem.spec import LakeTable
 from tandem.spec.resources import ResourceOutcome
 from tandem.spec.status import Phase
 
-_ABSENT = (InvalidSpec, ObjectNotFound, DataFileMissing, TableNotFound, VersionNotFound)
+_ABSENT = (
+    BucketNotFound,
+    InvalidSpec,
+    ObjectNotFound,
+    DataFileMissing,
+    TableNotFound,
+    VersionNotFound,
+)
 
 
 @dataclass(frozen=True)

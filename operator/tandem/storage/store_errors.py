@@ -22,6 +22,7 @@ from obstore.exceptions import (
 from tandem.errors import (
     AccessDenied,
     AlreadyExists,
+    BucketNotFound,
     InvalidSpec,
     ObjectNotFound,
     OutcomeUnknown,
@@ -135,7 +136,7 @@ def translated(error: Exception, resource: str, *, writing: bool = False) -> Sto
             ),
         )
     if code in _NO_BUCKET or (isinstance(error, FileNotFoundError) and writing):
-        return StorageError(
+        return BucketNotFound(
             "the bucket does not exist", **what, remedy="Create it or correct the location"
         )
     if isinstance(error, FileNotFoundError):

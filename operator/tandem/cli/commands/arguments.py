@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from tandem.cli.errors import add_table_to_errors, errors_to_exit
+from tandem.errors import TandemError
 
 if TYPE_CHECKING:
     from tandem.cli.commands.tables import Target
@@ -67,6 +68,30 @@ def moment_ms(version: int | None, timestamp: str | None) -> int | None:
     return moment
 
 
+WORDS_OF_OPTIONS: Final[Mapping[str, str]] = {
+    "spec.storage.options.": "--option ",
+    'Set allow_http: "true" among the options, or': "Add --option allow_http=true, or set",
+    " in the environment or the Secret": " in the environment",
+    " in the environment or in the Secret": " in the environment",
+    " the environment or the Secret": " the environment",
+    " the environment (AWS_…, GOOGLE_…, AZURE_…) or a Secret": " the environment (AWS_…, "
+    "GOOGLE_…, AZURE_…)",
+    'the option skip_signature: "true"': "--option skip_signature=true",
+}
+"""What is said of a store's options in resources, and what those who typed a command read instead.
+"""
+
+
+def _in_words_of_options(error: TandemError) -> None:
+    """Let an error name the options of a command in place of fields of a resource."""
+    for said, instead in WORDS_OF_OPTIONS.items():
+        error.message = error.message.replace(said, instead)
+        error.field = error.field.replace(said, instead)
+        error.found = error.found.replace(said, instead)
+        error.expected = error.expected.replace(said, instead)
+        error.remedy = error.remedy.replace(said, instead)
+
+
 @contextmanager
 def opened(
     location: str, files: Sequence[str] | None, options: Sequence[str] | None
@@ -76,5 +101,10 @@ def opened(
         from tandem.cli.commands import tables
 
         target = tables.target(location, files or [], options or [])
-        with add_table_to_errors(target.location):
-            yield target
+        try:
+            with add_table_to_errors(target.location):
+                yield target
+        except TandemError as error:
+            if target.table is None:
+                _in_words_of_options(error)
+            raise

@@ -11,6 +11,7 @@ from typing import Final
 import typer
 
 from tandem.cli import engine, report
+from tandem.cli.commands.arguments import WORDS_OF_OPTIONS
 from tandem.cli.commands.run import plan_resources, print_results, run_resources
 from tandem.cli.commands.tables import Target
 from tandem.cli.direct.resources import DirectOperation, manifests, resources_of
@@ -118,11 +119,7 @@ def words_of_table(lake: LakeTable, target: Target) -> dict[str, str]:
         f"{lake.id}.spec.location: ": "",
         f"{lake.id}.protocol: ": "",
         ", or set spec.create": "",
-        "spec.storage.options.": "--option ",
-        'Set allow_http: "true" among the options, or': "Add --option allow_http=true, or set",
-        " in the environment or the Secret": " in the environment",
-        " in the environment or in the Secret": " in the environment",
-        'the option skip_signature: "true"': "--option skip_signature=true",
+        **WORDS_OF_OPTIONS,
     }
 
 

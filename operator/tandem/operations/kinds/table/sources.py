@@ -15,6 +15,8 @@ from typing import TypeVar
 
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.errors import (
+    AccessDenied,
+    BucketNotFound,
     DataFileMissing,
     InvalidSpec,
     ObjectNotFound,
@@ -39,7 +41,8 @@ _MOST_FILES = 16
 _MOST_JSON_BYTES = 1 << 20
 """The size of JSON sources that are read as a whole, since each line may have further fields."""
 _Error = TypeVar("_Error", bound=TandemError)
-_ABSENT = (ObjectNotFound, DataFileMissing, TableNotFound, VersionNotFound)
+_ABSENT = (BucketNotFound, ObjectNotFound, DataFileMissing, TableNotFound, VersionNotFound)
+_UNREADABLE = (AccessDenied, SourceUnreadable, StatementFailed)
 
 
 @dataclass(frozen=True)
@@ -106,7 +109,8 @@ def columns_of(
     types of `table`, if not the table's own.
 
     Raises: InvalidSpec for a source that is not there, unless it may still come; SourceUnreadable
-    for a file that is damaged or of another format; StatementFailed for bytes that are no text.
+    for a file that is damaged or of another format; StatementFailed for bytes that are no text;
+    AccessDenied.
     """
     access = work.table.source_access
     if access is SourceAccess.NONE:
@@ -114,7 +118,7 @@ def columns_of(
     options = storage_options(source.location, work.table.location, work.table.storage_options)
     try:
         return list(_columns(table or _table(work), source, options, field))
-    except (SourceUnreadable, StatementFailed) as error:
+    except _UNREADABLE as error:
         raise _of(error, resource) from error
     except InvalidSpec as error:
         if access is SourceAccess.MAY_COME and error.field == f"{field}.location":
