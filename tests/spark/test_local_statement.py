@@ -13,7 +13,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import WriterProperties, write_deltalake
+from deltalake import DeltaTable, WriterProperties, write_deltalake
+from deltalake.schema import Field, PrimitiveType, Schema, StructType
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyroaring import BitMap64
@@ -27,7 +28,7 @@ from tandem.errors import StorageError
 from tandem.jobs.formats import InputFile, StatementJob
 from tandem.jobs.results import OutputFile
 from tandem.spark.jobs import statement
-from tandem.spark.jobs.local_statement import find_rows, joined
+from tandem.spark.jobs.local_statement import compiled, find_rows, joined
 from tandem.spark.runtime.control import Control, answer
 from tandem.spark.runtime.row_files import InputSplit
 
@@ -275,3 +276,29 @@ def test_a_row_that_needs_spark_leaves_no_result(tmp_path: Path) -> None:
     job = job_for(tmp_path / "t", 1, "`id` > 0", {"id": "`id` + 1"})
     assert not done_here(job)
     assert not any("result.json" in m.path for m in job.store.list(job.path("rounds")))
+
+
+@pytest.mark.parametrize(
+    ("where", "set_", "here"),
+    [
+        ("`id` = 1", {}, True),
+        ("`id` = 1 AND `v` = 'a'", {}, False),
+        ("`s`.`v` = 'a'", {}, False),
+        ("`id` = 1", {"id": "2"}, False),
+    ],
+)
+def test_a_delete_is_done_here_if_its_condition_reads_no_text_of_a_maximal_length(
+    tmp_path: Path, where: str, set_: dict[str, str], here: bool
+) -> None:
+    text = Field(
+        "v", PrimitiveType("string"), metadata={"__CHAR_VARCHAR_TYPE_STRING": "varchar(5)"}
+    )
+    fields = [Field("id", PrimitiveType("long")), text, Field("s", StructType([text]))]
+    DeltaTable.create(tmp_path, Schema(fields))
+    rows = pa.table({"id": [1, 2], "v": ["a", "b"], "s": [{"v": "a"}, {"v": "b"}]})
+    write_deltalake(tmp_path, rows, mode="append")
+    job = job_for(tmp_path, 1, where, set_)
+    assert (compiled(job.spec) is not None) is here
+    if here:
+        assert done_here(job)
+        assert rows_of(job) == [(0, 0, None)]

@@ -7,6 +7,7 @@ for rows on which Spark raises, or may do so: Spark then evaluates all rows.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -59,8 +60,9 @@ def compiled(spec: JobSpec) -> tuple[Statement, LocalStatement] | None:
     """The statement of a job over Arrow; None if only Spark can evaluate it."""
     job = spec.job
     assert isinstance(job, StatementJob)
-    if any(text in spec.table.schema_string for text in NOT_OURS):
-        return None
+    special = _compared_by_spark(spec.table.schema_string)
+    if special and job.set:
+        return None  # whole rows are written again
     try:
         statement = parse_statement(
             job.where,
@@ -72,8 +74,20 @@ def compiled(spec: JobSpec) -> tuple[Statement, LocalStatement] | None:
         )
     except InvalidStatement:
         return None  # the engine has checked it, so it is a matter between two versions
+    if special & statement.columns:
+        return None
     local = compile_statement(statement)
     return None if local is None else (statement, local)
+
+
+def _compared_by_spark(schema_string: str) -> frozenset[str]:
+    """The columns whose values only Spark compares or checks, those inside them included."""
+    if not any(text in schema_string for text in NOT_OURS):
+        return frozenset()
+    fields = json.loads(schema_string)["fields"]
+    return frozenset(
+        field["name"] for field in fields if any(text in json.dumps(field) for text in NOT_OURS)
+    )
 
 
 def find_rows(
