@@ -9,6 +9,7 @@ import pytest
 
 from cli import histories
 from cli.invoke import Tandem
+from tandem.cli.history import terminal
 from tandem.cli.history.model import CommitEffect, EntryKind, HistoryEntry, entries
 from tandem.cli.history.phrases import conflict_phrase, files, rows
 from tandem.cli.history.terminal import picture
@@ -101,6 +102,14 @@ def test_the_terminal_shows_the_history(tandem: Tandem, tmp_path: Path) -> None:
     assert "●─▶─╮" in nightly
     assert nightly.rstrip().endswith("2,113 rows deleted by 5 replayed onto 0.1")
     assert len(tandem("history", table, "--limit", "3").stdout.strip().splitlines()) == 5
+
+
+def test_a_narrow_terminal_shows_engines_by_their_names(history: list[HistoryEntry]) -> None:
+    _, _, _, who, *_ = terminal.table(history, width=80).columns
+    names = {line for cell in who.cells for line in str(cell).splitlines()}
+    assert {histories.DELTA_RS, histories.SPARK} & names
+    assert not {"4.4.0", "0.1.0"} & names
+    assert not any(name.startswith("TableCompaction/") for name in names)
 
 
 def test_the_history_names_what_a_replace_replaced(tandem: Tandem, tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def table(entries: Sequence[HistoryEntry], width: int) -> Table:
                 "\n".join(
                     [
                         phrases.operation(entry),
-                        phrases.author_name(entry).rpartition("/")[2],
+                        entry.by.rpartition("/")[2] or phrases.author_name(entry),
                         *phrases.notes(entry),
                     ]
                 ),
