@@ -97,6 +97,13 @@ def test_help_before_a_command_is_about_all_of_them() -> None:
     assert "..." not in done.stdout.partition("Commands:")[2], "what a command does is cut"
 
 
+@pytest.mark.parametrize("app", ["table", "log", "index"])
+def test_help_on_a_group_of_commands_cuts_nothing_off(app: str) -> None:
+    done = run(MAIN, app, "--help")
+    assert done.returncode == 0
+    assert "..." not in done.stdout.partition("Commands:")[2]
+
+
 def test_structlog_is_configured_although_it_is_imported_later() -> None:
     done = run(
         "from tandem.cli import logs\n"

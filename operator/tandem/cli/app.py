@@ -199,7 +199,7 @@ def scan(
         )
 
 
-@table_app.command("segments")
+@table_app.command("segments", short_help="List the segments of a version.")
 def table_segments(
     table: TableArgument,
     files: OptionalFilenames = None,
@@ -217,7 +217,7 @@ def table_segments(
         raise typer.Exit(tables.segments(target, output=output, version=version, every=every))
 
 
-@table_app.command("show")
+@table_app.command("show", short_help="Show version, size, columns and protocol.")
 def table_show(
     table: TableArgument,
     files: OptionalFilenames = None,
@@ -232,7 +232,7 @@ def table_show(
         raise typer.Exit(tables.show(target, output=output, version=version))
 
 
-@log_app.command("show")
+@log_app.command("show", short_help="Show the live blocks of a log.")
 def log_show(
     table: TableArgument,
     files: OptionalFilenames = None,
@@ -246,7 +246,7 @@ def log_show(
         raise typer.Exit(log.show(target, output=output))
 
 
-@log_app.command("resolve")
+@log_app.command("resolve", short_help="Keep or discard records that are not merged.")
 def log_resolve(
     table: TableArgument,
     keep: Annotated[

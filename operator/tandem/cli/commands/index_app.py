@@ -101,7 +101,7 @@ def bounds(
         raise typer.Exit(index.bounds(target, columns, query, base=base, output=output))
 
 
-@index_app.command()
+@index_app.command(short_help="List the files that a reader needs.")
 def splits(
     table: TableArgument,
     where: Where = None,
@@ -121,7 +121,7 @@ def splits(
         raise typer.Exit(index.splits(target, query, base=base, output=output))
 
 
-@index_app.command()
+@index_app.command(short_help="Show what is known of a table's files.")
 def show(
     table: TableArgument,
     version: Version = None,
@@ -137,7 +137,7 @@ def show(
         raise typer.Exit(index.show(target, version, base=base, output=output))
 
 
-@index_app.command()
+@index_app.command(short_help="Read all rows, and compare them with the log.")
 def verify(
     table: TableArgument,
     version: Version = None,
@@ -156,7 +156,7 @@ def verify(
         raise typer.Exit(index.verify(target, version, base=base, output=output))
 
 
-@index_app.command()
+@index_app.command(short_help="Serve counts, bounds and splits over Arrow Flight.")
 def serve(
     tables: Annotated[
         list[str],
