@@ -182,6 +182,15 @@ def test_standard_output_that_is_full_is_an_error_of_one_line(
     assert done.stderr.count("\n") == 1
 
 
+def test_a_path_that_is_no_text_is_an_error_of_two_lines(tmp_path: Path) -> None:
+    command: list[str | bytes] = [sys.executable, "-m", "tandem.cli.main", "history"]
+    command.append(bytes(tmp_path) + b"/t\xe9")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[0].endswith("not text in this locale's encoding")
+    assert len(done.stderr.splitlines()) == 2
+
+
 def test_closed_streams_end_no_command(table: Path) -> None:
     command = f"exec {sys.executable} -m tandem.cli.main compact {table} >&- 2>&-"
     done = subprocess.run(["sh", "-c", command], timeout=600, check=False)

@@ -50,6 +50,12 @@ def main() -> None:
         sys.exit(128 + signal.SIGINT)
 
 
+def _is_text(word: str) -> bool:
+    """Whether a word of the command line could be decoded; Python keeps other bytes as halves of
+    characters, which no URL and no statement may have."""
+    return not any("\ud800" <= char <= "\udfff" for char in word)
+
+
 def _main() -> None:
     sys.meta_path.insert(0, _WithoutPandas())
     # pydantic would look for plugins in every package that is installed.
@@ -61,6 +67,14 @@ def _main() -> None:
     from tandem.cli.output import prepare_streams
 
     prepare_streams()
+    for word in sys.argv[1:]:
+        if not _is_text(word):
+            shown = word.encode(errors="backslashreplace").decode()
+            sys.stderr.write(
+                f"Error: {shown}: not text in this locale's encoding\n"
+                "    remedy:   Set LC_ALL=C.UTF-8, or rename what is not UTF-8\n"
+            )
+            sys.exit(2)
     keep_typed_command(sys.argv[1:])
     gc.freeze()
     gc.set_threshold(*_THRESHOLDS)
