@@ -256,9 +256,10 @@ def test_a_path_may_begin_with_the_home_directory(
     assert "/~/" in tandem("table", "show", f"~/{table.name}").stderr
 
 
-@pytest.mark.parametrize("command", ["history", "compact"])
+@pytest.mark.parametrize("command", ["history", "compact", "maintain"])
 def test_errors_about_options_of_a_store_name_the_option(tandem: Tandem, command: str) -> None:
     result = tandem(command, "s3://lake/t", "--option", "regoin=x")
     said = result.stdout + result.stderr
     assert "--option regoin: no such option for s3://" in said
     assert "spec.storage" not in said
+    assert "Fix the resource" not in said

@@ -22,10 +22,11 @@ from tandem.errors import Reason
 from tandem.spec import LakeTable, Operation, ResourceOutcome, TableStatus
 from tandem.spec.status import Phase
 
+_OF_A_RESOURCE: Final = "Fix the resource and run again"
 WORDING: Final = {
     "Set enableDeletionVectors: true in the LakeTable": "Add --enable-deletion-vectors",
     "After that, `": "`",
-    "Fix the resource and run again": "Correct the command",
+    _OF_A_RESOURCE: "Correct the command",
     'set header: "true"': "add --source-option header=true",
     'if not, header: "false"': "if not, add --source-option header=false",
     "or another one that options.encoding of the source names": "or --source-option encoding=…",
@@ -119,6 +120,7 @@ def words_of_table(lake: LakeTable, target: Target) -> dict[str, str]:
         f"{lake.id}.spec.location: ": "",
         f"{lake.id}.protocol: ": "",
         ", or set spec.create": "",
+        _OF_A_RESOURCE: WORDING[_OF_A_RESOURCE],
         **WORDS_OF_OPTIONS,
     }
 
