@@ -203,3 +203,11 @@ def test_the_merged_view_of_a_merge_on_read_table(tandem: Tandem, tmp_path: Path
         text=True,
     )
     assert lines(filtered.stdout) == [{"id": 2, "v": "B"}]
+
+
+def test_a_preview_shows_nested_values_and_booleans_as_json(tandem: Tandem, tmp_path: Path) -> None:
+    rows = pa.table({"b": [True, None], "s": [{"x": 1, "y": [None, "é"]}, None], "t": ["", "True"]})
+    write_deltalake(tmp_path / "t", rows)
+    shown = [line.split() for line in tandem("scan", tmp_path / "t").stdout.splitlines()]
+    assert ["true", '{"x":', "1,", '"y":', "[null,", '"é"]}'] in shown
+    assert ["null", "null", "True"] in shown

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tandem.cli.commands.arguments import moment_ms
 from tandem.cli.commands.tables import Target
@@ -166,15 +167,20 @@ def _write_stream(schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:
         sys.stdout.buffer.flush()
 
 
+def _cell(value: Any) -> Any:
+    """A value as a preview shows it. A null is not to look like an empty text; nested values and
+    booleans are shown as in JSON."""
+    shown = json_value(value)
+    if shown is None or isinstance(shown, bool | dict | list):
+        return json.dumps(shown, ensure_ascii=False)
+    return shown
+
+
 def _preview(schema: pa.Schema, batches: Iterator[pa.RecordBatch], limit: int) -> None:
     from tandem.delta.calendar import python_values
 
     rows = list(itertools.chain.from_iterable(python_values(batch) for batch in batches))
-    cells = [
-        # Otherwise a null would look like an empty text.
-        ["null" if row[name] is None else json_value(row[name]) for name in schema.names]
-        for row in rows[:limit]
-    ]
+    cells = [[_cell(row[name]) for name in schema.names] for row in rows[:limit]]
     print_table(table_of(schema.names, cells, keep_empty=True))
     if len(rows) > limit:
         say(f"The first {limit} rows; more with --limit, all with -o json or -o arrow.")
