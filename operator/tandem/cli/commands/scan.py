@@ -183,4 +183,5 @@ def _preview(schema: pa.Schema, batches: Iterator[pa.RecordBatch], limit: int) -
     cells = [[_cell(row[name]) for name in schema.names] for row in rows[:limit]]
     print_table(table_of(schema.names, cells, keep_empty=True))
     if len(rows) > limit:
-        say(f"The first {limit} rows; more with --limit, all with -o json or -o arrow.")
+        first = "The first row" if limit == 1 else f"The first {limit} rows"
+        say(f"{first}; more with --limit, all with -o json or -o arrow.")
