@@ -28,6 +28,7 @@ from tandem.storage.time_limits import time_limits
 MAGIC, FOOTER = b"PAR1", b"footer" * 100
 SIZE = 6_000_000
 SOURCES = ("day=a%3A b/one", "two+2", "ü")
+CONTENTS = {name: MAGIC + random.Random(name).randbytes(SIZE) for name in SOURCES}
 
 
 @pytest.fixture(autouse=True)
@@ -95,11 +96,9 @@ class Lake:
 @pytest.fixture
 def lake(distance: Distance) -> Lake:
     store = distance.server.open()
-    chance = random.Random(1)
-    contents = {name: MAGIC + chance.randbytes(SIZE) for name in SOURCES}
-    for name, data in contents.items():
+    for name, data in CONTENTS.items():
         store.put(name, data)
-    return Lake(store, distance, contents)
+    return Lake(store, distance, dict(CONTENTS))
 
 
 ALL: list[tuple[str, int, int] | bytes] = [(name, 4, SIZE - 100) for name in SOURCES]
@@ -151,6 +150,7 @@ def test_a_small_object_is_one_put(lake: Lake) -> None:
     assert (lake.count("PUT"), lake.count("POST")) == (1, 0)
 
 
+@pytest.mark.part(2)
 @pytest.mark.parametrize(
     ("status", "code"),
     [(501, "NotImplemented"), (400, "InvalidRequest"), (403, "AccessDenied"), (405, "")],
@@ -180,7 +180,7 @@ def test_a_store_that_begins_no_upload_gets_a_stream(lake: Lake) -> None:
 
     def instead(kind: str, headers: Mapping[str, str]) -> tuple[int, bytes] | None:
         # obstore is let through, as with an identity that botocore does not have.
-        if kind == "POST" and "Botocore" in headers["User-Agent"]:
+        if kind == "POST" and "Botocore" in headers.get("User-Agent", ""):
             begun.append(kind)
             return 403, b"<Error><Code>AccessDenied</Code></Error>"
         return None
@@ -248,6 +248,24 @@ def test_a_failure_to_publish_aborts_the_upload(lake: Lake) -> None:
         lake.joined("out", ALL)
     assert not lake.exists("out")
     assert lake.unfinished() == []
+
+
+@pytest.mark.parametrize("bucket", ["lake", "other"])
+def test_files_of_a_shallow_clone_are_copied_within_their_bucket(
+    lake: Lake, s3_server: S3Server, bucket: str
+) -> None:
+    (s3_server.folder.parent / bucket).mkdir(exist_ok=True)
+    server = lake.distance.server
+    root = f"s3://{bucket}/{lake.store.location.rpartition('/')[2]}-origin"
+    server.open(root).put("file", lake.contents["ü"])
+    clone = open_store(
+        lake.store.location, server.options, allowed_prefixes=[root], environ=server.environ
+    )
+    lake.store = clone
+    lake.contents[f"{root}/file"] = lake.contents["ü"]
+    sink, wanted = lake.joined("out", [(f"{root}/file", 4, SIZE - 100)])
+    assert (sink.copied_in_store > 0) is (bucket == server.bucket)
+    assert lake.store.get("out") == wanted
 
 
 KILLED = """
