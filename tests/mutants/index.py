@@ -189,7 +189,7 @@ INDEX = (
         "index-replaced-log-goes-on",
         "a table that is made again leaves nothing; X16",
         "delta/log/delta_log.py",
-        "            or position != _position(here)\n",
+        "            or position != position_of(here)\n",
         "",
         _SERVICE,
         "CarbonData #3374: cache by name",
