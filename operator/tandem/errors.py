@@ -271,6 +271,12 @@ class BucketNotFound(StorageError):
     """There is no bucket or container of this name."""
 
 
+class DataFileEncrypted(StorageError):
+    """A data file that the store has and Tandem has no keys for."""
+
+    reason = Reason.UNSUPPORTED_FEATURE
+
+
 class AccessDenied(StorageError):
     reason = Reason.ACCESS_DENIED
 

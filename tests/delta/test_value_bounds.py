@@ -56,15 +56,15 @@ def test_no_filter_loses_a_row(written: Path, reader: Reader, kind: Kind) -> Non
 
 
 def test_no_bloom_filter_loses_a_row(tmp_path: Path) -> None:
-    """Where every column is asked for: floats have none, since Spark and deltalake look for one
-    zero, and one NaN."""
+    """Where a table asks for them of every column: floats have none, since Spark and deltalake look
+    for one zero, and one NaN."""
     root = tmp_path / "t"
-    by_our_writer(root, tables(), {kind.name: 0.01 for kind in KINDS})
-    for reader in (DuckDB(), Deltalake(), Polars()):
-        for kind in KINDS:
-            asked = list(filters(kind, ("=",)))
-            truth = reader.evaluated(root, asked)
-            assert differences(reader, truth, reader.found(root, asked), asked) == []
+    kinds = [kind for kind in KINDS if kind.name in ("f64", "f32", "i64", "dec9", "moment")]
+    by_our_writer(root, tables(kinds), {kind.name: 0.01 for kind in kinds})
+    reader = Deltalake()
+    asked = [each for kind in kinds for each in filters(kind, ("=",))]
+    truth = reader.evaluated(root, asked)
+    assert differences(reader, truth, reader.found(root, asked), asked) == []
     pages, found = map(sum, zip(*map(go_parquet.check, map(Path, live_files(root))), strict=True))
     assert (pages, found > 0) == (0, True)
 

@@ -3,7 +3,7 @@ read. No I/O."""
 
 from __future__ import annotations
 
-from tandem.errors import DataFileMissing, StorageError, TandemError, UnsupportedFeature
+from tandem.errors import DataFileEncrypted, DataFileMissing, StorageError
 
 
 def missing(
@@ -22,12 +22,11 @@ def missing(
     )
 
 
-def unreadable(path: str, error: Exception) -> TandemError:
-    """The error for a data file that pyarrow refuses, by its error: StorageError, or
-    UnsupportedFeature for an encrypted one."""
+def unreadable(path: str, error: Exception) -> StorageError:
+    """The error for a data file that pyarrow refuses, by its error."""
     found = " ".join(str(error).split())[:300]
     if "encrypted" in found:
-        return UnsupportedFeature(
+        return DataFileEncrypted(
             "a data file is encrypted, and Tandem has no keys",
             resource=path,
             found=found,

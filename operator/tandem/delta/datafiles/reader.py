@@ -21,7 +21,7 @@ from tandem.delta.datafiles.schema_mismatch import SchemaMismatch, require_fit, 
 from tandem.delta.datafiles.times import ExactParquetFile
 from tandem.delta.partition_text import to_scalar
 from tandem.delta.schema import StructType, column_mapping_mode, to_arrow_field
-from tandem.errors import CorruptDeletionVector, ObjectNotFound, StorageError, TandemError
+from tandem.errors import CorruptDeletionVector, ObjectNotFound, StorageError
 from tandem.storage.store import Store
 
 BATCH_ROWS = 131_072
@@ -457,7 +457,7 @@ def _is_text(type_: Any) -> bool:
     return bool(pa.types.is_string(type_) or pa.types.is_large_string(type_))
 
 
-def _unreadable(path: str, error: Exception) -> TandemError:
+def _unreadable(path: str, error: Exception) -> StorageError:
     if isinstance(error, SchemaMismatch):
         return StorageError(
             "a column of a data file does not fit the table's",

@@ -71,7 +71,7 @@ class VectorCache:
 
     def rows_of(self, add: AddFile) -> int:
         """The physical rows of a file, from its statistics or else its footer. Raises:
-        DataFileMissing, TooLarge; StorageError, UnsupportedFeature if it cannot be read."""
+        DataFileMissing, TooLarge; StorageError if it cannot be read."""
         known = self.rows.get(add.logged_path)
         if known is None:
             known = num_records_of(add.stats)
