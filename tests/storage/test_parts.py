@@ -99,3 +99,20 @@ def test_a_gap_takes_all_of_a_range_whose_rest_would_be_too_small() -> None:
         UploadPart((of("c", 0, 20),), is_copied=True),
         UploadPart((b"x",)),
     ]
+
+
+def test_many_small_pieces_are_each_counted_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of a thousand columns has 100,000 page indexes: what waits is not added up again for
+    each of them."""
+
+    class Counted(bytes):
+        asked = 0
+
+        def __len__(self) -> int:
+            Counted.asked += 1
+            return super().__len__()
+
+    monkeypatch.setattr(parts, "LEAST", 2_000)
+    found = cut([of("a", 0, 20), *(Counted(b"x") for _ in range(3_000)), of("b", 0, 20)])
+    assert sum(part.size for part in found) == 3_040
+    assert Counted.asked < 30_000

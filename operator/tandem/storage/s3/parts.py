@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import islice, takewhile
+from itertools import takewhile
 from typing import Final
 
 LEAST: Final = 5 << 20
@@ -65,6 +65,8 @@ class PartCutter:
 
     def __init__(self) -> None:
         self._waiting: deque[bytes | SourceRange] = deque()
+        self._size = 0
+        """Bytes that are waiting: there may be 100,000 pieces, such as page indexes."""
         self._made = 0
 
     def append(self, piece: bytes | SourceRange) -> Iterator[UploadPart]:
@@ -80,6 +82,7 @@ class PartCutter:
             self._waiting[-1] = replace(last, size=last.size + piece.size)
         else:
             self._waiting.append(piece)
+        self._size += len(piece)
         yield from self._complete(is_last=False)
 
     def rest(self) -> Iterator[UploadPart]:
@@ -92,19 +95,17 @@ class PartCutter:
             first = self._waiting[0]
             # A range at the end may grow.
             is_open = not is_last and isinstance(self._waiting[-1], SourceRange)
-            closed = len(self._waiting) - is_open
+            closed = self._size - (len(self._waiting[-1]) if is_open else 0)
             if closed and isinstance(first, SourceRange) and first.size >= least:
                 part = self._copied(first, least)
-            elif is_last or self._enough(closed, least if is_open else 2 * least):
+            elif is_last or closed >= (least if is_open else 2 * least):
                 # Of bytes alone, enough stay for a part of their own before a range.
                 part = self._gathered(least)
             else:
                 return
             self._made += 1
+            self._size -= part.size
             yield part
-
-    def _enough(self, closed: int, least: int) -> bool:
-        return sum(map(len, islice(self._waiting, closed))) >= least
 
     def _copied(self, first: SourceRange, least: int) -> UploadPart:
         size = min(first.size, MOST)
