@@ -77,17 +77,37 @@ class Lake:
 
     def unfinished(self) -> list[str]:
         """Keys of uploads that have neither ended nor been aborted."""
+        return [each["Key"] for each in self._unfinished(self._s3())]
+
+    def complete(self) -> None:
+        """Complete the one upload that has not ended, as its writer would."""
+        s3 = self._s3()
+        [found] = self._unfinished(s3)
+        upload = {
+            "Bucket": self.distance.server.bucket,
+            **{name: found[name] for name in ("Key", "UploadId")},
+        }
+        parts = [
+            {name: each[name] for name in ("PartNumber", "ETag")}
+            for each in s3.list_parts(**upload)["Parts"]
+        ]
+        s3.complete_multipart_upload(**upload, MultipartUpload={"Parts": parts})
+
+    def _s3(self) -> Any:
         server = self.distance.server
-        s3 = botocore.session.Session().create_client(
+        return botocore.session.Session().create_client(
             "s3",
             region_name="us-east-1",
             endpoint_url=server.endpoint,
             aws_access_key_id=server.access_key,
             aws_secret_access_key=server.secret_key,
         )
-        prefix = self.store.location.partition(f"{server.bucket}/")[2]
-        found = s3.list_multipart_uploads(Bucket=server.bucket).get("Uploads", [])
-        return [each["Key"] for each in found if each["Key"].startswith(prefix)]
+
+    def _unfinished(self, s3: Any) -> list[Any]:
+        bucket = self.distance.server.bucket
+        prefix = self.store.location.partition(f"{bucket}/")[2]
+        found = s3.list_multipart_uploads(Bucket=bucket).get("Uploads", [])
+        return [each for each in found if each["Key"].startswith(prefix)]
 
     def count(self, kind: str) -> int:
         return sum(each.kind == kind for each in self.distance.requests)
@@ -153,7 +173,14 @@ def test_a_small_object_is_one_put(lake: Lake) -> None:
 @pytest.mark.part(2)
 @pytest.mark.parametrize(
     ("status", "code"),
-    [(501, "NotImplemented"), (400, "InvalidRequest"), (403, "AccessDenied"), (405, "")],
+    [
+        (501, "NotImplemented"),
+        (400, "InvalidRequest"),
+        (403, "AccessDenied"),
+        (405, ""),
+        # As of a part without bytes, by a store that passes the header with the source over.
+        (200, ""),
+    ],
 )
 def test_a_store_that_refuses_is_not_tried_again(
     lake: Lake, status: int, code: str, monkeypatch: pytest.MonkeyPatch
@@ -177,14 +204,25 @@ def test_a_store_that_refuses_is_not_tried_again(
     assert warned == ["parts are not copied inside of this store"]
 
 
-def test_a_store_that_begins_no_upload_gets_a_stream(lake: Lake) -> None:
+@pytest.mark.parametrize(
+    ("status", "answer"),
+    [
+        (403, b"<Error><Code>AccessDenied</Code></Error>"),
+        (200, b""),
+        (200, b"<html>Welcome</html>"),
+    ],
+    ids=["refused", "no answer", "page of a proxy"],
+)
+def test_a_store_that_begins_no_upload_gets_a_stream(
+    lake: Lake, status: int, answer: bytes
+) -> None:
     begun: list[str] = []
 
     def instead(kind: str, headers: Mapping[str, str]) -> tuple[int, bytes] | None:
         # obstore is let through, as with an identity that botocore does not have.
         if kind == "POST" and "Botocore" in headers.get("User-Agent", ""):
             begun.append(kind)
-            return 403, b"<Error><Code>AccessDenied</Code></Error>"
+            return status, answer
         return None
 
     lake.distance.instead = instead
@@ -249,6 +287,46 @@ def test_a_failure_to_publish_aborts_the_upload(lake: Lake) -> None:
     with pytest.raises(StorageError, match="permission denied"):
         lake.joined("out", ALL)
     assert not lake.exists("out")
+    assert lake.unfinished() == []
+
+
+def test_an_object_is_there_if_the_answer_that_it_is_complete_is_lost(lake: Lake) -> None:
+    posts: list[str] = []
+
+    def instead(kind: str, _: Mapping[str, str]) -> tuple[int, bytes] | None:
+        if kind != "POST":
+            return None
+        posts.append(kind)
+        if len(posts) < 2:
+            return None
+        lake.distance.instead = None
+        lake.complete()
+        # What S3 says to a further try.
+        return 404, b"<Error><Code>NoSuchUpload</Code><Message>gone</Message></Error>"
+
+    lake.distance.instead = instead
+    sink, wanted = lake.joined("out", ALL)
+    assert sink.copied_in_store > 3 * (SIZE - 200)
+    assert lake.store.get("out") == wanted
+
+
+def test_a_source_that_is_replaced_before_it_is_streamed_fails_the_copy(lake: Lake) -> None:
+    def replaced() -> None:
+        with lake.store.open_output("out") as sink, lake.store.open_input("ü") as source:
+            sink.write(MAGIC)
+            append_range(source, 4, 1_000_000, sink)
+            lake.store.put("ü", MAGIC + b"x" * SIZE)
+
+    with pytest.raises(StorageError, match="was replaced while it was copied"):
+        replaced()
+    assert not lake.exists("out")
+
+
+def test_nothing_is_appended_to_a_writer_that_has_ended(lake: Lake) -> None:
+    sink = lake.store.open_output("out")
+    sink.close()
+    with lake.store.open_input("ü") as source, pytest.raises(ValueError, match="closed"):
+        append_range(source, 4, SIZE, sink)
     assert lake.unfinished() == []
 
 

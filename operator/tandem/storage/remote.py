@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 from weakref import WeakValueDictionary
 
 import obstore
-from obstore.exceptions import BaseError
+from obstore.exceptions import BaseError, PreconditionError
 from obstore.store import AzureStore, GCSStore, S3Store
 
 from tandem.errors import InvalidSpec, StorageError
@@ -30,7 +30,7 @@ from tandem.storage.files import PIECE, PublishingWriter, RangeReader, require_s
 from tandem.storage.options import StoreSettings
 from tandem.storage.paths import check_folder, check_relative, split_location
 from tandem.storage.store import ObjectInfo
-from tandem.storage.store_errors import CLIENT_ERRORS, refused_settings, translated
+from tandem.storage.store_errors import CLIENT_ERRORS, refused_settings, replaced, translated
 from tandem.storage.time_limits import TimeLimits, time_limits
 
 if TYPE_CHECKING:
@@ -118,6 +118,22 @@ class RemoteStore:
             if "416 Range Not Satisfiable" in str(error):
                 return b""  # begins at or after the end
             raise self._translate(error, key.removeprefix(self._prefix)) from error
+
+    def _fetch_version(self, piece: SourceRange) -> bytes:
+        """Of an object of the bucket, if it still is that version."""
+        resource = f"s3://{split_location(self._location)[1]}/{piece.key}"
+        end = piece.start + piece.size
+        try:
+            found = obstore.get(
+                self._client,
+                piece.key,
+                options={"range": (piece.start, end), "if_match": piece.e_tag},
+            ).bytes()
+        except PreconditionError as error:
+            raise replaced(resource, piece.e_tag) from error
+        except CLIENT_ERRORS as error:
+            raise translated(error, resource) from error
+        return found.to_bytes()
 
     @cached_property
     def _bucket(self) -> Bucket | None:
@@ -267,6 +283,8 @@ class RemoteWriter(PublishingWriter):
     def append_file_range(self, source: BinaryIO, start: int, size: int) -> bool:
         """Append `size` bytes of an open object; False if they are to be written instead."""
         bucket = self._store._bucket
+        if self._done:
+            raise ValueError("write to a closed or aborted writer")
         if self._parts is None:
             if self._writer is not None or bucket is None or not bucket.copies:
                 return False
@@ -334,7 +352,7 @@ class RemoteWriter(PublishingWriter):
                 self._stream(self._read(data))
 
     def _read(self, piece: SourceRange) -> bytes:
-        data = self._store._fetch(piece.key, piece.start, piece.size)
+        data = self._store._fetch_version(piece)
         if len(data) < piece.size:
             raise OSError(f"the source ends {piece.size - len(data)} bytes early")
         return data

@@ -183,6 +183,17 @@ def _not_as_expected(full: str, what: dict[str, str], *, writing: bool) -> Stora
     )
 
 
+def replaced(resource: str, e_tag: str) -> StorageError:
+    """The error to raise where an object that is copied is no longer the version with this tag."""
+    return StorageError(
+        "an object was replaced while it was copied",
+        resource=resource,
+        found="another version",
+        expected=f"the version {e_tag}",
+        remedy="Run the operation again",
+    )
+
+
 def refused_settings(error: Exception, location: str) -> InvalidSpec:
     """The error to raise where a client cannot be made of its settings. It does not repeat the
     client's text, which may hold them."""

@@ -20,7 +20,7 @@ from tandem.errors import ObjectNotFound, StorageError
 from tandem.storage.options import StoreSettings
 from tandem.storage.s3.client import client_of
 from tandem.storage.s3.parts import MOST_PARTS, SourceRange, UploadPart
-from tandem.storage.store_errors import translated
+from tandem.storage.store_errors import replaced, translated
 from tandem.storage.time_limits import TimeLimits
 
 _THREADS: Final = 4
@@ -84,11 +84,15 @@ class Bucket:
             if client is None:
                 return None
             begun = client.create_multipart_upload(Bucket=self.name, Key=key)
-        except (BotoCoreError, ClientError, ValueError) as error:
+        except (BotoCoreError, ClientError, ValueError, OSError) as error:
             # obstore may be able to write nevertheless; if not, its error is the one to report.
             self.refuse(_text(error))
             return None
-        return PartUpload(self, client, key, path, begun["UploadId"], read)
+        upload_id = begun.get("UploadId")
+        if not upload_id:
+            self.refuse("the answer to the begin of an upload names none")
+            return None
+        return PartUpload(self, client, key, path, upload_id, read)
 
 
 class PartUpload:
@@ -110,6 +114,7 @@ class PartUpload:
         self._waiting: deque[Future[None]] = deque()
         self._tags: dict[int, str] = {}
         self._number = 0
+        self._size = 0
         self._lock = threading.Lock()
         self.copied = 0
 
@@ -126,6 +131,7 @@ class PartUpload:
                 expected=f"at most {MOST_PARTS} parts",
                 remedy="Set a smaller target size of files",
             )
+        self._size += part.size
         self._waiting.append(self._pool.submit(self._send, self._number, part))
 
     def complete(self) -> None:
@@ -134,9 +140,25 @@ class PartUpload:
             self._waiting.popleft().result()
         self._pool.shutdown()
         parts = [{"PartNumber": number, "ETag": tag} for number, tag in sorted(self._tags.items())]
-        self._call(
-            self._client.complete_multipart_upload, **self._object, MultipartUpload={"Parts": parts}
-        )
+        try:
+            self._call(
+                self._client.complete_multipart_upload,
+                **self._object,
+                MultipartUpload={"Parts": parts},
+            )
+        except StorageError:
+            if not self._is_there():
+                raise
+
+    def _is_there(self) -> bool:
+        """Whether an object of this name and size is there: the answer that the upload is complete
+        was lost, and a further try found no upload. No other writer has this name."""
+        place = {key: self._object[key] for key in ("Bucket", "Key")}
+        try:
+            found = self._call(self._client.head_object, **place)
+        except StorageError:
+            return False  # the first error is the one to report
+        return bool(found.get("ContentLength") == self._size)
 
     def abort(self) -> None:
         """Discard what was sent. A failure leaves an unfinished upload, which is no object."""
@@ -153,7 +175,9 @@ class PartUpload:
             answer = self._call(
                 self._client.upload_part, **self._object, PartNumber=number, Body=b"".join(pieces)
             )
-            tag = answer["ETag"]
+            tag = str(answer.get("ETag", ""))
+            if not tag:
+                raise _unanswered(self._resource, "no ETag of a part")
         with self._lock:
             self._tags[number] = tag
 
@@ -177,21 +201,21 @@ class PartUpload:
             if code == "NoSuchKey":
                 raise ObjectNotFound("no such object", resource=source, found=code) from error
             if status == HTTPStatus.PRECONDITION_FAILED:
-                raise StorageError(
-                    "an object was replaced while it was copied",
-                    resource=source,
-                    found="another version",
-                    expected=f"the version {piece.e_tag}",
-                    remedy="Run the operation again",
-                ) from error
+                raise replaced(source, piece.e_tag) from error
             self._bucket.refuse(_text(error))
             return None
         except BotoCoreError as error:
             self._bucket.refuse(_text(error))
             return None
+        tag = str(answer.get("CopyPartResult", {}).get("ETag", ""))
+        if not tag:
+            # A store that does not know the header with the source takes it for an empty part,
+            # which the part that is sent instead replaces.
+            self._bucket.refuse("the answer to a copy names no part")
+            return None
         with self._lock:
             self.copied += piece.size
-        return str(answer["CopyPartResult"]["ETag"])
+        return tag
 
     def _call(self, call: Callable[..., Any], **arguments: Any) -> Any:
         from botocore.exceptions import BotoCoreError, ClientError
@@ -200,6 +224,16 @@ class PartUpload:
             return call(**arguments)
         except (BotoCoreError, ClientError) as error:
             raise translated(BaseError(_text(error)), self._resource, writing=True) from error
+
+
+def _unanswered(resource: str, found: str) -> StorageError:
+    return StorageError(
+        "the store did not answer as expected",
+        resource=resource,
+        found=found,
+        expected="the answer of S3",
+        remedy="Check the endpoint, the bucket and the network",
+    )
 
 
 def _answer(error: Any) -> tuple[int, str]:
