@@ -4,9 +4,10 @@ moved."""
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,10 +22,12 @@ from support.lake.s3 import S3Server
 from tandem.delta.datafiles.reader import TableFormat
 from tandem.delta.scan import scan
 from tandem.delta.schema import Field, PrimitiveType, StructType
+from tandem.errors import StorageError
 from tandem.spark.jobs.rewrite import bins, copied
 from tandem.spec.status import Phase
 from tandem.storage import open_store
-from tandem.storage.s3 import upload
+from tandem.storage.s3 import parts, upload
+from tandem.storage.s3.client import client_of
 
 ROWS = 70_000
 SCHEMA = pa.schema([("id", pa.int64()), ("data", pa.binary())])
@@ -187,3 +190,49 @@ def test_a_file_that_is_replaced_after_its_footer_was_read_is_refused(
     status = lake.run(lake.compaction("Major"))
     assert status.phase is Phase.FAILED
     assert "the file was replaced after its footer was read" in str(status.conditions)
+
+
+def test_a_file_that_vanishes_while_it_is_copied_is_the_missing_one(distance: Distance) -> None:
+    """It is not the one that is appended when the store says so."""
+    lake = make(distance)
+    first, *_ = sorted(add.path for add in lake.log.snapshot().adds())
+
+    def instead(kind: str, headers: Mapping[str, str]) -> None:
+        if kind == "COPY" and unquote(headers["x-amz-copy-source"]).endswith(first):
+            distance.instead = None
+            lake.store.delete([first])
+
+    distance.instead = instead
+    status = lake.run(lake.compaction("Major"))
+    assert status.phase is Phase.FAILED
+    found = str(status.conditions)
+    assert "DataFileMissing" in found
+    assert f"{first}: a data file listed in the log does not exist" in found
+
+
+def test_a_store_that_copies_more_than_a_range_is_noticed(
+    distance: Distance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The footer would be found, and the first page, but others would be elsewhere."""
+
+    class Whole:
+        """Copies whole objects."""
+
+        def __init__(self, client: Any) -> None:
+            self._client = client
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._client, name)
+
+        def upload_part_copy(self, **arguments: Any) -> Any:
+            del arguments["CopySourceRange"]
+            return self._client.upload_part_copy(**arguments)
+
+    monkeypatch.setattr(upload, "client_of", lambda *args: Whole(client_of(*args)))
+    monkeypatch.setattr(parts, "MOST", parts.LEAST)
+    path = tmp_path / "0.parquet"
+    pq.write_table(rows(0, 2 * ROWS), path, compression="zstd", row_group_size=2 * ROWS)
+    store = distance.server.open()
+    store.put(path.name, path.read_bytes())
+    with pytest.raises(StorageError, match="not what was written"):
+        joined(tmp_path, [path], store, TABLE)

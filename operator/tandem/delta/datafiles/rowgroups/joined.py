@@ -32,7 +32,7 @@ from tandem.delta.datafiles.rowgroups.footer import (
 from tandem.delta.datafiles.rowgroups.moved import Placed, footer_bytes, group_at, offset_index_at
 from tandem.delta.datafiles.stats import from_footer
 from tandem.delta.datafiles.writer import Describe, WrittenFile
-from tandem.errors import StorageError
+from tandem.errors import ObjectNotFound, StorageError
 from tandem.storage.files import append_range, read_ahead
 from tandem.storage.store import Store
 
@@ -181,7 +181,7 @@ class JoinedFile:
         size = self.size
         self._sink.close()
         self.copied_in_store = getattr(self._sink, "copied_in_store", 0)
-        metadata = self._read_back(footer)
+        metadata = self._read_back(footer, size)
         return WrittenFile(
             path=self.path,
             size=size,
@@ -225,11 +225,14 @@ class JoinedFile:
             self._sink.write(data)
         return start
 
-    def _read_back(self, expected: bytes) -> Any:
+    def _read_back(self, expected: bytes, size: int) -> Any:
         """The footer as pyarrow reads it. Raises: StorageError if the file is not what was
         written."""
         try:
             with self.store.open_input(self.path) as source:
+                found = source.seek(0, 2)
+                if found != size:  # a store may have copied more or less than a range
+                    raise FooterInvalid(f"{found} bytes, {size} were written")
                 read_ahead(source, len(expected) + TAIL)
                 if read_footer(source) != expected:
                     raise FooterInvalid("its footer is another one")
@@ -240,7 +243,7 @@ class JoinedFile:
                 metadata = pq.read_metadata(source)
             if metadata.num_rows != self.rows:
                 raise FooterInvalid(f"{metadata.num_rows} rows, {self.rows} were copied")
-        except (ValueError, IndexError, OSError) as error:
+        except (ValueError, IndexError, OSError, ObjectNotFound) as error:
             raise StorageError(
                 "a file of copied row groups is not what was written",
                 resource=self.path,

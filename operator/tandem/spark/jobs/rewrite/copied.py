@@ -147,6 +147,13 @@ class BinFiles:
     def write(self, inputs: Sequence[InputFile], chosen: CopyChoice) -> None:
         """Copy or encode the inputs, in order. Raises: DataFileMissing, StorageError,
         CountMismatch, UnsupportedFeature."""
+        try:
+            self._write(inputs, chosen)
+        except ObjectNotFound as error:
+            # Of any input: a store copies them while others are appended.
+            raise missing(error.resource.removeprefix(f"{self.store.location}/")) from error
+
+    def _write(self, inputs: Sequence[InputFile], chosen: CopyChoice) -> None:
         numbered = zip(inputs, chosen.inputs, chosen.versions, strict=True)
         for is_copied, run in groupby(numbered, lambda each: isinstance(each[1], FileFooter)):
             if is_copied:
@@ -193,8 +200,6 @@ class BinFiles:
                     self._open.copy(source, footer, group, floats.summaries(number))
                     if self._open.is_full or 0 < self.target <= self._open.size:
                         self._finish()
-        except ObjectNotFound as error:
-            raise missing(path) from error
         except (FooterInvalid, OSError) as error:
             if isinstance(error, StorageError):
                 raise
