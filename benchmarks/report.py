@@ -37,13 +37,16 @@ ORDER = (
     "planning",
     "timeline",
     "index",
+    "index_lookups",
     "locks",
     "exclusive",
     "resources",
     "hanging",
     "crowded",
 )
-COMPARED = frozenset({"goodput", "compaction", "hudi", "replace", "snapshot", "index"})
+COMPARED = frozenset(
+    {"goodput", "compaction", "hudi", "replace", "snapshot", "index", "index_lookups"}
+)
 """Those that measure other engines, too."""
 
 HEAD = """# Benchmarks

@@ -29,6 +29,7 @@ NAMES = (
     "planning",
     "timeline",
     "index",
+    "index_lookups",
     "replace",
     "replay",
     "mergelog",

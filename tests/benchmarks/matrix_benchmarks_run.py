@@ -10,7 +10,17 @@ import pytest
 # The benchmarks are no part of the product, so they are not on the path of other tests.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks import compaction, crowded, distance, goodput, mergelog, partcopy, replace, replay
+from benchmarks import (
+    compaction,
+    crowded,
+    distance,
+    goodput,
+    index_lookups,
+    mergelog,
+    partcopy,
+    replace,
+    replay,
+)
 
 
 def test_compaction_keeps_every_row_in_every_engine(
@@ -81,3 +91,10 @@ def test_row_groups_that_stay_in_the_store_are_those_of_the_inputs(tmp_path: Pat
     assert found.raw["copied, counted"]["copies"] == partcopy.FILES["toy"]
     assert found.raw["streamed, counted"]["copies"] == 0
     assert found.raw["copied, counted"]["truth"] == found.raw["streamed, counted"]["truth"]
+
+
+def test_keys_are_found_by_each_engine_and_while_executors_die(tmp_path: Path) -> None:
+    found = index_lookups.run("toy", tmp_path)
+    assert set(found.raw["engines"]) == set(index_lookups.ENGINES)
+    assert all(each["groups"] == 1 for each in found.raw["store"]["warm"])
+    assert found.raw["killed"]["failed"] == []
