@@ -22,7 +22,7 @@ from benchmarks.lookup_tables import (
 )
 
 SPARK_FILES = {"toy": (5, 20), "small": (120, 10_000), "full": (120, 100_000)}
-SPARK_TIMES = {"toy": 1, "small": 3, "full": 7}
+SPARK_TIMES = {"toy": 1, "small": 3, "full": 5}
 FILES = {"toy": 12, "small": 12, "full": 60}
 PER_UNCLUSTERED = {"toy": 60_000, "small": 200_000, "full": 200_000}
 TIMES = {"toy": 3, "small": 20, "full": 60}
