@@ -156,6 +156,8 @@ def test_an_interrupted_import_that_says_something_else_is_an_interrupt() -> Non
     done = run(
         "import os, signal\n"
         "from tandem.cli import main\n"
+        # A shell that starts the tests in the background lets them ignore it.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "def broken():\n"
         "    try:\n"
         "        os.kill(os.getpid(), signal.SIGINT)\n"
