@@ -267,6 +267,7 @@ def without_statistics(lake: BadLake, file: Path) -> None:
     edit_commit(lake.commit_file(1), change)
 
 
+@pytest.mark.part(3)  # a file that cannot be read is tried again for 15 s
 @pytest.mark.parametrize("operation", [compaction(), update()], ids=["compaction", "update"])
 @pytest.mark.parametrize(
     ("encrypted", "reason", "says"),
