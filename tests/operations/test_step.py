@@ -119,6 +119,22 @@ def test_a_recorded_result_is_reported() -> None:
     assert points(effects) == [Point.READ_TABLE, Point.CHECK_EARLIER_OUTCOME]
 
 
+@pytest.mark.parametrize(("claimed", "cleans"), [(0, False), (1, False), (2, True)])
+def test_I5_a_recorded_success_ends_after_later_attempts_are_cleaned(
+    claimed: int, cleans: bool
+) -> None:
+    """The session that committed was taken for dead, and could not know of them."""
+    recorded = Ending(Phase.SUCCEEDED, Reason.COMMITTED, "done", 1)
+    found = EarlierFound(recorded=recorded, attempt=claimed)
+    events: list[Event] = [Started(), TableRead(9, succeeded=1), found]
+    if cleans:
+        events.append(EffectDone(Point.CLEAN_ATTEMPT))
+    state, effects = play(events)
+    assert state.outcome.ended == recorded
+    last = Effect(Point.CLEAN_ATTEMPT, 2) if cleans else Effect(Point.CHECK_EARLIER_OUTCOME)
+    assert effects[-1] == last
+
+
 def test_a_success_in_the_log_overrides_a_contradictory_record() -> None:
     recorded = Ending(Phase.SUCCEEDED, Reason.NOTHING_TO_DO, "nothing", 0)
     events: list[Event] = [Started(), TableRead(9, succeeded=2), EarlierFound(recorded=recorded)]

@@ -85,6 +85,10 @@ def earlier_found(state: OperationState, event: EarlierFound) -> Transition:
     if event.recorded is not None and not (
         log.succeeded and event.recorded.reason is not Reason.COMMITTED
     ):
+        if 0 < log.succeeded < event.attempt and not limits.dry_run:
+            # A session that was taken for dead has committed, and could not know of this attempt.
+            closing = Closing((Point.CLEAN_ATTEMPT,), event.recorded)
+            return close(_work_on(state, event.attempt), closing)
         return end(state, event.recorded)
     attempt = replace(state.attempt, last_claimed=event.attempt, failures=event.failures)
     state = _with_yields(replace(state, attempt=attempt), event)

@@ -52,8 +52,6 @@ def find_earlier(
         ],
         parallel,
     )
-    if recorded[0] is not None:
-        return EarlierFound(recorded=ending_of(recorded[0]))
     files: dict[int, set[str]] = defaultdict(set)
     ended_ms: dict[int, int] = {}
     for meta in listed:
@@ -64,6 +62,8 @@ def find_earlier(
                 ended_ms[split[0]] = meta.modified_ms
     claimed = [attempt for attempt, names in files.items() if "attempt.json" in names]
     last = max(claimed, default=0)
+    if recorded[0] is not None:
+        return EarlierFound(recorded=ending_of(recorded[0]), attempt=last)
     if stops.closed:
         path = paths.ending(operation_id)
         ending = records.load(store, path, ResultRecord, operation_id=operation_id)
