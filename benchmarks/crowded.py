@@ -16,6 +16,7 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benchmarks.hanging import settings_of
 from benchmarks.harness import (
     Figure,
     Report,
@@ -51,15 +52,9 @@ def operator(
     """
     from support.jobs.quick_jobs import QuickJobs
     from tandem.kube.operator import run_operator
-    from tandem.kube.runtime.settings import OperatorSettings
-    from tandem.locks.etcd.store import EtcdSettings
 
     jobs = QuickJobs()
-    settings = OperatorSettings(
-        namespaces=(namespace,),
-        kubeconfig=Path(kubeconfig),
-        etcd=EtcdSettings((endpoint,), prefix),
-    )
+    settings = settings_of(kubeconfig, [namespace], endpoint, prefix)
     found: dict[str, list[float]] = {stage: [] for stage in STAGES}
     memory: list[float] = []
 

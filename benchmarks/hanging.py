@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ from benchmarks.harness import (
 if TYPE_CHECKING:
     from support.cluster.api_server import Cluster
     from support.hanging_server import HangingServer
+    from tandem.kube.runtime.settings import OperatorSettings
 
 HANGING = {"toy": 4, "small": 40, "full": 200}
 HEALTHY = {"toy": 1, "small": 2, "full": 5}
@@ -43,19 +45,27 @@ CASES = {
 }
 
 
-def operator(kubeconfig: str, namespaces: list[str], endpoint: str, prefix: str, flag: str) -> None:
-    """Serve until `flag` exists."""
-    from support.jobs.quick_jobs import QuickJobs
-    from tandem.kube.operator import run_operator
+def settings_of(
+    kubeconfig: str, namespaces: Sequence[str], endpoint: str, prefix: str
+) -> OperatorSettings:
+    """Those of a new installation."""
     from tandem.kube.runtime.settings import OperatorSettings
     from tandem.locks.etcd.store import EtcdSettings
 
-    jobs = QuickJobs()
-    settings = OperatorSettings(
+    return OperatorSettings(
         namespaces=tuple(namespaces),
         kubeconfig=Path(kubeconfig),
         etcd=EtcdSettings((endpoint,), prefix),
     )
+
+
+def operator(kubeconfig: str, namespaces: list[str], endpoint: str, prefix: str, flag: str) -> None:
+    """Serve until `flag` exists."""
+    from support.jobs.quick_jobs import QuickJobs
+    from tandem.kube.operator import run_operator
+
+    jobs = QuickJobs()
+    settings = settings_of(kubeconfig, namespaces, endpoint, prefix)
 
     async def serve() -> None:
         stop, ready = asyncio.Event(), asyncio.Event()

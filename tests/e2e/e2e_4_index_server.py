@@ -66,7 +66,7 @@ class Served:
 
     def answered(self) -> Json:
         """The same, as the server's reader counts and reads."""
-        return told(self.reader.ask(*ASKED))
+        return answer_of(self.reader.ask(*ASKED))
 
     def narrows(self) -> str | None:
         """The id of the executor by which a question about one key needs one row group or few;
@@ -114,7 +114,7 @@ class Served:
         return ready and found["status"].get("executors") == {"desired": 1, "ready": 1}
 
 
-def told(found: Json) -> Json:
+def answer_of(found: Json) -> Json:
     """Condition → how many rows, twice, and the sum of their keys, by what a reader's pod says."""
     assert "error" not in found, found
     return {
@@ -296,7 +296,7 @@ class Asker(threading.Thread):
         while not self.stop.is_set():
             try:
                 found = self._reader.ask(*ASKED, fallback=True)
-                self.answers.append(told(found))
+                self.answers.append(answer_of(found))
             except Exception as error:  # noqa: BLE001 - of a thread; the test shows it
                 self.failure = repr(error)[:1_000]
                 return
@@ -350,7 +350,7 @@ def test_a_lost_driver_pod_costs_no_answer(served: Served, figures: Figures) -> 
     assert [each.failure for each in askers] == ["", ""]
     answers = [answer for each in askers for answer in each.answers]
     assert all(answer == scanned for answer in answers)
-    assert sum(each.embedded for each in askers) > 0, "nobody asked while it was away"
+    assert sum(each.embedded for each in askers) > 0, "no question came while it was away"
     assert refused == {"Unreachable"}
     # The next one has its executor again.
     until(served.narrows, served.server.described, within_s=SLOW_S)

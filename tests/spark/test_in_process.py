@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from support.jobs import job_files, quick_lake
+from support.jobs.no_spark import NoSpark
 from support.jobs.quick_lake import just_before
 from support.lake.lake import INSERT_ALL, Lake, batch
 from support.lake.rows import k_is, plus, without
@@ -38,19 +39,6 @@ from tandem.spec.status import Phase
 SMALL = JobRequest(
     "job", "rewrite", "file:///lake", "job.json", input_bytes=SMALL_BYTES, tasks=1, attempt=1
 )
-
-
-class NoSpark:
-    """A runner of which each call is an error of the test."""
-
-    def start(self, request: JobRequest) -> None:
-        raise AssertionError(f"{request.app} would run on Spark")
-
-    def status(self, name: str) -> JobStatus:
-        raise AssertionError(f"{name} is asked of Spark")
-
-    def stop(self, name: str) -> None:
-        raise AssertionError(f"{name} is stopped on Spark")
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from support.jobs import quick_lake
+from support.jobs.no_spark import NoSpark
 from support.jobs.quick_lake import QuickLake
 from support.parquet import by_fastparquet, go_parquet
 from support.parquet.go_parquet import WriteOptions
@@ -22,7 +23,6 @@ from support.values.nested import with_nested
 from support.values.operations import OPERATIONS
 from support.values.readers import live_files
 from tandem.delta.datafiles.rowgroups import fitness
-from tandem.jobs.runner import JobRequest, JobStatus
 from tandem.locks.memory import InProcessLocks
 from tandem.operations.ports import Ports
 from tandem.spark.launch.in_process import InProcessJobs
@@ -47,19 +47,6 @@ NEEDS_NO_SPARK = ("bin-pack", "sort by a float", "z-order", "update", "segment r
 
 def rows_of(number: int) -> pa.Table:
     return with_nested(tables()[number], number).drop_columns(["g"])
-
-
-class NotOnSpark:
-    """A runner of which each call is an error of the test."""
-
-    def start(self, request: JobRequest) -> None:
-        raise AssertionError(f"{request.app} would run on Spark")
-
-    def status(self, name: str) -> JobStatus:
-        raise AssertionError(f"{name} is asked of Spark")
-
-    def stop(self, name: str) -> None:
-        raise AssertionError(f"{name} is stopped on Spark")
 
 
 ROWS = [rows_of(number) for number in range(len(tables()))]
@@ -106,7 +93,7 @@ def test_every_value_survives(
         resource = OPERATIONS["bin-pack"](lake)
     else:
         resource = OPERATIONS[operation](lake)
-    ports = Ports(jobs=InProcessJobs(NotOnSpark()), locks=InProcessLocks())
+    ports = Ports(jobs=InProcessJobs(NoSpark()), locks=InProcessLocks())
     status = lake.run(resource, ports=ports)
     assert status.phase is Phase.SUCCEEDED, status
     written = [Path(path) for path in live_files(lake.path)]

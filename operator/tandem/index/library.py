@@ -76,16 +76,16 @@ class Query:
     table_id: str = ""
 
     def __post_init__(self) -> None:
-        asked = {
+        named = {
             name: value
             for name in ("version", "timestamp_ms", "at_least")
             if (value := getattr(self, name)) is not None
         }
-        if len(asked) > 1:
+        if len(named) > 1:
             raise InvalidSpec(
                 "a version, a time and a least version exclude each other",
-                field=next(iter(asked)),
-                found=", ".join(f"{name}={value}" for name, value in asked.items()),
+                field=next(iter(named)),
+                found=", ".join(f"{name}={value}" for name, value in named.items()),
                 expected="one of them at most",
                 remedy="Leave out the others",
             )
