@@ -17,6 +17,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from operator import attrgetter
@@ -30,7 +31,10 @@ from support.some import EVERY_CASE
 
 ROOT = Path(__file__).resolve().parents[2]
 _COPIED = ("operator", "tests", "tools", "examples", "crds", "charts", "docs", "pyproject.toml")
-_TIMEOUT_S = 600
+_LONGEST_S = 3600.0
+"""How long a check may take without any bug."""
+_TIMES_AS_LONG = 4
+_LEAST_LIMIT_S = 120.0
 _TITLE = attrgetter("title")
 
 
@@ -55,8 +59,17 @@ def copy_tree(into: Path) -> Path:
     return into
 
 
-def run(check: Check, tree: Path, test: str = "") -> tuple[int, str]:
-    """The exit code of a check of the tree, or of one of its tests, and what it says."""
+@dataclass(frozen=True)
+class Run:
+    """The exit code of a check (1 where it did not end in time), what it printed, and its time."""
+
+    code: int
+    text: str
+    seconds: float
+
+
+def run(check: Check, tree: Path, limit_s: float, test: str = "") -> Run:
+    """A check of the tree, or one of its tests, ended after `limit_s` seconds."""
     paths = [str(tree / name) for name in ("operator", "tests", "tools", "examples/flights")]
     environment = {
         **os.environ,
@@ -66,6 +79,7 @@ def run(check: Check, tree: Path, test: str = "") -> tuple[int, str]:
     if check is Check.CRASHES:
         # Some bugs are found at one point beside one kind of commit only.
         environment[EVERY_CASE] = "1"
+    began = time.monotonic()
     try:
         done = subprocess.run(
             [sys.executable, *(check.only(test) if test else check.command)],
@@ -73,12 +87,12 @@ def run(check: Check, tree: Path, test: str = "") -> tuple[int, str]:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=_TIMEOUT_S,
+            timeout=limit_s,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return 1, f"it never ended ({_TIMEOUT_S} s)"
-    return done.returncode, done.stdout + done.stderr
+        return Run(1, f"not ended after {limit_s:.0f} s", limit_s)
+    return Run(done.returncode, done.stdout + done.stderr, time.monotonic() - began)
 
 
 def first_failed(text: str) -> str:
@@ -89,30 +103,35 @@ def first_failed(text: str) -> str:
     return ""
 
 
-def judge(mutant: Mutant, tree: Path, known: Caught | None) -> Verdict:
-    """Plant the bug, run the checks in turn until one fails, take it out again."""
+def judge(
+    mutant: Mutant, tree: Path, known: Caught | None, limits: Mapping[Check, float]
+) -> Verdict:
+    """Plant the bug, run the checks in turn until one fails, take it out again.
+
+    A check that a bug makes `_TIMES_AS_LONG` times as long has failed: some bugs are endless loops.
+    """
     began = time.monotonic()
     path = tree / mutant.path
     original = path.read_text()
     path.write_text(mutant.applied(original))
     try:
-        if known is not None and _fails_again(mutant, tree, known):
+        if known is not None and _fails_again(mutant, tree, known, limits):
             return Verdict(mutant, known, time.monotonic() - began)
         for check in mutant.checks:
-            code, text = run(check, tree)
-            if code:
-                caught = Caught(check.title, first_failed(text))
+            found = run(check, tree, limits[check])
+            if found.code:
+                caught = Caught(check.title, first_failed(found.text))
                 return Verdict(mutant, caught, time.monotonic() - began)
     finally:
         path.write_text(original)
     return Verdict(mutant, None, time.monotonic() - began)
 
 
-def _fails_again(mutant: Mutant, tree: Path, known: Caught) -> bool:
+def _fails_again(mutant: Mutant, tree: Path, known: Caught, limits: Mapping[Check, float]) -> bool:
     """Whether the check fails that did the last time. A test that is no more there (exit code 4)
     has not failed."""
     checks = [check for check in mutant.checks if check.title == known.check]
-    return any(run(check, tree, known.test)[0] == 1 for check in checks)
+    return any(run(check, tree, limits[check], known.test).code == 1 for check in checks)
 
 
 def main() -> int:
@@ -131,16 +150,22 @@ def main() -> int:
         # A check that fails by itself would catch everything. One tree serves all: none writes.
         checks = sorted({check for mutant in chosen for check in mutant.checks}, key=_TITLE)
         with ThreadPoolExecutor(found.jobs) as pool:
-            answers = list(pool.map(lambda check: run(check, Path(folder) / "0"), checks))
-        for check, (code, text) in zip(checks, answers, strict=True):
-            if code:
-                sys.stdout.write(f"without any bug, {check.title} fails:\n{text[-3000:]}\n")
+            runs = list(pool.map(lambda check: run(check, Path(folder) / "0", _LONGEST_S), checks))
+        for check, clean in zip(checks, runs, strict=True):
+            if clean.code:
+                sys.stdout.write(f"without any bug, {check.title} fails:\n{clean.text[-3000:]}\n")
                 return 2
+            sys.stdout.write(f"without any bug, {check.title}: {clean.seconds:.0f} s\n")
+        sys.stdout.flush()
+        limits = {
+            check: max(_LEAST_LIMIT_S, _TIMES_AS_LONG * clean.seconds)
+            for check, clean in zip(checks, runs, strict=True)
+        }
 
         def one(mutant: Mutant) -> None:
             tree = trees.get()
             try:
-                verdict = judge(mutant, tree, known.get(mutant.name))
+                verdict = judge(mutant, tree, known.get(mutant.name), limits)
             finally:
                 trees.put(tree)
             with output_lock:
