@@ -1,5 +1,5 @@
-"""Who may ask a server, over real Flight: whoever lacks the right learns nothing, not even whether
-a table exists; no caller can take all of it; certificates are checked."""
+"""Who may ask a server, over real Flight: a caller without the right learns nothing, not even
+whether a table exists; no caller can take all of it; certificates are checked."""
 
 from __future__ import annotations
 
@@ -335,7 +335,7 @@ def running(config: ServerConfig, secrets: Path) -> Iterator[str]:
     """The program in a thread; its address."""
     stop, ready, endpoint = threading.Event(), threading.Event(), [""]
 
-    def told(address: str) -> None:
+    def serving(address: str) -> None:
         endpoint[0] = address
         ready.set()
 
@@ -343,7 +343,7 @@ def running(config: ServerConfig, secrets: Path) -> Iterator[str]:
         config_.SECRETS_VARIABLE: str(secrets),
         config_.LISTEN_VARIABLE: "127.0.0.1:0",
     }
-    thread = threading.Thread(target=lambda: program.serve(config, stop, environ, ready=told))
+    thread = threading.Thread(target=lambda: program.serve(config, stop, environ, ready=serving))
     thread.start()
     try:
         assert ready.wait(60)

@@ -190,14 +190,14 @@ def test_X6_a_host_dies_with_two_executors() -> None:
 def test_X6_all_executors_die_and_every_shard_is_answered_as_unassigned() -> None:
     six = shards(10, 60, None, 50, 20, 40)
     now = assigned(six)
-    nobody = assigned(six, (), now)
-    assert not nobody.owners
-    assert routes(six, nobody).unassigned == tuple(six)
-    assert not routes(six, nobody).by_executor
+    unowned = assigned(six, (), now)
+    assert not unowned.owners
+    assert routes(six, unowned).unassigned == tuple(six)
+    assert not routes(six, unowned).by_executor
     # So it is if there never was one.
     assert routes(six, assigned(six, ())).unassigned == tuple(six)
     # The first that comes gets all of them.
-    assert owners(six, assigned(six, (B,), nobody)) == [B] * 6
+    assert owners(six, assigned(six, (B,), unowned)) == [B] * 6
 
 
 def test_X7_an_executor_that_returns_is_without_load_and_gets_the_next_new_shard() -> None:

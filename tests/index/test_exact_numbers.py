@@ -1,4 +1,4 @@
-"""Counts and bounds equal a scan by Spark with Delta (X20, X-d), whoever wrote the table: types at
+"""Counts and bounds equal a scan by Spark with Delta (X20, X-d), whatever wrote the table: types at
 their extremes, NaN, NULL, deletion vectors, partitions, column mapping, missing statistics, time
 travel."""
 

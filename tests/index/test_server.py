@@ -1,5 +1,5 @@
 """The service over real Flight: each call answers what this process answers by itself; a broken
-server costs time, never a row; nothing is told to a caller without the token."""
+server costs time, never a row; a caller without the token learns nothing."""
 
 from __future__ import annotations
 

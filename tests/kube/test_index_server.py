@@ -248,9 +248,9 @@ def test_with_a_certificate_and_a_token_it_is_asked_as_readers_ask(stage: Stage)
     other = Connection(status["endpoint"], token="another one of callers", tls=trusted)
     with pytest.raises(AccessDenied):
         RemoteIndex(other, "sealed", lake.store).count(EVERYTHING)
-    told = json.dumps([stage.applications("seal"), stage.space.get(KIND, "seal")])
-    assert token not in told
-    assert "PRIVATE KEY" not in told
+    known = json.dumps([stage.applications("seal"), stage.space.get(KIND, "seal")])
+    assert token not in known
+    assert "PRIVATE KEY" not in known
     url = f"/api/v1/namespaces/{stage.space.namespace}/secrets/seal-index-tls"
     newer = trustme.CA()
     stage.space.cluster.request(

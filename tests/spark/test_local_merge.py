@@ -24,8 +24,8 @@ from spark.test_local_statement import (
     SCHEMA,
     TEXTS,
     affected,
+    shown,
     spoil,
-    told,
     written_twice,
 )
 from spark.test_merge_job import (
@@ -126,7 +126,7 @@ def outcome(job: Control) -> Outcome:
         len(found),
         len(inserted) + sum(row[2] is not None for row in found),
     )
-    return told(found), sorted(inserted), record
+    return shown(found), sorted(inserted), record
 
 
 def _rows(job: Control, output: OutputFile) -> list[dict[str, Any]]:

@@ -128,7 +128,7 @@ def affected(
     ]  # fmt: skip
 
 
-def told(rows: Sequence[Affected]) -> list[str]:
+def shown(rows: Sequence[Affected]) -> list[str]:
     """Texts of rows: NaN is the same as NaN, and -0.0 is not the same as 0.0."""
     return [repr(row) for row in rows]
 
@@ -160,12 +160,12 @@ def test_the_rows_are_those_that_spark_finds_and_writes(
     for job in (on_spark, in_tasks):
         job.store.put(job.path("done.json"), b"{}")
     assert answer(lambda c: statement.run(c, spark, local=False), on_spark) == 0
-    expected = told(rows_of(on_spark))
+    expected = shown(rows_of(on_spark))
     assert expected
     assert done_here(here)
-    assert told(rows_of(here)) == expected
+    assert shown(rows_of(here)) == expected
     assert answer(lambda c: statement.run(c, spark), in_tasks) == 0
-    assert told(rows_of(in_tasks)) == expected
+    assert shown(rows_of(in_tasks)) == expected
     for job in (here, in_tasks):
         assert jobs.result(job).rows_read == jobs.result(on_spark).rows_read
 

@@ -78,7 +78,7 @@ class Ours:
 
 
 class Storm:
-    """One history. `told` says what happened, for a failure."""
+    """One history. `events` says what happened, for a failure."""
 
     def __init__(self, seed: int, folder: Path) -> None:
         self.chance = random.Random(seed)
@@ -89,7 +89,7 @@ class Storm:
         self.kinds = ["create"]
         self.cleaned = False
         self.ours: list[Ours] = []
-        self.told: list[str] = []
+        self.events: list[str] = []
         self._next_id, self._next_process = 0, 1_000
         self._foreign("append", *self._append())
 
@@ -192,12 +192,12 @@ class Storm:
         except DeltaError:
             after = self.rows  # a restore of what was cleaned, for example
             assert self.lake.version == before
-        self.told.append(f"{kind}: version {self.lake.version}, {after}")
+        self.events.append(f"{kind}: version {self.lake.version}, {after}")
         self._settle(after, kind, before + 1)
 
     def _clean(self) -> None:
         self.cleaned = True
-        self.told.append("clean")
+        self.events.append("clean")
         clean(self.lake.table(), RULES)
         self._settle(self.rows, "", -1)
 
@@ -279,7 +279,7 @@ class Storm:
             return self.lake.run(ours.operation, interceptor=loses, ports=ports)
 
         at, after = self.chance.choice(POINTS), self.chance.random() < 0.4
-        self.told.append(f"{ours.operation.id} begins, to {at}: {ours.operation.spec}")
+        self.events.append(f"{ours.operation.id} begins, to {at}: {ours.operation.spec}")
         ours.held = Driven(ours.operation.id, run)
         ours.held.start(at, after=after)
         self._look(ours)
@@ -293,17 +293,17 @@ class Storm:
         elif ours.held is None:
             self._begin(ours)
         elif what < 0.3:
-            self.told.append(f"{ours.operation.id} is killed")
+            self.events.append(f"{ours.operation.id} is killed")
             ours.held.kill()
             ours.held = None
         elif what < 0.4 and not ours.overtaken:
-            self.told.append(f"{ours.operation.id} is overtaken")
+            self.events.append(f"{ours.operation.id} is overtaken")
             ours.overtaken.append(ours.held)
             ours.was_overtaken = True
             self._begin(ours)
         else:
             at = None if self.chance.random() < end else self.chance.choice(POINTS)
-            self.told.append(f"{ours.operation.id} goes on to {at}")
+            self.events.append(f"{ours.operation.id} goes on to {at}")
             ours.held.go_on(at)
             if at is None:
                 self._ended(ours, ours.held.finish())
@@ -312,7 +312,7 @@ class Storm:
 
     def _wake(self, ours: Ours) -> None:
         """A process that was overtaken goes on: it may commit if no other has, and says so."""
-        self.told.append(f"{ours.operation.id} wakes")
+        self.events.append(f"{ours.operation.id} wakes")
         status = ours.overtaken.pop().finish()
         self._commits(ours)
         version = status.result.version if status.result else None
@@ -341,7 +341,7 @@ class Storm:
                 assert start is not None
                 assert ours.start in (None, start)
                 ours.start, old = start, self.states[start]
-            self.told.append(f"{ours.operation.id} commits version {version}")
+            self.events.append(f"{ours.operation.id} commits version {version}")
             self._settle(ours.after(self.rows, old), ours.kind, version)
             return
         self._settle(self.rows, "", -1)
@@ -352,7 +352,7 @@ class Storm:
             self.kinds.append("")
 
     def _ended(self, ours: Ours, status: OperationStatus) -> None:
-        self.told.append(f"{ours.operation.id} ends: {status.phase} {reason(status)}")
+        self.events.append(f"{ours.operation.id} ends: {status.phase} {reason(status)}")
         self._commits(ours)
         ours.held = None
         if ours.overtaken:

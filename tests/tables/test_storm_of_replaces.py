@@ -20,5 +20,5 @@ def test_I53_I54_rows_are_those_of_the_commits_in_their_order(tmp_path: Path, fi
         try:
             storm.run(14)
         except BaseException as error:
-            error.add_note(f"history {seed}:\n" + "\n".join(storm.told))
+            error.add_note(f"history {seed}:\n" + "\n".join(storm.events))
             raise

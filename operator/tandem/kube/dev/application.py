@@ -229,11 +229,11 @@ class ApplicationController:
                 states.FAILING, f"driver container failed: {error}", terminationTime=_now_text()
             )
         status = await self._host.blocking(self._host.runner.status, self.key)
-        told = {LOG_ANNOTATION: status.log} if status.log else {}
+        annotations = {LOG_ANNOTATION: status.log} if status.log else {}
         if serves(self._body):
-            told[ENDPOINT_ANNOTATION] = endpoint_of(request)
-        if told:
-            await self._annotate(told)
+            annotations[ENDPOINT_ANNOTATION] = endpoint_of(request)
+        if annotations:
+            await self._annotate(annotations)
         return await self._write(
             states.RUNNING, sparkApplicationId=f"spark-{self._uid.replace('-', '')}"
         )

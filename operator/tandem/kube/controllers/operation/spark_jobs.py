@@ -143,9 +143,9 @@ def trimmed(body: Mapping[str, Any]) -> Json:
         if key in metadata
     }
     annotations = metadata.get("annotations") or {}
-    told = {k: annotations[k] for k in (LOG_ANNOTATION, ENDPOINT_ANNOTATION) if annotations.get(k)}
-    if told:
-        kept["annotations"] = told
+    found = {k: annotations[k] for k in (LOG_ANNOTATION, ENDPOINT_ANNOTATION) if annotations.get(k)}
+    if found:
+        kept["annotations"] = found
     return {
         "metadata": kept,
         "status": {
