@@ -29,6 +29,8 @@ FIRST = rows(range(40))
 """What the table shows before anything runs."""
 SOURCE = rows(range(50, 60))
 """What the ingest brings."""
+APPENDED = rows(range(100, 105))
+"""What another writer appends."""
 MERGED: Rows = (
     *((n, n % 5, 3) for n in (5, 7, 15, 25)),
     (38, 3, 0),
@@ -104,13 +106,21 @@ def merge(before: Rows) -> Rows:
     return tuple(sorted(found))
 
 
+def expected_beside(kind: str, meanwhile: str) -> Rows:
+    """The table after the operation, where a foreign commit came between its plan and its commit.
+    A replace in scope `AtStart` keeps rows that were appended since; all others see them."""
+    if kind == "replace" and meanwhile == "append":
+        return model.join(SOURCE, APPENDED)
+    return expected(kind, after_foreign(meanwhile, FIRST))
+
+
 def after_foreign(what: str, before: Rows) -> Rows:
     """The table after `support.foreign.writer`. Only the merge touches what it touches."""
     match what:
         case "":
             return before
         case "append":
-            return model.join(before, rows(range(100, 105)))
+            return model.join(before, APPENDED)
         case "update":
             return tuple(
                 sorted((i, k, -1) if k == 2 and i < 20 else (i, k, v) for i, k, v in before)

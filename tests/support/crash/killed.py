@@ -7,7 +7,15 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from support.crash.crash_table import FIRST, STAGED, CrashTable, after_foreign, expected, over
+from support.crash.crash_table import (
+    FIRST,
+    STAGED,
+    CrashTable,
+    after_foreign,
+    expected,
+    expected_beside,
+    over,
+)
 from support.crash.processes import CLEANING, End, Order, ProcessStarter, Strike
 from support.lake.rows import Rows
 from tandem.operations.machine.effects import Point
@@ -98,7 +106,7 @@ def die_and_recover(
     kill(starter, table, kind, strike, first, **circumstances)
     meanwhile = str(circumstances.get("meanwhile", ""))
     begun = {FIRST, after_foreign(meanwhile, FIRST)}
-    final = expected(kind, after_foreign(meanwhile, FIRST))
+    final = expected_beside(kind, meanwhile)
     assert table.shown() in {*begun, final}
 
     end = starter.run(table.order(kind))
@@ -214,15 +222,19 @@ def answers_are_lost(starter: ProcessStarter, table: CrashTable, kind: str, poin
         assert starter.run(table.order(kind, strike=first)).killed
     lost = (*more.pop("lost_answers", ()), point)
     end = starter.run(table.order(kind, lost_answers=lost, **more))
-    assert end.phase == "Succeeded", end.condition
+    assert end.phase == ("Suspended" if point in SUSPENDED else "Succeeded"), end.condition
     if point is Point.PUT_COMMIT:
         assert (end.points.count(point), Point.LOOK_UP_COMMIT in end.points) == (1, True)
     else:
         assert end.points.count(point) > 1
-    meanwhile = after_foreign(str(more.get("meanwhile", "")), FIRST)
-    final = expected(kind, meanwhile)
+    if point in SUSPENDED:
+        assert table.shown() == FIRST
+        end = starter.run(table.order(kind))
+        assert end.phase == "Succeeded", end.condition
+    meanwhile = str(more.get("meanwhile", ""))
+    final = expected_beside(kind, meanwhile)
     assert table.shown() == final
-    assert set(table.history()) <= {FIRST, meanwhile, final}
+    assert set(table.history()) <= {FIRST, after_foreign(meanwhile, FIRST), final}
     assert table.unreachable() == set()
     assert table.successes() == 1
     version, files = table.version, table.files()
