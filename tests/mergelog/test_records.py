@@ -267,7 +267,10 @@ def test_ranks_have_the_order_of_spark(data: st.DataObject) -> None:
 
 @given(st.lists(st.none() | st.floats(), max_size=12))
 @example([struct.unpack("<d", struct.pack("<Q", bits))[0] for bits in (2**63 - 1, 0x7FF8 << 48)])
-def test_each_nan_is_the_same_greatest_value(found: list[float | None]) -> None:
+@example([-0.0, 0.0])
+def test_each_nan_is_the_same_greatest_value_and_each_zero_the_same(
+    found: list[float | None],
+) -> None:
     ranks = rank(pa.array(found, pa.float64())).tolist()
     for one, first in zip(ranks, found, strict=True):
         for other, second in zip(ranks, found, strict=True):
