@@ -10,9 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from pyroaring import BitMap64
 
 from mergelog.lake import made
 from mergelog.orders import MERGE, STITCH, Orders, rows, sorted_rows
@@ -22,9 +24,24 @@ from tandem import mergelog
 from tandem.delta.log.snapshot import Snapshot
 from tandem.errors import InvalidSpec
 from tandem.mergelog.rows import blocks
+from tandem.mergelog.rows.merged import MergeResult, at_version
+from tandem.mergelog.rows.winners import MatchedRows
 from tandem.mergelog.state.log_table import LOG_FOLDER
 from tandem.operations.machine.effects import Point
 from tandem.spec.status import Phase
+
+
+def test_a_row_that_was_deleted_meanwhile_beats_no_winner() -> None:
+    found = MatchedRows(
+        positions=np.array([0, 1, 2]),
+        winners=np.array([7, 8, 9]),
+        hidden=np.array([True, False, False]),
+        greater=np.array([False, True, True]),
+    )
+    before = at_version({"a": found}, {})
+    assert before == MergeResult({"a": BitMap64([0])}, frozenset({8, 9}))
+    after = at_version({"a": found}, {"a": BitMap64([0, 1])})
+    assert after == MergeResult({}, frozenset({9}))
 
 
 def live(orders: Orders) -> int:
