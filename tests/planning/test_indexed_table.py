@@ -130,3 +130,18 @@ def test_decisions_are_those_of_the_list_of_all_segments(seed: int) -> None:
         assert kept.times_of(names[::3]) == listed.times_of(names[::3])
         if random.choice([True, False, False]):
             wanted = policy(**a_policy(random))
+
+
+def test_segments_that_are_no_longer_held_are_planned_again() -> None:
+    lake = Lake(Random(1))
+    for number in range(14):
+        lake.put(number)
+    kept = IndexedTable(FLIGHTS, lake.files, DAYS)
+    lake.changed = set()
+    listed = lake.listed()
+    wanted = policy(skipOffsetFromLatest="0s", minor={"thresholds": [2]})
+    free = decide(wanted, listed, [], NOON)
+    child = a_child(frozenset(segment.name for segment in listed.segments))
+    for children in ([], [child], []):
+        assert decide(wanted, kept, children, NOON) == decide(wanted, listed, children, NOON)
+    assert free != decide(wanted, listed, [child], NOON)
