@@ -228,6 +228,19 @@ def test_the_bound_of_a_deleted_row_is_not_certain() -> None:
     assert (list(found.lows), list(found.highs)) == ([1], [3])
 
 
+def test_Xd_a_greatest_float_may_be_a_nan_that_statistics_leave_out() -> None:
+    empty: Row = dict.fromkeys(TYPES)
+    files = []
+    for name, values in (("a", [1.5, math.nan]), ("b", [3.5])):
+        rows = [{**empty, "f": value} for value in values]
+        stats = json.dumps({"numRecords": len(rows), "maxValues": {"f": max(values)}})
+        add = AddFile(name, {"p": None}, 1, 0, True, stats)
+        files.append(DataFile(rows, frozenset(), add))
+    (found,) = certain_bounds(view_of(files), ["f"])
+    assert found.high is None
+    assert math.isnan(finished(found, by_path(files), CONDITIONS["TRUE"], "f", least=False))
+
+
 def test_the_partition_value_of_a_file_that_may_be_empty_is_not_certain() -> None:
     add = AddFile("a", {"p": "x"}, 1, 0, True, None)
     (found,) = certain_bounds(view_of([DataFile([], frozenset(), add)]), ["p"])
