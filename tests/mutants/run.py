@@ -68,15 +68,18 @@ class Run:
     seconds: float
 
 
-def run(check: Check, tree: Path, limit_s: float, test: str = "") -> Run:
-    """A check of the tree, or one of its tests, ended after `limit_s` seconds."""
+def run(
+    check: Check, tree: Path, limit_s: float, test: str = "", *, every_case: bool = False
+) -> Run:
+    """A check of the tree, or one of its tests, ended after `limit_s` seconds. `every_case`: with
+    the cases and examples that `make test` leaves to `make matrix`."""
     paths = [str(tree / name) for name in ("operator", "tests", "tools", "examples/flights")]
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(paths),
         "PYTHONDONTWRITEBYTECODE": "1",
     }
-    if check is Check.CRASHES:
+    if every_case or check is Check.CRASHES:
         # Some bugs are found at one point beside one kind of commit only.
         environment[EVERY_CASE] = "1"
     began = time.monotonic()
@@ -108,6 +111,7 @@ def judge(
 ) -> Verdict:
     """Plant the bug, run the checks in turn until one fails, take it out again.
 
+    Checks run with every case only where they notice nothing without.
     A check that a bug makes `_TIMES_AS_LONG` times as long has failed: some bugs are endless loops.
     """
     began = time.monotonic()
@@ -121,6 +125,11 @@ def judge(
             found = run(check, tree, limits[check])
             if found.code:
                 caught = Caught(check.title, first_failed(found.text))
+                return Verdict(mutant, caught, time.monotonic() - began)
+        for check in mutant.checks:
+            found = run(check, tree, _LONGEST_S, every_case=True)
+            if found.code:
+                caught = Caught(f"{check.title}, every case", first_failed(found.text))
                 return Verdict(mutant, caught, time.monotonic() - began)
     finally:
         path.write_text(original)
