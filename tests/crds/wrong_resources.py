@@ -351,6 +351,22 @@ ONLY_THE_VALIDATOR = [
             }
         ],
     ),
+    create(
+        "a struct must have at least one field",
+        schema=[
+            {
+                "name": "a",
+                "type": {
+                    "type": "map",
+                    "keyType": "string",
+                    "valueType": {
+                        "type": "struct",
+                        "fields": [{"name": "b", "type": {"type": "struct", "fields": []}}],
+                    },
+                },
+            }
+        ],
+    ),
     # What a property means is Delta's; a table that was created before could not be changed any
     # more.
     *(
@@ -361,6 +377,28 @@ ONLY_THE_VALIDATOR = [
             ("delta.logRetentionDuration", "a while", "must be an interval such as"),
             ("delta.deletedFileRetentionDuration", "interval 2 months", "must be an interval"),
             ("delta.enableDeletionVectors", "yes", "must be true or false"),
+            ("delta.enableExpiredLogCleanup", "maybe", "must be true or false"),
+            ("delta.checkpoint.writeStatsAsJson", "NaN", "must be true or false"),
+            ("delta.checkpointInterval", "-5", "must be a positive number"),
+            ("delta.checkpointInterval", "NaN", "must be a positive number"),
+            # What Python takes for digits and spaces, and Java does not.
+            ("delta.checkpointInterval", "\u0663", "must be a positive number"),
+            ("delta.logRetentionDuration", "interval \u0663 days", "must be an interval"),
+            ("delta.logRetentionDuration", "interval 3\u00a0days", "must be an interval"),
+            ("delta.logRetentionDuration", "interval -1 days", "must be an interval"),
+            # More microseconds than Java can count.
+            ("delta.logRetentionDuration", "interval 999999999 weeks", "must be an interval"),
+            ("delta.checkpointinterval", "10", "must be written delta.checkpointInterval"),
+            ("delta.columnMapping.mode", "banana", "must be none"),
+            ("delta.columnMapping.mode", "name", "needs a table feature"),
+            ("delta.checkpointPolicy", "v2", "needs a table feature"),
+            ("delta.enableChangeDataFeed", "true", "needs a table feature"),
+            ("delta.enableRowTracking", "true", "needs a table feature"),
+            ("delta.enableInCommitTimestamps", "TRUE", "needs a table feature"),
+            ("delta.enableTypeWidening", "true", "needs a table feature"),
+            ("delta.constraints.positive", "a > 0", "needs a table feature"),
+            ("delta.feature.banana", "supported", "is no property"),
+            ("delta.minReaderVersion", "99", "is no property"),
         )
     ),
     # Calendars.

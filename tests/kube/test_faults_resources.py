@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kube.gates import GatedQuickJobs, PointGates
-from kube.kube_scenarios import Table, World
+from kube.gates import GatedQuickJobs, PointGate, PointGates
+from kube.kube_scenarios import Applied, Table, World
 from kube.ledger import Ledger
 from kube.many import many_at_once
 from support.cluster.operator_process import Blow, ProcessStarter, starter
@@ -24,6 +24,7 @@ from support.lake.lake import result
 from support.some import few, some
 from support.waiting import await_that
 from tandem.operations.machine.effects import Point
+from tandem.spec.resources import Operation
 
 if TYPE_CHECKING:
     from support.cluster.api_server import Cluster
@@ -142,35 +143,70 @@ def test_Z7_its_table_is_created_late_and_deleted_early(stage: Stage) -> None:
     stage.done()
 
 
+@pytest.mark.parametrize(
+    ("kind", "point"),
+    [
+        ("update", Point.POLL_JOB),
+        ("ingest", Point.PERSIST_PLAN),
+        ("compaction", Point.RECONCILE),
+        ("delete", Point.WRITE_SIDECARS),
+    ],
+)
 def test_an_operation_stops_when_its_laketable_comes_back_elsewhere(
-    stage: Stage, tmp_path: Path
+    stage: Stage, tmp_path: Path, kind: str, point: Point
 ) -> None:
     """It publishes nothing on the old table, and does not begin on the new one by itself."""
-    gate = stage.points.hold(Point.POLL_JOB)
-    late = stage.world.adopt(stage.ledger.lake, "moves")
-    operation = stage.ledger.make("update")
-    applied = stage.table.apply(operation, tableRef={"name": "moves"})
-    gate.reached()
-    late.applied.delete()
-    late.applied.gone()
-    (tmp_path / "elsewhere").mkdir()
-    elsewhere = quick_lake.make(tmp_path / "elsewhere", loads=1)
+    name = f"moves-{kind}"
+    gate = stage.points.hold(point)
+    operation = stage.ledger.make(kind)
+    applied, elsewhere, moved = _moves_while_held(stage, tmp_path, operation, name, gate)
     before = elsewhere.by_deltalake()
-    moved = stage.world.adopt(elsewhere, "moves")
     gate.go()
     message = applied.failed("TableReplaced").conditions[0].message
     assert "made again at another location" in message
     stage.ledger.forget(operation)
     assert elsewhere.by_deltalake() == before
-    # The next one of this name works on the new table.
     applied.delete()
     applied.gone()
-    name = applied.name
-    stage.table.apply(operation, name, tableRef={"name": "moves"}).succeeded()
-    assert elsewhere.by_deltalake() != before
+    if kind == "update":
+        # The next one of this name works on the new table.
+        stage.table.apply(operation, applied.name, tableRef={"name": name}).succeeded()
+        assert elsewhere.by_deltalake() != before
     moved.applied.delete()
     moved.applied.gone()
     stage.done()
+
+
+def test_an_operation_that_had_committed_says_where_its_laketable_is_now(
+    stage: Stage, tmp_path: Path
+) -> None:
+    gate = stage.points.hold(Point.RECORD_RESULT)
+    operation = stage.ledger.make("update")
+    applied, elsewhere, moved = _moves_while_held(stage, tmp_path, operation, "leaves", gate)
+    before = elsewhere.by_deltalake()
+    gate.go()
+    applied.wait(lambda status: "its LakeTable is now at" in str(status.get("conditions")))
+    message = applied.succeeded().conditions[0].message
+    assert stage.ledger.lake.location in message
+    assert elsewhere.location in message
+    assert elsewhere.by_deltalake() == before
+    moved.applied.delete()
+    moved.applied.gone()
+    stage.done()
+
+
+def _moves_while_held(
+    stage: Stage, folder: Path, operation: Operation, name: str, gate: PointGate
+) -> tuple[Applied, quick_lake.QuickLake, Table]:
+    """The operation at the gate; another table, where a LakeTable of the same name is now."""
+    old = stage.world.adopt(stage.ledger.lake, name)
+    applied = stage.table.apply(operation, tableRef={"name": name})
+    gate.reached()
+    old.applied.delete()
+    old.applied.gone()
+    (folder / "elsewhere").mkdir()
+    elsewhere = quick_lake.make(folder / "elsewhere", loads=1)
+    return applied, elsewhere, stage.world.adopt(elsewhere, name)
 
 
 def test_a_laketable_that_comes_back_at_the_same_location_stops_nothing(stage: Stage) -> None:

@@ -128,6 +128,19 @@ def test_dependencies_come_first_and_outcomes_keep_the_order_given(bench: Bench)
     assert updated.result.segments == ("2",)
 
 
+@pytest.mark.parametrize("value", ["true", "TRUE"])
+def test_a_new_table_whose_properties_enable_deletion_vectors_has_their_feature(
+    bench: Bench, value: str
+) -> None:
+    """Spark refuses a table with the property and without the feature."""
+    columns = [{"name": "rid", "type": "long"}]
+    create = {"schema": columns, "properties": {"delta.enableDeletionVectors": value}}
+    (made,) = run([lake(create=create, enableDeletionVectors=False)], bench.options())
+    assert made.status.phase is Phase.SUCCEEDED
+    assert "deletionVectors" in bench.log.snapshot().protocol.writer_features
+    assert "deletionVectors" in bench.log.snapshot().protocol.reader_features
+
+
 def test_a_second_run_reports_the_first_and_again_makes_another(bench: Bench) -> None:
     first = run(everything(bench), bench.options())
     version = bench.log.latest_version()

@@ -107,10 +107,12 @@ _PRIMITIVES = (
     "timestamp_ntz",
 )
 _WHETHER = (re.compile("(?i)true|false"), "true or false")
+# In digits that Java reads, and not longer than it can count in microseconds.
 _SPAN = (
     re.compile(
-        r"(?i)(interval\s+)?\d{1,9}\s+(week|day|hour|minute|second|millisecond)s?"
-        r"(\s+\d{1,9}\s+(week|day|hour|minute|second|millisecond)s?)*"
+        r"(?ia)(interval\s+)?([0-9]{1,6}\s+(week|day)s?"
+        r"|[0-9]{1,9}\s+(hour|minute|second|millisecond)s?)"
+        r"(\s+([0-9]{1,6}\s+(week|day)s?|[0-9]{1,9}\s+(hour|minute|second|millisecond)s?))*"
     ),
     "an interval such as 'interval 30 days'",
 )
@@ -119,12 +121,52 @@ _PROPERTIES = {
     "delta.logRetentionDuration": _SPAN,
     "delta.deletedFileRetentionDuration": _SPAN,
     "delta.appendOnly": _WHETHER,
-    "delta.enableChangeDataFeed": _WHETHER,
+    "delta.checkpoint.writeStatsAsJson": _WHETHER,
+    "delta.checkpoint.writeStatsAsStruct": _WHETHER,
     "delta.enableDeletionVectors": _WHETHER,
-    "delta.enableRowTracking": _WHETHER,
+    "delta.enableExpiredLogCleanup": _WHETHER,
 }
 """Properties whose values Tandem, Spark and others read, and how they are written."""
+_NEEDS_FEATURE = {
+    **{
+        f"delta.enable{name}": (_WHETHER, "false")
+        for name in (
+            "ChangeDataFeed",
+            "IcebergCompatV1",
+            "IcebergCompatV2",
+            "IcebergCompatV3",
+            "InCommitTimestamps",
+            "RowTracking",
+            "TypeWidening",
+        )
+    },
+    "delta.checkpointPolicy": ((re.compile("(?i)classic|v2"), "classic"), "classic"),
+    "delta.columnMapping.mode": ((re.compile("(?i)none|id|name"), "none"), "none"),
+}
+"""Properties that need a feature in the table's protocol, how they are written, and the value that
+needs none. Without the feature Spark refuses the table, and writers do not follow its rules."""
+_NEEDS_FEATURE_PREFIXES = ("delta.constraints.", "delta.coordinatedCommits.", "delta.redirect")
+_OF_PROTOCOL = re.compile(r"(?i)delta\.(feature\..*|minReaderVersion|minWriterVersion)")
+_SPELLINGS = {name.lower(): name for name in (*_PROPERTIES, *_NEEDS_FEATURE)}
 _DECIMAL = re.compile(r"decimal\((\d{1,2}),\s?(\d{1,2})\)")
+
+
+def _check_property(name: str, text: str) -> None:
+    """Raises: ValueError."""
+    spelling = _SPELLINGS.get(name.lower(), name)
+    if name != spelling:
+        raise ValueError(f"{name!r} must be written {spelling}")
+    if _OF_PROTOCOL.fullmatch(name):
+        raise ValueError(f"{name} must be left out: it is no property, but of the protocol")
+    form, harmless = _NEEDS_FEATURE.get(name, (_PROPERTIES.get(name), None))
+    if form is not None and not form[0].fullmatch(text):
+        raise ValueError(f"{name} must be {form[1]}, and is {text!r}")
+    needs = name.startswith(_NEEDS_FEATURE_PREFIXES)
+    if needs or (harmless is not None and text.lower() != harmless):
+        raise ValueError(
+            f"{name} must be left out: it needs a table feature that a table made here does not "
+            "have; create the table by another engine"
+        )
 
 
 def _has_empty_struct(found: object) -> bool:
@@ -184,10 +226,8 @@ class Create(Model):
     @field_validator("properties")
     @classmethod
     def _values_fit(cls, value: dict[str, str]) -> dict[str, str]:
-        for name, (pattern, expected) in _PROPERTIES.items():
-            text = value.get(name)
-            if text is not None and not pattern.fullmatch(text.strip()):
-                raise ValueError(f"{name} must be {expected}, and is {text!r}")
+        for name, text in value.items():
+            _check_property(name, text)
         return value
 
     # That two columns differ by more than their case is for the validator alone: comparing each

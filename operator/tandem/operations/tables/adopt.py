@@ -22,6 +22,7 @@ from tandem.delta.log.commit import commit_info
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.files import SCHEMA
 from tandem.delta.log.snapshot import Snapshot
+from tandem.delta.properties import flag
 from tandem.delta.schema import parse, to_delta_json
 from tandem.errors import (
     AccessDenied,
@@ -244,8 +245,11 @@ def _first_version(table: Table, create: Create, now_ms: int, nonce: str) -> Sna
         for column in create.columns
     ]
     schema = parse(_json({"type": "struct", "fields": fields}), resource=table.spec.id)
-    deletion_vectors = table.spec.spec.enable_deletion_vectors
     configuration = dict(create.properties)
+    # The property without the feature would be a table that Spark refuses.
+    deletion_vectors = table.spec.spec.enable_deletion_vectors or flag(
+        configuration, "delta.enableDeletionVectors", default=False
+    )
     if deletion_vectors:
         configuration["delta.enableDeletionVectors"] = "true"
     # In the schema's spelling: names are case-insensitive.
