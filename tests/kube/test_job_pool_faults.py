@@ -6,19 +6,22 @@ The calls of the API server are simulated; its rules are those of `test_job_pool
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from kube.test_job_pool_rules import ConfigMap
+from tandem.errors import ClusterUnavailable
 from tandem.jobs.pool.records import PoolRecord
 from tandem.jobs.pool.rules import LEFT_S, PoolRules
 from tandem.jobs.runner import JobPhase, JobRequest, JobStatus
 from tandem.json_types import Json
+from tandem.kube.client.api import Api, ApiError, Forbidden, Unavailable
 from tandem.kube.controllers.operation.spark_jobs import ApplicationCache
-from tandem.kube.job_pool.config_maps import PoolsUnusable
+from tandem.kube.job_pool.config_maps import ConfigMaps, PoolsUnusable
 from tandem.kube.job_pool.pools import JobPools
 from tandem.kube.job_pool.runner import PooledRunner
 from tandem.kube.metrics.collectors import Metrics
@@ -338,3 +341,37 @@ def test_a_job_that_no_pool_takes_starts_by_itself() -> None:
     with pytest.raises(PoolsUnusable):
         operator.pools.place(request("b"), PLACEMENT)
     assert runner.status("a").phase is JobPhase.RUNNING
+
+
+REFUSALS = {
+    "a quota": Forbidden(403, "Forbidden", "exceeded quota: no-maps"),
+    "a token": Forbidden(401, "Unauthorized", "Unauthorized"),
+    "a queue": Unavailable(429, "TooManyRequests", "the server has too many requests"),
+    "a webhook": Unavailable(500, "InternalError", 'failed calling webhook "down.example.com"'),
+}
+
+
+def _create_refused(error: ApiError) -> None:
+    """A ConfigMap is created, from a thread, and the API server answers with the error."""
+
+    class Refusing:
+        async def create(self, *_: object) -> Json:
+            raise error
+
+    async def on_loop() -> None:
+        maps = ConfigMaps(cast(Api, Refusing()), asyncio.get_running_loop())
+        await asyncio.to_thread(maps.create, "lake", {})
+
+    asyncio.run(on_loop())
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_a_pool_that_the_api_server_refuses_keeps_no_job_waiting(name: str) -> None:
+    """It has an application of its own, and holds no locks until pools are taken again."""
+    with pytest.raises(PoolsUnusable):
+        _create_refused(REFUSALS[name])
+
+
+def test_a_pool_of_which_it_is_not_known_whether_it_exists_is_tried_again() -> None:
+    with pytest.raises(ClusterUnavailable):
+        _create_refused(Unavailable(503, "ServiceUnavailable", "", unsure=True))

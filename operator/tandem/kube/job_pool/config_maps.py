@@ -1,7 +1,8 @@
 """The calls about the ConfigMaps of pools, from the engine's threads. Decides nothing.
 
 A refusal by RBAC is `PoolsUnusable` where a job can still have an application of its own, and
-`ClusterUnavailable` afterwards, as for every right that is missing while a job runs.
+`ClusterUnavailable` afterwards, as for every right that is missing while a job runs. So is what
+refuses a new ConfigMap: a quota, a webhook that is down, too many requests.
 """
 
 from __future__ import annotations
@@ -49,9 +50,7 @@ class ConfigMaps:
 
     def create(self, namespace: str, body: Mapping[str, Any]) -> PoolRecord:
         """Raises: PoolsUnusable."""
-        return record_of(
-            self._call(self._or_unusable(self._api.create(_CONFIG_MAPS.at(namespace), body)))
-        )
+        return record_of(self._call(self._or_unusable(self._create(namespace, body))))
 
     def secret_version(self, namespace: str, name: str) -> str:
         """Raises: PoolsUnusable if there is no such Secret."""
@@ -82,6 +81,15 @@ class ConfigMaps:
     def delete(self, namespace: str, pool: PoolRecord) -> None:
         with suppress(NotFound, Conflict):
             self._call(self._api.delete(_CONFIG_MAPS.at(namespace, pool.name), uid=pool.uid))
+
+    async def _create(self, namespace: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        try:
+            return await self._api.create(_CONFIG_MAPS.at(namespace), body)
+        except ApiError as error:
+            # As for applications (docs/decisions/0170); but nothing waits, since no pool is needed.
+            if error.status == 429 or error.webhook_failed:
+                raise PoolsUnusable(error.message) from error
+            raise
 
     async def _or_unusable(self, call: Coroutine[Any, Any, T]) -> T:
         try:
