@@ -33,6 +33,7 @@ from tandem.storage import open_store
 MIB = 2**20
 VERSION = 10
 CHECKPOINT = f"_delta_log/{VERSION:020d}.checkpoint.parquet"
+MANIFEST = f"_delta_log/{VERSION:020d}.checkpoint.80a083e8-7026-4e79-81be-64bd76c43a11.json"
 PROTOCOL = dl.protocol()["protocol"]
 
 
@@ -188,14 +189,48 @@ def test_a_footer_that_lies_about_its_length_is_refused(length: int) -> None:
         budgeted(checkpoint(adds(1), edit=lie), 8).snapshot()
 
 
-def test_all_sidecars_and_parts_count_together() -> None:
-    """Each part is a quarter of the limit at most."""
-    store = MemoryStore()
-    whole = checkpoint(adds(5_000)).get(CHECKPOINT)
+def in_parts(whole: bytes, store: MemoryStore) -> None:
     for part in range(1, 9):
         store.put(f"_delta_log/{VERSION:020d}.checkpoint.{part:010d}.{8:010d}.parquet", whole)
+
+
+def beside(store: MemoryStore, size: int, *sidecars: str) -> None:
+    """A V2 checkpoint of JSON that names these sidecars, each of this size."""
+    head = [{"checkpointMetadata": {"version": VERSION}}, {"protocol": PROTOCOL}, dl.metadata()]
+    named: list[dl.Json] = [
+        {"sidecar": {"path": name, "sizeInBytes": size, "modificationTime": 1}} for name in sidecars
+    ]
+    store.put(MANIFEST, dl.lines([*head, *named]))
+
+
+def in_sidecars(whole: bytes, store: MemoryStore) -> None:
+    names = [f"{number}.parquet" for number in range(8)]
+    for name in names:
+        store.put(f"_delta_log/_sidecars/{name}", whole)
+    beside(store, len(whole), *names)
+
+
+def in_one_sidecar_named_often(whole: bytes, store: MemoryStore) -> None:
+    store.put("_delta_log/_sidecars/0.parquet", whole)
+    beside(store, len(whole), *["0.parquet"] * 8)
+
+
+@pytest.mark.parametrize("how", [in_parts, in_sidecars, in_one_sidecar_named_often])
+def test_all_sidecars_and_parts_count_together(how: Callable[[bytes, MemoryStore], None]) -> None:
+    """Each is a quarter of the limit at most."""
+    store = MemoryStore()
+    how(checkpoint(adds(5_000)).get(CHECKPOINT), store)
     assert "files: about" in refused(store, 16)
-    assert budgeted(store, 64).snapshot().num_files == 40_000
+    if how is not in_one_sidecar_named_often:
+        assert budgeted(store, 64).snapshot().num_files == 40_000
+
+
+def test_a_json_checkpoint_whose_values_take_more_than_its_bytes_is_refused() -> None:
+    store = MemoryStore()
+    odd: dl.Json = {"add": {**dl.add("f1")["add"], "tags": {"x": "[]"}, "odd": [[]] * 400_000}}
+    head = [{"checkpointMetadata": {"version": VERSION}}, {"protocol": PROTOCOL}, dl.metadata()]
+    store.put(MANIFEST, dl.lines([*head, odd]))
+    assert "bytes of JSON with" in refused(store, 16)
 
 
 @pytest.mark.parametrize("at_once", [0, 64 * MIB])
