@@ -103,12 +103,19 @@ def write_checkpoint(root: Path, files: int) -> Path:
     return target
 
 
-def write_lineitem(root: Path, *, files: int, rows: int, seed: int = 7) -> None:
+SIX_COLUMNS = (
+    "(l_orderkey - 1) * 4 + l_linenumber - 1 AS l_id, l_partkey, l_extendedprice, l_shipdate, "
+    "l_shipmode, l_comment"
+)
+"""Of lineitem: a key, a number, a decimal, a date and two texts."""
+
+
+def write_lineitem(root: Path, *, files: int, rows: int, seed: int = 7, columns: str = "*") -> None:
     """A Delta table, deletion vectors on, of `files` appends by deltalake of `rows` rows each."""
     from deltalake import WriterProperties, write_deltalake
 
     for index in range(files):
-        part = LINEITEM.format(seed=seed, first=index * rows, last=(index + 1) * rows)
+        part = lineitem(index * rows, (index + 1) * rows, seed=seed, columns=columns)
         write_deltalake(
             root.as_uri(),
             query(part).to_arrow_table(),
@@ -116,6 +123,25 @@ def write_lineitem(root: Path, *, files: int, rows: int, seed: int = 7) -> None:
             writer_properties=WriterProperties(compression="ZSTD", compression_level=1),
             configuration={"delta.enableDeletionVectors": "true"} if index == 0 else None,
         )
+
+
+def lineitem(first: int, last: int, *, seed: int = 7, columns: str = "*") -> str:
+    """The SELECT of these rows of lineitem."""
+    return f"SELECT {columns} FROM ({LINEITEM.format(seed=seed, first=first, last=last)})"
+
+
+def write_small_files(root: Path, *, files: int, rows: int) -> None:
+    """The same in one commit of `files` files, six columns, written by DuckDB."""
+    from deltalake import convert_to_deltalake
+
+    root.mkdir()
+    for index in range(files):
+        part = lineitem(index * rows, (index + 1) * rows, columns=SIX_COLUMNS)
+        duckdb.sql(
+            f"COPY ({part}) TO '{root}/part-{index:05}.parquet' "
+            "(FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 1)"
+        )
+    convert_to_deltalake(root, configuration={"delta.enableDeletionVectors": "true"})
 
 
 def copy_table(source: Path, target: Path) -> Path:

@@ -26,6 +26,8 @@ ORDER = (
     "converge",
     "longevity",
     "compaction",
+    "small_files",
+    "rewrites",
     "mergelog",
     "hudi",
     "replay",
@@ -45,7 +47,17 @@ ORDER = (
     "crowded",
 )
 COMPARED = frozenset(
-    {"goodput", "compaction", "hudi", "replace", "snapshot", "index", "index_lookups"}
+    {
+        "goodput",
+        "compaction",
+        "small_files",
+        "rewrites",
+        "hudi",
+        "replace",
+        "snapshot",
+        "index",
+        "index_lookups",
+    }
 )
 """Those that measure other engines, too."""
 

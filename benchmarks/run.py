@@ -36,6 +36,8 @@ NAMES = (
     "hudi",
     "critical",
     "compaction",
+    "small_files",
+    "rewrites",
     "goodput",
     "crowd",
     "busy",

@@ -20,6 +20,8 @@ from benchmarks import (
     partcopy,
     replace,
     replay,
+    rewrites,
+    small_files,
 )
 
 
@@ -32,6 +34,33 @@ def test_compaction_keeps_every_row_in_every_engine(
     found = compaction.run("toy", tmp_path)
     assert found.raw["tandem_warm"]["truth"] == found.raw["deltalake"]["truth"]
     assert found.raw["tandem_warm"]["files"] == 1
+    assert [figure.aim for figure in found.figures] == [
+        "≥ 18",
+        "≥ 15",
+        "≥ 0.5",
+        "≤ 1.05",
+        "≤ 5.0 s",
+    ]
+
+
+def test_small_files_are_compacted_by_every_engine(tmp_path: Path) -> None:
+    found = small_files.run("toy", tmp_path)
+    names = {engine.__name__ for engine, _ in small_files.ENGINES}
+    assert set(found.raw) == set(small_files.CASES)
+    assert all(set(each) == names for each in found.raw.values())
+    assert len(found.figures) == 3 * len(small_files.CASES)
+
+
+def test_sorts_and_changes_leave_the_rows_that_duckdb_computes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fast = tuple(e for e in rewrites.ENGINES if e[0] is not rewrites.spark_delta)
+    monkeypatch.setattr(rewrites, "ENGINES", fast)
+    found = rewrites.run("toy", tmp_path)
+    assert set(found.raw["tandem_warm"]) == set(rewrites.TITLES)
+    # A change writes the rows that change, and no file again.
+    ours, theirs = (found.raw[name][rewrites.UPDATE] for name in ("tandem_warm", "deltalake"))
+    assert ours["written"] < theirs["written"]
 
 
 def test_goodput_ends_with_the_rows_of_the_model(tmp_path: Path) -> None:
