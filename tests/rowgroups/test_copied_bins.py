@@ -16,7 +16,7 @@ from support.lake.rows import Rows
 from support.parquet import go_parquet
 from support.values.kinds import Filter, Kind
 from support.values.readers import Deltalake, DuckDB, Polars, differences, live_files
-from tandem.delta.datafiles.rowgroups import fitness
+from tandem.delta.datafiles.rowgroups import fitness, joined
 from tandem.operations.machine.effects import Point
 from tandem.spark.jobs.rewrite import bins
 
@@ -66,6 +66,30 @@ def test_row_groups_are_copied_in_order(tmp_path: Path, kept: list[int]) -> None
         [SIZE] * LOADS
     )
     assert metadata.row_group(0).column(0).compression == "ZSTD"
+    lake.assert_rows(without())
+    lake.assert_clean()
+
+
+@pytest.mark.parametrize(
+    ("bound", "value", "files"),
+    [
+        ("MOST_GROUPS", 2, 2),
+        ("MOST_FOOTER", 1, 4),
+        # Three columns: a row group has so many fields, or a few more.
+        ("MOST_KEPT", 3 * 20, 2),
+        ("MOST_KEPT", 3 * 10, 4),
+    ],
+)
+def test_a_footer_that_is_full_ends_its_file(
+    tmp_path: Path, kept: list[int], bound: str, value: int, files: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(joined, bound, value)
+    lake = make(tmp_path)
+    lake.do(lake.compaction("Major"))
+    assert kept == [0]
+    footers = [pq.read_metadata(lake.path / add.path) for add in lake.log.snapshot().adds()]
+    assert [each.num_row_groups for each in footers] == [LOADS // files] * files
     lake.assert_rows(without())
     lake.assert_clean()
 

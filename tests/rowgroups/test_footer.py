@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import tracemalloc
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,8 +14,16 @@ from hypothesis import strategies as st
 
 from rowgroups.writers import WRITERS, footer_of, pyarrow, rows
 from tandem.delta.datafiles import thrift
+from tandem.delta.datafiles.rowgroups import field_numbers as n
+from tandem.delta.datafiles.rowgroups import footer as footers
 from tandem.delta.datafiles.rowgroups.footer import FileFooter, FooterInvalid, parse, read_footer
-from tandem.delta.datafiles.rowgroups.moved import Placed, footer_bytes, group_at, offset_index_at
+from tandem.delta.datafiles.rowgroups.moved import (
+    Placed,
+    footer_bytes,
+    group_at,
+    list_bytes,
+    offset_index_at,
+)
 from tandem.delta.datafiles.thrift import EncodedField, struct_bytes
 
 
@@ -141,6 +151,87 @@ def test_a_hostile_footer_is_refused_or_names_bytes_of_its_file(
         for chunk in group.chunks:
             for part in (chunk.data, chunk.filter, chunk.column_index, chunk.offset_index):
                 assert part is None or 4 <= part.start <= part.end <= end
+
+
+MANY = 30_000
+FLAGS = b"\x01\xc8\x01" + b"\x11" * MANY + b"\x00"
+"""A struct of many fields without a value, from field 100 on."""
+
+
+def _numbers(**fields: int) -> list[EncodedField]:
+    return [EncodedField(getattr(n, name), thrift.I64, bytes([v])) for name, v in fields.items()]
+
+
+def _list(id_: int, structs: Sequence[bytes]) -> EncodedField:
+    return EncodedField(id_, thrift.LIST, list_bytes(structs))
+
+
+def _group(columns: list[bytes]) -> bytes:
+    return struct_bytes([_list(n.G_COLUMNS, columns), *_numbers(G_ROWS=0)])
+
+
+def _bomb(
+    groups: Sequence[bytes] = (), schema: Sequence[bytes] = (b"\x00",), pairs: Sequence[bytes] = ()
+) -> bytes:
+    fields = [
+        *_numbers(VERSION=2),
+        _list(n.SCHEMA, schema),
+        *_numbers(ROWS=0),
+        _list(n.GROUPS, groups),
+        _list(n.PAIRS, pairs),
+    ]
+    return struct_bytes(sorted(fields, key=lambda field: field.id))
+
+
+def _chunk() -> bytes:
+    # Bytes 4 to 4: none, so that as many as there are overlap nowhere.
+    numbers = _numbers(M_TYPE=2, M_CODEC=0, M_VALUES=0, M_SIZE=0, M_DATA=8)
+    metadata = struct_bytes(sorted(numbers, key=lambda field: field.id))
+    return struct_bytes([EncodedField(n.C_METADATA, thrift.STRUCT, metadata)])
+
+
+BOMBS: dict[str, Callable[[], bytes]] = {
+    "row groups": lambda: _bomb([_group([])] * MANY),
+    "columns": lambda: _bomb([_group([_chunk()] * MANY)]),
+    "row groups of columns": lambda: _bomb([_group([_chunk()] * 100)] * (MANY // 100)),
+    "fields of a row group": lambda: _bomb([FLAGS]),
+    "fields of a footer": lambda: FLAGS,
+    "columns of the schema": lambda: _bomb(schema=[b"\x00"] * MANY),
+    "fields of a column of the schema": lambda: _bomb(schema=[FLAGS]),
+    "key-value metadata": lambda: _bomb(pairs=[b"\x18\x00\x00"] * MANY),
+    "fields of key-value metadata": lambda: _bomb(pairs=[FLAGS]),
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_hostile_footer_takes_no_memory(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A byte of it could become a hundred in memory: 64 MiB take all that a task has."""
+    monkeypatch.setattr(footers, "MOST_KEPT", 10_000)
+    data = BOMBS[name]()
+    tracemalloc.start()
+    try:
+        with pytest.raises(FooterInvalid, match=r"more than 1\d+ fields"):
+            parse(data, len(data) + 100)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 3_000_000 + len(data)
+
+
+def test_page_indexes_that_no_memory_holds_are_not_copied(
+    whole: dict[str, tuple[bytes, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are read whole: a hostile footer may say that all of a file is one."""
+    data, size = whole["pyarrow page indexes"]
+    most = max(
+        sum(part.size for c in g.chunks for part in (c.column_index, c.offset_index) if part)
+        for g in parse(data, size).groups
+    )
+    monkeypatch.setattr(footers, "MOST_INDEXES", most)
+    parse(data, size)
+    monkeypatch.setattr(footers, "MOST_INDEXES", most - 1)
+    with pytest.raises(FooterInvalid, match=f"page indexes of {most} bytes"):
+        parse(data, size)
 
 
 @given(data=st.binary(max_size=200), moved=st.integers(-(1 << 40), 1 << 40))

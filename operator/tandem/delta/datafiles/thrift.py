@@ -45,6 +45,8 @@ Wanted = Mapping[int, Any]
 """The fields to read of a struct: number → INT, BYTES, FLAG, the fields of a struct, or, for a list
 of structs, the fields of each in a list of one entry. A function reads a value itself: (data, where
 it begins, its type) → (value, where it ends)."""
+MOST_FIELDS: Final = 1_000
+"""Fields of a struct that are kept; those of Parquet have fewer than twenty."""
 MOST_ITEMS: Final = 100_000
 """Structs of a list that are kept: a byte of a list can become a hundred of memory."""
 
@@ -118,6 +120,8 @@ def fields(data: bytes, at: int) -> tuple[list[EncodedField], int]:
         end = after_field(data, at, type_)
         found.append(EncodedField(last, type_, data[at:end]))
         at = end
+        if len(found) > MOST_FIELDS:
+            raise ValueError(f"more than {MOST_FIELDS} fields of a struct before byte {at}")
     return found, at + 1
 
 

@@ -23,6 +23,11 @@ TAIL: Final = 8
 """Bytes after a footer: its length and the magic."""
 MOST_FOOTER: Final = 64 << 20
 """Bytes of a footer that is read at most."""
+MOST_KEPT: Final = 2_000_000
+"""Fields and structs that are kept of a footer, as of about 110,000 column chunks: a byte can
+become a hundred of memory, so its size alone is no limit."""
+MOST_INDEXES: Final = 16 << 20
+"""Bytes of the page indexes of a row group, which are read whole."""
 
 
 class FooterInvalid(ValueError):
@@ -71,6 +76,12 @@ class RowGroup:
     def size(self) -> int:
         return sum(chunk.data.size for chunk in self.chunks)
 
+    @property
+    def kept(self) -> int:
+        """What it adds to the fields and structs that are kept of a footer (`MOST_KEPT`)."""
+        of_chunks = sum(1 + len(c.fields) + len(c.metadata) for c in self.chunks)
+        return 1 + len(self.fields) + of_chunks
+
 
 @dataclass(frozen=True)
 class FileFooter:
@@ -115,8 +126,9 @@ def parse(data: bytes, size: int) -> FileFooter:
 
 
 def _parse(data: bytes, size: int) -> FileFooter:
-    limit = size - TAIL - len(data)
-    fields, inner, end = read_struct(data, 0, {n.GROUPS: read_each(partial(_group, limit=limit))})
+    limit, kept = size - TAIL - len(data), _Kept()
+    groups_of = read_each(partial(_group, limit=limit, kept=kept))
+    fields, inner, end = read_struct(data, 0, {n.GROUPS: groups_of})
     if end != len(data):
         raise FooterInvalid(f"{len(data) - end} bytes after the footer's end")
     found = _by_id(fields)
@@ -131,9 +143,9 @@ def _parse(data: bytes, size: int) -> FileFooter:
     footer = FileFooter(
         size=size,
         version=_number(found, n.VERSION),
-        schema=tuple(_structs(found[n.SCHEMA].value)),
+        schema=tuple(_elements(found[n.SCHEMA].value, kept)),
         groups=groups,
-        pairs=_pairs(found[n.PAIRS].value) if n.PAIRS in found else {},
+        pairs=_pairs(found[n.PAIRS].value, kept) if n.PAIRS in found else {},
         creator=_bytes(found[n.CREATOR].value) if n.CREATOR in found else b"",
         orders=found[n.ORDERS].value if n.ORDERS in found else b"",
     )
@@ -142,9 +154,23 @@ def _parse(data: bytes, size: int) -> FileFooter:
     return footer
 
 
-def _group(data: bytes, at: int, limit: int) -> tuple[RowGroup, int]:
-    columns = read_each(partial(_chunk, limit=limit))
+@dataclass(slots=True)
+class _Kept:
+    """How many fields and structs are kept of a footer."""
+
+    count: int = 0
+
+    def add(self, more: int) -> None:
+        """Raises: FooterInvalid if there are too many."""
+        self.count += more
+        if self.count > MOST_KEPT:
+            raise FooterInvalid(f"more than {MOST_KEPT} fields")
+
+
+def _group(data: bytes, at: int, limit: int, kept: _Kept) -> tuple[RowGroup, int]:
+    columns = read_each(partial(_chunk, limit=limit, kept=kept))
     fields, inner, after = read_struct(data, at, {n.G_COLUMNS: columns})
+    kept.add(1 + len(fields))
     rows = _number(_by_id(fields), n.G_ROWS)
     if rows < 0:
         raise FooterInvalid(f"a row group of {rows} rows")
@@ -154,11 +180,16 @@ def _group(data: bytes, at: int, limit: int) -> tuple[RowGroup, int]:
         if range_.start < end:
             raise FooterInvalid(f"columns overlap at byte {range_.start}")
         end = range_.end
+    named = (part for c in chunks for part in (c.column_index, c.offset_index))
+    indexes = sum(part.size for part in named if part is not None)
+    if indexes > MOST_INDEXES:
+        raise FooterInvalid(f"page indexes of {indexes} bytes in a row group")
     return RowGroup(tuple(fields), rows, chunks), after
 
 
-def _chunk(data: bytes, at: int, limit: int) -> tuple[ColumnChunk, int]:
+def _chunk(data: bytes, at: int, limit: int, kept: _Kept) -> tuple[ColumnChunk, int]:
     fields, inner, end = read_struct(data, at, {n.C_METADATA: _fields})
+    kept.add(1 + len(fields) + len(inner[n.C_METADATA]))
     found = _by_id(fields)
     if n.C_CRYPTO in found or n.C_ENCRYPTED in found:
         raise FooterInvalid("a column is encrypted")
@@ -211,6 +242,8 @@ def read_struct(
             end = thrift.after_field(data, at, type_)
             value, at = data[at:end], end
         fields.append(EncodedField(last, type_, value))
+        if len(fields) > thrift.MOST_FIELDS:
+            raise FooterInvalid(f"a struct of more than {thrift.MOST_FIELDS} fields")
     return fields, found, at + 1
 
 
@@ -250,9 +283,10 @@ def _range(start: int, size: int, limit: int) -> ByteRange:
     return ByteRange(start, size)
 
 
-def _structs(data: bytes) -> list[bytes]:
+def _structs(data: bytes, kept: _Kept) -> list[bytes]:
     """The encoded structs of a list."""
     count, at = thrift.struct_list_head(data, 0, thrift.LIST)
+    kept.add(count)
     found = []
     for _ in range(count):
         end = thrift.after(data, at, thrift.STRUCT)
@@ -263,9 +297,17 @@ def _structs(data: bytes) -> list[bytes]:
     return found
 
 
-def _pairs(data: bytes) -> dict[bytes, bytes | None]:
+def _elements(data: bytes, kept: _Kept) -> list[bytes]:
+    """The encoded elements of a schema, each of which can be read."""
+    found = _structs(data, kept)
+    for each in found:
+        thrift.fields(each, 0)
+    return found
+
+
+def _pairs(data: bytes, kept: _Kept) -> dict[bytes, bytes | None]:
     found: dict[bytes, bytes | None] = {}
-    for each in _structs(data):
+    for each in _structs(data, kept):
         fields = _by_id(thrift.fields(each, 0)[0])
         found[_bytes(fields[1].value)] = _bytes(fields[2].value) if 2 in fields else None
     return found

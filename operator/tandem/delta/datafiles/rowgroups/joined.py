@@ -20,6 +20,7 @@ from tandem.delta.datafiles import thrift
 from tandem.delta.datafiles.float_bounds import FloatBounds, FloatStatistics
 from tandem.delta.datafiles.footer import with_floats
 from tandem.delta.datafiles.reader import TableFormat
+from tandem.delta.datafiles.rowgroups import footer as footers
 from tandem.delta.datafiles.rowgroups.footer import (
     MAGIC,
     TAIL,
@@ -40,6 +41,9 @@ MOST_GROUPS: Final = 30_000
 """Row groups of a file: their numbers have 16 bits."""
 MOST_FOOTER: Final = 16 << 20
 """Bytes of a footer with page indexes, about: every reader of a file reads it first."""
+MOST_KEPT: Final = footers.MOST_KEPT // 2
+"""Fields and structs of a footer: the next compaction, which copies the row groups again, must be
+able to keep them."""
 _CREATOR: Final = b"tandem version 1.0.0 (build )"
 """Of files that have row groups of several writers; in the form that parquet-java parses."""
 _PER_FILE: Final = frozenset({b"pandas"})
@@ -94,6 +98,7 @@ class JoinedFile:
     _version: int = 1
     _creators: set[bytes] = field(default_factory=set)
     _footer_size: int = 0
+    _kept: int = 0
 
     def __post_init__(self) -> None:
         name = f"{self.prefix.rstrip('/')}/part-{self.task:05d}-{uuid.uuid4()}.parquet"
@@ -109,7 +114,11 @@ class JoinedFile:
     @property
     def is_full(self) -> bool:
         """Whether its footer has reached its bounds."""
-        return len(self._groups) >= MOST_GROUPS or self._footer_size >= MOST_FOOTER
+        return (
+            len(self._groups) >= MOST_GROUPS
+            or self._footer_size >= MOST_FOOTER
+            or self._kept >= MOST_KEPT
+        )
 
     def copy(
         self,
@@ -136,6 +145,7 @@ class JoinedFile:
         self._floats.groups.append(dict(floats))
         self._footer_size += sum(len(each.value) for each in group.fields)
         self._footer_size += sum(map(len, (*copied.column_indexes, *copied.offset_indexes)))
+        self._kept += group.kept
         self.rows += group.rows
         self._remember(footer)
 
