@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -26,10 +27,13 @@ from tandem.kube.job_pool.pools import JobPools
 from tandem.kube.job_pool.runner import PooledRunner
 from tandem.kube.metrics.collectors import Metrics
 from tandem.spark.application.manifest import JobOwner, JobPlacement, KubeflowApplications
+from tandem.spark.application.port import ApplicationSettings
 from tandem.spec.labels import JOB_POOL_LABEL
 
 RULES = PoolRules(slots=2)
 PLACEMENT = JobPlacement(JobOwner("v1", "TableCompaction", "m", "u"), "lake", secret_name="keys")
+SETTINGS = ApplicationSettings()
+ACCOUNT = replace(PLACEMENT, secret_name=None, service_account="one")
 
 
 class Killed(BaseException):
@@ -158,18 +162,18 @@ class Own:
 class Operator:
     """A process: what it knows is gone with it."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, settings: ApplicationSettings = SETTINGS) -> None:
         none: Any = None
         self.pools = JobPools(
-            none, none, KubeflowApplications(), ApplicationCache(), RULES, Metrics()
+            none, none, KubeflowApplications(settings), ApplicationCache(), RULES, Metrics()
         )
         vars(self.pools)["_maps"] = cluster
         vars(self.pools)["_runner"] = lambda *_: Applications(cluster)
         self.own = Own()
 
-    def runner(self) -> PooledRunner:
+    def runner(self, placement: JobPlacement = PLACEMENT) -> PooledRunner:
         """As each session of an operation has one."""
-        return PooledRunner(self.own, self.pools, PLACEMENT, RULES)
+        return PooledRunner(self.own, self.pools, placement, RULES)
 
 
 def request(name: str) -> JobRequest:
@@ -305,6 +309,38 @@ def test_a_secret_that_changes_while_jobs_wait_has_another_pool() -> None:
     again.start(request("before"))
     assert cluster.pools_of("before") == (old,)
     assert len(cluster.maps) == 2
+
+
+OTHERS: dict[str, tuple[JobPlacement, dict[str, Any], ApplicationSettings]] = {
+    "Secret": (replace(PLACEMENT, secret_name="other"), {}, SETTINGS),
+    "no Secret": (replace(PLACEMENT, secret_name=None), {}, SETTINGS),
+    "service account": (replace(ACCOUNT, service_account="other"), {}, SETTINGS),
+    "namespace": (replace(PLACEMENT, namespace="other"), {}, SETTINGS),
+    "template": (replace(PLACEMENT, template={"spec": {"driver": {"cores": 1}}}), {}, SETTINGS),
+    "image": (PLACEMENT, {}, ApplicationSettings(image="other:2")),
+    "storage options": (PLACEMENT, {"storage_options": {"region": "x"}}, SETTINGS),
+    "locations": (PLACEMENT, {"allowed_locations": ("s3://lake/",)}, SETTINGS),
+}
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_jobs_that_differ_in_what_they_may_do_share_no_pool(what: str) -> None:
+    cluster = Cluster()
+    placement, fields, settings = OTHERS[what]
+    first = ACCOUNT if what == "service account" else PLACEMENT
+    Operator(cluster).runner(first).start(request("one"))
+    Operator(cluster, settings).runner(placement).start(replace(request("two"), **fields))
+    assert not set(cluster.pools_of("one")) & set(cluster.pools_of("two"))
+    assert len(cluster.maps) == 2
+
+
+def test_jobs_of_other_resources_and_tables_share_a_pool() -> None:
+    cluster = Cluster()
+    Operator(cluster).runner().start(request("one"))
+    other = replace(PLACEMENT, owner=JobOwner("v1", "TableUpdate", "n", "v"), labels={"a": "b"})
+    found = replace(request("two"), location="s3://lake/u", app="statement", input_bytes=7)
+    Operator(cluster).runner(other).start(found)
+    assert cluster.pools_of("one") == cluster.pools_of("two") != ()
 
 
 @pytest.mark.parametrize("what", ["ConfigMap", "SparkApplication"])

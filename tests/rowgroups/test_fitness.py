@@ -15,7 +15,7 @@ from rowgroups.writers import SCHEMA, TABLE, footer_of, pyarrow, rows
 from tandem.delta.datafiles.reader import TableFormat
 from tandem.delta.datafiles.rowgroups import fitness
 from tandem.delta.datafiles.rowgroups.fitness import Demands, Unfit, counted_reasons, unfit
-from tandem.delta.schema import Field, PrimitiveType, StructType, parse
+from tandem.delta.schema import COLUMN_ID, PHYSICAL_NAME, Field, PrimitiveType, StructType, parse
 
 
 @pytest.fixture(autouse=True)
@@ -55,7 +55,24 @@ def test_at_most_one_row_in_twenty_is_deleted(
     assert found(tmp_path, deleted=deleted) is why
 
 
-@pytest.mark.parametrize("codec", ["snappy", "none", "gzip"])
+def test_row_groups_of_several_sizes_fit_by_their_average(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large row group outweighs small ones, which cost a reader little then."""
+    path = tmp_path / "a.parquet"
+    table = rows(1)
+    with pq.ParquetWriter(path, table.schema, compression="zstd") as writer:
+        for start, size in ((0, 1_300), (1_300, 100), (1_400, 100)):
+            writer.write_table(table.slice(start, size))
+    footer = footer_of(path)
+    assert [group.rows for group in footer.groups] == [1_300, 100, 100]
+    monkeypatch.setattr(fitness, "GROUP_BYTES", 1 << 40)
+    for least, why in ((500, None), (501, Unfit.SMALL)):
+        monkeypatch.setattr(fitness, "GROUP_ROWS", least)
+        assert unfit(footer, Demands.of(TABLE)) is why
+
+
+@pytest.mark.parametrize("codec", ["snappy", "none", "gzip", "brotli", "lz4"])
 def test_files_of_another_codec_are_encoded_once(tmp_path: Path, codec: str) -> None:
     assert found(tmp_path, compression=codec) is Unfit.CODEC
     of = properties(delta_parquet_compression_codec=codec)
@@ -81,6 +98,47 @@ OTHERS: Mapping[str, pa.Table] = {
 @pytest.mark.parametrize("table", OTHERS.values(), ids=OTHERS)
 def test_files_with_other_columns_are_encoded(tmp_path: Path, table: pa.Table) -> None:
     assert found(tmp_path, table) is Unfit.COLUMNS
+
+
+@pytest.mark.parametrize(
+    ("ids", "why"),
+    [
+        ((1, 2), None),
+        ((None, None), Unfit.COLUMNS),
+        ((1, None), Unfit.COLUMNS),
+        ((2, 1), Unfit.COLUMNS),
+        ((1, 3), Unfit.COLUMNS),
+    ],
+)
+@pytest.mark.parametrize("mode", ["id", "name"])
+def test_field_ids_are_those_of_the_table(
+    tmp_path: Path, ids: tuple[int | None, ...], why: Unfit | None, mode: str
+) -> None:  # fmt: skip
+    names = ("id", "s")
+    fields = [
+        Field(name, PrimitiveType(type_), metadata={COLUMN_ID: id_, PHYSICAL_NAME: f"col-{id_}"})
+        for id_, (name, type_) in enumerate(zip(names, ("long", "string"), strict=True), 1)
+    ]
+    mapped = {"delta.columnMapping.mode": mode}
+    of = TableFormat(StructType(tuple(fields)), configuration=mapped)
+    columns = [
+        pa.field(
+            f"col-{number}",
+            SCHEMA.field(name).type,
+            metadata=None if id_ is None else {"PARQUET:field_id": str(id_)},
+        )
+        for number, (name, id_) in enumerate(zip(names, ids, strict=True), 1)
+    ]
+    table = rows(1).select(names)
+    table = pa.table(table.columns, schema=pa.schema(columns))
+    assert found(tmp_path, table, of=of) is why
+
+
+def test_field_ids_of_a_table_without_column_mapping_mean_nothing(tmp_path: Path) -> None:
+    column = pa.field("id", pa.int64(), metadata={"PARQUET:field_id": "7"})
+    table = pa.table([rows(1)["id"]], schema=pa.schema([column]))
+    of = TableFormat(StructType((Field("id", PrimitiveType("long")),)))
+    assert found(tmp_path, table, of=of) is None
 
 
 def test_int96_is_encoded(tmp_path: Path) -> None:

@@ -85,6 +85,17 @@ def test_every_reader_finds_the_rows_of_every_writer(files: list[Path], tmp_path
         assert plain(read(tmp_path / found.path)) == expected, name
 
 
+@pytest.mark.parametrize("codec", ["none", "snappy", "gzip", "brotli", "lz4"])
+def test_row_groups_of_every_codec_are_copied(codec: str, tmp_path: Path) -> None:
+    paths = [tmp_path / f"{number}.parquet" for number in range(2)]
+    for number, path in enumerate(paths):
+        pyarrow(compression=codec)(path, rows(number))
+    found = joined(tmp_path, paths)
+    expected = plain(pa.concat_tables(rows(number) for number in range(2)))
+    for name, read in READERS.items():
+        assert plain(read(tmp_path / found.path)) == expected, name
+
+
 def test_a_file_of_copied_row_groups_can_be_copied_again(files: list[Path], tmp_path: Path) -> None:
     first = joined(tmp_path, files[:2])
     assert unfit(footer_of(tmp_path / first.path), demands()) is None

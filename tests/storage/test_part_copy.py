@@ -204,6 +204,38 @@ def test_a_store_that_refuses_is_not_tried_again(
     assert warned == ["parts are not copied inside of this store"]
 
 
+FAILED = (
+    b'<?xml version="1.0" encoding="UTF-8"?>\n'
+    b"<Error><Code>%s</Code><Message>We encountered an internal error.</Message></Error>"
+)
+
+
+@pytest.mark.parametrize("code", [b"InternalError", b"SlowDown", b"PreconditionFailed"])
+def test_an_error_after_the_head_of_an_answer_copies_nothing(lake: Lake, code: bytes) -> None:
+    """S3 answers 200 before it copies, and an error follows where it fails."""
+    lake.distance.instead = lambda kind, _: (200, FAILED % code) if kind == "COPY" else None
+    sink, wanted = lake.joined("out", ALL)
+    assert sink.copied_in_store == 0
+    assert lake.store.get("out") == wanted
+    assert lake.unfinished() == []
+
+
+def test_an_error_after_the_head_of_the_last_answer_publishes_nothing(lake: Lake) -> None:
+    posts: list[str] = []
+
+    def instead(kind: str, _: Mapping[str, str]) -> tuple[int, bytes] | None:
+        posts.append(kind)
+        if kind == "POST" and posts.count("POST") > 1:  # completes the upload
+            return 200, FAILED % b"InternalError"
+        return None
+
+    lake.distance.instead = instead
+    with pytest.raises(StorageError):
+        lake.joined("out", ALL)
+    assert not lake.exists("out")
+    assert lake.unfinished() == []
+
+
 @pytest.mark.parametrize(
     ("status", "answer"),
     [
