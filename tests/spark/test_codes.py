@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from support.sort_order import sort_key
 from tandem.spark.jobs.rewrite import codes
-from tandem.spark.jobs.rewrite.codes import codes_of, in_order, z_codes
-from tandem.spark.jobs.rewrite.ordering import bits_of, quantiles, z_values
+from tandem.spark.jobs.rewrite.codes import bits_of, codes_of, in_order, z_codes
 
 TEXT = st.text(max_size=3)
 MOMENT = st.datetimes()
@@ -68,13 +67,55 @@ def test_rows_are_in_the_order_of_their_values_and_equal_ones_as_they_were(
     assert in_order([codes_of(column) for column in found], rows).tolist() == expected
 
 
+def modelled_z_values(found: list[pa.Array]) -> list[int]:
+    """Value by value: the number of each by the quantiles of its column, spread over all bits that
+    a column has, and the bits interleaved."""
+    bits = bits_of(len(found))
+    numbers = [numbered(column.to_pylist(), bits) for column in found]
+    return [
+        sum(
+            ((number >> bit) & 1) << (bit * len(found) + len(found) - 1 - column)
+            for column, number in enumerate(row)
+            for bit in range(bits)
+        )
+        for row in zip(*numbers, strict=True)
+    ]
+
+
+def numbered(values: list[Any], bits: int) -> list[int]:
+    """Null comes after all values, NaN at their end."""
+    known = sorted(sort_key(v) for v in values if v is not None and v == v)
+    picked = [known[n * len(known) // 2**bits] for n in range(1, 2**bits)] if known else []
+    bounds = sorted({each for each in picked if each != known[0]})
+    last = len(bounds) + (None in values)
+    buckets = [last if v is None else sum(each <= sort_key(v) for each in bounds) for v in values]
+    return [bucket * (2**bits - 1) // last if last else bucket for bucket in buckets]
+
+
 @settings(max_examples=60, deadline=None)
 @given(columns())
-def test_z_values_are_those_by_which_spark_sorts(found: list[pa.Array]) -> None:
-    plain = [c.dictionary_decode() if pa.types.is_dictionary(c.type) else c for c in found]
-    bounds = [quantiles(column, 1 << bits_of(len(found))) for column in plain]
-    expected = z_values(plain, bounds)
-    assert z_codes([codes_of(column) for column in found]).values.tolist() == expected.tolist()
+def test_z_values_are_the_interleaved_bits_of_quantiles(found: list[pa.Array]) -> None:
+    z = z_codes([codes_of(column) for column in found]).values.tolist()
+    assert z == modelled_z_values(found)
+
+
+@pytest.mark.parametrize("count", [1, 2, 6, 7, 32])
+def test_many_columns_get_fewer_bits_each(count: int) -> None:
+    bits = {1: 10, 2: 10, 6: 10, 7: 8, 32: 1}[count]
+    assert bits_of(count) == bits
+    z = z_codes([codes_of(pa.array([0, 1])) for _ in range(count)]).values
+    assert z.tolist() == [0, 2 ** (bits * count) - 1]
+
+
+def test_a_column_of_few_values_decides_as_much_as_one_of_many() -> None:
+    """20 carriers and 100,000 times: a part has few of both."""
+    chance = np.random.default_rng(5)
+    carrier, when = chance.integers(0, 20, 20_000), chance.integers(0, 100_000, 20_000)
+    z = z_codes([codes_of(pa.array(carrier)), codes_of(pa.array(when))]).values
+    parts = np.array_split(np.argsort(z, kind="stable"), 16)
+    # 4 of each would be best: 5 carriers, 25,000.
+    assert np.mean([len(np.unique(carrier[part])) for part in parts]) < 8
+    assert np.mean([np.ptp(when[part]) for part in parts]) < 50_000
 
 
 def test_values_beyond_the_table_are_numbered_like_those_in_it() -> None:

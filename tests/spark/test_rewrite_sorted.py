@@ -1,4 +1,4 @@
-"""The rewrite job with a layout, by Spark's shuffle and in its tasks: every row kept and mapped,
+"""The rewrite job with a layout, in its tasks and across them: every row kept and mapped,
 and where the layout wants it."""
 
 from __future__ import annotations
@@ -94,13 +94,19 @@ def a_job(path: Path, order: JobLayout, parts: int = 4) -> Control:
     return jobs.control(store, snapshot, job, next(ATTEMPTS))
 
 
-@pytest.fixture(params=[0, MEMORY], ids=["by shuffle", "in tasks"])
+TINY = 200_000
+"""Bytes that make each bin a large one, and cut its parts."""
+
+
+@pytest.fixture(params=[TINY, MEMORY], ids=["across tasks", "in tasks"])
 def memory(request: pytest.FixtureRequest) -> int:
     found: int = request.param
     return found
 
 
-def do(job: Control, spark: SparkSession, memory: int = 0) -> tuple[tuple[OutputFile, ...], RowMap]:
+def do(
+    job: Control, spark: SparkSession, memory: int = TINY
+) -> tuple[tuple[OutputFile, ...], RowMap]:
     """Run it; what comes out is whole, by the slow way: row by row."""
     assert answer(lambda c: rewrite.run(c, spark.sparkContext, memory=memory), job) == 0
     found = jobs.result(job)
@@ -247,12 +253,12 @@ def test_column_mapping_and_one_file_per_bin(
     [layout("Sort", "share", "name"), layout("ZOrder", "name", "price", "at")],
     ids=["Sort", "ZOrder"],
 )
-def test_the_shuffle_and_the_tasks_write_the_same_files(
+def test_large_bins_and_small_ones_have_the_same_files(
     table: Path, spark: SparkSession, order: JobLayout
 ) -> None:
     """Where the sample is the whole table, as for so few rows."""
     written = []
-    for memory in (0, MEMORY):
+    for memory in (TINY, MEMORY):
         job = a_job(table, order)
         outputs, _ = do(job, spark, memory)
         written.append([content(job, o.path, o.partition_values) for o in outputs])
@@ -260,7 +266,7 @@ def test_the_shuffle_and_the_tasks_write_the_same_files(
     assert written[0] == written[1]
 
 
-def test_only_bins_that_do_not_fit_into_a_task_are_shuffled(
+def test_only_bins_that_do_not_fit_into_a_task_are_large(
     tmp_path: Path, spark: SparkSession
 ) -> None:
     path = tmp_path / "t"

@@ -75,6 +75,20 @@ class Control:
         self.store.put(path, data)
         return SidecarRef(path=path, size=len(data), sha256=hashlib.sha256(data).hexdigest())
 
+    def read_sidecar(self, ref: SidecarRef) -> bytes:
+        """The content of a file that `sidecar` wrote.
+
+        Raises: ManifestInvalid if another writer put another file in its place; StorageError.
+        """
+        data = self.store.get(ref.path)
+        if hashlib.sha256(data).hexdigest() != ref.sha256:
+            raise ManifestInvalid(
+                "a control file of the job is not what its driver wrote",
+                resource=ref.path,
+                remedy="Find out what else writes to the table's _tandem folder",
+            )
+        return data
+
     def publish(self, result: JobResult) -> bool:
         """Put `result.json` if there is none; False if another driver was first."""
         return self._put_once(self.round_path(result.round, "result.json"), result)

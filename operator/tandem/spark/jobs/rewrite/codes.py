@@ -4,13 +4,18 @@ Each value becomes a *code*: an integer that is less, equal or greater as the va
 columns are parts of one long number per row, the first column's part the highest. Rows are ordered
 by its words, the lowest first, and each word has the row's place below it: so every word is
 distinct, numpy's fast sort of integers is also a stable one, and no comparison calls a function.
-Null comes last, NaN before it, and 0.0 equals -0.0, as in Spark's sort (`ordering`).
+Null comes last, NaN before it, and 0.0 equals -0.0, as in Spark's sort.
+
+For a z-order each column's values are numbered by quantiles of a sample, spread over all bits that
+a column has, and the bits of all columns are interleaved. So columns of any type, range and
+distribution have equal weight, also one with few distinct values (`docs/decisions/
+0080-sorted-rows.md`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -18,12 +23,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tandem.spark.jobs.rewrite.ordering import bits_of, spread
-
 Words = npt.NDArray[np.uint64]
 Rows = npt.NDArray[np.uint32]
 """Numbers of rows."""
 
+Z_BITS: Final = 60
+"""Bits of a z-value: it is a positive 64-bit integer."""
+COLUMN_BITS: Final = 10
+"""Maximum bits of one column: 1,024 quantiles."""
 WORD: Final = 64
 _SIGN: Final = 1 << (WORD - 1)
 SAMPLE: Final = 1 << 18
@@ -70,6 +77,20 @@ def codes_of(values: Any) -> Codes:
     return _coded(unsigned, valid)
 
 
+def one_array(chunks: Sequence[Any]) -> Any:
+    """The chunks of a column as one array. Some may have a dictionary."""
+    if any(pa.types.is_dictionary(chunk.type) for chunk in chunks):
+        # Files of one table may differ in whether a column has a dictionary.
+        type_ = pa.dictionary(pa.int32(), pa.string())
+        encoded = [
+            each if pa.types.is_dictionary(each.type) else each.dictionary_encode()
+            for each in chunks
+        ]
+        chunked = pa.chunked_array([each.cast(type_) for each in encoded], type_)
+        return chunked.unify_dictionaries().combine_chunks()
+    return chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)
+
+
 def in_order(keys: Sequence[Codes], rows: int) -> Rows:
     """The numbers of the rows in the order of these keys; equal ones stay as they are. There are
     less than 2³² rows."""
@@ -107,40 +128,70 @@ def _by_word(order: Rows | None, word: Words) -> Rows:
 
 
 def z_codes(keys: Sequence[Codes]) -> Codes:
-    """The z-values of rows by these columns (`ordering`)."""
-    rows = len(keys[0].values)
+    """The z-values of all rows of a bin by these columns."""
+    chosen = sampled_rows(len(keys[0].values))
+    samples = [replace(key, values=key.values[chosen]) for key in keys]
     bits = bits_of(len(keys))
-    chosen: Any = slice(None)
-    if rows > SAMPLE:
-        # Not at regular intervals, which may coincide with a pattern in the rows; but the same
-        # rows each time, so that two drivers write the same files.
-        chosen = np.sort(np.random.default_rng(rows).choice(rows, SAMPLE, replace=False))
-    found = np.zeros(rows, dtype=np.uint64)
-    for number, key in enumerate(keys):
-        bounds = _quantiles(key, chosen, 1 << bits)
-        last = len(bounds) + key.has_null
-        # The bits of this column, where they are in a z-value, for each of its buckets.
-        spreads = spread(np.arange(last + 1, dtype=np.int64), last, bits)
-        placed = np.zeros(last + 1, dtype=np.uint64)
-        for bit in range(bits):
-            place = bit * len(keys) + len(keys) - 1 - number
-            placed |= ((spreads >> bit) & 1).astype(np.uint64) << np.uint64(place)
-        found |= _by_bucket(key, bounds, placed)
-    return Codes(found, (1 << bits * len(keys)) - 1, (1 << bits * len(keys)) - 1)
+    bounds = [each.values[quantiles(each, 1 << bits)] for each in samples]
+    values = z_values(keys, bounds, [key.has_null for key in keys])
+    return Codes(values, (1 << bits * len(keys)) - 1, (1 << bits * len(keys)) - 1)
 
 
-def _quantiles(key: Codes, chosen: Any, count: int) -> Words:
-    """As `ordering.quantiles`, of codes."""
-    sample = key.values[chosen]
-    known = (
-        np.sort(sample[sample <= np.uint64(max(key.known, 0))]) if key.known >= 0 else sample[:0]
-    )
+def bits_of(columns: int) -> int:
+    """Bits of each column in a z-value of this many columns; at least one."""
+    return max(1, min(COLUMN_BITS, Z_BITS // columns))
+
+
+def sampled_rows(rows: int) -> Rows:
+    """Which rows of so many are a sample of them, ascending; all if they are few."""
+    if rows <= SAMPLE:
+        return np.arange(rows, dtype=np.uint32)
+    # Not at regular intervals, which may coincide with a pattern in the rows; but the same rows
+    # each time, so that two drivers write the same files.
+    chosen = np.random.default_rng(rows).choice(rows, SAMPLE, replace=False)
+    return np.sort(chosen).astype(np.uint32)
+
+
+def quantiles(sample: Codes, count: int) -> npt.NDArray[np.int64]:
+    """The rows of a sample whose values cut it into `count` buckets of about the same size, in
+    ascending order: at most `count - 1`, fewer if it has fewer distinct values."""
+    if sample.known < 0:
+        return np.empty(0, dtype=np.int64)
+    order = np.argsort(sample.values, kind="stable").astype(np.int64)
+    known = order[: np.count_nonzero(sample.values <= np.uint64(sample.known))]
     if not len(known):
         return known
     places = np.unique(np.arange(1, count) * len(known) // count)
-    picked: Words = known[np.concatenate(([0], places))]
-    distinct: Words = picked[1:][picked[1:] != picked[:-1]]
+    # Each value is a bound once, and the least is none: nothing is less.
+    picked = known[np.concatenate(([0], places))]
+    values = sample.values[picked]
+    distinct: npt.NDArray[np.int64] = picked[1:][values[1:] != values[:-1]]
     return distinct
+
+
+def z_values(keys: Sequence[Codes], bounds: Sequence[Words], nulls: Sequence[bool]) -> Words:
+    """The z-values of some rows of a bin.
+
+    Args:
+        bounds: the codes of each column's quantiles, ascending.
+        nulls: for each column, whether any row of the bin is null there.
+    """
+    bits = bits_of(len(keys))
+    found = np.zeros(len(keys[0].values), dtype=np.uint64)
+    for number, (key, cuts, has_null) in enumerate(zip(keys, bounds, nulls, strict=True)):
+        # Null has a bucket of its own.
+        last = len(cuts) + has_null
+        buckets = np.arange(last + 1, dtype=np.int64)
+        # Spread over all numbers of this many bits: otherwise the few buckets of a column with few
+        # values would matter only where all other columns are equal.
+        spread = buckets * ((1 << bits) - 1) // last if last else buckets
+        # The bits of this column, where they are in a z-value, for each of its buckets.
+        placed = np.zeros(last + 1, dtype=np.uint64)
+        for bit in range(bits):
+            place = bit * len(keys) + len(keys) - 1 - number
+            placed |= ((spread >> bit) & 1).astype(np.uint64) << np.uint64(place)
+        found |= _by_bucket(key, cuts, placed)
+    return found
 
 
 def _by_bucket(key: Codes, bounds: Words, placed: Words) -> Words:

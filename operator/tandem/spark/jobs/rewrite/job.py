@@ -1,7 +1,7 @@
 """The rewrite job: one Spark task per bin, whose answers the driver merges, checks and publishes.
 
 Spark's SQL engine is not involved unless rows are reordered that do not fit into the memory of a
-task (`reordered`): a context is enough, which starts faster than a session. A task that runs twice
+task (`large_bins`): a context is enough, which starts faster than a session. A task that runs twice
 (speculation, a second driver) writes files that no result lists.
 """
 
@@ -19,6 +19,7 @@ from tandem.spark.jobs.rewrite.bins import MEMORY, BinResult, BinTooLarge, rewri
 from tandem.spark.jobs.rewrite.row_maps import row_map_of
 from tandem.spark.runtime.control import Control, output_file
 from tandem.spark.runtime.counters import reported
+from tandem.spark.runtime.frames import isolated_session
 from tandem.spark.runtime.written_facts import store_facts
 
 if TYPE_CHECKING:
@@ -51,6 +52,9 @@ def _run(control: Control, context: SparkContext | None, memory: int) -> bool:
     results, large = _run_bins(control, context, job, memory)
     if large and context is None:
         return False
+    if large:
+        assert context is not None
+        results = sorted([*results, *_sorted(control, context, large, memory)], key=_number)
     outputs = []
     maps = []
     read = written = 0
@@ -62,38 +66,22 @@ def _run(control: Control, context: SparkContext | None, memory: int) -> bool:
         written += sum(file.rows for file in result.files)
     files = (file for result in results for file in result.files)
     store_facts(control.store, spec.table.table_id, files)
-    if large:
-        # Needs a session, which takes longer to start than a context.
-        from tandem.spark.jobs.rewrite.reordered import run_sorted
-
-        assert context is not None
-        assert job.layout is not None
-        more, row_map, more_read, more_written = run_sorted(
-            control, context, _of_bins(job, large), job.layout
-        )
-        outputs += more
-        maps.append(row_map)
-        read += more_read
-        written += more_written
     in_store = sum(result.copied_in_store for result in results)
     _publish(control, outputs, merge(maps) if maps else None, read, written, in_store)
     return True
 
 
-def _of_bins(job: RewriteJob, numbers: Sequence[int]) -> RewriteJob:
-    """A job of some of the bins."""
-    bins = [job.bins[number] for number in numbers]
-    inputs = [n for bin_ in bins for n in bin_.inputs]
-    places = {n: place for place, n in enumerate(inputs)}
-    return job.model_copy(
-        update={
-            "inputs": tuple(job.inputs[n] for n in inputs),
-            "bins": tuple(
-                bin_.model_copy(update={"inputs": tuple(places[n] for n in bin_.inputs)})
-                for bin_ in bins
-            ),
-        }
-    )
+def _sorted(
+    control: Control, context: SparkContext, large: Sequence[int], memory: int
+) -> list[BinResult]:
+    # Needs a session, which takes longer to start than a context.
+    from pyspark.sql import SparkSession
+
+    from tandem.spark.jobs.rewrite.exchange import SparkExchange
+    from tandem.spark.jobs.rewrite.large_bins import sort_large
+
+    with isolated_session(SparkSession(context)) as spark:
+        return sort_large(control, large, memory, SparkExchange(spark))
 
 
 def _publish(
@@ -158,5 +146,9 @@ def _run_bins(
         for answer in found:
             if isinstance(answer, TandemError):
                 raise answer
-    results = sorted((a for a in found if isinstance(a, BinResult)), key=lambda a: a.index)
+    results = sorted((a for a in found if isinstance(a, BinResult)), key=_number)
     return results, sorted(a.index for a in found if isinstance(a, BinTooLarge))
+
+
+def _number(result: BinResult) -> int:
+    return result.index

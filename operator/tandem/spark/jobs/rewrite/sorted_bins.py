@@ -2,13 +2,13 @@
 
 Its rows are decoded, ordered by integers (`codes`), and encoded part by part. They never become
 Spark's rows, which takes ten times as long. A bin that needs more memory than a task has is left to
-`reordered`; so is one that turns out to need more while it is decoded. It must not import Spark.
+`large_bins`; so is one that turns out to need more while it is decoded. It must not import Spark.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final
@@ -21,7 +21,7 @@ from tandem.delta.datafiles.writer import ParquetDataWriter, WrittenFile, repeti
 from tandem.errors import CountMismatch
 from tandem.jobs.formats import InputFile, JobLayout, JobSpec, RewriteJob
 from tandem.spark.jobs.rewrite.bins import MEMORY, BinResult, BinTooLarge
-from tandem.spark.jobs.rewrite.codes import Rows, codes_of, in_order, z_codes
+from tandem.spark.jobs.rewrite.codes import Rows, codes_of, in_order, one_array, z_codes
 from tandem.spark.jobs.rewrite.decoded_rows import live_batches
 from tandem.spark.runtime.control import job_table_format
 from tandem.spark.runtime.counters import Counter, prefix_of
@@ -98,7 +98,7 @@ def sort_bin(
     files: tuple[WrittenFile, ...] = ()
     order = np.empty(0, dtype=np.uint32)
     if rows:
-        columns = _columns(batches, table.data_schema.names)
+        columns = whole_columns(batches, table.data_schema.names)
         order = _order(columns, layout, rows)
         counter = Counter(store, prefix_of(spec.control_prefix), index)
         files = _Parts(store, spec, index, table, counter).write(columns, order)
@@ -133,11 +133,11 @@ def _decoded(
         # The largest column is there twice while it becomes one array.
         if scaled.sum() + max(scaled.max(), aside) > memory:
             return None
-    _release_unused()
+    release_unused()
     return found
 
 
-def _columns(batches: list[pa.RecordBatch], names: Sequence[str]) -> dict[str, Any]:
+def whole_columns(batches: list[pa.RecordBatch], names: Sequence[str]) -> dict[str, Any]:
     """The columns, each one array. Takes the batches, so that one column is there twice at most."""
     chunks = {
         name: [batch.column(number) for batch in batches] for number, name in enumerate(names)
@@ -145,27 +145,14 @@ def _columns(batches: list[pa.RecordBatch], names: Sequence[str]) -> dict[str, A
     batches.clear()
     columns = {}
     for name in names:
-        columns[name] = _together(chunks.pop(name))
-        _release_unused()
+        columns[name] = one_array(chunks.pop(name))
+        release_unused()
     return columns
 
 
-def _release_unused() -> None:
+def release_unused() -> None:
     """Give back what Arrow has freed: decoding leaves half as much as there is."""
     pa.default_memory_pool().release_unused()
-
-
-def _together(chunks: list[Any]) -> Any:
-    if any(pa.types.is_dictionary(chunk.type) for chunk in chunks):
-        # Files of one table may differ in whether a column has a dictionary.
-        type_ = pa.dictionary(pa.int32(), pa.string())
-        encoded = [
-            each if pa.types.is_dictionary(each.type) else each.dictionary_encode()
-            for each in chunks
-        ]
-        chunked = pa.chunked_array([each.cast(type_) for each in encoded], type_)
-        return chunked.unify_dictionaries().combine_chunks()
-    return chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)
 
 
 def _order(columns: dict[str, Any], layout: JobLayout, rows: int) -> Rows:
@@ -189,18 +176,12 @@ class _Parts:
         assert isinstance(job, RewriteJob)
         rows, parts = len(order), parts_of(job, self.index)
         inputs = len(job.bins[self.index].inputs)
-        row_bytes = sum(column.nbytes for column in columns.values()) // rows + 1
-        step = max(1, _BATCH_BYTES // row_bytes)
         files: list[WrittenFile] = []
+        done = 0
         for part in range(parts):
-            end = rows * (part + 1) // parts
-            batches = (
-                _taken(columns, pa.array(order[start : min(start + step, end)]))
-                for start in range(rows * part // parts, end, step)
-            )
+            batches = in_batches(columns, order[rows * part // parts : rows * (part + 1) // parts])
             first = next(batches)
-            done = rows * part // parts
-            with self._writer(job, first) as writer:
+            with part_writer(self.store, self.spec, self.index, self.table, first) as writer:
                 for batch in chain((first,), batches):
                     writer.write(batch)
                     done += batch.num_rows
@@ -215,21 +196,35 @@ class _Parts:
             self.counter.add()
         self._counted = inputs
 
-    def _writer(self, job: RewriteJob, first: pa.RecordBatch) -> ParquetDataWriter:
+
+def part_writer(
+    store: Store, spec: JobSpec, index: int, table: TableFormat, first: pa.RecordBatch
+) -> ParquetDataWriter:
+    """The writer of a part of a bin, of which these are the first rows."""
+    job = spec.job
+    assert isinstance(job, RewriteJob)
+    return ParquetDataWriter(
+        store,
+        spec.data_prefix,
+        table,
+        partition_values=job.bins[index].partition_values,
+        target_size=ROOM * job.target_file_size,
+        task=index,
         # Not as the inputs are encoded: a column may have had equal values side by side there.
-        dictionary = repetitive_columns(self.table, _plain(first))
-        return ParquetDataWriter(
-            self.store,
-            self.spec.data_prefix,
-            self.table,
-            partition_values=job.bins[self.index].partition_values,
-            target_size=ROOM * job.target_file_size,
-            task=self.index,
-            dictionary=dictionary,
-            codec=job.codec,
-            codec_level=job.codec_level,
-            describe=FileDescriber(self.store, self.spec.table.table_id),
-        )
+        dictionary=repetitive_columns(table, _plain(first)),
+        codec=job.codec,
+        codec_level=job.codec_level,
+        describe=FileDescriber(store, spec.table.table_id),
+    )
+
+
+def in_batches(columns: dict[str, Any], order: Rows) -> Iterator[pa.RecordBatch]:
+    """Rows in this order, brought into it a few at a time."""
+    rows = max(len(next(iter(columns.values()))), 1)
+    row_bytes = sum(column.nbytes for column in columns.values()) // rows + 1
+    step = max(1, _BATCH_BYTES // row_bytes)
+    for start in range(0, len(order), step):
+        yield _taken(columns, pa.array(order[start : start + step]))
 
 
 def _taken(columns: dict[str, Any], places: Any) -> pa.RecordBatch:
