@@ -34,6 +34,7 @@ ORDER = (
     "critical",
     "distance",
     "partcopy",
+    "bigsort",
     "replace",
     "snapshot",
     "planning",

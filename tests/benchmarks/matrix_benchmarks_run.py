@@ -11,6 +11,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks import (
+    bigsort,
     compaction,
     crowded,
     distance,
@@ -120,6 +121,11 @@ def test_row_groups_that_stay_in_the_store_are_those_of_the_inputs(tmp_path: Pat
     assert found.raw["copied, counted"]["copies"] == partcopy.FILES["toy"]
     assert found.raw["streamed, counted"]["copies"] == 0
     assert found.raw["copied, counted"]["truth"] == found.raw["streamed, counted"]["truth"]
+
+
+def test_a_large_sort_writes_the_rows_of_its_inputs_in_order(tmp_path: Path) -> None:
+    found = bigsort.run("toy", tmp_path)
+    assert set(found.raw["engines"]) == {"tandem", "duckdb"}
 
 
 def test_keys_are_found_by_each_engine_and_while_executors_die(tmp_path: Path) -> None:

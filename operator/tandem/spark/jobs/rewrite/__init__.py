@@ -1,7 +1,6 @@
 """The job that rewrites files: a compaction, or a rewrite of segments.
 
-`bins`, `codes`, `copied`, `decoded_rows`, `divided`, `ordering`, `row_maps` and `sorted_bins` must
-not import Spark.
+Only `job`, `exchange` and `large_bins` may import Spark, each inside of functions.
 
     job          a task per bin, and the result
     bins         one bin in its order, decoded and encoded
@@ -9,9 +8,10 @@ not import Spark.
     copied       one bin of which row groups are copied
     divided      bins divided by time
     sorted_bins  one bin sorted or z-ordered in memory
-    codes        the order of rows, on integers
+    codes        the order of rows, and z-values, on integers
     row_maps     where the rows of a bin went
-    reordered    larger bins sorted or z-ordered by Spark
-    ordering     the cuts of such bins, and z-values
-    sorted_rows  the source and sink of their rows
+    large_bins   larger bins sorted or z-ordered, by tasks that exchange blocks of rows
+    cuts         the ranges into which these are cut, by a sample
+    blocks       blocks of rows, and the file in which a task keeps them
+    exchange     Spark's shuffle as their exchange
 """
