@@ -71,7 +71,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Measure against other engines, side by side.")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"some of {', '.join(NAMES)}")
     parser.add_argument("--size", choices=("small", "full"), default="full")
-    parser.add_argument("--work", type=Path, help="where tables are put for the time (3 GB; bigsort 12 GB)")
+    parser.add_argument("--work", type=Path, help="where tables are put for the time (3 GB; 12)")
     arguments = parser.parse_args()
     for name in arguments.names:
         if name not in NAMES:
