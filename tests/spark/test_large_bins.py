@@ -14,10 +14,10 @@ import pytest
 from deltalake import write_deltalake
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from local_exchange import LocalExchange
 from pyroaring import BitMap64
-from test_sorted_bins import FILES, ROWS, a_job, content, rows, some_dead
 
+from spark.local_exchange import LocalExchange
+from spark.sorted_tables import FILES, ROWS, a_job, content, rows, some_dead
 from support.sort_order import sort_key
 from tandem.errors import CountMismatch, ManifestInvalid
 from tandem.jobs.results import SidecarRef
