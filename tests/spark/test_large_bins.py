@@ -100,7 +100,7 @@ def test_ranges_fit_into_memory_and_those_that_do_not_are_cut_again(
 
     monkeypatch.setattr(LargeSort, "_loaded", seen)
     do(a_job(table, "Sort", ["name"]), TINY)
-    assert len(loaded) > 4
+    assert len(loaded) >= 4
     assert max(loaded) <= TINY
 
 
@@ -257,7 +257,7 @@ def test_a_sample_of_long_keys_is_thinned_the_same_way_in_any_order() -> None:
 def test_a_block_is_what_was_sent() -> None:
     batch = pa.record_batch({"a": pa.array(["x", None]).dictionary_encode(), "b": [[1], None]})
     block = sized(2, 3, 4, batch)
-    assert block.part, block.range_ == (2, 3)
+    assert (block.part, block.range_) == (2, 3)
     with BlockFile() as file:
         first, second = file.add(block), file.add(Block(0, data=block.data))
         assert file.rows(second).equals(batch)
