@@ -12,7 +12,7 @@ import pyarrow as pa
 from tandem.spark.jobs.rewrite.blocks import Block
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 _TYPES = {"part": "int", "range_": "int", "data": "binary"}
 _NAMES = [field.name for field in fields(Block)]
@@ -48,14 +48,23 @@ class SparkExchange:
             for answer in receive(_blocks(batches)):
                 yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(answer)])], ["answer"])
 
-        answers = (
-            self._session.range(0, senders, 1, senders)
-            .mapInArrow(sent, _SCHEMA)
-            .repartitionById(parts, _NAMES[0])
-            .mapInArrow(received, "answer binary")
-            .collect()
-        )
+        blocks = _map_in_arrow(self._session.range(0, senders, 1, senders), sent, _SCHEMA)
+        answers = _map_in_arrow(
+            blocks.repartitionById(parts, _NAMES[0]), received, "answer binary"
+        ).collect()
         return [pickle.loads(answer[0]) for answer in answers]
+
+
+def _map_in_arrow(frame: DataFrame, function: Callable[..., Any], schema: str) -> DataFrame:
+    """`DataFrame.mapInArrow`, which asks for pandas and uses none (PySpark 4.2)."""
+    from pyspark.sql.classic.dataframe import DataFrame
+    from pyspark.sql.udf import UserDefinedFunction
+    from pyspark.util import PythonEvalType
+
+    udf = UserDefinedFunction(function, schema, evalType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF)
+    column: Any = udf(*(frame[name] for name in frame.columns))
+    mapped: Any = frame
+    return DataFrame(mapped._jdf.mapInArrow(column._jc, False, None), frame.sparkSession)
 
 
 def _as_batch(block: Block) -> pa.RecordBatch:
