@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -171,14 +172,14 @@ class _Losing(LocalExchange):
     def __call__(self, senders: int, send: Any, parts: int, receive: Any) -> list[Any]:
         if not self.sent:
             return super().__call__(senders, send, parts, receive)
-        return super().__call__(senders, lambda n: list(send(n))[1:], parts, receive)
+        return super().__call__(senders, lambda n: islice(send(n), 1, None), parts, receive)
 
 
 class _Doubling(LocalExchange):
     def __call__(self, senders: int, send: Any, parts: int, receive: Any) -> list[Any]:
         if not self.sent:
             return super().__call__(senders, send, parts, receive)
-        return super().__call__(senders, lambda n: [*send(n), *send(n)], parts, receive)
+        return super().__call__(senders, lambda n: chain(send(n), send(n)), parts, receive)
 
 
 @pytest.mark.parametrize("exchange", [_Losing, _Doubling])
