@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -35,12 +36,14 @@ from tandem.errors import VersionNotFound
 from tandem.index import entries as entries_
 from tandem.index import window as window_
 from tandem.index.answers import certain_count, splits
+from tandem.index.columns import NumberColumn
 from tandem.index.entries import Entries
 from tandem.index.window import View, Window
+from tandem.pruning.bounds import StatisticsBounds
 from tandem.pruning.files import bounds_of
 from tandem.pruning.predicate import columns_of, may_match, must_match
 from tandem.statements import parse_where
-from tandem.statements.types import Schema
+from tandem.statements.types import Schema, SqlType
 
 METADATA = Metadata("t", SCHEMA, PARTITIONS, {})
 PROTOCOL = Protocol(3, 7, frozenset({"deletionVectors"}), frozenset({"deletionVectors"}))
@@ -213,3 +216,23 @@ def test_questions_that_were_asked_before_are_answered_as_new_ones(
                 found = certain_count(view, where)
                 again = certain_count(replace(view, lately=window_.Lately()), where)
                 assert (found.rows, found.rest.files) == (again.rows, again.rest.files)
+
+
+def test_a_zone_has_the_least_and_the_greatest_of_its_entries() -> None:
+    there = np.ones(4, np.bool_)
+    bounds = StatisticsBounds(
+        SqlType("long"), pa.array([3, 1, 7, 5]), pa.array([4, 9, 8, 6]), ~there, there
+    )
+    zones = NumberColumn.of(bounds).zones(np.array([0, 2]))
+    assert (zones.low.tolist(), zones.high.tolist()) == ([1, 5], [9, 8])
+
+
+def test_I50_the_rows_of_a_version_are_without_those_of_removed_files() -> None:
+    def add(path: str, rows: int) -> AddFile:
+        return AddFile(path, {}, 1, 0, True, json.dumps({"numRecords": rows}))
+
+    files = files_.from_adds([add("a", 5), add("b", 7)])
+    window = Window(Snapshot("t", 0, 0, METADATA, PROTOCOL, {}, {}, files))
+    assert window.view().total == 12
+    window.follow([Commit(1, 0, (RemoveFile("a", 0, True), add("c", 2)))])
+    assert [window.view(version).total for version in (0, 1)] == [12, 9]

@@ -135,6 +135,18 @@ def test_Xa_a_lie_is_caught_and_counted_and_changes_no_number(
     assert server.index().certain_count(Query(WHERE)).rows == 1200
 
 
+@pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
+def test_no_lie_is_believed(lake: Lake, lie: Callable[..., Reply]) -> None:
+    store = open_index(lake.location).store
+    service = ExecutorService({"lake": lambda: store}, reply_bytes=1 << 20, facts=_eager)
+    asked, files = question(lake)
+    reply, table = service.narrow(asked, files)
+    service.close()
+    believed(asked, files, reply, table)
+    with pytest.raises(ValueError):  # noqa: PT011 - each lie has words of its own
+        believed(asked, files, *lie(reply, table))
+
+
 @pytest.mark.parametrize("problem", [InvalidSpec, InvalidStatement, StorageError, RuntimeError])
 def test_an_executor_that_raises_changes_no_number(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, problem: type[Exception]
