@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tandem.spark.jobs.rewrite.blocks import Block
+from tandem.spark.jobs.rewrite.blocks import RowBlock
 
 
 class LocalExchange:
@@ -24,9 +24,9 @@ class LocalExchange:
     def __call__(
         self,
         senders: int,
-        send: Callable[[int], Iterator[Block]],
+        send: Callable[[int], Iterator[RowBlock]],
         parts: int,
-        receive: Callable[[Iterator[Block]], Iterator[Any]],
+        receive: Callable[[Iterator[RowBlock]], Iterator[Any]],
     ) -> list[Any]:
         blocks = [block for number in range(senders) for block in send(number)]
         self.sent.append(len(blocks))

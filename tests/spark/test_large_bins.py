@@ -24,7 +24,7 @@ from tandem.errors import CountMismatch, ManifestInvalid
 from tandem.jobs.results import SidecarRef
 from tandem.spark.jobs.rewrite import blocks, codes, large_bins
 from tandem.spark.jobs.rewrite.bins import MEMORY, BinResult
-from tandem.spark.jobs.rewrite.blocks import Block, BlockFile, KeptBlock, sized
+from tandem.spark.jobs.rewrite.blocks import BlockFile, KeptBlock, RowBlock, sized
 from tandem.spark.jobs.rewrite.cuts import PLACE, Sample, Sampled, bounds_of, ranges_of
 from tandem.spark.jobs.rewrite.large_bins import LargeSort, sort_large
 from tandem.spark.jobs.rewrite.sorted_bins import sort_bin
@@ -260,6 +260,6 @@ def test_a_block_is_what_was_sent() -> None:
     block = sized(2, 3, 4, batch)
     assert (block.part, block.range_) == (2, 3)
     with BlockFile() as file:
-        first, second = file.add(block), file.add(Block(0, data=block.data))
+        first, second = file.add(block), file.add(RowBlock(0, data=block.data))
         assert file.rows(second).equals(batch)
         assert file.rows(first).equals(batch)

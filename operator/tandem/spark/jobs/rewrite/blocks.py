@@ -20,7 +20,7 @@ _OPTIONS: Final = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class RowBlock:
     """Some rows of one range of a bin.
 
     Attributes:
@@ -47,9 +47,9 @@ class Exchange(Protocol):
     def __call__(
         self,
         senders: int,
-        send: Callable[[int], Iterator[Block]],
+        send: Callable[[int], Iterator[RowBlock]],
         parts: int,
-        receive: Callable[[Iterator[Block]], Iterator[Any]],
+        receive: Callable[[Iterator[RowBlock]], Iterator[Any]],
     ) -> list[Any]:
         """Call `send` with each number below `senders`, then `receive` with the blocks of each
         part below `parts`, in any order, or those of several parts at once.
@@ -72,17 +72,17 @@ def decoded_rows(data: bytes) -> pa.RecordBatch:
         return reader.read_next_batch()
 
 
-def sized(part: int, range_: int, first: int, rows: pa.RecordBatch) -> Block:
+def sized(part: int, range_: int, first: int, rows: pa.RecordBatch) -> RowBlock:
     """A block of these rows."""
     sizes = [column.nbytes for column in rows.columns]
-    return Block(part, range_, first, rows.num_rows, sum(sizes), max(sizes), encoded(rows))
+    return RowBlock(part, range_, first, rows.num_rows, sum(sizes), max(sizes), encoded(rows))
 
 
 @dataclass(frozen=True, slots=True)
 class KeptBlock:
     """A block whose data are in a file."""
 
-    block: Block
+    block: RowBlock
     start: int
     length: int
 
@@ -98,7 +98,7 @@ class BlockFile:
         self._file = tempfile.SpooledTemporaryFile(HELD, dir=folder)  # noqa: SIM115
         self._end = 0
 
-    def add(self, block: Block) -> KeptBlock:
+    def add(self, block: RowBlock) -> KeptBlock:
         kept = KeptBlock(replace(block, data=b""), self._end, len(block.data))
         self._file.seek(self._end)
         self._file.write(block.data)

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from tandem.spark.jobs.rewrite.blocks import Block
+from tandem.spark.jobs.rewrite.blocks import RowBlock
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _TYPES = {"part": "int", "range_": "int", "data": "binary"}
-_NAMES = [field.name for field in fields(Block)]
+_NAMES = [field.name for field in fields(RowBlock)]
 _SCHEMA = ", ".join(f"{name} {_TYPES.get(name, 'bigint')}" for name in _NAMES)
 _ARROW = {"int": pa.int32(), "binary": pa.binary()}
 
@@ -35,9 +35,9 @@ class SparkExchange:
     def __call__(
         self,
         senders: int,
-        send: Callable[[int], Iterator[Block]],
+        send: Callable[[int], Iterator[RowBlock]],
         parts: int,
-        receive: Callable[[Iterator[Block]], Iterator[Any]],
+        receive: Callable[[Iterator[RowBlock]], Iterator[Any]],
     ) -> list[Any]:
         def sent(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in numbers:
@@ -67,13 +67,13 @@ def _map_in_arrow(frame: DataFrame, function: Callable[..., Any], schema: str) -
     return DataFrame(mapped._jdf.mapInArrow(column._jc, False, None), frame.sparkSession)
 
 
-def _as_batch(block: Block) -> pa.RecordBatch:
+def _as_batch(block: RowBlock) -> pa.RecordBatch:
     types = [_ARROW.get(_TYPES.get(name, ""), pa.int64()) for name in _NAMES]
     arrays = [pa.array([v], t) for v, t in zip(astuple(block), types, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, names=_NAMES)
 
 
-def _blocks(batches: Iterator[pa.RecordBatch]) -> Iterator[Block]:
+def _blocks(batches: Iterator[pa.RecordBatch]) -> Iterator[RowBlock]:
     for batch in batches:
         for row in range(batch.num_rows):
-            yield Block(*(column[row].as_py() for column in batch.columns))
+            yield RowBlock(*(column[row].as_py() for column in batch.columns))

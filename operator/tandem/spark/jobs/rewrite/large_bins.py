@@ -34,10 +34,10 @@ from tandem.jobs.results import SidecarRef
 from tandem.rowmap.permutation import starts
 from tandem.spark.jobs.rewrite.bins import BinResult
 from tandem.spark.jobs.rewrite.blocks import (
-    Block,
     BlockFile,
     Exchange,
     KeptBlock,
+    RowBlock,
     sized,
 )
 from tandem.spark.jobs.rewrite.codes import (
@@ -189,7 +189,7 @@ class LargeSort:
 
     # Bounds, from a sample
 
-    def sample(self, task: int) -> Iterator[Block]:
+    def sample(self, task: int) -> Iterator[RowBlock]:
         """The sample of what a task reads, a block for each split."""
         for split in self.tasks[task]:
             number = self._bin_of[split.input]
@@ -206,9 +206,9 @@ class LargeSort:
                 taken = _plain(batch.take(pa.array(places - first)))
                 found.append(pa.table([*taken.columns, pa.array(places)], schema=self._key_schema))
             sampled = Sampled(size, tuple(nulls.tolist()), pa.concat_tables(found))
-            yield Block(number, data=pickle.dumps(sampled))
+            yield RowBlock(number, data=pickle.dumps(sampled))
 
-    def cuts(self, blocks: Iterator[Block]) -> Iterator[Cuts]:
+    def cuts(self, blocks: Iterator[RowBlock]) -> Iterator[Cuts]:
         """The cuts of each bin of which there is a sample."""
         found: dict[int, Sample] = {}
         for block in blocks:
@@ -234,7 +234,7 @@ class LargeSort:
 
     # Cutting
 
-    def cut(self, task: int, cuts: Mapping[int, Cuts]) -> Iterator[Block]:
+    def cut(self, task: int, cuts: Mapping[int, Cuts]) -> Iterator[RowBlock]:
         """What a task reads, cut into ranges."""
         counter = Counter(self.store, prefix_of(self.spec.control_prefix, _ROUND), task)
         names = self._table.data_schema.names
@@ -253,7 +253,7 @@ class LargeSort:
                 yield from self._blocks(held, cuts[number])
         counter.show()
 
-    def _blocks(self, held: list[pa.RecordBatch], cuts: Cuts) -> Iterator[Block]:
+    def _blocks(self, held: list[pa.RecordBatch], cuts: Cuts) -> Iterator[RowBlock]:
         """Takes the batches."""
         columns = whole_columns(held, [*self._table.data_schema.names, PLACE])
         if self._z:
@@ -275,7 +275,7 @@ class LargeSort:
 
     # Sorting
 
-    def sort(self, blocks: Iterator[Block]) -> Iterator[SortedPart]:
+    def sort(self, blocks: Iterator[RowBlock]) -> Iterator[SortedPart]:
         """Write the parts whose blocks these are."""
         parts: dict[int, dict[int, list[KeptBlock]]] = {}
         with BlockFile() as file:
