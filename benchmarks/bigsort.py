@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import data, operations
-from benchmarks.harness import PATHS, Figure, Report, Table, WrongResult, in_child, progress, timed
+from benchmarks.harness import Figure, Report, Table, WrongResult, in_child, progress, timed
 
 FILES = {"toy": 1, "small": 8, "full": 80}
 ROWS = {"toy": 100_000, "small": 1_000_000, "full": 1_000_000}
@@ -29,23 +27,11 @@ HOURS = 3600.0
 
 def tandem(source: str, work: str) -> dict[str, Any]:
     """`tandem run` of a sort, as typed in a terminal."""
-    import yaml
-
     root = data.copy_table(Path(source), Path(work, "tandem"))
     layout = {"strategy": "Sort", "columns": [COLUMN]}
-    manifest = Path(work, "sort.yaml")
-    resources = operations.resources(root, "sort", "TableCompaction", type="Major", layout=layout)
-    manifest.write_text(yaml.safe_dump_all(resources))
-    command = [sys.executable, "-c", "from tandem.cli.main import main; main()"]
-    command += ["run", "-f", str(manifest), "-q"]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(PATHS)}
+    described = operations.resources(root, "sort", "TableCompaction", type="Major", layout=layout)
     with _peaks() as peaks:
-        took, done = timed(
-            subprocess.run, command, env=env, stdin=subprocess.DEVNULL, capture_output=True,
-            text=True, check=False,
-        )  # fmt: skip
-    if done.returncode:
-        raise WrongResult(done.stdout[-1500:] + done.stderr[-1500:])
+        took = operations.command(described, Path(work))
     return {"seconds": took, "peaks": peaks, **_written(data.data_files(root))}
 
 

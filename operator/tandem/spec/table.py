@@ -108,12 +108,9 @@ _PRIMITIVES = (
 )
 _WHETHER = (re.compile("(?i)true|false"), "true or false")
 # In digits that Java reads, and not longer than it can count in microseconds.
+_PART = r"([0-9]{1,6}\s+(week|day)s?|[0-9]{1,9}\s+(hour|minute|second|millisecond)s?)"
 _SPAN = (
-    re.compile(
-        r"(?ia)(interval\s+)?([0-9]{1,6}\s+(week|day)s?"
-        r"|[0-9]{1,9}\s+(hour|minute|second|millisecond)s?)"
-        r"(\s+([0-9]{1,6}\s+(week|day)s?|[0-9]{1,9}\s+(hour|minute|second|millisecond)s?))*"
-    ),
+    re.compile(rf"(?ia)(interval\s+)?{_PART}(\s+{_PART})*"),
     "an interval such as 'interval 30 days'",
 )
 _PROPERTIES = {

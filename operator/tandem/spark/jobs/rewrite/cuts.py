@@ -7,8 +7,9 @@ have at most one value in common.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from operator import or_
 from typing import Any, Final
 
@@ -113,3 +114,28 @@ def ranges_of(columns: Mapping[str, Any], keys: Sequence[str], bounds: pa.Table)
     below = np.empty(count + rows, dtype=np.uint32)
     below[order] = np.cumsum(order < count)
     return below[count:]
+
+
+def divided(
+    columns: Mapping[str, Any], keys: Sequence[str], bounds: pa.Table, most: int
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """(range, rows of it), in order, of about `most` bytes each."""
+    ranges = ranges_of(columns, keys, bounds)
+    if bounds.num_rows < 1 << 16:
+        ranges = ranges.astype(np.uint16)  # which numpy sorts several times faster
+    order = np.argsort(ranges, kind="stable")
+    ends = np.searchsorted(ranges[order], np.arange(bounds.num_rows + 2)).tolist()
+    size = sum(column.nbytes for column in columns.values())
+    step = max(1, most * len(ranges) // max(size, 1))
+    for range_, (start, end) in enumerate(pairwise(ends)):
+        for first in range(start, end, step):
+            places = pa.array(order[first : min(first + step, end)])
+            arrays = [_without_waste(column.take(places)) for column in columns.values()]
+            yield range_, pa.RecordBatch.from_arrays(arrays, names=list(columns))
+
+
+def _without_waste(column: Any) -> Any:
+    """Without a dictionary that is larger than what it saves."""
+    if pa.types.is_dictionary(column.type) and 4 * len(column.dictionary) > len(column):
+        return column.dictionary_decode()
+    return column

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain, groupby, pairwise
+from itertools import chain, groupby
 from typing import Any, Final
 
 import numpy as np
@@ -50,7 +50,7 @@ from tandem.spark.jobs.rewrite.codes import (
     sampled_rows,
     z_values,
 )
-from tandem.spark.jobs.rewrite.cuts import PLACE, Cuts, Sample, Sampled, bounds_of, ranges_of
+from tandem.spark.jobs.rewrite.cuts import PLACE, Cuts, Sample, Sampled, bounds_of, divided
 from tandem.spark.jobs.rewrite.decoded_rows import decoded, require_rows
 from tandem.spark.jobs.rewrite.sorted_bins import (
     KEY_BYTES,
@@ -259,7 +259,7 @@ class LargeSort:
         if self._z:
             columns[Z] = self._z_values(columns, cuts)
         first_part = self.bins[cuts.number].first_part
-        for range_, rows in _divided(columns, self._keys, cuts.bounds, self._block_bytes):
+        for range_, rows in divided(columns, self._keys, cuts.bounds, self._block_bytes):
             part, within = divmod(range_, cuts.ranges)
             yield sized(first_part + part, within, rows.column(PLACE)[0].as_py(), rows)
         columns.clear()
@@ -334,7 +334,7 @@ class LargeSort:
         for kept in blocks:
             batch = file.rows(kept)
             columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-            for range_, some in _divided(columns, self._keys, bounds, self._block_bytes):
+            for range_, some in divided(columns, self._keys, bounds, self._block_bytes):
                 block = sized(kept.block.part, range_, some.column(PLACE)[0].as_py(), some)
                 smaller.setdefault(range_, []).append(file.add(block))
         for range_ in sorted(smaller):
@@ -460,31 +460,6 @@ class LargeSort:
     @property
     def _block_bytes(self) -> int:
         return max(min(BLOCK_BYTES, self.memory // 32), 1)
-
-
-def _divided(
-    columns: Mapping[str, Any], keys: Sequence[str], bounds: pa.Table, most: int
-) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """(range, rows of it), in order, of about `most` bytes each."""
-    ranges = ranges_of(columns, keys, bounds)
-    if bounds.num_rows < 1 << 16:
-        ranges = ranges.astype(np.uint16)  # which numpy sorts several times faster
-    order = np.argsort(ranges, kind="stable")
-    ends = np.searchsorted(ranges[order], np.arange(bounds.num_rows + 2)).tolist()
-    size = sum(column.nbytes for column in columns.values())
-    step = max(1, most * len(ranges) // max(size, 1))
-    for range_, (start, end) in enumerate(pairwise(ends)):
-        for first in range(start, end, step):
-            places = pa.array(order[first : min(first + step, end)])
-            arrays = [_without_waste(column.take(places)) for column in columns.values()]
-            yield range_, pa.RecordBatch.from_arrays(arrays, names=list(columns))
-
-
-def _without_waste(column: Any) -> Any:
-    """Without a dictionary that is larger than what it saves."""
-    if pa.types.is_dictionary(column.type) and 4 * len(column.dictionary) > len(column):
-        return column.dictionary_decode()
-    return column
 
 
 def _placed(batch: pa.RecordBatch, first: int) -> pa.RecordBatch:
