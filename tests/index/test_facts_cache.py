@@ -4,6 +4,7 @@ X-e)."""
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import shutil
@@ -175,6 +176,7 @@ def test_Xe_the_bytes_are_those_of_the_buffers() -> None:
     store = store_of(200)
     stored(store, 200)
     for table_id in ("", TABLE):
+        gc.collect()  # what earlier tests left may not be freed in between
         before = pa.total_allocated_bytes()
         cache = FactsCache(store, worth_bytes=0)
         known, _ = cache.of(files_of(200), known_rows(200), table_id=table_id)

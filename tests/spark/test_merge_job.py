@@ -6,6 +6,7 @@ reading of the clauses.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -158,7 +159,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-ATTEMPTS = iter(range(1, 1000))
+ATTEMPTS = itertools.count(1)
 
 
 def job_for(

@@ -125,10 +125,20 @@ PATHS = st.one_of(
 )
 
 
+@pytest.fixture
+def trap(tmp_path: Path) -> Path:
+    """See `set_trap`."""
+    return set_trap(tmp_path / "trap")
+
+
 @pytest.fixture(scope="module")
-def trap(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def lasting_trap(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One trap for all examples of a test, which may delete its links."""
+    return set_trap(tmp_path_factory.mktemp("trap"))
+
+
+def set_trap(base: Path) -> Path:
     """A table with links that lead out of it, and a neighbour that must not be touched."""
-    base = tmp_path_factory.mktemp("trap")
     root = base / "table"
     (root / "a" / "a").mkdir(parents=True)
     (base / "neighbour").mkdir()
@@ -164,7 +174,8 @@ def read_all(store: Store, path: str) -> bytes:
 @example("out")
 @example("loop")
 @example("a/up/neighbour/new")
-def test_no_path_escapes_from_a_real_folder(trap: Path, path: str) -> None:
+def test_no_path_escapes_from_a_real_folder(lasting_trap: Path, path: str) -> None:
+    trap = lasting_trap
     store = open_store(str(trap))
     before = outside_of(trap)
     encoded = quote(path, errors="replace")

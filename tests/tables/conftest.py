@@ -28,6 +28,13 @@ def lakes(tmp_path: Path, templates: Path, request: pytest.FixtureRequest) -> La
     return Lakes(spark, tmp_path, templates, spark_reads=whole, spark_works=whole)
 
 
+@pytest.fixture
+def quick_lakes(tmp_path: Path, templates: Path) -> Lakes:
+    """Whose jobs run without Spark, also with every case."""
+    spark: Any = None
+    return Lakes(spark, tmp_path, templates, spark_reads=False, spark_works=False)
+
+
 @pytest.fixture(scope="session")
 def rewritten(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, QuickLake]:
     """Made once, and copied for every test."""

@@ -341,10 +341,10 @@ def test_a_replacement_without_a_time_column_has_no_borders(lakes: Lakes) -> Non
 
 
 def test_beyond_a_thousand_chunks_rows_share_files(
-    lakes: Lakes, monkeypatch: pytest.MonkeyPatch
+    quick_lakes: Lakes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(row_files, "MOST_CHUNKS", 2)
-    table = TimedLake.of(lakes)
+    monkeypatch.setattr(row_files, "MOST_CHUNKS", 2)  # of this process, not of Spark's tasks
+    table = TimedLake.of(quick_lakes)
     table.lake.time = {**DAYS, "align": True}
     rows = hours(day(1), day(2), day(3), day(4), first=0)
     done = table.lake.do(table.ingest(rows))

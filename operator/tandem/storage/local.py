@@ -41,6 +41,8 @@ _STAGING = re.compile(r"#\d+\Z")
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _DENIED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR})
+_LEADS_NOWHERE = _ABSENT | {errno.ELOOP}
+"""Of an entry that was removed since its folder was read, or of a link to nothing, or to itself."""
 _NO_COPY = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF})
 """Files between which the kernel does not copy, such as of two file systems."""
 _ENTRY_BYTES = 512
@@ -133,9 +135,9 @@ class LocalStore:
                 continue
             try:
                 meta = entry.stat()
-            except FileNotFoundError:
-                continue  # removed since the folder was read, or a dangling link
             except OSError as error:
+                if error.errno in _LEADS_NOWHERE:
+                    continue
                 raise self._translate(error, path) from error
             if stat.S_ISREG(meta.st_mode):
                 yield ObjectInfo(path, meta.st_size, meta.st_mtime_ns // 1_000_000)
