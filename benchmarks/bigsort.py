@@ -29,7 +29,8 @@ def tandem(source: str, work: str) -> dict[str, Any]:
     """`tandem run` of a sort, as typed in a terminal."""
     root = data.copy_table(Path(source), Path(work, "tandem"))
     layout = {"strategy": "Sort", "columns": [COLUMN]}
-    described = operations.resources(root, "sort", "TableCompaction", type="Major", layout=layout)
+    everything = {"type": "Major", "major": {"targetSegmentSize": "1Ti"}}
+    described = operations.resources(root, "sort", "TableCompaction", layout=layout, **everything)
     with _peaks() as peaks:
         took = operations.command(described, Path(work))
     return {"seconds": took, "peaks": peaks, **_written(data.data_files(root))}
