@@ -25,7 +25,7 @@ from tandem.operations.session import commit_actions, recovery
 from tandem.planning.cleaning import CleaningRules
 from tandem.spec.status import Phase
 
-MOST_STEPS = 4_000
+MOST_STEPS = 20_000
 """Far more than any history needs: one that has not ended by then hangs."""
 
 UNEXPECTED = frozenset(
