@@ -24,6 +24,7 @@ from support.cluster.operator_thread import (
 from support.hanging_server import HangingServer, hanging_server
 from support.jobs import quick_lake
 from support.waiting import await_that
+from tandem.kube.runtime import worker_places, workers
 
 if TYPE_CHECKING:
     from support.cluster.api_server import Cluster
@@ -45,12 +46,13 @@ def hang(space: Resources, server: HangingServer, names: list[str]) -> None:
         space.table(name, f"s3://bucket/{name}", storage={"options": options})
 
 
-def facts(port: int) -> tuple[int, dict[str, Any]]:
+def facts(port: int, page: str = "readyz") -> tuple[int, dict[str, Any]]:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=30) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/{page}", timeout=30) as answer:
             return answer.status, json.load(answer)
     except urllib.error.HTTPError as error:
-        return error.code, json.load(error)
+        with error:
+            return error.code, json.load(error)
 
 
 def assert_none_ready(space: Resources) -> None:
@@ -149,6 +151,55 @@ def test_a_table_that_is_deleted_gives_back_what_it_holds_and_one_of_its_name_st
         assert workers["busy"] == workers["long"] == workers["waiting"] == 0 or workers["busy"] == 1
         hanging.close()
         await_that(lambda: facts(health)[1]["workers"]["abandoned"] == 0, lambda: facts(health)[1])
+    lake.assert_clean()
+
+
+def test_readyz_fails_while_a_namespace_is_starved_and_passes_again_afterwards(
+    cluster: Cluster, tmp_path: Path, hanging: HangingServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Five tables, each in a namespace of its own, hold every place. For a minute in life; and with
+    so few places that five tables are enough."""
+    monkeypatch.setattr(worker_places, "LONG_FACTOR", 4)
+    monkeypatch.setattr(workers, "STARVED_S", 2.0)
+    wrong = [Resources(cluster, cluster.namespace("hangs")) for _ in range(5)]
+    right = Resources(cluster, cluster.namespace("starved"))
+    lake = quick_lake.make(tmp_path)
+    health = free_port()
+    settings = quick_settings(
+        cluster,
+        *(space.namespace for space in (*wrong, right)),
+        workers=1,
+        store_timeout_s=3600.0,
+        health=f"127.0.0.1:{health}",
+    )
+    with operating(settings, HeldJobs()):
+        for space in wrong:
+            hang(space, hanging, ["t"])
+
+        def held() -> bool:
+            found = facts(health)[1]["workers"]
+            return bool((found["long"], found["busy"]) == (4, 1))
+
+        await_that(held, lambda: facts(health))
+        # Others hang as long, but every namespace is served.
+        assert facts(health)[0] == 200
+        right.table("t", lake.location)
+        await_that(lambda: facts(health)[0] == 503, lambda: facts(health))
+        found = facts(health)[1]
+        assert found["workers"]["starved"] is True
+        assert found["leads"] is True
+        # The process is alive: to kill it would help no table.
+        assert facts(health, "healthz")[0] == 200
+        assert scrape(health).value("tandem_workers_oldest_wait_seconds") >= 2.0
+        assert scrape(health).value("tandem_workers_waiting") >= 1
+        # As the runbook says: the deleted table gives back its place.
+        wrong[0].delete(TABLE, "t")
+        right.await_phase(TABLE, "t", "Succeeded")
+        right.compaction("c", "t")
+        assert right.await_end("TableCompaction", "c")["phase"] == "Succeeded"
+        await_that(lambda: facts(health)[0] == 200, lambda: facts(health))
+        assert facts(health)[1]["workers"]["starved"] is False
+        assert scrape(health).value("tandem_workers_oldest_wait_seconds") < 2.0
     lake.assert_clean()
 
 
