@@ -82,6 +82,33 @@ def test_a_running_job_goes_on_and_is_taken_over(stage: Stage) -> None:
         assert locks.entries(MEMBERS) == ()
 
 
+@pytest.mark.parametrize("comes_back", [False, True])
+def test_a_running_operation_waits_no_more_for_what_it_depended_on(
+    stage: Stage, comes_back: bool
+) -> None:
+    """Which is gone by its TTL, say, or created again and depends on the running one by now."""
+    space, other = stage.space, ("TableUpdate", "before")
+    with operating(stage.settings("one"), stage.jobs):
+        space.update("before", "t", "k = 1", {"v": "v + 1"})
+        space.await_end(*other)
+    with stage.jobs.held():
+        with operating(stage.settings("one"), stage.jobs):
+            space.compaction("m", "t", dependsOn=[{"kind": other[0], "name": other[1]}])
+            space.await_phase(KIND, "m", "Running")
+            space.delete(*other)
+            space.await_gone(*other)
+        if comes_back:
+            behind = [{"kind": KIND, "name": "m"}]
+            space.update("before", "t", "k = 2", {"v": "v + 1"}, dependsOn=behind)
+    with operating(stage.settings("two"), stage.jobs):
+        status = space.await_end(KIND, "m")
+        if comes_back:
+            assert space.await_end(*other)["phase"] == "Succeeded"
+    assert (status["phase"], status["attempt"]) == ("Succeeded", 1)
+    assert len(stage.jobs.started) == 2 + comes_back
+    stage.lake.assert_clean()
+
+
 def test_operations_deleted_while_no_operator_ran_are_cleaned_up(stage: Stage) -> None:
     with stage.jobs.held():
         with operating(stage.settings("one"), stage.jobs):

@@ -273,7 +273,12 @@ class OperationController:
                 self._give_up = True
                 return None
         else:
-            found = waiting_reason(self._context, resource, begun=self._last.phase in BEGUN)
+            found = waiting_reason(
+                self._context,
+                resource,
+                begun=self._has_begun,
+                at_work=self._last.phase in BEGUN,
+            )
             if found is not None:
                 await self._report_and_wait(found.phase, found.reason, found.message)
                 return None

@@ -34,13 +34,18 @@ class WaitingReason:
 
 
 def waiting_reason(
-    context: OperatorContext, resource: Operation, *, begun: bool
+    context: OperatorContext, resource: Operation, *, begun: bool, at_work: bool
 ) -> WaitingReason | None:
-    """What keeps an operation from starting, or None. `suspend` does not count for one that has
-    `begun`: that one has to be stopped first."""
-    if resource.spec.suspend and not begun:
+    """What keeps an operation from starting, or None.
+
+    Args:
+        begun: it has made an attempt, perhaps with another operator. So what it depends on has
+            succeeded; that may be gone by now, or be another one of that name.
+        at_work: an attempt may be under way: `suspend` does not count, it has to be stopped first.
+    """
+    if resource.spec.suspend and not at_work:
         return WaitingReason(Phase.SUSPENDED, Reason.SUSPENDED, "spec.suspend is true")
-    why = _dependency(context, resource)
+    why = "" if begun else _dependency(context, resource)
     cycle = _cycle(context, resource) if why else []
     if cycle:
         error = cycle_error([f"{kind}/{name}" for kind, _, name in cycle])
