@@ -177,6 +177,39 @@ def test_an_operation_stops_when_its_laketable_comes_back_elsewhere(
     stage.done()
 
 
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_suspended_operation_ends_when_its_laketable_comes_back_elsewhere(
+    stage: Stage, tmp_path: Path, resumed: bool
+) -> None:
+    """It had begun on the old table; it may be resumed before the new one is there."""
+    name = "rests-resumed" if resumed else "rests"
+    old = stage.world.adopt(stage.ledger.lake, name)
+    gate = stage.points.hold(Point.POLL_JOB)
+    operation = stage.ledger.make("update")
+    applied = stage.table.apply(operation, tableRef={"name": name})
+    gate.reached()
+    applied.set(suspend=True)
+    gate.go()
+    applied.reaches("Suspended")
+    old.applied.delete()
+    old.applied.gone()
+    if resumed:
+        applied.set(suspend=False)
+        applied.wait(lambda status: f"waits for LakeTable/{name}" in str(status.get("conditions")))
+    (tmp_path / "elsewhere").mkdir()
+    elsewhere = quick_lake.make(tmp_path / "elsewhere", loads=1)
+    before = elsewhere.by_deltalake()
+    moved = stage.world.adopt(elsewhere, name)
+    message = applied.failed("TableReplaced").conditions[0].message
+    assert "made again at another location while the operation was suspended" in message
+    applied.wait_free()
+    stage.ledger.forget(operation)
+    assert elsewhere.by_deltalake() == before
+    moved.applied.delete()
+    moved.applied.gone()
+    stage.done()
+
+
 def test_an_operation_that_had_committed_says_where_its_laketable_is_now(
     stage: Stage, tmp_path: Path
 ) -> None:

@@ -78,6 +78,7 @@ class OperationController:
         self._inherited = False
         self._began_on = ("", "")
         self._moved_to = ""
+        self._was_suspended = False
         self._reported: OperationStatus | None = None
         self._log_context = LogContext(
             *self._key,
@@ -273,6 +274,13 @@ class OperationController:
                 self._give_up = True
                 return None
         else:
+            if self._was_suspended and self._has_begun and self._new_location():
+                # It holds nothing of the old table, and was not written for the new one.
+                message = (
+                    "the LakeTable was deleted and made again at another location while the"
+                    " operation was suspended"
+                )
+                return self._reporter.changed(Phase.FAILED, Reason.TABLE_REPLACED, message)
             found = waiting_reason(
                 self._context,
                 resource,
@@ -318,6 +326,7 @@ class OperationController:
         context = self._context
         self._table = table
         self._began_on, self._moved_to = self._lake_table(), ""
+        self._was_suspended = False
         retry = retry_requested(self._body)
         ports = Ports(
             jobs=context.runner_factory(resource, self._body, table),
@@ -411,6 +420,7 @@ class OperationController:
             first = first.model_copy(update={"message": f"{first.message}, {where}"})
             status = status.model_copy(update={"conditions": (first, *others)})
         if status.phase is Phase.SUSPENDED:
+            self._was_suspended = True
             # It was resumed meanwhile: the next turn continues.
             if spec_of(self._body).get("suspend") is True:
                 self._reporter.offer(status)
