@@ -22,6 +22,7 @@ from tandem.jobs.runner import JobPhase, JobRequest, JobStatus
 from tandem.json_types import Json
 from tandem.kube.client.api import Api, ApiError, Forbidden, Unavailable
 from tandem.kube.controllers.operation.spark_jobs import ApplicationCache
+from tandem.kube.job_pool import runner as runner_module
 from tandem.kube.job_pool.config_maps import ConfigMaps, PoolsUnusable
 from tandem.kube.job_pool.pools import JobPools
 from tandem.kube.job_pool.runner import PooledRunner
@@ -377,6 +378,46 @@ def test_a_job_that_no_pool_takes_starts_by_itself() -> None:
     with pytest.raises(PoolsUnusable):
         operator.pools.place(request("b"), PLACEMENT)
     assert runner.status("a").phase is JobPhase.RUNNING
+
+
+def pools_refused(*_: object) -> Sequence[PoolRecord]:
+    """As the right to list ConfigMaps is missing."""
+    raise PoolsUnusable("configmaps is forbidden")
+
+
+def test_a_job_of_an_earlier_operator_is_not_lost_while_pools_cannot_be_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = Cluster()
+    Operator(cluster).runner().start(request("a"))
+    (pool,) = cluster.pools_of("a")
+    second = Operator(cluster)
+    runner = second.runner()
+    with monkeypatch.context() as patched:
+        patched.setattr(cluster, "list", pools_refused)
+        for _ in range(2):
+            with pytest.raises(ClusterUnavailable, match="this job may be in one"):
+                runner.status("a")
+    # At once, not five minutes later: it does not count that they lately were refused.
+    assert runner.status("a").phase is JobPhase.STARTING
+    assert not second.own.started
+    assert cluster.pools_of("a") == (pool,)
+
+
+def test_what_has_an_application_waits_for_no_pools_and_what_is_gone_not_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The rights for pools may never have been granted."""
+    cluster = Cluster()
+    monkeypatch.setattr(cluster, "list", pools_refused)
+    operator = Operator(cluster)
+    operator.runner().start(request("a"))
+    runner = operator.runner()
+    assert runner.status("a").phase is JobPhase.RUNNING
+    with pytest.raises(ClusterUnavailable):
+        runner.status("gone")
+    monkeypatch.setattr(runner_module, "FIND_S", -1.0)
+    assert runner.status("gone").phase is JobPhase.UNKNOWN
 
 
 REFUSALS = {

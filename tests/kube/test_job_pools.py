@@ -4,6 +4,7 @@ loop is the real one; `tandem dev` stands for the Spark operator."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +12,15 @@ import pytest
 import yaml
 
 from cluster_processes import REPOSITORY
+from support.cluster.api_proxy import ApiProxy, Refuse
 from support.cluster.dev_thread import spark_operator
-from support.cluster.operator_thread import Resources, operating, quick_settings
+from support.cluster.operator_thread import (
+    Resources,
+    condition,
+    operating,
+    quick_settings,
+    reason_of,
+)
 from support.jobs import quick_lake
 from support.jobs.pooling_jobs import PoolingJobs
 from support.waiting import await_that
@@ -239,6 +247,38 @@ def test_a_new_operator_finds_the_jobs_of_the_last_one(cluster: Cluster, tmp_pat
         with operating(settings, stage.jobs, spark=True):
             stage.jobs.opened.set()
             stage.succeed("m")
+        assert len(stage.jobs.pooled) == 1
+        assert not stage.jobs.started
+    stage.jobs.close()
+    stage.lakes["t"].assert_clean()
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_new_operator_that_may_not_read_pools_for_a_while_starts_no_job_twice(
+    cluster: Cluster, tmp_path: Path, status: int
+) -> None:
+    stage = Stage(cluster, tmp_path)
+    stage.table("t")
+
+    def waits(found: Json) -> bool:
+        return reason_of(found) == "ClusterUnavailable"
+
+    with spark_operator(cluster, stage.space.namespace, stage.jobs):
+        stage.jobs.opened.clear()
+        with operating(stage.settings(), stage.jobs, spark=True):
+            stage.space.compaction("m", "t")
+            await_that(lambda: len(stage.jobs.pooled) == 1, lambda: stage.jobs.pooled)
+            stage.space.await_phase(KIND, "m", "Running")
+        with ApiProxy(cluster.operator_kubeconfig) as proxy:
+            settings = replace(stage.settings(), kubeconfig=proxy.kubeconfig(tmp_path))
+            refusals = proxy.strike(Refuse(status), times=None, verb="list", resource="configmaps")
+            with operating(settings, stage.jobs, spark=True):
+                found = stage.space.await_status(KIND, "m", waits)
+                assert (found["phase"], found["attempt"]) == ("Running", 1)
+                assert "Check the operator's rights on ConfigMaps" in condition(found)["message"]
+                refusals.end()
+                stage.jobs.opened.set()
+                stage.succeed("m")
         assert len(stage.jobs.pooled) == 1
         assert not stage.jobs.started
     stage.jobs.close()

@@ -91,10 +91,10 @@ class JobPools:
         """The jobs that are known to wait or to run in pools."""
         applications.on_end = self._count_end
 
-    def find(self, namespace: str, job: str) -> str:
-        """The pool that a job was posted to; "" for none. Raises: PoolsUnusable,
-        ClusterUnavailable."""
-        for pool in self._list_all(namespace):
+    def find(self, namespace: str, job: str, *, again: bool = False) -> str:
+        """The pool that a job was posted to; "" for none. `again`: also if pools lately could not
+        be read. Raises: PoolsUnusable, ClusterUnavailable."""
+        for pool in self._list_all(namespace, again=again):
             if job in pool.jobs or job in pool.ended:
                 return pool.name
         return ""
@@ -314,19 +314,24 @@ class JobPools:
         _log.info("pool created", namespace=namespace, pool=name)
         return pool
 
-    def _list_all(self, namespace: str) -> list[PoolRecord]:
-        """Raises: PoolsUnusable, at once if they lately were."""
+    def _list_all(self, namespace: str, *, again: bool = False) -> list[PoolRecord]:
+        """Raises: PoolsUnusable; at once if they lately were, unless `again`."""
         with self._lock:
             refused = self._refused.get(namespace)
-        if refused is not None and time.monotonic() - refused[0] < AVOIDED_S:
+        lately = refused is not None and time.monotonic() - refused[0] < AVOIDED_S
+        if refused is not None and lately and not again:
             raise PoolsUnusable(refused[1])
         try:
-            return self._maps.list(namespace, JOB_POOL_LABEL)
+            found = self._maps.list(namespace, JOB_POOL_LABEL)
         except PoolsUnusable as problem:
-            _log.warning("no pools", namespace=namespace, problem=str(problem))
-            with self._lock:
-                self._refused[namespace] = time.monotonic(), str(problem)
+            if not lately:
+                _log.warning("no pools", namespace=namespace, problem=str(problem))
+                with self._lock:
+                    self._refused[namespace] = time.monotonic(), str(problem)
             raise
+        with self._lock:
+            self._refused.pop(namespace, None)
+        return found
 
     def _alive(self, namespace: str, pools: list[PoolRecord]) -> set[str]:
         """The names of the open ones that may still do a job; the others are closed."""

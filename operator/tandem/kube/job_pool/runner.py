@@ -9,7 +9,7 @@ from typing import Final
 
 import structlog
 
-from tandem.errors import Reason
+from tandem.errors import ClusterUnavailable, Reason
 from tandem.jobs.pool.rules import LIVE, START_S, PoolRules, is_pooled
 from tandem.jobs.runner import JobPhase, JobRequest, JobRunner, JobStatus
 from tandem.kube.controllers.operation.spark_jobs import STOP_S
@@ -21,6 +21,10 @@ from tandem.spark.application.port import JobPlacement
 _log = structlog.get_logger("tandem.kube.job_pool")
 BEGIN_S: Final = 600.0
 """How long a job may wait in a pool that runs; then it is lost, and gets an application."""
+FIND_S: Final = 600.0
+"""How long a job that an earlier operator started is looked for while pools cannot be read; then it
+is lost. An operator without the rights for pools must not wait for ever for an application that is
+gone."""
 
 
 class PooledRunner:
@@ -41,6 +45,8 @@ class PooledRunner:
         """The pool of each job that is known; "" for none."""
         self._running_s: dict[str, float] = {}
         """Since when a job was seen to wait in a pool that runs."""
+        self._sought_s: dict[str, float] = {}
+        """Since when a job is looked for while pools cannot be read."""
 
     def start(self, request: JobRequest) -> None:
         """Post the job to a pool, or start it by itself. Raises: as `ApplicationRunner.start`."""
@@ -109,16 +115,35 @@ class PooledRunner:
         self._pools.stop(self._placement.namespace, pool, name, STOP_S)
 
     def _where(self, name: str) -> str:
-        """The pool of a job; "" for none. One that an earlier operator started is looked for."""
+        """The pool of a job; "" for none. One that an earlier operator started is looked for.
+        Raises: ClusterUnavailable."""
         if name not in self._pool_of:
-            try:
-                pool = self._pools.find(self._placement.namespace, name)
-            except PoolsUnusable:
-                pool = ""
+            pool = self._find(name)
             self._pool_of[name] = pool
             if pool:
                 self._pools.note(name, PooledState.WAITING)
         return self._pool_of[name]
+
+    def _find(self, name: str) -> str:
+        namespace = self._placement.namespace
+        try:
+            return self._pools.find(namespace, name)
+        except PoolsUnusable:
+            if self._own.status(name).phase is not JobPhase.UNKNOWN:
+                return ""
+        # It may run in a pool, and would run twice if it was taken for lost.
+        try:
+            return self._pools.find(namespace, name, again=True)
+        except PoolsUnusable as problem:
+            since = self._sought_s.setdefault(name, time.monotonic())
+            if time.monotonic() - since > FIND_S:
+                return ""
+            raise ClusterUnavailable(
+                "job pools cannot be read, and this job may be in one",
+                resource=f"{namespace}/{name}",
+                found=problem,
+                remedy="Check the operator's rights on ConfigMaps",
+            ) from problem
 
 
 def _lost(
