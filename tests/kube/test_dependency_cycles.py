@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import structlog
 import yaml
 
 from badinput.bad_input import tandem
@@ -42,7 +43,6 @@ CYCLES: dict[str, tuple[str, ...]] = {
 @dataclass
 class Stage:
     space: Resources
-    jobs: HeldJobs
     folder: Path
 
     def create(self, document: Json) -> None:
@@ -69,9 +69,16 @@ class Stage:
 
 @pytest.fixture(scope="module")
 def stage(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    space, jobs = Resources(cluster, cluster.namespace("cycles")), HeldJobs()
-    with operating(quick_settings(cluster, space.namespace), jobs):
-        yield Stage(space, jobs, tmp_path_factory.mktemp("cycles"))
+    space, folder = Resources(cluster, cluster.namespace("cycles")), tmp_path_factory.mktemp("c")
+    before = structlog.get_config()
+    with (folder / "operator.log").open("w") as log:
+        # It runs in this process, and must not talk into what `tandem run` prints.
+        structlog.configure(logger_factory=structlog.PrintLoggerFactory(log))
+        try:
+            with operating(quick_settings(cluster, space.namespace), HeldJobs()):
+                yield Stage(space, folder)
+        finally:
+            structlog.configure(**before)
 
 
 def key_of(document: Json) -> tuple[str, str]:
