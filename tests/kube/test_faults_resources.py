@@ -207,7 +207,6 @@ def test_a_suspended_operation_ends_when_its_laketable_comes_back_elsewhere(
     assert elsewhere.by_deltalake() == before
     moved.applied.delete()
     moved.applied.gone()
-    stage.done()
 
 
 def test_an_operation_that_had_committed_says_where_its_laketable_is_now(
