@@ -8,6 +8,7 @@ _CRASH = (Check.CRASHES, Check.DRIVERS, Check.SIMULATOR)
 _LOCKS = (Check.LOCKS,)
 _CLEANING = (Check.CLEANING,)
 _EXCLUSIVE = (Check.EXCLUSIVE,)
+_COPIES = (Check.COPIES,)
 
 ENGINE = (
     Mutant(
@@ -437,5 +438,13 @@ ENGINE = (
         "                del entries[operation]",
         "            if mine is not None:\n                del entries[operation]",
         _LOCKS,
+    ),
+    Mutant(
+        "copy-limit-of-the-default",
+        "compactions: small row groups are copied where `minRowGroupRows` says so",
+        "spark/jobs/rewrite/copied.py",
+        "if all(is_small(each.rows, each.size, group_rows) for each in inputs):",
+        "if all(is_small(each.rows, each.size, None) for each in inputs):",
+        _COPIES,
     ),
 )

@@ -55,6 +55,10 @@ class Check(Enum):
         "a compaction in batches",
         "-m pytest -q -x -p no:cacheprovider tests/simulator/test_batches.py",
     )
+    COPIES = (
+        "the tests of copied row groups",
+        "-m pytest -q -x -p no:cacheprovider tests/rowgroups/test_copied_bins.py",
+    )
     RULES = (
         "the tests of the rules",
         "-m pytest -q -x -p no:cacheprovider tests/reconcile --deselect "

@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 from support.lake.segments import MIB, loads
 from tandem.operations.kinds.batches.cut import batches_of, runs_at, runs_of
 from tandem.operations.kinds.batches.record import BatchesRecord
+from tandem.operations.kinds.batches.resource import batch_resource
 from tandem.operations.report.totals import total
 from tandem.planning.bins import is_worth_rewriting
 from tandem.planning.compaction import plan_compaction
 from tandem.planning.model import CompactionPlan, CompactionRequest
-from tandem.spec.compaction import CompactionType
+from tandem.spec import parse
+from tandem.spec.compaction import CompactionType, TableCompaction
 from tandem.spec.status import OperationResult, Plan, Progress, Reconciled
 from tandem.timeline.segments import Segments
 
@@ -102,6 +104,21 @@ def test_the_progress_of_a_batch_is_shown_as_that_of_all() -> None:
     assert whole.eta_seconds == 50
     assert part.in_whole(half.completed()).percent == 50  # and not all of it
     assert whole.summary == "3/8 files, batch 2 of 4"
+
+
+def test_a_batch_copies_row_groups_as_its_operation_does() -> None:
+    _, plan = planned(MAJOR, 8)
+    operation = parse(
+        {
+            "apiVersion": "tandem.dev/v1alpha1",
+            "kind": "TableCompaction",
+            "metadata": {"name": "nightly"},
+            "spec": {"tableRef": {"name": "flights"}, "type": "Major", "minRowGroupRows": 0},
+        }
+    )
+    assert isinstance(operation, TableCompaction)
+    batch = batch_resource(operation, "0123456789abcdef", record_of(plan, 60 * MIB), 1)
+    assert batch.spec.min_row_group_rows == 0
 
 
 def test_the_result_of_batches_is_their_sum() -> None:

@@ -95,6 +95,8 @@ def test_settings_of_the_policy_are_in_every_child() -> None:
         "skipOffsetFromLatest": "1ms",
         "sparkTemplate": {"spec": {"image": "spark"}},
         "activeDeadlineSeconds": 3600,
+        "maxBytesPerCommit": "1Gi",
+        "minRowGroupRows": 0,
     }
     wanted = policy(
         minor={"preserve": 1, "maxSegmentSize": "1Gi", "targetFileSize": "64Mi"},
@@ -123,6 +125,16 @@ def test_settings_of_the_policy_are_in_every_child() -> None:
         "type": "Major",
         "targetFileSize": "1Gi",
     }
+
+
+def test_a_template_overrides_from_how_many_rows_row_groups_are_copied() -> None:
+    templates = ({"type": "Major", "minRowGroupRows": 0}, {"type": "Major"})
+    for template, least in zip(templates, (0, 1_000), strict=True):
+        schedules = [{"cron": "* * * * *", "template": template}]
+        wanted = policy(minRowGroupRows=1_000, schedules=schedules)
+        begun = decide(wanted, table([]), (), NOON)
+        child = created(decide(wanted, table([]), (), NOON + MINUTE, since(begun)))
+        assert child.spec["minRowGroupRows"] == least
 
 
 # A2, A3

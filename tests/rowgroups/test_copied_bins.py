@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -10,15 +12,23 @@ import pytest
 
 from rowgroups.writers import Write, pyarrow
 from support.jobs import quick_lake
+from support.jobs.no_spark import NoSpark
+from support.jobs.quick_jobs import QuickJobs
 from support.jobs.quick_lake import QuickLake, just_before
+from support.lake import rows as model
 from support.lake.lake import batch, reconciled
-from support.lake.rows import Rows
+from support.lake.rows import Row, Rows
 from support.parquet import go_parquet
 from support.values.kinds import Filter, Kind
 from support.values.readers import Deltalake, DuckDB, Polars, differences, live_files
 from tandem.delta.datafiles.rowgroups import fitness, joined
+from tandem.locks.memory import InProcessLocks
 from tandem.operations.machine.effects import Point
+from tandem.operations.ports import Ports
 from tandem.spark.jobs.rewrite import bins
+from tandem.spark.launch.in_process import InProcessJobs
+from tandem.spec.status import Phase
+from tandem.text import counted
 
 SIZE = 100
 LOADS = 4
@@ -216,6 +226,133 @@ def test_small_files_are_encoded_together_between_large_ones(
     ]  # fmt: skip
     lake.assert_rows(tuple(row for row in rows if row[0] not in (3, 201)))
     lake.assert_clean()
+
+
+def foreign(lake: QuickLake, name: str, of: Rows, group: int, **stats: object) -> None:
+    """A file of another writer, of row groups of so many rows, with the columns of the table."""
+    path = lake.path / name
+    pyarrow(row_group_size=group)(path, model.table(of))
+    add = {"path": name, "size": path.stat().st_size, "partitionValues": {}, "modificationTime": 1}
+    lake.log_raw({"add": {**add, "dataChange": True, **stats}})
+
+
+def groups_of(lake: QuickLake) -> list[int]:
+    """The rows of each row group of the only live file."""
+    [add] = lake.log.snapshot().adds()
+    metadata = pq.read_metadata(lake.path / add.path)
+    return [metadata.row_group(n).num_rows for n in range(metadata.num_row_groups)]
+
+
+def ids_of(lake: QuickLake) -> list[int]:
+    """The ids of the only live file, in its order."""
+    [add] = lake.log.snapshot().adds()
+    ids: list[int] = pq.read_table(lake.path / add.path, columns=["id"])["id"].to_pylist()
+    return ids
+
+
+SIZES = (SIZE, 10, 15, SIZE, 12)
+
+
+@pytest.mark.parametrize(
+    ("least", "groups", "encoded"),
+    [
+        (None, [100, 25, 100, 12], 3),
+        (0, list(SIZES), 0),
+        (10, list(SIZES), 0),
+        (11, [100, 10, 15, 100, 12], 1),
+        (13, [100, 10, 15, 100, 12], 2),
+        (SIZE, [100, 25, 100, 12], 3),
+        (SIZE + 1, [237], 5),
+        (2**31 - 1, [237], 5),
+    ],
+)
+def test_a_compaction_says_from_how_many_rows_row_groups_are_copied(
+    tmp_path: Path, kept: list[int], least: int | None, groups: list[int], encoded: int
+) -> None:
+    lake = quick_lake.make(tmp_path, 0)
+    parts = [batch(number, SIZE)[:size] for number, size in enumerate(SIZES)]
+    lake.load(*parts)
+    given = {} if least is None else {"minRowGroupRows": least}
+    ports = Ports(jobs=InProcessJobs(NoSpark()), locks=InProcessLocks())
+    status = lake.run(lake.compaction("Major", **given), ports=ports)
+    assert status.phase is Phase.SUCCEEDED
+    assert groups_of(lake) == groups
+    copied = len(SIZES) - encoded
+    assert kept == ([0] if copied else [])
+    said = f"the row groups of {copied} files (0 MiB), where they fit"
+    if encoded:
+        said += f"; encodes {counted(encoded, 'file')} with small row groups"
+    assert status.plan
+    assert status.plan.copies == (said if copied else None)
+    assert ids_of(lake) == [row[0] for part in parts for row in part]
+    lake.assert_rows(tuple(row for part in parts for row in part))
+    lake.assert_clean()
+
+
+@pytest.mark.parametrize(
+    ("least", "groups"),
+    [(None, [100, 120, 100]), (10, [100, *[10] * 12, 100]), (11, [100, 120, 100])],
+)
+def test_a_large_file_of_small_row_groups_is_encoded_between_copied_ones(
+    tmp_path: Path, kept: list[int], least: int | None, groups: list[int]
+) -> None:
+    """The log shows its rows, only its footer that they are in small row groups."""
+    lake = quick_lake.make(tmp_path, 0)
+    expected: list[Row] = []
+    for number, (size, group) in enumerate(((SIZE, SIZE), (120, 10), (SIZE, SIZE))):
+        part = batch(number, 200)[:size]
+        foreign(lake, f"{number}.parquet", part, group, stats=json.dumps({"numRecords": size}))
+        expected += part
+    given = {} if least is None else {"minRowGroupRows": least}
+    status = lake.do(lake.compaction("Major", **given))
+    assert kept == [0]
+    assert groups_of(lake) == groups
+    assert ids_of(lake) == [row[0] for row in expected]
+    assert status.plan
+    assert status.plan.copies == "the row groups of 3 files (0 MiB), where they fit"
+    lake.assert_rows(tuple(expected))
+
+
+@pytest.mark.parametrize(("least", "copies"), [(0, True), (10, True), (11, False)])
+def test_a_plan_knows_the_rows_that_the_log_does_not_record(
+    tmp_path: Path, kept: list[int], least: int, copies: bool
+) -> None:
+    lake = quick_lake.make(tmp_path, 0)
+    for number in range(3):
+        foreign(lake, f"{number}.parquet", batch(number), 10)
+    status = lake.do(lake.compaction("Major", minRowGroupRows=least))
+    assert kept == ([0] if copies else [])
+    assert groups_of(lake) == ([10] * 3 if copies else [30])
+    assert status.plan
+    assert bool(status.plan.copies) is copies
+    lake.assert_rows(tuple(row for number in range(3) for row in batch(number)))
+
+
+def test_a_file_without_rows_is_copied_as_nothing(tmp_path: Path, kept: list[int]) -> None:
+    lake = quick_lake.make(tmp_path, 0)
+    for number, part in enumerate((batch(0), (), batch(1))):
+        stats = json.dumps({"numRecords": len(part)})
+        foreign(lake, f"{number}.parquet", part, 10, stats=stats)
+    lake.do(lake.compaction("Major", minRowGroupRows=0))
+    assert kept == [0]
+    assert groups_of(lake) == [10, 10]
+    lake.assert_rows((*batch(0), *batch(1)))
+    lake.assert_clean()
+
+
+def test_the_number_of_rows_is_no_part_of_a_job_that_reorders_rows(tmp_path: Path) -> None:
+    """Drivers of earlier versions know no such field."""
+    lake = make(tmp_path)
+    layout = {"strategy": "Sort", "columns": ["id"]}
+    specs: list[dict[str, Any]] = [{"layout": layout}, {}]
+    jobs = QuickJobs()
+    for number, more in enumerate(specs):
+        lake.load(batch(LOADS + number, SIZE))
+        operation = lake.compaction("Major", minRowGroupRows=7, **more)
+        lake.run(operation, ports=lake.ports(jobs=jobs))
+    found = [json.loads(lake.store.get(each.spec_path))["job"] for each in jobs.started]
+    assert [each.get("minRowGroupRows") for each in found] == [None, 7]
+    assert "minRowGroupRows" not in found[0]
 
 
 def by_parquet_go(path: Path, table: pa.Table) -> None:

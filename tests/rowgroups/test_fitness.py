@@ -14,8 +14,16 @@ import pytest
 from rowgroups.writers import SCHEMA, TABLE, footer_of, pyarrow, rows
 from tandem.delta.datafiles.reader import TableFormat
 from tandem.delta.datafiles.rowgroups import fitness
-from tandem.delta.datafiles.rowgroups.fitness import Demands, Unfit, counted_reasons, unfit
+from tandem.delta.datafiles.rowgroups.fitness import (
+    Demands,
+    Unfit,
+    counted_reasons,
+    is_small,
+    unfit,
+)
 from tandem.delta.schema import COLUMN_ID, PHYSICAL_NAME, Field, PrimitiveType, StructType, parse
+
+DEFAULT_ROWS = fitness.GROUP_ROWS
 
 
 @pytest.fixture(autouse=True)
@@ -70,6 +78,53 @@ def test_row_groups_of_several_sizes_fit_by_their_average(
     for least, why in ((500, None), (501, Unfit.SMALL)):
         monkeypatch.setattr(fitness, "GROUP_ROWS", least)
         assert unfit(footer, Demands.of(TABLE)) is why
+
+
+@pytest.mark.parametrize("default", [1, 1 << 40])
+@pytest.mark.parametrize(
+    ("least", "why"),
+    [(0, None), (1, None), (500, None), (501, Unfit.SMALL), (2**31 - 1, Unfit.SMALL)],
+)
+def test_a_number_of_rows_that_is_given_decides_whatever_the_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, default: int, least: int, why: Unfit | None
+) -> None:
+    for limit in ("GROUP_ROWS", "GROUP_BYTES"):
+        monkeypatch.setattr(fitness, limit, default)
+    path = tmp_path / "a.parquet"
+    pyarrow(row_group_size=500)(path, rows(1))
+    assert unfit(footer_of(path), Demands.of(TABLE, least)) is why
+    assert unfit(footer_of(path), Demands.of(TABLE)) is (None if default == 1 else Unfit.SMALL)
+
+
+@pytest.mark.parametrize(
+    ("rows_", "size", "least", "small"),
+    [
+        (63_999, (4 << 20) - 1, None, True),
+        (64_000, 1, None, False),
+        (1, 4 << 20, None, False),
+        (999, 1 << 40, 1_000, True),
+        (1_000, 1, 1_000, False),
+        (1, 1, 0, False),
+        (0, 0, 0, False),
+        (0, 0, None, True),
+    ],
+)
+def test_what_is_small(
+    rows_: int, size: int, least: int | None, small: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fitness, "GROUP_ROWS", DEFAULT_ROWS)
+    assert is_small(rows_, size, least) is small
+
+
+@pytest.mark.parametrize("least", [None, 0])
+def test_a_file_that_does_not_fit_is_encoded_whatever_its_size(
+    tmp_path: Path, least: int | None
+) -> None:
+    path = tmp_path / "a.parquet"
+    pyarrow(compression="snappy")(path, rows(1))
+    assert unfit(footer_of(path), Demands.of(TABLE, least)) is Unfit.CODEC
+    pyarrow()(path, rows(1))
+    assert unfit(footer_of(path), Demands.of(TABLE, least), deleted=76) is Unfit.DELETED
 
 
 @pytest.mark.parametrize("codec", ["snappy", "none", "gzip", "brotli", "lz4"])

@@ -163,8 +163,14 @@ def test_a_bin_of_which_nothing_is_taken_leaves_no_file(tmp_path: Path) -> None:
 
 def test_jobs_without_borders_are_written_as_before() -> None:
     """Earlier drivers know no such fields."""
-    rewrites = RewriteJob(inputs=(), bins=(), target_file_size=1).model_dump(by_alias=True)
-    assert not {"borders", "take"} & rewrites.keys()
+    job = RewriteJob(inputs=(), bins=(), target_file_size=1)
+    rewrites = job.model_dump(by_alias=True)
+    assert not {"borders", "take", "reencode", "minRowGroupRows"} & rewrites.keys()
+    assert "min_row_group_rows" not in job.model_dump()
+    assert RewriteJob.model_validate(rewrites) == job
+    copying = job.model_copy(update={"min_row_group_rows": 0})
+    assert copying.model_dump(by_alias=True) == {**rewrites, "minRowGroupRows": 0}
+    assert RewriteJob.model_validate_json(copying.model_dump_json(by_alias=True)) == copying
     ingest = IngestJob(source_format="Csv", source_location="s3://a/b", target_file_size=1)
     assert "borders" not in ingest.model_dump(by_alias=True)
 

@@ -6,8 +6,9 @@ import shutil
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable, WriterProperties, write_deltalake
 from pyroaring import BitMap64
 from pyspark.sql import SparkSession
 
@@ -107,6 +108,35 @@ def test_a_job_publishes_outputs_and_a_whole_row_map(table: Path, spark: SparkSe
     assert result.row_map is not None
     mapped = from_bytes(jobs.sidecar(job, result.row_map))
     assert set(mapped.output_paths) == {o.path for o in result.outputs}
+
+
+@pytest.mark.parametrize(
+    ("least", "groups"), [(None, [1000]), (0, [500, 500]), (500, [500, 500]), (501, [1000])]
+)
+def test_tasks_copy_row_groups_of_as_many_rows_as_the_job_says(
+    tmp_path: Path, spark: SparkSession, least: int | None, groups: list[int]
+) -> None:
+    path = tmp_path / "t"
+    for start in (0, 500):
+        write_deltalake(
+            str(path),
+            rows(start, 500).select(["id", "name"]),
+            mode="append",
+            writer_properties=WriterProperties(compression="ZSTD"),
+        )
+    store, snapshot = jobs.snapshot_of(path)
+    job = RewriteJob(
+        inputs=jobs.input_files(store, snapshot),
+        bins=(JobBin(inputs=(0, 1)),),
+        target_file_size=1 << 30,
+        min_row_group_rows=least,
+    )
+    opened = jobs.control(store, snapshot, job)
+    assert answer(lambda c: rewrite.run(c, spark.sparkContext), opened) == 0
+    [output] = jobs.result(opened).outputs
+    metadata = pq.read_metadata(path / output.path)
+    assert [metadata.row_group(n).num_rows for n in range(metadata.num_row_groups)] == groups
+    assert sorted(output_ids(opened)[output.path]) == list(range(1000))
 
 
 def test_a_second_driver_changes_nothing(table: Path, spark: SparkSession) -> None:

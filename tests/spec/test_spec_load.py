@@ -185,6 +185,11 @@ def test_fields_that_the_api_server_adds_are_accepted() -> None:
         ("type: Major, targetFileSize: 0", "spec.targetFileSize", "greater than 0"),
         ("type: Major, maxBytesPerCommit: 16", "spec.maxBytesPerCommit", "at least 1Mi"),
         ("type: Major, maxBytesPerCommit: 16GB", "spec.maxBytesPerCommit", "128Mi"),
+        ("type: Major, minRowGroupRows: -1", "spec.minRowGroupRows", "greater than or equal"),
+        ("type: Major, minRowGroupRows: 2147483648", "spec.minRowGroupRows", "less than or equal"),
+        ("type: Major, minRowGroupRows: 1.0", "spec.minRowGroupRows", "whole number"),
+        ("type: Major, minRowGroupRows: '1'", "spec.minRowGroupRows", "whole number"),
+        ("type: Major, minRowGroupRows: true", "spec.minRowGroupRows", "whole number"),
         ("type: Major, layout: {strategy: Sort}", "spec.layout", "needs columns"),
         ("type: Major, layout: {columns: [a]}", "spec.layout", "Sort and ZOrder"),
         ("type: Major, suspend: 'true'", "spec.suspend", "true or false"),
@@ -273,6 +278,11 @@ def test_a_wrong_update_is_refused(spec: str, words: str) -> None:
             " template: {type: Major}}]}}",
             "spec.compaction.schedules[0].cron",
             "five fields",
+        ),
+        (
+            "{location: 's3://b/t', compaction: {minRowGroupRows: -1}}",
+            "spec.compaction.minRowGroupRows",
+            "greater than or equal",
         ),
     ],
 )
@@ -451,6 +461,7 @@ def one(text: str) -> TableCompaction | TableUpdate:
         "type: Minor, lockMode: Concurrent, layout: {strategy: BinPack}",
         "type: Minor, lockGranularity: TimeChunk",
         "type: Minor, maxBytesPerCommit: 1Gi",
+        "type: Minor, minRowGroupRows: 0",
     ],
 )
 def test_the_hash_ignores_spelling_and_mutable_fields(same: str) -> None:

@@ -220,8 +220,9 @@ class RewriteJob(FileJob):
     the table's; `codec_level` is one of its levels. With `take`, only the rows are taken whose time
     lies in one of these intervals (milliseconds since 1970 in UTC, the end not included): the row
     map counts the others as dead, and they stay in the inputs. It goes with `borders` only.
-    `reencode`: copy no row groups, but decode and encode every row. None of the three is written
-    down if it is not set: earlier drivers know no such fields.
+    `reencode`: copy no row groups, but decode and encode every row. `min_row_group_rows`: how many
+    rows the row groups of a file have, on average, if they are copied; null for the default. None
+    of the four is written down if it is not set: earlier drivers know no such fields.
     """
 
     app: ClassVar[str] = "rewrite"
@@ -234,6 +235,7 @@ class RewriteJob(FileJob):
     borders: TimeBorders | None = None
     take: tuple[tuple[int, int], ...] | None = None
     reencode: Literal[True] | None = None
+    min_row_group_rows: int | None = None
 
     @property
     def tasks(self) -> int:
@@ -242,7 +244,8 @@ class RewriteJob(FileJob):
 
     @model_serializer(mode="wrap")
     def _as_before(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return _without_unset(written(self), "borders", "take", "reencode")
+        unset = ("borders", "take", "reencode", "min_row_group_rows", "minRowGroupRows")
+        return _without_unset(written(self), *unset)
 
 
 class StatementJob(FileJob):

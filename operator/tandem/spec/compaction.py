@@ -55,6 +55,8 @@ def _at_least_a_mebibyte(value: int) -> int:
 
 BytesPerCommit = Annotated[Bytes, AfterValidator(_at_least_a_mebibyte)]
 """A size of at least 1Mi."""
+RowGroupRows = Annotated[StrictInt, Field(ge=0, le=2**31 - 1)]
+"""A number of rows of a row group."""
 
 
 class CompactionType(StrEnum):
@@ -237,6 +239,11 @@ class CompactionTemplate(Model):
     """A compaction that reads more than this is committed in batches of at most this much input, so
     that a failure or a deadline loses one batch; 16Gi by default. What becomes one file, or is
     sorted together, is never divided; nor is a run of `adjacentOnly`, nor a `LogMerge`."""
+    min_row_group_rows: RowGroupRows | None = None
+    """Row groups of files in which they have at least this many rows on average are copied as
+    bytes, where they fit otherwise; smaller ones are encoded. 0 copies those of any size, a number
+    that no row group reaches copies none. By default those of 64,000 rows or 4 MiB are copied.
+    Rows that are sorted, or divided by time, are always encoded."""
 
     @model_validator(mode="after")
     @cel(

@@ -27,6 +27,7 @@ MUTABLE_FIELDS: Final = frozenset(
         "lockGranularity",
         "exclusive",
         "maxBytesPerCommit",
+        "minRowGroupRows",
     }
 )
 """Fields of an operation's spec that may change during its life."""

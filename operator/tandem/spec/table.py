@@ -17,6 +17,7 @@ from tandem.spec.compaction import (
     AutomaticChunks,
     BytesPerCommit,
     CompactionTemplate,
+    RowGroupRows,
     Thresholds,
 )
 from tandem.spec.fields import (
@@ -447,6 +448,10 @@ class AutomaticCompaction(Model):
     max_bytes_per_commit: BytesPerCommit | None = None
     """As of a TableCompaction: such a compaction that reads more is committed in batches; 16Gi by
     default. A schedule's template can override it."""
+    min_row_group_rows: RowGroupRows | None = None
+    """As of a TableCompaction: such a compaction copies row groups of at least this many rows, and
+    encodes smaller ones; by default it copies those of 64,000 rows or 4 MiB. A schedule's template
+    can override it."""
     history: HistoryLimits = HistoryLimits()
     """How many finished children are kept. The last one of each schedule, the last minor one, and
     the last one of each chunk that is due always stay."""

@@ -211,7 +211,12 @@ class CompactionKind(RewriteKind):
         summary = _summary(plan, work.snapshot.version, locks_described(work, locks))
         if borders is None and request.layout is LayoutStrategy.BIN_PACK:
             keeps_deleted = work.table.will_write_vectors(work.snapshot)
-            copies = described(plan.files, keeps_deleted=keeps_deleted)
+            copies = described(
+                plan.files,
+                keeps_deleted=keeps_deleted,
+                group_rows=self._resource.spec.min_row_group_rows,
+                rows=self.vectors(work).rows,
+            )
             summary = summary.model_copy(update={"copies": copies})
         return summary
 
@@ -225,8 +230,8 @@ class CompactionKind(RewriteKind):
     ) -> Planned:
         """The locks and the job of a plan."""
         locks = self._locks(plan, exclusive=work.exclusive)
-        summary = self._summarised(work, plan, request, borders)
         if not plan.runs:
+            summary = self._summarised(work, plan, request, borders)
             return Planned(summary, None, locks, nothing_to_do=plan.nothing)
         decode_adds(plan.files)
         require_inside(work.table, (file.add for file in plan.files))
@@ -244,15 +249,19 @@ class CompactionKind(RewriteKind):
                         run=number,
                     )
                 )
+        layout = _job_layout(request)
+        copies = layout is None and borders is None
         job = RewriteJob(
             inputs=tuple(inputs),
             bins=tuple(bins),
             target_file_size=self._resource.spec.target_file_size,
-            layout=_job_layout(request),
+            layout=layout,
+            min_row_group_rows=self._resource.spec.min_row_group_rows if copies else None,
         )
         if borders is not None:
             assert time is not None
             job = _divided(job, work, borders, taken_intervals(request, time.granularity))
+        summary = self._summarised(work, plan, request, borders)
         runs = tuple(_record(run) for run in plan.runs)
         return Planned(summary, job, locks, record={"runs": runs})
 

@@ -169,6 +169,7 @@ def _common(table: TableId, policy: AutomaticCompaction, spec: Mapping[str, Any]
             "skip_offset_from_latest",
             "active_deadline_seconds",
             "max_bytes_per_commit",
+            "min_row_group_rows",
             "spark_template",
         },
     )

@@ -22,8 +22,8 @@ from tandem.delta.datafiles.writer import codec_of
 
 GROUP_ROWS: Final = 64_000
 GROUP_BYTES: Final = 4 << 20
-"""A row group is large enough to be copied with so many rows, or so many bytes; on average in its
-file."""
+"""By default a row group is large enough to be copied with so many rows, or so many bytes; on
+average in its file."""
 DELETED_SHARE: Final = 0.05
 """A file with a larger share of deleted rows is encoded again, without them."""
 
@@ -56,7 +56,7 @@ class Demands:
     `ours` is the footer that our writer gives a file of the table; `codec` the one that it would
     use: rows are encoded into it once, and copied from then on; `filters` the indexes of the
     Parquet columns that must have bloom filters; `bounded` those that must have bounds; `counted`
-    those that must count nulls.
+    those that must count nulls. `group_rows` is `minRowGroupRows`, None for the default.
     """
 
     table: TableFormat
@@ -65,9 +65,10 @@ class Demands:
     filters: frozenset[int]
     bounded: frozenset[int]
     counted: frozenset[int]
+    group_rows: int | None = None
 
     @classmethod
-    def of(cls, table: TableFormat) -> Demands:
+    def of(cls, table: TableFormat, group_rows: int | None = None) -> Demands:
         """Raises: UnsupportedFeature if the table sets a codec that Tandem does not write."""
         leaves = counted_leaves(table.data_schema)
         return cls(
@@ -77,11 +78,19 @@ class Demands:
             filters=frozenset(i for i, leaf in leaves.items() if leaf.column in table.filters),
             bounded=frozenset(i for i, leaf in leaves.items() if leaf.bounded),
             counted=frozenset(leaves),
+            group_rows=group_rows,
         )
 
 
-def is_small(rows: int, size: int) -> bool:
-    """Whether the row groups of a file of so many rows and bytes are small, whatever they are."""
+def is_small(rows: int, size: int, group_rows: int | None) -> bool:
+    """Whether a row group of so many rows and bytes is small; of a whole file, whether its row
+    groups are, however it is divided.
+
+    Args:
+        group_rows: `minRowGroupRows`, with which bytes do not count; None for the default.
+    """
+    if group_rows is not None:
+        return rows < group_rows
     return rows < GROUP_ROWS and size < GROUP_BYTES
 
 
@@ -102,7 +111,7 @@ def unfit(footer: FileFooter, demands: Demands, *, deleted: int = 0) -> Unfit | 
         return Unfit.CALENDAR
     groups = [group for group in footer.groups if group.rows]
     size = sum(group.size for group in groups)
-    if groups and is_small(footer.rows // len(groups), size // len(groups)):
+    if groups and is_small(footer.rows // len(groups), size // len(groups), demands.group_rows):
         return Unfit.SMALL
     for group in groups:
         for index, chunk in enumerate(group.chunks):

@@ -76,7 +76,7 @@ def rewrite_bin(store: Store, spec: JobSpec, index: int) -> BinResult:
     pa.set_cpu_count(os.cpu_count() or 1)
     counter = Counter(store, prefix_of(spec.control_prefix), index)
     if job.borders is None and not job.reencode:
-        chosen = choose(store, inputs, table)
+        chosen = choose(store, inputs, table, job.min_row_group_rows)
         if chosen is not None:
             return _copied(store, spec, index, inputs, chosen, table, counter)
     expected = sum(i.rows - len(dead_rows(i)) for i in inputs)

@@ -64,15 +64,19 @@ class CopyChoice:
         return frozenset(n for n, each in enumerate(self.inputs) if isinstance(each, FileFooter))
 
 
-def choose(store: Store, inputs: Sequence[InputFile], table: TableFormat) -> CopyChoice | None:
+def choose(
+    store: Store, inputs: Sequence[InputFile], table: TableFormat, group_rows: int | None = None
+) -> CopyChoice | None:
     """What to copy of a bin; None if nothing can be.
 
+    Args:
+        group_rows: `minRowGroupRows`; None for the default.
     Raises: DataFileMissing, StorageError; CountMismatch if a file that can be copied has another
         number of rows than planned; UnsupportedFeature for the table's codec.
     """
-    if all(is_small(each.rows, each.size) for each in inputs):
+    if all(is_small(each.rows, each.size, group_rows) for each in inputs):
         return None  # as the log says; no footer need be read
-    demands = Demands.of(table)
+    demands = Demands.of(table, group_rows)
     keeps_deleted = asks_for_deletion_vectors(table.configuration)
     judged = [_judge(store, each, demands, keeps_deleted=keeps_deleted) for each in inputs]
     found = [each for each, _ in judged]
@@ -101,7 +105,7 @@ def _judge(
     store: Store, input_: InputFile, demands: Demands, *, keeps_deleted: bool
 ) -> tuple[FileFooter | Unfit, str | None]:
     """The footer or why it is not copied, and the version of the file."""
-    if is_small(input_.rows, input_.size):
+    if is_small(input_.rows, input_.size, demands.group_rows):
         return Unfit.SMALL, None
     deleted = len(dead_rows(input_))
     if deleted and not keeps_deleted:
