@@ -32,7 +32,8 @@ def previous_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
         _git("fetch", "--quiet", "--depth=1", "origin", commit)
     folder = tmp_path_factory.mktemp("previous")
     archive = folder / "tree.tar"
-    _git("archive", f"--output={archive}", commit, "operator", "spark_apps", "tests")
+    parts = ("crds", "examples/cluster", "operator", "spark_apps", "tests")
+    _git("archive", f"--output={archive}", commit, *parts)
     with tarfile.open(archive) as tar:
         tar.extractall(folder, filter="data")
     archive.unlink()

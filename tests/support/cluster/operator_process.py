@@ -167,13 +167,14 @@ class Child:
 
 
 class ProcessStarter:
-    """Starts processes; logs lie in `folder`."""
+    """Starts processes; logs lie in `folder`. `tree`: whose operator and whose end of the pipe they
+    run."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, tree: Path = REPOSITORY) -> None:
         self._folder = folder
         self._changed = threading.Condition()
         self._children: list[Child] = []
-        paths = [str(REPOSITORY / "operator"), str(REPOSITORY / "tests")]
+        paths = [str(tree / "operator"), str(tree / "tests")]
         self._process = subprocess.Popen(
             [sys.executable, "-m", "support.cluster.operator_process"],
             stdin=subprocess.PIPE,
@@ -220,8 +221,8 @@ class ProcessStarter:
 
 
 @contextmanager
-def starter(folder: Path) -> Iterator[ProcessStarter]:
-    made = ProcessStarter(folder)
+def starter(folder: Path, tree: Path = REPOSITORY) -> Iterator[ProcessStarter]:
+    made = ProcessStarter(folder, tree)
     try:
         yield made
     finally:
