@@ -134,11 +134,38 @@ def test_its_client_reads_deep_json(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(kopf_client, "request", request)
     monkeypatch.setattr(kopf_client, "json", json)
-    kopf_internals.read_deep_json()
+    kopf_internals.read_lean_json()
     assert [json_depth.CUT in json.dumps(found) for found in asyncio.run(read())] == [True, True]
     wrapped = kopf_client.request
-    kopf_internals.read_deep_json()
+    kopf_internals.read_lean_json()
     assert kopf_client.request is wrapped, "it is wrapped once"
+
+
+OBJECT: dict[str, Any] = {
+    "metadata": {"uid": "u", "managedFields": [{"manager": "kubectl", "fieldsV1": {"f:spec": {}}}]},
+    "spec": {"managedFields": "a user's"},
+}
+LEAN: dict[str, Any] = {"metadata": {"uid": "u"}, "spec": {"managedFields": "a user's"}}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (OBJECT, LEAN),
+        ({"type": "ADDED", "object": OBJECT}, {"type": "ADDED", "object": LEAN}),
+        (
+            {"metadata": {"resourceVersion": "7"}, "items": [OBJECT, LEAN]},
+            {"metadata": {"resourceVersion": "7"}, "items": [LEAN, LEAN]},
+        ),
+        ({"metadata": {}, "items": []}, {"metadata": {}, "items": []}),
+        ({"metadata": None, "items": None}, {"metadata": None, "items": None}),
+        ({"type": "BOOKMARK", "object": None}, {"type": "BOOKMARK", "object": None}),
+        ([OBJECT], [OBJECT]),
+    ],
+    ids=["object", "event", "list", "empty list", "null", "null event", "array"],
+)
+def test_kopf_reads_no_managed_fields(text: object, expected: object) -> None:
+    assert kopf_internals.lean_loads(json.dumps(text)) == expected
 
 
 def test_a_patch_of_finalizers_is_the_same_without_the_rest_of_the_object(

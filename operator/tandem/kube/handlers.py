@@ -215,7 +215,9 @@ def kopf_settings(settings: OperatorSettings) -> kopf.OperatorSettings:
     found.watching.connect_timeout = 5
     found.watching.reconnect_backoff = 0.5
     found.watching.chunk_size = 200
-    found.queueing.idle_timeout = 0.5
+    # So long after its last event, kopf keeps an object and a task for it. While ten thousand are
+    # listed, about this many seconds' worth of them are in memory at once.
+    found.queueing.idle_timeout = 0.1
     found.watching.label_selectors["sparkoperator.k8s.io", "sparkapplications"] = "=".join(
         MANAGED_BY
     )

@@ -87,7 +87,7 @@ async def run_operator(
     stop = stop or asyncio.Event()
     ready = ready or asyncio.Event()
     loop = asyncio.get_running_loop()
-    kopf_internals.read_deep_json()
+    kopf_internals.read_lean_json()
     kopf_internals.compare_only_finalizers()
     import_kinds()
     clock, nonces = clock or SystemClock(), SystemNonces()

@@ -7,7 +7,7 @@ was checked, and checks that each part is as it is used here.
 |---|---|
 | `ResourceMemories`: `recall`, `_items`, `_build_key` | which resources it remembers |
 | `OperatorRegistry._spawning._handlers`, `requires_finalizer` | where it puts a finalizer |
-| `_cogs.clients.api`: `request`, `json` | how it reads JSON |
+| `_cogs.clients.api`: `request`, `json` | how it reads JSON, and what it leaves out |
 | `Patch.as_json_patch`, `_original`, the functions of `finalizers` | what a patch compares |
 | names of its tasks | which of them are watches, and which one starts them |
 | `status` of its API errors | that a watch has expired |
@@ -82,23 +82,35 @@ def without_finalizer(registry: kopf.OperatorRegistry, daemons: Container[str]) 
     ]
 
 
-def read_deep_json() -> None:
-    """Have kopf's client read JSON with `json_depth.loads`, for the rest of the process. kopf has
-    no setting for this."""
+def read_lean_json() -> None:
+    """Have kopf's client read JSON with `lean_loads`, for the rest of the process. kopf has no
+    setting for this."""
     inner = kopf_client.request
-    if getattr(inner, "reads_deep", False):
+    if getattr(inner, "reads_lean", False):
         return
 
     @functools.wraps(inner)
     async def request(*args: Any, **options: Any) -> Any:
         response: Any = await inner(*args, **options)
         plain = response.json
-        response.json = lambda: plain(loads=json_depth.loads)
+        response.json = lambda: plain(loads=lean_loads)
         return response
 
-    vars(request)["reads_deep"] = True
+    vars(request)["reads_lean"] = True
     kopf_client.request = request
-    vars(kopf_client)["json"] = SimpleNamespace(loads=json_depth.loads)
+    vars(kopf_client)["json"] = SimpleNamespace(loads=lean_loads)
+
+
+def lean_loads(text: str | bytes) -> Any:
+    """`json_depth.loads` of a list, an event of a watch or an object, without `managedFields`: half
+    of the memory of an object, which says who has set which field, and which nothing here reads."""
+    found = json_depth.loads(text)
+    if isinstance(found, dict):
+        items = found.get("items")
+        for item in items if isinstance(items, list) else (found.get("object", found),):
+            if isinstance(item, dict) and isinstance(item.get("metadata"), dict):
+                item["metadata"].pop("managedFields", None)
+    return found
 
 
 def compare_only_finalizers() -> None:
