@@ -26,7 +26,8 @@ import json
 import ssl
 import threading
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -66,6 +67,11 @@ class Refused(Exception):
         self.message = message
 
 
+def _close(connections: Iterable[http.client.HTTPConnection]) -> None:
+    for connection in connections:
+        connection.close()
+
+
 class Client:
     """An administrator's own client, so that the operator's is not tested by itself. One
     connection a thread."""
@@ -75,10 +81,8 @@ class Client:
         self._address = urlsplit(server)
         self._local = threading.local()
         self._opened: list[http.client.HTTPConnection] = []
-
-    def __del__(self) -> None:
-        for connection in self._opened:
-            connection.close()
+        # Not `__del__`: in a cycle, a socket may be finalized before its client, and warns.
+        weakref.finalize(self, _close, self._opened)
 
     def request(self, method: str, path: str, body: object = None, *,
                 content_type: str = "application/json") -> Json:  # fmt: skip
