@@ -127,17 +127,14 @@ class PooledRunner:
     def _find(self, name: str) -> str:
         namespace = self._placement.namespace
         try:
-            return self._pools.find(namespace, name)
-        except PoolsUnusable:
+            return self._pools.find(namespace, name, again=name in self._sought_s)
+        except PoolsUnusable as problem:
             if self._own.status(name).phase is not JobPhase.UNKNOWN:
                 return ""
-        # It may run in a pool, and would run twice if it was taken for lost.
-        try:
-            return self._pools.find(namespace, name, again=True)
-        except PoolsUnusable as problem:
             since = self._sought_s.setdefault(name, time.monotonic())
             if time.monotonic() - since > FIND_S:
                 return ""
+            # It may run in a pool, and would run twice if it was taken for lost.
             raise ClusterUnavailable(
                 "job pools cannot be read, and this job may be in one",
                 resource=f"{namespace}/{name}",

@@ -102,8 +102,8 @@ def read_lean_json() -> None:
 
 
 def lean_loads(text: str | bytes) -> Any:
-    """`json_depth.loads` of a list, an event of a watch or an object, without `managedFields`: half
-    of the memory of an object, which says who has set which field, and which nothing here reads."""
+    """`json_depth.loads` of a list, an event of a watch or an object, without
+    `managedFields`, which are long, and which nothing here reads."""
     found = json_depth.loads(text)
     if isinstance(found, dict):
         items = found.get("items")

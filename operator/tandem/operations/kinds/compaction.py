@@ -261,6 +261,7 @@ class CompactionKind(RewriteKind):
         if borders is not None:
             assert time is not None
             job = _divided(job, work, borders, taken_intervals(request, time.granularity))
+        # After the inputs: by now the rows are known that the log does not record.
         summary = self._summarised(work, plan, request, borders)
         runs = tuple(_record(run) for run in plan.runs)
         return Planned(summary, job, locks, record={"runs": runs})
