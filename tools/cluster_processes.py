@@ -220,9 +220,12 @@ class Etcd:
             member.kill()
 
 
-def etcd(folder: Path, members: int = 1, arguments: Sequence[str] = ()) -> Etcd:
-    """An etcd cluster that is not started yet; `arguments` go to every member."""
-    program = str(built("etcd") / "bin" / "etcd")
+def etcd(
+    folder: Path, members: int = 1, arguments: Sequence[str] = (), program: Path | None = None
+) -> Etcd:
+    """An etcd cluster that is not started yet; `arguments` go to every member. `program`: another
+    build of etcd."""
+    program = program or built("etcd") / "bin" / "etcd"
     ports = free_ports(2 * members)
     clients, peers = ports[:members], ports[members:]
     names = [f"etcd-{number}" if members > 1 else "etcd" for number in range(members)]
@@ -232,7 +235,7 @@ def etcd(folder: Path, members: int = 1, arguments: Sequence[str] = ()) -> Etcd:
     found = []
     for name, client, peer in zip(names, clients, peers, strict=True):
         command = [
-            program,
+            str(program),
             f"--name={name}",
             f"--listen-client-urls=http://127.0.0.1:{client}",
             f"--advertise-client-urls=http://127.0.0.1:{client}",

@@ -1,5 +1,5 @@
-"""The clock of the operator's machine jumps while operations run and tables are cleaned. No lock,
-no claim and no order of commits depends on it."""
+"""The clock of the operator's machine, or of etcd's, jumps while operations run and tables are
+cleaned. No lock, no claim and no order of commits depends on it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from kube.clocks import ShiftedClock
 from kube.gates import GatedQuickJobs
 from kube.kube_scenarios import World
 from kube.ledger import Ledger
+from support.cluster.etcd_clock import DAY_S, start_moved_etcd
 from support.jobs import quick_lake
 from tandem.operations.machine.effects import Effect
 from tandem.operations.machine.events import Event
@@ -58,3 +59,36 @@ def test_the_operators_clock_jumps(cluster: Cluster, tmp_path: Path, how: str) -
             each.reaches("Succeeded", "Superseded")
         ledger.assert_serial()
         world.assert_nothing_left_behind(table)
+
+
+@pytest.mark.matrix
+def test_the_clock_of_etcd_jumps(cluster: Cluster, tmp_path: Path) -> None:
+    """A day ahead, a day behind, and back, while operations hold locks and wait for them; the last
+    time, etcd starts again in between. The operator leads all the time."""
+    jobs, ledger = GatedQuickJobs(), Ledger(quick_lake.make(tmp_path))
+    with start_moved_etcd() as etcd:
+        world = World.make(cluster, tmp_path, (etcd.member.endpoint,))
+        with world.dev(jobs), world.operator(in_pod=True):
+            table = world.adopt(ledger.lake)
+            for ahead in (DAY_S, -DAY_S, 0):
+                gate = jobs.hold("rewrite")
+                ledger.append()
+                holds = table.apply(ledger.make("compaction", backoffLimit=0))
+                gate.reached()
+                ledger.append()
+                waits = table.apply(ledger.make("compaction", backoffLimit=0))
+                waits.wait(lambda status: "WaitingForLock" in str(status))
+                held = world.etcd.locks().keys()
+                if ahead:
+                    etcd.move(ahead)
+                else:
+                    etcd.member.kill()
+                    etcd.set_ahead(ahead)
+                    etcd.member.start()
+                assert world.etcd.locks().keys() == held
+                gate.go()
+                for each in (holds, waits):
+                    each.reaches("Succeeded", "Superseded")
+            ledger.assert_serial()
+            world.assert_nothing_left_behind(table)
+    assert world.restarts == []

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 from cluster_processes import Etcd, EtcdMember, scratch
 from cluster_processes import etcd as make_etcd
@@ -22,13 +23,15 @@ __all__ = ["Etcd", "EtcdMember", "start_etcd"]
 
 
 @contextmanager
-def start_etcd(members: int = 1, arguments: Sequence[str] = ()) -> Iterator[Etcd]:
+def start_etcd(
+    members: int = 1, arguments: Sequence[str] = (), program: Path | None = None
+) -> Iterator[Etcd]:
     """Run a cluster of so many members for the length of the block; all of them are ready.
 
-    `arguments` go to every member. Built first where it is missing.
+    `arguments` go to every member. Built first where it is missing; `program`: another build.
     """
     with scratch("tandem-etcd-") as folder:
-        etcd = make_etcd(folder, members, arguments)
+        etcd = make_etcd(folder, members, arguments, program)
         try:
             etcd.start()
             yield etcd
