@@ -16,7 +16,6 @@ from tandem.kube.runtime.settings import OperatorSettings
 
 STARTER = "multidimensional multitasker"
 """The task that starts kopf's watches, and fails with the first one that dies."""
-WATCH = "watcher for things.v1.group@None"
 Work = Callable[[], Awaitable[object]]
 
 

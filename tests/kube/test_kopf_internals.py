@@ -18,15 +18,18 @@ from collections.abc import AsyncIterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import kopf
 import pytest
+from kopf._cogs.aiokits import aiotoggles
 from kopf._cogs.clients import api as kopf_client
 from kopf._cogs.clients.errors import APIError
 from kopf._cogs.structs import bodies, finalizers
 from kopf._cogs.structs import patches as patches_
+from kopf._cogs.structs.references import NamespaceName, Resource
 from kopf._core.intents.handlers import SpawningHandler
-from kopf._core.reactor import orchestration
+from kopf._core.reactor import orchestration, queueing
 from kopf._core.reactor.inventory import ResourceMemories
 
 import tandem
@@ -209,21 +212,48 @@ def test_a_patch_of_finalizers_is_the_same_without_the_rest_of_the_object(
     assert patches_.Patch.as_json_patch is wrapped, "it is wrapped once"
 
 
-def test_its_watches_are_known_by_their_names() -> None:
-    assert 'name=f"watcher for {what}"' in inspect.getsource(orchestration)
+def test_its_watches_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "await spawn_missing_watchers(" in inspect.getsource(orchestration.adjust_tasks)
+    spawn = orchestration.spawn_missing_watchers
+    monkeypatch.setattr(orchestration, "spawn_missing_watchers", spawn)  # restored at the end
+    kopf_internals.note_watches()
+    wrapped = orchestration.spawn_missing_watchers
+    kopf_internals.note_watches()
+    assert orchestration.spawn_missing_watchers is wrapped, "it is wrapped once"
 
-    async def look() -> set[str]:
-        looked = asyncio.Event()
-        tasks = [
-            asyncio.create_task(looked.wait(), name=name)
-            for name in ("watcher for things.v1.group@None", "poster of events")
-        ]
-        found = {task.get_name() for task in kopf_internals.watch_tasks()}
-        looked.set()
-        await asyncio.gather(*tasks)
-        return found
+    async def look() -> None:
+        ends = asyncio.Event()
 
-    assert asyncio.run(look()) == {"watcher for things.v1.group@None"}
+        async def watch(*, namespace: str, **_: Any) -> None:
+            await ends.wait()
+
+        monkeypatch.setattr(queueing, "watcher", watch)
+        paused = aiotoggles.ToggleSet(any)
+        ensemble = orchestration.Ensemble(
+            peering_missing=await paused.make_toggle(name="peering"),
+            operator_paused=paused,
+            operator_indexed=aiotoggles.ToggleSet(all),
+        )
+        other = asyncio.create_task(ends.wait())
+        a, b = NamespaceName("a"), NamespaceName("b")
+        for namespaces in ([a], [a, b]):
+            await orchestration.spawn_missing_watchers(
+                processor=AsyncMock(),
+                settings=kopf.OperatorSettings(),
+                indexed_resources=(),
+                watched_resources=[Resource("group", "v1", "things", namespaced=True)],
+                watched_namespaces=namespaces,
+                ensemble=ensemble,
+            )
+            found = kopf_internals.watch_tasks()
+            assert {task.get_name() for task in found} == {
+                f"watcher for things.v1.group@{namespace}" for namespace in namespaces
+            }
+        ends.set()
+        await asyncio.gather(other, *found)
+        assert kopf_internals.watch_tasks() == set(), "they have ended"
+
+    asyncio.run(look())
 
 
 def test_a_root_task_starts_its_watches_and_fails_with_the_first_that_dies() -> None:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from kube.root_tasks import WATCH, Deaf, Run, endless, failing
+from kube.root_tasks import Deaf, Run, endless, failing
 from tandem.kube import handlers, kopf_loop
 from tandem.kube.client.api import Forbidden
 from tandem.kube.kopf_loop import KopfPhase
@@ -125,10 +125,12 @@ def test_a_watch_that_kopf_cancels_is_restarted_unless_its_namespace_may_be_gone
     monkeypatch: pytest.MonkeyPatch, namespaces: tuple[str, ...]
 ) -> None:
     """kopf goes on without it."""
+    watches: set[asyncio.Task[None]] = set()
 
     async def scene() -> bool:
         async def starter() -> None:
-            watch = asyncio.create_task(endless(), name=WATCH)
+            watch = asyncio.create_task(endless())
+            watches.add(watch)
             await asyncio.sleep(0.1)
             watch.cancel()
             await asyncio.wait([watch])
@@ -140,6 +142,7 @@ def test_a_watch_that_kopf_cancels_is_restarted_unless_its_namespace_may_be_gone
         run = Run(starter, namespaces=namespaces)
         return await run.run(monkeypatch)
 
+    monkeypatch.setattr(kopf_loop, "watch_tasks", watches.copy)
     monkeypatch.setattr(kopf_loop, "_LOOK_S", 0.01)
     assert limited(scene()) is not bool(namespaces)
 

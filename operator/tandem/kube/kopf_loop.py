@@ -4,7 +4,6 @@ restarts it after a watch of kopf has died. An end of kopf that takes too long e
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
 import signal
 import threading
@@ -31,10 +30,6 @@ from tandem.kube.runtime.settings import OperatorSettings
 
 _log = structlog.get_logger("tandem.kube.kopf_loop")
 _LOOK_S = 0.5
-_LOOKS_AT_START = 60
-_SELDOM = 10
-"""At so many looks from the start, and then at each tenth, all tasks are searched for watches: that
-takes a millisecond per thousand tasks, of which a table has four, and new watches are rare."""
 _END_S = 20.0
 """How long kopf may take to end. It can hang in its own clean-up."""
 _SHOWN = 50
@@ -202,10 +197,8 @@ class _Watches:
         """Returns when one has died. Cancels the others: kopf, which ends by itself then, closes
         their connections, and five seconds later cancels all of its tasks at once. A watch whose
         helper tasks were cancelled before it had ended its workers never ends."""
-        for look in itertools.count():
-            if look < _LOOKS_AT_START or look % _SELDOM == 0:
-                self._known |= watch_tasks()
-            if self._is_one_dead() or self._is_one_missing():
+        while True:
+            if self.has_one_died() or self._is_one_missing():
                 break
             await asyncio.sleep(_LOOK_S)
         for task in watch_tasks():

@@ -89,6 +89,7 @@ async def run_operator(
     loop = asyncio.get_running_loop()
     kopf_internals.read_lean_json()
     kopf_internals.compare_only_finalizers()
+    kopf_internals.note_watches()
     import_kinds()
     clock, nonces = clock or SystemClock(), SystemNonces()
     metrics = Metrics()

@@ -9,7 +9,8 @@ was checked, and checks that each part is as it is used here.
 | `OperatorRegistry._spawning._handlers`, `requires_finalizer` | where it puts a finalizer |
 | `_cogs.clients.api`: `request`, `json` | how it reads JSON, and what it leaves out |
 | `Patch.as_json_patch`, `_original`, the functions of `finalizers` | what a patch compares |
-| names of its tasks | which of them are watches, and which one starts them |
+| `orchestration.spawn_missing_watchers`, `Ensemble.watcher_tasks` | its watches |
+| the name of a task | which one starts the watches |
 | `status` of its API errors | that a watch has expired |
 """
 
@@ -21,11 +22,13 @@ from collections.abc import Collection, Container
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
+from weakref import WeakSet
 
 import kopf
 from kopf._cogs.clients import api as kopf_client
 from kopf._cogs.structs import finalizers
 from kopf._cogs.structs.patches import Patch
+from kopf._core.reactor import orchestration
 from kopf._core.reactor.inventory import ResourceMemories, ResourceMemory
 
 from tandem.kube.client import json_depth
@@ -33,9 +36,9 @@ from tandem.kube.client.kinds import TABLE_KIND, is_active
 from tandem.spec.common import GROUP
 
 _GONE = 410
-_WATCH_TASK = "watcher for "
 _FINALIZERS = (finalizers.block_deletion, finalizers.allow_deletion)
 _STARTER_TASK = "multidimensional multitasker"
+_watches: WeakSet[asyncio.Task[Any]] = WeakSet()
 
 
 class MinimalMemories(ResourceMemories):
@@ -137,9 +140,28 @@ def compare_only_finalizers() -> None:
     setattr(Patch, "as_json_patch", as_json_patch)  # noqa: B010 - mypy refuses an assignment
 
 
+def note_watches() -> None:
+    """Have kopf note the watches that it starts, for the rest of the process. Tables have thousands
+    of tasks, so that a search among all takes tens of milliseconds."""
+    inner = orchestration.spawn_missing_watchers
+    if getattr(inner, "notes", False):
+        return
+
+    @functools.wraps(inner)
+    async def spawn(*, ensemble: orchestration.Ensemble, **options: Any) -> None:
+        try:
+            await inner(ensemble=ensemble, **options)
+        finally:
+            _watches.update(ensemble.watcher_tasks.values())
+
+    vars(spawn)["notes"] = True
+    setattr(orchestration, "spawn_missing_watchers", spawn)  # noqa: B010 - mypy refuses an assignment
+
+
 def watch_tasks() -> set[asyncio.Task[Any]]:
-    """kopf's watches in this event loop."""
-    return {task for task in asyncio.all_tasks() if task.get_name().startswith(_WATCH_TASK)}
+    """kopf's watches in this event loop that have not ended, if it notes them."""
+    loop = asyncio.get_running_loop()
+    return {task for task in _watches if task.get_loop() is loop and not task.done()}
 
 
 def starter_of_watches(roots: Collection[asyncio.Task[Any]]) -> asyncio.Task[Any]:
