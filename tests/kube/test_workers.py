@@ -12,6 +12,7 @@ from support.waiting import LIMIT_S, await_that
 from tandem.kube.metrics.collectors import Metrics
 from tandem.kube.runtime.fair_queue import Lane
 from tandem.kube.runtime.workers import Workers
+from tandem.turns import waiting
 
 
 def test_a_cancelled_call_gives_its_place_to_another_and_its_result_is_dropped() -> None:
@@ -61,3 +62,30 @@ def test_an_end_runs_what_waits_or_cancels_it() -> None:
         with pytest.raises(RuntimeError, match="after shutdown"):
             workers.submit(gate.wait)
         assert workers.waiting == 0
+
+
+def test_calls_compute_one_after_the_other_and_wait_at_the_same_time() -> None:
+    workers, together = Workers(4, Metrics()), threading.Barrier(4)
+    computing: list[int] = []
+
+    def call() -> int:
+        computing.append(1)
+        most = len(computing)
+        sum(range(1_000))
+        computing.pop()
+        with waiting():
+            together.wait(LIMIT_S)
+        return most
+
+    calls = [workers.lane(Lane(f"n{number}", "t")).submit(call) for number in range(4)]
+    assert [each.result(LIMIT_S) for each in calls] == [1] * 4
+    workers.shutdown()
+
+
+def test_a_call_that_is_stuck_stops_no_other() -> None:
+    workers, gate = Workers(4, Metrics()), threading.Event()
+    stuck = workers.lane(Lane("n", "t")).submit(gate.wait, LIMIT_S)  # it knows nothing of turns
+    assert workers.lane(Lane("n", "u")).submit(lambda: "done").result(LIMIT_S) == "done"
+    assert not stuck.done()
+    gate.set()
+    workers.shutdown()

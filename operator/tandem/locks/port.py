@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from tandem.locks.model import CommitLease, Granted, LockEntry, LockRequest, LockResources, Waiting
+from tandem.turns import waiting
 
 
 class LockStore(Protocol):
@@ -74,6 +75,7 @@ def wait_by_watching(store: LockStore, table: str, operation: str, timeout_s: fl
     woken = threading.Event()
     end = store.watch(table, operation, woken.set)
     try:
-        woken.wait(timeout_s)
+        with waiting():
+            woken.wait(timeout_s)
     finally:
         end()

@@ -22,6 +22,7 @@ from tandem.jobs.runner import JobRunner
 from tandem.locks.memory import InProcessLocks
 from tandem.locks.port import LockStore
 from tandem.operations.rounds.port import SmallRounds
+from tandem.turns import waiting
 
 
 class Clock(Protocol):
@@ -113,7 +114,8 @@ class SystemClock:
         return time.time_ns() // 1_000_000
 
     def sleep(self, ms: int, wake: threading.Event) -> None:
-        wake.wait(ms / 1000)
+        with waiting():
+            wake.wait(ms / 1000)
 
 
 class SystemProcesses:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, BinaryIO
 
 from tandem.errors import TooLarge
+from tandem.turns import waiting
 
 # A request for less than this is extended to it: footers and page headers are read in many small
 # pieces, and each piece would otherwise cost a round trip.
@@ -87,7 +88,8 @@ class PublishingWriter(io.RawIOBase):
         if not self._done:
             self._done = True
             try:
-                self._publish()
+                with waiting():
+                    self._publish()
             except BaseException:
                 self._discard()
                 super().close()

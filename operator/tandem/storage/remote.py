@@ -32,6 +32,7 @@ from tandem.storage.paths import check_folder, check_relative, split_location
 from tandem.storage.store import ObjectInfo
 from tandem.storage.store_errors import CLIENT_ERRORS, refused_settings, replaced, translated
 from tandem.storage.time_limits import TimeLimits, time_limits
+from tandem.turns import waiting
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
@@ -251,7 +252,12 @@ class RemoteReader(RangeReader):
     """An object that is read by ranges. `found` is what the store said of it."""
 
     def __init__(self, store: RemoteStore, path: str, found: ObjectMeta) -> None:
-        super().__init__(lambda start, length: store.get_range(path, start, length), found["size"])
+
+        def fetch(start: int, length: int) -> bytes:
+            with waiting():
+                return store.get_range(path, start, length)
+
+        super().__init__(fetch, found["size"])
         self.e_tag = found["e_tag"]
         self.store, self.key = store, store._key(path)
 

@@ -7,12 +7,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from itertools import islice
 from typing import BinaryIO
 
 from tandem.storage.local import LocalStore
 from tandem.storage.options import settings
 from tandem.storage.paths import canonical_location, canonical_prefix, resolve, split_location
 from tandem.storage.store import ObjectInfo, Store
+from tandem.turns import waiting
+
+_LIST_CHUNK = 1_000
 
 
 def open_store(
@@ -117,6 +122,11 @@ class RootedStore:
                 self._stores[root] = store
             return store
 
+    def _waiting(self) -> AbstractContextManager[None]:
+        """Around a request. Those of a disk are many and short: to leave a turn for each takes
+        longer than it saves. A write leaves it for its sync."""
+        return nullcontext() if self.near else waiting()
+
     def _find(self, path: str) -> tuple[Store, str]:
         resolved = resolve(path, self._location, self._allowed)
         return self._store(resolved.root), resolved.key
@@ -128,39 +138,59 @@ class RootedStore:
 
     def get(self, path: str) -> bytes:
         store, key = self._find(path)
-        return store.get(key)
+        with self._waiting():
+            return store.get(key)
 
     def get_range(self, path: str, start: int, length: int) -> bytes:
         store, key = self._find(path)
-        return store.get_range(key, start, length)
+        with self._waiting():
+            return store.get_range(key, start, length)
 
     def head(self, path: str) -> ObjectInfo:
         store, key = self._find(path)
-        found = store.head(key)
+        with self._waiting():
+            found = store.head(key)
         return ObjectInfo(path, found.size, found.modified_ms)
 
     def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectInfo]:
-        return self._store(self._location).list(prefix, start_after=start_after)
+        found = self._store(self._location).list(prefix, start_after=start_after)
+        return found if self.near else _waited_for(found)
 
     def put(self, path: str, data: bytes) -> None:
         store, key = self._own(path)
-        store.put(key, data)
+        with self._waiting():
+            store.put(key, data)
 
     def put_if_absent(self, path: str, data: bytes) -> None:
         store, key = self._own(path)
-        store.put_if_absent(key, data)
+        with self._waiting():
+            store.put_if_absent(key, data)
 
     def delete(self, paths: Iterable[str]) -> None:
-        self._store(self._location).delete(self._own(path)[1] for path in paths)
+        with self._waiting():
+            self._store(self._location).delete(self._own(path)[1] for path in paths)
 
     def delete_prefix(self, prefix: str, *, keep: Collection[str] = ()) -> int:
         store, key = self._own(prefix.removesuffix("/"))
-        return store.delete_prefix(key, keep=keep)
+        with self._waiting():
+            return store.delete_prefix(key, keep=keep)
 
     def open_input(self, path: str) -> BinaryIO:
         store, key = self._find(path)
-        return store.open_input(key)
+        with self._waiting():
+            return store.open_input(key)
 
     def open_output(self, path: str) -> BinaryIO:
         store, key = self._own(path)
-        return store.open_output(key)
+        with self._waiting():
+            return store.open_output(key)
+
+
+def _waited_for(found: Iterator[ObjectInfo]) -> Iterator[ObjectInfo]:
+    """The same, in chunks that a store sends at once."""
+    while True:
+        with waiting():
+            chunk = list(islice(found, _LIST_CHUNK))
+        yield from chunk
+        if len(chunk) < _LIST_CHUNK:
+            return

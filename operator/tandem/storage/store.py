@@ -13,6 +13,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO, Protocol, TypeVar, cast
 
+from tandem import turns
+
 T = TypeVar("T")
 
 
@@ -51,8 +53,9 @@ def side_by_side(calls: Sequence[Callable[[], T]], most: int) -> list[T]:
             other.start()
             others.append(other)
         work()
-        for other in others:
-            other.join()
+        with turns.waiting():
+            for other in others:
+                other.join()
     finally:
         waiting.clear()  # after an interrupt, or where the system has no more threads, none begins
     if errors:

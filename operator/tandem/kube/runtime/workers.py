@@ -20,10 +20,15 @@ from typing import Any, Final, ParamSpec, TypeVar
 from tandem.kube.metrics.collectors import Metrics
 from tandem.kube.runtime.fair_queue import NO_TABLE, Lane
 from tandem.kube.runtime.worker_places import PATIENCE_S, Room, WorkerCall, WorkerPlaces
+from tandem.turns import Turn, Turns
 
 STARVED_S: Final = 60.0
 """After so long without a begin, waiting work counts as starved."""
 _WATCH_S: Final = 0.1
+_COMPUTING: Final = 1
+"""So many calls compute at once, since so many threads run Python."""
+_TURN_S: Final = 0.1
+"""A call that has not waited for so long lets others compute, too."""
 _PANIC = "PanicException"
 """The class of Rust panics, for example of obstore: a BaseException, which callers do not catch,
 so that a panic on one table would end the process. The class cannot be imported."""
@@ -33,12 +38,14 @@ _T = TypeVar("_T")
 
 class Workers(Executor):
     """Threads for `limit` quick calls, and more for those that take long. A call runs in the
-    context (`contextvars`) of its submitter. Thread-safe."""
+    context (`contextvars`) of its submitter. They compute in turns, so that the event loop waits
+    for one of them, not for all (docs/decisions/0190). Thread-safe."""
 
     def __init__(self, limit: int, metrics: Metrics, *, patience_s: float = PATIENCE_S) -> None:
         self.limit = limit
         self._metrics = metrics
         self._places = WorkerPlaces(limit, patience_s=patience_s)
+        self._turns = Turns(_COMPUTING, _TURN_S)
         self._threads = ThreadPoolExecutor(self._places.most, thread_name_prefix="tandem")
         self._lock = threading.Lock()
         self._drained = threading.Condition(self._lock)
@@ -104,7 +111,8 @@ class Workers(Executor):
 
         def work() -> None:
             try:
-                result = context.run(function)
+                with Turn(self._turns):
+                    result = context.run(function)
             except BaseException as error:  # noqa: BLE001 - passed to the caller
                 self._ended(call)
                 with suppress(InvalidStateError):  # abandoned

@@ -41,6 +41,7 @@ from tandem.kube.client.api import (
 from tandem.spark.application.manifest import ApplicationBuilder, JobPlacement
 from tandem.spark.application.status import FINISHED, state_of
 from tandem.spec.labels import ENDPOINT_ANNOTATION, LOG_ANNOTATION
+from tandem.turns import waiting
 
 T = TypeVar("T")
 
@@ -386,7 +387,8 @@ def call_on(
         call.close()
         raise ClusterUnavailable("the operator is ending") from error
     try:
-        return future.result(timeout_s)
+        with waiting():
+            return future.result(timeout_s)
     except TimeoutError as error:
         future.cancel()
         raise ClusterUnavailable(
