@@ -1,10 +1,17 @@
-"""An operator looks for garbage less often while it runs, and leaves the process as it was."""
+"""An operator looks for garbage less often while it runs, leaves the process as it was, and gives
+free memory back."""
 
 from __future__ import annotations
 
+import asyncio
 import gc
+from pathlib import Path
 
-from tandem.kube.runtime.garbage import seldom_collections
+import pytest
+
+from support.waiting import await_that
+from tandem.kube.runtime import garbage
+from tandem.kube.runtime.garbage import give_memory_back, seldom_collections
 
 
 def test_collections_are_seldom_in_the_block_alone() -> None:
@@ -17,3 +24,25 @@ def test_collections_are_seldom_in_the_block_alone() -> None:
         assert gc.get_freeze_count() > 0
     assert gc.get_threshold() == before
     assert gc.get_freeze_count() == 0
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+def test_free_memory_between_what_is_in_use_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(garbage, "_FIRST_TRIM_S", 0.001)
+    monkeypatch.setattr(garbage, "_TRIM_S", 0.001)
+    size, count = 2_000, 60_000
+    held = [bytes(size) for _ in range(count)]
+    held = held[::20]  # few are left, in all places
+    before = resident_bytes()
+
+    async def play() -> None:
+        giving = asyncio.create_task(give_memory_back())
+        wanted = before - size * count // 4
+        await asyncio.to_thread(await_that, lambda: resident_bytes() < wanted, resident_bytes)
+        giving.cancel()
+
+    asyncio.run(play())
+    assert held

@@ -33,7 +33,7 @@ from tandem.kube.metrics.locks import MeasuredLocks
 from tandem.kube.runtime import health, kopf_internals
 from tandem.kube.runtime.automatic_slots import AutomaticSlots
 from tandem.kube.runtime.context import OperatorContext, RunnerFactory
-from tandem.kube.runtime.garbage import seldom_collections
+from tandem.kube.runtime.garbage import give_memory_back, seldom_collections
 from tandem.kube.runtime.job_slots import JobSlots
 from tandem.kube.runtime.leader import Leadership, LockMembers
 from tandem.kube.runtime.restoration import ApiServerRestored, Restoration
@@ -100,6 +100,7 @@ async def run_operator(
     _log.info("starts", version=__version__, **settings.log_fields())
     lagging = asyncio.create_task(metrics.watch_loop(), name="watch the loop")
     minding = asyncio.create_task(pool.watch(), name="watch the workers")
+    trimming = asyncio.create_task(give_memory_back(), name="give memory back")
     at_end = contextlib.ExitStack()
     at_end.enter_context(seldom_collections())
     try:
@@ -204,6 +205,7 @@ async def run_operator(
     finally:
         lagging.cancel()
         minding.cancel()
+        trimming.cancel()
         pool.shutdown(wait=False, cancel_futures=True)
         office.shutdown(wait=False, cancel_futures=True)
         index_pool.shutdown(wait=False, cancel_futures=True)

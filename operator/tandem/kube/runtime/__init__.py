@@ -12,7 +12,7 @@ Must not import the controllers. Only `kopf_internals` uses private parts of kop
     fair_queue      a queue in which namespaces and tables take turns
     job_slots       how many jobs run at once, of whom
     automatic_slots how many automatic ones do
-    garbage         how often Python looks for garbage
+    garbage         how often Python looks for garbage, and free memory is given back
     log_context     resource fields of log lines
     health          /healthz, /readyz and /metrics
     kopf_internals  the private parts of kopf that we use

@@ -1,4 +1,5 @@
-"""How often Python looks for garbage in cycles: a tenth of an operator's CPU time by default.
+"""How often Python looks for garbage in cycles, a tenth of an operator's CPU time by default, and
+when free memory is given back to the system.
 
 What was imported never becomes garbage, and is a hundred thousand objects. What an operation
 leaves in cycles (tasks and their exceptions, mostly) is small.
@@ -6,6 +7,8 @@ leaves in cycles (tasks and their exceptions, mostly) is small.
 
 from __future__ import annotations
 
+import asyncio
+import ctypes
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +21,10 @@ _YOUNG: Final = 3
 meanwhile, and a hundred thousand objects took 50 to 200 ms."""
 _MIDDLE: Final = 30
 """All are looked at after so many times of that, instead of 10: about as seldom as before."""
+_FIRST_TRIM_S: Final = 5.0
+_TRIM_S: Final = 60.0
+"""Most is free after the start, when all resources were listed: so soon after it, and then in
+growing pauses of up to a minute."""
 
 
 @contextmanager
@@ -31,3 +38,17 @@ def seldom_collections() -> Iterator[None]:
     finally:
         gc.set_threshold(*before)
         gc.unfreeze()
+
+
+async def give_memory_back() -> None:
+    """Give the free memory of the C library back to the system now and then, until cancelled. It
+    keeps pages between others that are in use, 24 MB after four thousand resources were listed.
+
+    Takes some milliseconds. Without effect where the C library is not glibc.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    pause_s = _FIRST_TRIM_S
+    while trim is not None:
+        await asyncio.sleep(pause_s)
+        await asyncio.to_thread(trim, 0)
+        pause_s = min(2 * pause_s, _TRIM_S)
