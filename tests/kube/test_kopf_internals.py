@@ -9,11 +9,13 @@ from __future__ import annotations
 import ast
 import asyncio
 import functools
+import gc
 import importlib.metadata
 import inspect
 import json
 import logging
 import re
+import weakref
 from collections.abc import AsyncIterator
 from dataclasses import fields
 from pathlib import Path
@@ -142,6 +144,30 @@ def test_its_client_reads_deep_json(monkeypatch: pytest.MonkeyPatch) -> None:
     wrapped = kopf_client.request
     kopf_internals.read_lean_json()
     assert kopf_client.request is wrapped, "it is wrapped once"
+
+
+def test_its_client_keeps_no_response(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It holds the text of a list, and is freed without a search for garbage."""
+    alive: weakref.WeakSet[Answer] = weakref.WeakSet()
+
+    async def request(*_: Any, **__: Any) -> Answer:
+        answer = Answer("{}")
+        vars(answer).pop("content")  # refers to it
+        alive.add(answer)
+        return answer
+
+    async def read() -> None:
+        await kopf_client.get("/things", **ANYTHING)
+        assert not alive
+
+    monkeypatch.setattr(kopf_client, "request", request)
+    monkeypatch.setattr(kopf_client, "json", json)
+    kopf_internals.read_lean_json()
+    gc.disable()
+    try:
+        asyncio.run(read())
+    finally:
+        gc.enable()
 
 
 OBJECT: dict[str, Any] = {

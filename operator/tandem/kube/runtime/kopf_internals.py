@@ -18,11 +18,11 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import weakref
 from collections.abc import Collection, Container
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
-from weakref import WeakSet
 
 import kopf
 from kopf._cogs.clients import api as kopf_client
@@ -38,7 +38,7 @@ from tandem.spec.common import GROUP
 _GONE = 410
 _FINALIZERS = (finalizers.block_deletion, finalizers.allow_deletion)
 _STARTER_TASK = "multidimensional multitasker"
-_watches: WeakSet[asyncio.Task[Any]] = WeakSet()
+_watches: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
 
 
 class MinimalMemories(ResourceMemories):
@@ -95,8 +95,10 @@ def read_lean_json() -> None:
     @functools.wraps(inner)
     async def request(*args: Any, **options: Any) -> Any:
         response: Any = await inner(*args, **options)
-        plain = response.json
-        response.json = lambda: plain(loads=lean_loads)
+        # Not its bound method, which would refer to it: it holds what it has read, 14 MB of a list,
+        # until Python looks for such cycles.
+        plain, itself = type(response).json, weakref.proxy(response)
+        response.json = lambda: plain(itself, loads=lean_loads)
         return response
 
     vars(request)["reads_lean"] = True
