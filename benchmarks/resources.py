@@ -172,7 +172,7 @@ def at_rest(kubeconfig: str, namespace: str, count: int) -> dict[str, float]:
                 break
             await asyncio.sleep(0.05)
         known = time.perf_counter() - started
-        await asyncio.sleep(10)  # workers end, and what they held is given back
+        await asyncio.sleep(20)  # workers end, and what they held is given back
         stop.set()
         await serving
         return known
