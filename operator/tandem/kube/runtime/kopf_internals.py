@@ -95,8 +95,8 @@ def read_lean_json() -> None:
     @functools.wraps(inner)
     async def request(*args: Any, **options: Any) -> Any:
         response: Any = await inner(*args, **options)
-        # Not its bound method, which would refer to it: it holds what it has read, 14 MB of a list,
-        # until Python looks for such cycles.
+        # Not its bound method, which would refer to it: it holds what it has read, megabytes of a
+        # list, until Python looks for such cycles.
         plain, itself = type(response).json, weakref.proxy(response)
         response.json = lambda: plain(itself, loads=lean_loads)
         return response
