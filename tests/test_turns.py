@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from support.waiting import LIMIT_S
-from tandem.turns import Turn, Turns, waiting
+from support.waiting import LIMIT_S, await_that
+from tandem.turns import Turn, Turns, locked, waiting
 
 SHARED_S = 0.5
 
@@ -115,6 +115,30 @@ def test_one_that_is_stuck_in_its_turn_shares_it_and_gives_it_back_once() -> Non
 
     side_by_side(*[compute] * 4)
     assert computing.most == 1
+
+
+def test_one_that_waits_for_a_lock_leaves_its_turn_to_the_holder() -> None:
+    turns, lock, held = Turns(1, LIMIT_S), threading.Lock(), threading.Event()
+    taken: list[str] = []
+
+    def holds() -> None:
+        with Turn(turns), locked(lock):
+            with waiting():
+                held.set()
+                # Until the other one had a turn, and left it for the lock.
+                await_that(lambda: len(taken) == 1, "the other begins")
+            taken.append("holder")
+
+    def wants() -> None:
+        assert held.wait(LIMIT_S)
+        with Turn(turns):
+            taken.append("begins")
+            with locked(lock):
+                taken.append("other")
+        assert not lock.locked()
+
+    side_by_side(holds, wants)
+    assert taken == ["begins", "holder", "other"]
 
 
 @pytest.mark.parametrize("where", ["turn", "waiting"])

@@ -85,6 +85,21 @@ def waiting() -> Iterator[None]:
         turn.__enter__()
 
 
+@contextmanager
+def locked(lock: threading.Lock) -> Iterator[None]:
+    """Hold a lock whose holders wait in `waiting`, for requests for example.
+
+    A thread that waited for it in its turn would keep the holder, who wants a turn, from going on.
+    """
+    if not lock.acquire(blocking=False):
+        with waiting():
+            lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
 class _Current(threading.local):
     turn: Turn | None = None
 

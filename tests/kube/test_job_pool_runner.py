@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
 from kube.test_job_pool_rules import ConfigMap, job
+from support.waiting import LIMIT_S, await_that
 from tandem.errors import ClusterUnavailable, Reason
 from tandem.jobs.pool.formats import PooledEnd
 from tandem.jobs.pool.records import PoolRecord, post, report_begun, report_end
@@ -24,6 +27,7 @@ from tandem.kube.job_pool.pools import JobPools
 from tandem.kube.job_pool.runner import PooledRunner
 from tandem.kube.metrics.collectors import Metrics
 from tandem.spark.application.manifest import JobOwner, JobPlacement, KubeflowApplications
+from tandem.turns import Turn, Turns
 
 Json = dict[str, Any]
 NAME = "tandem-pool-digest-1"
@@ -122,6 +126,52 @@ def test_a_job_of_a_pool_that_starts_is_forgotten_at_once(monkeypatch: pytest.Mo
     stage.runner.stop("a")
     assert not stage.maps.stops
     assert not stage.pool.record().jobs
+
+
+def leaves_its_turn(call: Callable[[], None], until: Callable[[], object]) -> None:
+    """That a call, which waits in the way that is tested, leaves its turn to `until`."""
+    turns = Turns(1, 2 * LIMIT_S)  # so that a failure ends
+    begun: list[None] = []
+
+    def work() -> None:
+        with Turn(turns):
+            begun.append(None)
+            call()
+
+    def other() -> None:
+        with Turn(turns):
+            until()
+
+    with ThreadPoolExecutor(2) as pool:
+        working = pool.submit(work)
+        await_that(lambda: begun, "it begins")
+        pool.submit(other).result(LIMIT_S)
+        working.result(LIMIT_S)
+
+
+def test_one_that_waits_for_the_end_of_a_job_leaves_its_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stage = Stage(JobPhase.RUNNING, monkeypatch)
+    assert stage.pool.patch(report_begun("a", job()))
+    monkeypatch.setattr(stage.maps, "patch", lambda *_: True)  # the job does not end by itself
+    leaves_its_turn(
+        lambda: stage.runner.stop("a"),
+        lambda: stage.pool.patch(report_end("a", job(), STOPPED)),
+    )
+
+
+def test_one_that_waits_for_another_to_make_a_pool_leaves_its_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stage = Stage(JobPhase.RUNNING, monkeypatch)
+    monkeypatch.setattr(stage.pools, "_digest", lambda *_: "d1")
+    others = ExitStack()
+    for lock in stage.pools._making:
+        others.enter_context(lock)
+    request = JobRequest("b", "rewrite", "s3://lake/t", "job.json", attempt=1)
+    leaves_its_turn(lambda: stage.runner.start(request), others.close)
+    assert "b" in stage.pool.record().jobs
 
 
 @pytest.mark.parametrize("unsure", [False, True])

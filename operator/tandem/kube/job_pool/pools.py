@@ -43,6 +43,7 @@ from tandem.spark.application.port import ApplicationBuilder, JobOwner, JobPlace
 from tandem.spark.application.status import COMPLETED, state_of
 from tandem.spark.runtime.session import SHORT_JOB_BYTES
 from tandem.spec.labels import JOB_POOL_LABEL
+from tandem.turns import locked, waiting
 
 _log = structlog.get_logger("tandem.kube.job_pool")
 _FRESH_S: Final = 0.3
@@ -117,7 +118,7 @@ class JobPools:
             spec=request.spec_path,
             posted_ms=time.time_ns() // 1_000_000,
         )
-        with self._making[int(digest, 16) % _LOCKS]:
+        with locked(self._making[int(digest, 16) % _LOCKS]):
             for _ in range(_TRIES):
                 same = self._maps.list(namespace, f"{JOB_POOL_LABEL}={digest}")
                 chosen = choose(same, self._alive(namespace, same), self.rules.most_jobs)
@@ -247,7 +248,8 @@ class JobPools:
                 return True
             if self.application(namespace, pool).phase not in LIVE:
                 return True
-            time.sleep(_PAUSES_S[min(tries, len(_PAUSES_S) - 1)])
+            with waiting():
+                time.sleep(_PAUSES_S[min(tries, len(_PAUSES_S) - 1)])
             tries += 1
         return False
 
