@@ -5,11 +5,14 @@ The only place that decides which implementation serves a location.
 
 from __future__ import annotations
 
+import posixpath
 import threading
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import islice
-from typing import BinaryIO
+from typing import BinaryIO, Final
+from weakref import WeakValueDictionary
 
 from tandem.storage.local import LocalStore
 from tandem.storage.options import settings
@@ -18,6 +21,41 @@ from tandem.storage.store import ObjectInfo, Store
 from tandem.turns import waiting
 
 _LIST_CHUNK = 1_000
+_SLOW_LIST_CHUNK: Final = 10
+"""Each of them is a request of its own."""
+_SLOW_S: Final = 0.0005
+"""If the reads of a disk take longer on average, others compute meanwhile."""
+_RECENT: Final = 8
+"""About so many reads make the average."""
+
+
+class _Disk:
+    """How long reads of a folder take: it may be mounted from a network."""
+
+    def __init__(self) -> None:
+        self._average_s = 0.0
+
+    @property
+    def is_slow(self) -> bool:
+        return self._average_s > _SLOW_S
+
+    def waiting(self) -> AbstractContextManager[None]:
+        """Around a request. Those of a near disk are many and short: to leave a turn for each takes
+        longer than it saves. A write leaves it for its sync."""
+        return waiting() if self.is_slow else nullcontext()
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        with self.waiting():
+            begun_s = time.perf_counter()
+            try:
+                yield
+            finally:
+                self._average_s += (time.perf_counter() - begun_s - self._average_s) / _RECENT
+
+
+_disks: WeakValueDictionary[str, _Disk] = WeakValueDictionary()
+"""By the folders of tables, which mostly have many."""
 
 
 def open_store(
@@ -74,6 +112,9 @@ class RootedStore:
         self._environ = environ
         self._ceiling_s = ceiling_s
         self._most_bytes = most_bytes
+        self._disk = None
+        if self.near:
+            self._disk = _disks.setdefault(posixpath.dirname(self._location), _Disk())
         self._lock = threading.Lock()
         self._stores: dict[str, Store] = {}
         self._store(self._location)  # raises the error of invalid options early
@@ -123,9 +164,11 @@ class RootedStore:
             return store
 
     def _waiting(self) -> AbstractContextManager[None]:
-        """Around a request. Those of a disk are many and short: to leave a turn for each takes
-        longer than it saves. A write leaves it for its sync."""
-        return nullcontext() if self.near else waiting()
+        """Around a request."""
+        return waiting() if self._disk is None else self._disk.waiting()
+
+    def _reading(self) -> AbstractContextManager[None]:
+        return waiting() if self._disk is None else self._disk.reading()
 
     def _find(self, path: str) -> tuple[Store, str]:
         resolved = resolve(path, self._location, self._allowed)
@@ -138,23 +181,25 @@ class RootedStore:
 
     def get(self, path: str) -> bytes:
         store, key = self._find(path)
-        with self._waiting():
+        with self._reading():
             return store.get(key)
 
     def get_range(self, path: str, start: int, length: int) -> bytes:
         store, key = self._find(path)
-        with self._waiting():
+        with self._reading():
             return store.get_range(key, start, length)
 
     def head(self, path: str) -> ObjectInfo:
         store, key = self._find(path)
-        with self._waiting():
+        with self._reading():
             found = store.head(key)
         return ObjectInfo(path, found.size, found.modified_ms)
 
     def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectInfo]:
         found = self._store(self._location).list(prefix, start_after=start_after)
-        return found if self.near else _waited_for(found)
+        if self._disk is None:
+            return _waited_for(found, _LIST_CHUNK)
+        return _waited_for(found, _SLOW_LIST_CHUNK) if self._disk.is_slow else found
 
     def put(self, path: str, data: bytes) -> None:
         store, key = self._own(path)
@@ -177,7 +222,7 @@ class RootedStore:
 
     def open_input(self, path: str) -> BinaryIO:
         store, key = self._find(path)
-        with self._waiting():
+        with self._reading():
             return store.open_input(key)
 
     def open_output(self, path: str) -> BinaryIO:
@@ -186,11 +231,11 @@ class RootedStore:
             return store.open_output(key)
 
 
-def _waited_for(found: Iterator[ObjectInfo]) -> Iterator[ObjectInfo]:
-    """The same, in chunks that a store sends at once."""
+def _waited_for(found: Iterator[ObjectInfo], size: int) -> Iterator[ObjectInfo]:
+    """The same, in chunks, for example those that a store sends at once."""
     while True:
         with waiting():
-            chunk = list(islice(found, _LIST_CHUNK))
+            chunk = list(islice(found, size))
         yield from chunk
-        if len(chunk) < _LIST_CHUNK:
+        if len(chunk) < size:
             return
