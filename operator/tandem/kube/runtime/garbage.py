@@ -44,9 +44,9 @@ async def give_memory_back() -> None:
     """Give the free memory of the C library back to the system now and then, until cancelled. It
     keeps pages between others that are in use, 24 MB after four thousand resources were listed.
 
-    Takes 0.15 ms for each MB that is in use or given back the first time, and 0.04 ms later. Threads
-    that allocate wait meanwhile, the event loop, too. Without effect where the C library is not
-    glibc.
+    Takes 0.15 ms for each MB that is in use or given back the first time, and 0.04 ms later.
+    Threads that allocate wait meanwhile, the event loop, too. Without effect where the C library
+    is not glibc.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     pause_s = _FIRST_TRIM_S
