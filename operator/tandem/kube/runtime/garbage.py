@@ -22,9 +22,9 @@ meanwhile, and a hundred thousand objects took 50 to 200 ms."""
 _MIDDLE: Final = 30
 """All are looked at after so many times of that, instead of 10: about as seldom as before."""
 _FIRST_TRIM_S: Final = 5.0
-_TRIM_S: Final = 60.0
+_TRIM_S: Final = 600.0
 """Most is free after the start, when all resources were listed: so soon after it, and then in
-growing pauses of up to a minute."""
+growing pauses of up to ten minutes."""
 
 
 @contextmanager

@@ -38,7 +38,8 @@ from tandem.spec.common import GROUP
 _GONE = 410
 _FINALIZERS = (finalizers.block_deletion, finalizers.allow_deletion)
 _STARTER_TASK = "multidimensional multitasker"
-_watches: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
+_watches: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.WeakSet[asyncio.Task[Any]]]
+_watches = weakref.WeakKeyDictionary()
 
 
 class MinimalMemories(ResourceMemories):
@@ -154,7 +155,8 @@ def note_watches() -> None:
         try:
             await inner(ensemble=ensemble, **options)
         finally:
-            _watches.update(ensemble.watcher_tasks.values())
+            noted = _watches.setdefault(asyncio.get_running_loop(), weakref.WeakSet())
+            noted.update(ensemble.watcher_tasks.values())
 
     vars(spawn)["notes"] = True
     setattr(orchestration, "spawn_missing_watchers", spawn)  # noqa: B010 - mypy refuses an assignment
@@ -162,8 +164,8 @@ def note_watches() -> None:
 
 def watch_tasks() -> set[asyncio.Task[Any]]:
     """kopf's watches in this event loop that have not ended, if it notes them."""
-    loop = asyncio.get_running_loop()
-    return {task for task in _watches if task.get_loop() is loop and not task.done()}
+    noted = _watches.get(asyncio.get_running_loop(), ())
+    return {task for task in noted if not task.done()}
 
 
 def starter_of_watches(roots: Collection[asyncio.Task[Any]]) -> asyncio.Task[Any]:
