@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,16 @@ from tandem.kube.runtime import garbage
 from tandem.kube.runtime.garbage import give_memory_back, seldom_collections
 
 
+@pytest.fixture
+def defaults() -> Iterator[None]:
+    """Python's, also where an operator of another test has not ended."""
+    before = gc.get_threshold()
+    gc.set_threshold(700, 10, 10)
+    yield
+    gc.set_threshold(*before)
+
+
+@pytest.mark.usefixtures("defaults")
 def test_collections_are_seldom_in_the_block_alone() -> None:
     before = gc.get_threshold()
     with seldom_collections():

@@ -119,12 +119,12 @@ def test_the_probe_refuses_a_store_that_is_only_exclusive_one_at_a_time() -> Non
 
         def __init__(self) -> None:
             super().__init__()
-            self.barrier = threading.Barrier(2)
+            self.barriers: dict[str, threading.Barrier] = {}
 
         def put_if_absent(self, path: str, data: bytes) -> None:
             present = path in self.paths()
             if "race" in path:
-                self.barrier.wait(100)
+                self.barriers.setdefault(path, threading.Barrier(2)).wait(100)
             if present:
                 raise AlreadyExists("there is one", resource=path)
             self.put(path, data)
