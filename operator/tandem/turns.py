@@ -63,10 +63,18 @@ class Turn:
         self._turns = turns
 
     def __enter__(self) -> None:
+        self.begin()
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def begin(self) -> None:
+        """To be called by the thread."""
         self._turns.take(self)
         _current.turn = self
 
-    def __exit__(self, *_: object) -> None:
+    def end(self) -> None:
+        """To be called by the thread."""
         _current.turn = None
         self._turns.give_back(self)
 
@@ -78,11 +86,11 @@ def waiting() -> Iterator[None]:
     if turn is None:
         yield
         return
-    turn.__exit__()
+    turn.end()
     try:
         yield
     finally:
-        turn.__enter__()
+        turn.begin()
 
 
 @contextmanager

@@ -28,6 +28,7 @@ from tandem.kube.runtime import worker_places, workers
 
 if TYPE_CHECKING:
     from support.cluster.api_server import Cluster
+    from tandem.kube.runtime.settings import OperatorSettings
 
 TABLE = "LakeTable"
 LONGER_THAN_ANY_TEST = "3000s"
@@ -55,6 +56,17 @@ def facts(port: int, page: str = "readyz") -> tuple[int, dict[str, Any]]:
             return error.code, json.load(error)
 
 
+def patient(cluster: Cluster, health: int, *namespaces: str, workers: int) -> OperatorSettings:
+    """So few workers, and requests that never end."""
+    return quick_settings(
+        cluster,
+        *namespaces,
+        workers=workers,
+        store_timeout_s=3600.0,
+        health=f"127.0.0.1:{health}",
+    )
+
+
 def assert_none_ready(space: Resources) -> None:
     found = space.cluster.request("GET", space.url(TABLE))["items"]
     ready = [item["metadata"]["name"] for item in found if reason_of(item.get("status") or {})]
@@ -69,13 +81,7 @@ def test_twenty_tables_that_hang_do_not_stop_a_table_of_another_namespace(
     right = Resources(cluster, cluster.namespace("healthy"))
     lake = quick_lake.make(tmp_path)
     health = free_port()
-    settings = quick_settings(
-        cluster,
-        *(wrong.namespace, right.namespace),
-        workers=2,
-        store_timeout_s=3600.0,
-        health=f"127.0.0.1:{health}",
-    )
+    settings = patient(cluster, health, wrong.namespace, right.namespace, workers=2)
     with operating(settings, HeldJobs()):
         hang(wrong, hanging, [f"t{number}" for number in range(20)])
         await_that(
@@ -131,13 +137,7 @@ def test_a_table_that_is_deleted_gives_back_what_it_holds_and_one_of_its_name_st
     space = Resources(cluster, cluster.namespace("hangs"))
     lake = quick_lake.make(tmp_path)
     health = free_port()
-    settings = quick_settings(
-        cluster,
-        space.namespace,
-        workers=1,
-        store_timeout_s=3600.0,
-        health=f"127.0.0.1:{health}",
-    )
+    settings = patient(cluster, health, space.namespace, workers=1)
     with operating(settings, HeldJobs()):
         hang(space, hanging, ["t", "waits"])
         await_that(lambda: hanging.connections, "none was asked")
@@ -165,13 +165,7 @@ def test_readyz_fails_while_a_namespace_is_starved_and_passes_again_afterwards(
     right = Resources(cluster, cluster.namespace("starved"))
     lake = quick_lake.make(tmp_path)
     health = free_port()
-    settings = quick_settings(
-        cluster,
-        *(space.namespace for space in (*wrong, right)),
-        workers=1,
-        store_timeout_s=3600.0,
-        health=f"127.0.0.1:{health}",
-    )
+    settings = patient(cluster, health, *(space.namespace for space in (*wrong, right)), workers=1)
     with operating(settings, HeldJobs()):
         for space in wrong:
             hang(space, hanging, ["t"])

@@ -94,6 +94,14 @@ class Stage:
     def jobs_left(self) -> list[str]:
         return [key for body in self.pool_maps() for key in body["data"] if key != "state"]
 
+    def leave_running(self) -> None:
+        """An operator ends while a job of compaction `m` on table `t` runs in a pool."""
+        self.jobs.opened.clear()
+        with operating(self.settings(), self.jobs, spark=True):
+            self.space.compaction("m", "t")
+            await_that(lambda: len(self.jobs.pooled) == 1, lambda: self.jobs.pooled)
+            self.space.await_phase(KIND, "m", "Running")
+
     def succeed(self, *names: str) -> None:
         for name in names:
             assert self.space.await_end(KIND, name)["phase"] == "Succeeded"
@@ -235,14 +243,9 @@ def test_a_table_deleted_while_its_job_waits_leaves_no_job(stage: Stage) -> None
 def test_a_new_operator_finds_the_jobs_of_the_last_one(cluster: Cluster, tmp_path: Path) -> None:
     stage = Stage(cluster, tmp_path)
     stage.table("t")
-    settings = stage.settings()
     with spark_operator(cluster, stage.space.namespace, stage.jobs):
-        stage.jobs.opened.clear()
-        with operating(settings, stage.jobs, spark=True):
-            stage.space.compaction("m", "t")
-            await_that(lambda: len(stage.jobs.pooled) == 1, lambda: stage.jobs.pooled)
-            stage.space.await_phase(KIND, "m", "Running")
-        with operating(settings, stage.jobs, spark=True):
+        stage.leave_running()
+        with operating(stage.settings(), stage.jobs, spark=True):
             stage.jobs.opened.set()
             stage.succeed("m")
         assert len(stage.jobs.pooled) == 1
@@ -259,11 +262,7 @@ def test_a_new_operator_that_may_not_read_pools_for_a_while_starts_no_job_twice(
     stage.table("t")
 
     with spark_operator(cluster, stage.space.namespace, stage.jobs):
-        stage.jobs.opened.clear()
-        with operating(stage.settings(), stage.jobs, spark=True):
-            stage.space.compaction("m", "t")
-            await_that(lambda: len(stage.jobs.pooled) == 1, lambda: stage.jobs.pooled)
-            stage.space.await_phase(KIND, "m", "Running")
+        stage.leave_running()
         with ApiProxy(cluster.operator_kubeconfig) as proxy:
             settings = replace(stage.settings(), kubeconfig=proxy.kubeconfig(tmp_path))
             refusals = proxy.strike(Refuse(status), times=None, verb="list", resource="configmaps")

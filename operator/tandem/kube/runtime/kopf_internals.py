@@ -145,7 +145,7 @@ def compare_only_finalizers() -> None:
 
 def note_watches() -> None:
     """Have kopf note the watches that it starts, for the rest of the process. Tables have thousands
-    of tasks, so that a search among all takes tens of milliseconds."""
+    of tasks: a search among all, again and again, takes a part of the event loop's time."""
     inner = orchestration.spawn_missing_watchers
     if getattr(inner, "notes", False):
         return
