@@ -21,13 +21,17 @@ from tandem.errors import Reason
 from tandem.jobs.formats import AnyJob, JobSpec, RoundRequest
 from tandem.jobs.results import JobResult
 from tandem.locks.model import NOTHING, LockResources
+from tandem.operations.attempt import paths
 from tandem.operations.attempt.records import PlanRecord
 from tandem.operations.machine.events import Verdict
 from tandem.operations.machine.parts import PartOfWork
+from tandem.operations.rounds.edits import Edits, Replacement
 from tandem.operations.rounds.port import NoSmallRounds, SmallRounds
+from tandem.reconcile.attempts import Attempts
+from tandem.reconcile.published import CommittedRewrite
 from tandem.spec.common import Operation
 from tandem.spec.status import OperationResult, Plan, Reconciled, RowsAffected, RowsReplaced
-from tandem.spec.table import LakeTable
+from tandem.spec.table import LakeTable, VectorUse
 from tandem.storage.store import Store
 from tandem.timeline.names import SegmentNumbers
 
@@ -63,6 +67,11 @@ class Table:
     @property
     def location(self) -> str:
         return self.store.location
+
+    @property
+    def vectors_only(self) -> bool:
+        """Whether rows may be hidden by deletion vectors alone, never by edits of live files."""
+        return self.spec is not None and self.spec.spec.vectors is VectorUse.ONLY
 
     def will_write_vectors(self, snapshot: Snapshot) -> bool:
         """Whether the table has deletion vectors, or will have them: if the LakeTable enables them,
@@ -126,14 +135,20 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class OutputFileChange:
-    """A file that becomes visible, with all its rows that are deleted then (written as a deletion
-    vector). For a file that is live already, `add` is the live action, which the `remove`
-    repeats, and `tags` are those that it gets; None: the same."""
+    """A file that becomes visible, with all its rows that are deleted then: written as a deletion
+    vector, or, where the table has those off, by an edit. For a file that is live already, `add` is
+    the live action, which the `remove` repeats, and `tags` are those that it gets; None: the same.
+
+    Only edits give rows new values, `new`, in these `columns` (physical names; None: any). `cut_at`
+    are the rows of an output at which it becomes several files."""
 
     add: AddFile
     rows: int
     dead: BitMap64 | None = None
     tags: Mapping[str, str] | None = None
+    new: tuple[Replacement, ...] = ()
+    columns: frozenset[str] | None = None
+    cut_at: tuple[int, ...] = ()
 
 
 Vectors = Mapping[str, tuple[BitMap64, DeletionVector]]
@@ -147,7 +162,8 @@ class CommitContent:
     `marked`: existing files that get a new deletion vector, each with all its deleted positions.
     `operation` is Delta's standard name. `txns` are further ones that the commit records, and
     `further` other actions, which the result does not count. `row_map` is the row map to publish
-    with the commit, "" for none. `instants` are the intervals of a log whose blocks the commit
+    with the commit, "" for none; `rewrite` is what it was made from, for the map of a commit with
+    edits. `instants` are the intervals of a log whose blocks the commit
     replaces, `1-3`. `blocks` counts the blocks that it appends to a log; None if that is not what
     it does. `replaced` is what a replace did. `locks` are those that the commit needs beyond the
     plan's: where its files lie is known only now. `earlier` are the results of the batches that the
@@ -168,6 +184,7 @@ class CommitContent:
     rows: RowsAffected | None = None
     reconciled: Reconciled = field(default_factory=Reconciled)
     row_map: bytes = b""
+    rewrite: CommittedRewrite | None = None
     txns: tuple[Txn, ...] = ()
     further: tuple[Action, ...] = ()
     blocks: int | None = None
@@ -196,7 +213,8 @@ class Work:
     `sources` the copies of a merge's source by path. `at_once`: the round follows a lost put
     without a pause. `exclusive`: the attempt locks its chunks exclusively. `new_commits`: those by
     which `latest` was read, for a kind that `keeps_commits`, until it takes them. `part`: what it
-    does is one batch, perhaps the last, of several."""
+    does is one batch, perhaps the last, of several. `edit_attempts`: the rounds in which it made
+    edits, by their bytes."""
 
     identity: Identity
     table: Table
@@ -213,7 +231,7 @@ class Work:
     change: CommitContent | None = None
     sidecars: Mapping[str, AddFile] = field(default_factory=dict)
     vectors: Vectors = field(default_factory=dict)
-    row_map_written: bool = False
+    row_map_written: bytes = b""
     token: str = ""
     rounds: int = 0
     progress_baseline: ProgressBaseline | None = None
@@ -223,6 +241,8 @@ class Work:
     part: PartOfWork | None = None
     keeps_commits: bool = False
     new_commits: dict[int, Commit] = field(default_factory=dict)
+    edit_attempts: Attempts = field(default_factory=Attempts)
+    _edits: Edits | None = None
     _small_rounds: SmallRounds | None = None
 
     @property
@@ -232,12 +252,27 @@ class Work:
             self._small_rounds = self.new_small_rounds()
         return self._small_rounds
 
+    @property
+    def edits(self) -> Edits:
+        """The edits of the attempt, kept from its first use on."""
+        if self._edits is None:
+            plan, job = self.frozen
+            prefix = paths.data(plan.operation_id, plan.attempt)
+            self._edits = Edits(self.table.store, job.table, prefix)
+        return self._edits
+
+    @property
+    def writes_vectors(self) -> bool:
+        """Whether a commit on the version last read may add deletion vectors (R-2)."""
+        return writes_deletion_vectors(self.snapshot.protocol, self.snapshot.metadata)
+
     def forget_attempt(self) -> None:
         """Drop everything that belongs to the last attempt, since another one begins."""
+        self._edits, self.edit_attempts = None, Attempts()
         self.planned = self.plan = self.job = self.decision = self.change = None
         self.requests, self.results, self.sidecars, self.vectors = {}, {}, {}, {}
         self.sources = {}
-        self.row_map_written = False
+        self.row_map_written = b""
         self.progress_baseline = None
         self.rounds = 0
 

@@ -96,6 +96,7 @@ class RowMapLike(Protocol):
 
     inputs: tuple[MapInput, ...]
     outputs: tuple[MapOutput, ...]
+    changed: Mapping[str, BitMap64]
 
     @property
     def input_paths(self) -> Collection[str]: ...
@@ -129,6 +130,10 @@ class RowMapLike(Protocol):
 
     def forward_all(self, input_: str) -> dict[str, BitMap64]:
         """All rows of an input that were live when read → their positions in the outputs."""
+        ...
+
+    def trace(self, output: str, positions: Positions) -> tuple[Indexes, Positions]:
+        """Each position of an output → (index into `inputs`, position there)."""
         ...
 
     def locate(self, input_: str, positions: Positions) -> tuple[Indexes, Positions]:

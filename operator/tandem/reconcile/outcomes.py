@@ -77,7 +77,8 @@ class ReadyToCommit:
     `inserts` are the insert files to add, each with its `masks` (rows whose original is gone);
     `dropped_inserts` have no row left. `rows_matched` is the effect of the statement: that many
     rows are deleted, and for an update as many inserted. `moved` of them had been rewritten. Of a
-    merge only `rows_updated` are inserted, and `fresh` files are added unchanged.
+    merge only `rows_updated` are inserted, and `fresh` files are added unchanged. `matches` says
+    which row of an insert file holds the new values of a row, by files of version `at`.
     """
 
     at: int
@@ -91,6 +92,7 @@ class ReadyToCommit:
     moved_to: Mapping[str, int] = field(default_factory=dict)  # of `deletes`, those moved
     fresh: tuple[str, ...] = ()
     rows_updated: int = 0
+    matches: Matches = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,8 +122,9 @@ def trace_rows(
     row_map = row_maps.get(path)
     if row_map is None:
         return traced, rest
-    unknown = BitMap64()
-    origins = row_map.backward(path, rest)
+    # Rows with other values than those that they come from are rows that S did not have.
+    unknown = rest & row_map.changed.get(path, BitMap64())
+    origins = row_map.backward(path, rest - unknown)
     prefetch(at_s, list(origins))
     for source, rows in origins.items():
         below, lost = trace_rows(source, rows, at_s, row_maps)

@@ -137,6 +137,7 @@ class InputFate(StrEnum):
     SAME = "the same rows deleted"
     SUPERSET = "more rows deleted"
     OTHER = "fewer or other rows deleted"
+    HEIR = "no longer live; all its rows that are left are in one file"
     GONE = "no longer live"
 
 
@@ -145,25 +146,31 @@ class OutputMask(StrEnum):
 
     NONE = "none"
     DIFFERENCE = "those deleted since"
+    LEFT_OUT = "those that its heir lacks"
     ALL = "all"
 
 
 @dataclass(frozen=True, slots=True)
 class RewriteRule:
-    """What happens to an input, and to its rows in the outputs."""
+    """What happens to an input, and to its rows in the outputs; `remove_heir`: to the file that
+    has its rows now."""
 
     mask: OutputMask
     remove_input: bool
-    needs_vectors: bool  # without deletion vectors the bin is dropped
+    remove_heir: bool = False
 
 
 REWRITE: Mapping[InputFate, RewriteRule] = {
-    #                                 mask in outputs   remove   needs deletion vectors
-    InputFate.SAME: RewriteRule(OutputMask.NONE, True, False),
-    InputFate.SUPERSET: RewriteRule(OutputMask.DIFFERENCE, True, True),
-    InputFate.OTHER: RewriteRule(OutputMask.ALL, False, True),  # still live beside the outputs
-    InputFate.GONE: RewriteRule(OutputMask.ALL, False, True),
+    #                                 hide in outputs   remove
+    InputFate.SAME: RewriteRule(OutputMask.NONE, True),
+    InputFate.SUPERSET: RewriteRule(OutputMask.DIFFERENCE, True),
+    InputFate.OTHER: RewriteRule(OutputMask.ALL, False),  # still live beside the outputs
+    InputFate.HEIR: RewriteRule(OutputMask.LEFT_OUT, False, remove_heir=True),
+    InputFate.GONE: RewriteRule(OutputMask.ALL, False),
 }
+"""Rows are hidden by deletion vectors, or, where the table has them off, by edits: the outputs are
+made again without them ("Real tables", section 1). An heir goes only if the outputs have all its
+live rows (R-7); of rows that it changed, the outputs take its values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,9 +187,11 @@ CUT: Mapping[InputFate, CutRule] = {
     InputFate.SAME: CutRule(OutputMask.NONE, True),
     InputFate.SUPERSET: CutRule(OutputMask.DIFFERENCE, True),
     InputFate.OTHER: CutRule(OutputMask.ALL, False),
+    InputFate.HEIR: CutRule(OutputMask.ALL, False),
     InputFate.GONE: CutRule(OutputMask.ALL, False),
 }
-"""For inputs that are cut (design, "Intervals", section 4). All lines need deletion vectors."""
+"""For inputs that are cut (design, "Intervals", section 4). An heir of one keeps all its rows: it
+has rows that the outputs lack."""
 
 # --- Statements: update, delete -------------------------------------------------------------
 

@@ -324,6 +324,7 @@ def _commit(
         moved_to=traced.moved_to,
         fresh=tuple(file.path for file in progress.fresh),
         rows_updated=inserted,
+        matches=traced.matches,
     )
 
 

@@ -6,13 +6,15 @@
     4   header bytes
     8   body bytes
     h   header           JSON: identity, inputs [path, rows, dead rows, dead bytes],
-                         outputs [path, rows], number of runs; in version 2 also `shuffles`:
-                         [inputs, outputs, encoding, bytes] of each sorted group
+                         outputs [path, rows], number of runs; from version 2 also `shuffles`:
+                         [inputs, outputs, encoding, bytes] of each sorted group; in version 3
+                         `changed`: [output, rows, bytes] of each output with changed rows
     b   body             dead rows of each input (portable 64-bit roaring), then the runs, then
-                         the ranks of each sorted group (`ranks_format`)
+                         the ranks of each sorted group (`ranks_format`), then the changed rows
     32  SHA-256          of everything before it
 
-Version 1 has no sorted groups; maps without any are still written in it.
+Version 1 has no sorted groups, version 2 no changed rows; a map is written in the lowest version
+that has its parts, so that older operators read it. To them a later version is a lost map.
 
 A map that is truncated, modified, of another version or of another rewrite is rejected as a
 whole: with a wrong map, rows would be lost or resurrected.
@@ -45,8 +47,8 @@ MAGIC = b"TNDMROWS"
 
 LARGE_ROWS = 1 << 26
 """Rows for which a map needs little memory, whatever its bytes decode to."""
-ORDERED_VERSION, VERSION = 1, 2
-"""Of maps without, and with, sorted groups."""
+ORDERED_VERSION, SORTED_VERSION, VERSION = 1, 2, 3
+"""Of maps without sorted groups and changed rows, without the latter, and with both."""
 
 _PREFIX = struct.Struct("<8sHHIQ")
 _DIGEST_SIZE = 32
@@ -71,6 +73,7 @@ def to_bytes(row_map: RowMap) -> bytes:
     )
     identity = row_map.identity
     ranks = [ranks_format.encode(group.ranks) for group in row_map.sorted_groups]
+    changed = {path: row_map.changed[path].serialize() for path in sorted(row_map.changed)}
     sorted_groups = {
         "shuffles": [
             [group.inputs, group.outputs, encoding, len(blob)]
@@ -91,12 +94,22 @@ def to_bytes(row_map: RowMap) -> bytes:
             ],
             "outputs": [[file.path, file.rows] for file in row_map.outputs],
             "runs": len(row_map.runs),
-            **(sorted_groups if ranks else {}),
+            **(sorted_groups if ranks or changed else {}),
+            **(
+                {
+                    "changed": [
+                        [row_map.output_number(path), len(row_map.changed[path]), len(blob)]
+                        for path, blob in changed.items()
+                    ]
+                }
+                if changed
+                else {}
+            ),
         },
         separators=(",", ":"),
     ).encode()
-    body = b"".join([*dead, runs.tobytes(), *(blob for _, blob in ranks)])
-    version = VERSION if ranks else ORDERED_VERSION
+    body = b"".join([*dead, runs.tobytes(), *(blob for _, blob in ranks), *changed.values()])
+    version = VERSION if changed else SORTED_VERSION if ranks else ORDERED_VERSION
     data = _PREFIX.pack(MAGIC, version, 0, len(header), len(body)) + header + body
     return data + hashlib.sha256(data).digest()
 
@@ -132,7 +145,7 @@ def from_bytes(
     magic, version, _, header_size, body_size = _PREFIX.unpack_from(data)
     if magic != MAGIC:
         raise invalid("This is not a row map", magic, repr(MAGIC))
-    if version not in (ORDERED_VERSION, VERSION):
+    if not ORDERED_VERSION <= version <= VERSION:
         raise invalid("The row map has another format version", version, f"at most {VERSION}")
     size = _PREFIX.size + header_size + body_size + _DIGEST_SIZE
     if len(data) != size:
@@ -146,7 +159,7 @@ def from_bytes(
         identity = _identity(header["identity"])
         _check_claim(header, most_rows)
         body = memoryview(data)[_PREFIX.size + header_size : -_DIGEST_SIZE]
-        row_map = _decode(header, identity, body, sorted_=version == VERSION)
+        row_map = _decode(header, identity, body, version)
     except (KeyError, TypeError, ValueError, IndexError, OverflowError, MemoryError) as error:
         # The checksum is valid, so a writer other than Tandem made the map.
         raise invalid("The row map's header does not describe its body", error) from error
@@ -175,7 +188,7 @@ def _identity(header: dict[str, Any]) -> RowMapIdentity:
 
 
 def _decode(
-    header: dict[str, Any], identity: RowMapIdentity, body: memoryview, *, sorted_: bool
+    header: dict[str, Any], identity: RowMapIdentity, body: memoryview, version: int
 ) -> RowMap:
     inputs = []
     offset = 0
@@ -187,20 +200,28 @@ def _decode(
             raise ValueError(f"{path} has {len(dead)} dead rows, the header says {dead_rows}")
         inputs.append(MapInput(str(path), int(rows), dead))
     outputs = [MapOutput(str(path), int(rows)) for path, rows in header["outputs"]]
-    named = header["shuffles"] if sorted_ else []
-    ranks_bytes = sum(int(size) for *_, size in named)
-    records = np.frombuffer(body[offset : len(body) - ranks_bytes], dtype=_RUN)
+    named = header["shuffles"] if version >= SORTED_VERSION else []
+    with_changes = header["changed"] if version >= VERSION else []
+    after_runs = sum(int(size) for *_, size in (*named, *with_changes))
+    records = np.frombuffer(body[offset : len(body) - after_runs], dtype=_RUN)
     if len(records) != header["runs"]:
         raise ValueError(f"{len(records)} runs, the header says {header['runs']}")
-    offset = len(body) - ranks_bytes
+    offset = len(body) - after_runs
     sorted_groups = []
     for members, written, encoding, size in named:
         rows = sum(inputs[index].live for index in members)
         ranks = ranks_format.decode(encoding, body[offset : offset + size], rows)
         offset += size
         sorted_groups.append(SortedGroup(tuple(map(int, members)), tuple(map(int, written)), ranks))
+    changed = {}
+    for output, count, size in with_changes:
+        positions = BitMap64.deserialize(bytes(body[offset : offset + size]))
+        offset += size
+        if len(positions) != count:
+            raise ValueError(f"{len(positions)} changed rows, the header says {count}")
+        changed[outputs[output].path] = positions
     runs = [
         RowRun(input_, in_start, in_end, output, out_start, RunKind(kind))
         for kind, input_, output, in_start, in_end, out_start in records.tolist()
     ]
-    return RowMap(identity, inputs, outputs, runs, sorted_groups)
+    return RowMap(identity, inputs, outputs, runs, sorted_groups, changed)

@@ -7,6 +7,9 @@ of several inputs. Together with the dead rows of each input, ranks and selects 
 answer lookups in both directions without a Python loop over rows. Rows that were sorted have ranks
 instead (`permutation`); a map may hold both.
 
+An output may be an *edit* of one input: its rows in order, some with other values. Those are
+`changed`: no rule may take such a row for the one that it comes from.
+
 A map is a fact about immutable files. It never says whether a row is live at some version, and
 it must not do I/O; `binary_format` turns it into bytes and back.
 """
@@ -61,7 +64,7 @@ class RowMap(RunTable):
         if not isinstance(other, RowMap):
             return NotImplemented
         mine = (self.identity, self.inputs, self.outputs, self.runs, self.sorted_groups)
-        return mine == (
+        return self.changed == other.changed and mine == (
             other.identity,
             other.inputs,
             other.outputs,
@@ -217,6 +220,7 @@ class RowMapBuilder:
         self._output_rows: list[int] = []
         self._runs: list[RowRun] = []
         self._sorted_groups: list[SortedGroup] = []
+        self._changed: dict[str, BitMap64] = {}
 
     def add_input(self, path: str, rows: int, dead: BitMap64 | None = None) -> None:
         """`rows`: physical rows. `dead`: those deleted at the read version. Inputs without live
@@ -241,6 +245,10 @@ class RowMapBuilder:
         self._output_rows[index] += live
         self._runs.append(RowRun(self._input_index[input_], in_start, in_end, index, out_start))
         return live
+
+    def add_changed(self, output: str, rows: BitMap64) -> None:
+        """Rows of an output that have other values than those that they come from."""
+        self._changed[output] = rows
 
     def add_sorted(
         self,
@@ -323,6 +331,7 @@ class RowMapBuilder:
             ),
             self._runs,
             self._sorted_groups,
+            self._changed,
         )
 
 

@@ -6,7 +6,7 @@ complete (see `rowmap`, which other modules use).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
@@ -73,7 +73,8 @@ class RowRun:
 
 class RunTable:
     """Inputs, outputs, runs and sorted groups that fit together, and the positions of their rows.
-    The rows of a file belong to runs, or to one sorted group.
+    The rows of a file belong to runs, or to one sorted group. `changed` are rows of outputs, by
+    path, that have other values than the rows that they come from (R-6).
 
     Raises:
         RowMapInvalid: if they contradict each other in any way.
@@ -86,8 +87,12 @@ class RunTable:
         outputs: Sequence[MapOutput],
         runs: Sequence[RowRun],
         sorted_groups: Sequence[SortedGroup] = (),
+        changed: Mapping[str, BitMap64] | None = None,
     ) -> None:
         self.identity = identity
+        self.changed: Mapping[str, BitMap64] = {
+            path: rows for path, rows in (changed or {}).items() if rows
+        }
         self.inputs = tuple(inputs)
         self.outputs = tuple(outputs)
         self.runs = tuple(sorted(runs, key=lambda run: (run.input, run.in_start, run.in_end)))
@@ -268,6 +273,10 @@ class RunTable:
                 raise self._invalid(f"a run lies beyond its input: {run}")
             if run.kind is not RunKind.ORDERED:
                 raise self._invalid(f"a run of kind {run.kind} is not known")
+        for path, rows in self.changed.items():
+            index = self._output_index.get(path)
+            if index is None or rows.max() >= self.outputs[index].rows:
+                raise self._invalid(f"a changed row of {path} is not there")
 
     def _check_sorted_groups(self) -> None:
         """Every live row of a sorted group's inputs has exactly one place, every place one row."""

@@ -48,6 +48,11 @@ _SECRET_OPTION = re.compile(
 )
 
 
+class VectorUse(StrEnum):
+    AUTO = "Auto"
+    ONLY = "Only"
+
+
 class SecretRef(Model):
     name: DnsName
     """A Secret whose keys are named as object stores name them (`AWS_ACCESS_KEY_ID`, …).
@@ -482,6 +487,9 @@ class LakeTableSpec(Model):
     enable_deletion_vectors: StrictBool = False
     """Enable deletion vectors. Off by default, since it upgrades the protocol of a table
     that lacks them: old readers may then refuse it."""
+    vectors: VectorUse = VectorUse.AUTO
+    """How rows are deleted and changed: `Auto` uses deletion vectors where the table has them on,
+    and rewrites the files where it has them off; `Only` refuses what needs them then."""
     create: Create | None = None
     """What to create if there is no table at the location yet; without it that is an error."""
     time: Time | None = None

@@ -351,6 +351,12 @@ def layout_label(strategy: str, columns: Sequence[str]) -> str:
     return f"{strategy}:{','.join(names)}"
 
 
+def layout_columns(label: str) -> tuple[str, ...]:
+    """The columns that a value of `TAG_LAYOUT` names; none for a text of another form."""
+    _, _, names = label.partition(":")
+    return tuple(name.replace("%2C", ",").replace("%25", "%") for name in names.split(",") if name)
+
+
 def successor_tags(add: AddFile, *, row_map: str, layout: str = "") -> dict[str, str]:
     """The tags of a file that replaces `add` within its segment: the same name, position in the
     order, lineage and chunk. A foreign file's segment keeps its name, too, although the new path

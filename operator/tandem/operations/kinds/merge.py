@@ -101,6 +101,12 @@ class MergeKind(RowLevelKind[statements.MergeStatement]):
             for clause in statement.clauses
         )
 
+    def new_values(self, statement: statements.MergeStatement) -> frozenset[str] | None:
+        updates = [clause for clause in statement.clauses if clause.action == "Update"]
+        if any(clause.every for clause in updates):
+            return None
+        return frozenset(name.lower() for clause in updates for name in clause.set_sql)
+
     def job(self, statement: statements.MergeStatement, inputs: tuple[InputFile, ...]) -> MergeJob:  # noqa: ARG002
         source = self._merge.source
         return MergeJob(

@@ -1,12 +1,17 @@
 """What the kinds share that rewrite files and change no rows: compaction, segment rewrite.
 
 A rewrite leaves the table's rows as they are, so it conflicts with no other commit: rows of its
-inputs that others delete meanwhile are masked in its outputs (design, "Reconciliation").
+inputs that others delete meanwhile are hidden in its outputs (design, "Reconciliation"), by
+deletion vectors or by edits. An edit may come too late, again and again, where writers are faster
+than edits. An output that keeps the order of rows becomes two then, at the border of an input; each
+lost round has cost an input, so this ends. A sorted bin is left as it was ("Real tables", section
+3).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Final
 
 from pyroaring import BitMap64
 
@@ -19,13 +24,18 @@ from tandem.jobs.results import OutputFile
 from tandem.locks.model import LockResources, Mode, named
 from tandem.operations.attempt import paths
 from tandem.operations.attempt.sidecars import read_sidecar
-from tandem.operations.kinds.table.job_files import changes_of, output_add
+from tandem.operations.kinds.table.commit_history import CommitHistory
+from tandem.operations.kinds.table.heirs import HeirSearch
+from tandem.operations.kinds.table.job_files import changes_of, input_file, output_add
 from tandem.operations.kinds.table.lock_times import adopted
 from tandem.operations.kinds.table.snapshot_view import SnapshotView, VectorCache
 from tandem.operations.kinds.table.table_changes import verdict_of_table
 from tandem.operations.machine.events import Verdict
 from tandem.operations.model import CommitContent, Decision, OutputFileChange, Planned, Work
-from tandem.reconcile.rewrite import Moved, RewriteDecision, RewriteInput, rewrite
+from tandem.operations.rounds.edits import Replacement
+from tandem.operations.session.carry_out import edits_of
+from tandem.reconcile.published import CommittedRewrite
+from tandem.reconcile.rewrite import Heir, Moved, RewriteDecision, RewriteInput, rewrite
 from tandem.rowmap import binary_format
 from tandem.rowmap.rowmap import RowMap, RowMapIdentity
 from tandem.spec.status import Reconciled
@@ -33,6 +43,13 @@ from tandem.text import counted
 from tandem.timeline.history import retired
 from tandem.timeline.names import SegmentNumbers
 from tandem.timeline.segments import TAG_SEGMENT, Segment, Segments
+
+MOST_LOST: Final = 5
+"""Edits of a sorted output that come too late before its bin is left as it was."""
+LOST_BEFORE_CUT: Final = 2
+"""Edits of an output in the order of its inputs that come too late before it becomes two."""
+LEAST_PART: Final = 16 << 20
+"""Bytes of an output's part at least, about."""
 
 
 class RewriteKind:
@@ -49,6 +66,9 @@ class RewriteKind:
         self._decided: tuple[object, RewriteDecision] | None = None
         self._moved: Moved = {}
         self._view: SnapshotView | None = None
+        self._heirs: HeirSearch | None = None
+        self._contended: frozenset[str] = frozenset()
+        self._cut_at: dict[str, tuple[int, ...]] = {}
 
     # Planning
 
@@ -60,6 +80,7 @@ class RewriteKind:
         """Drop what was cached for another plan or another result."""
         self._row_map, self._row_map_bytes = None, b""
         self._inputs, self._decided, self._moved, self._view = (), None, {}, None
+        self._heirs, self._contended, self._cut_at = None, frozenset(), {}
 
     def vectors(self, work: Work) -> VectorCache:
         if self._cache is None:
@@ -114,38 +135,108 @@ class RewriteKind:
         assert isinstance(job.job, RewriteJob)
         snapshot = work.snapshot
         cuts = job.job.take is not None
-        refusal = verdict_of_table(work, self.protocol_kind, needs_vectors=cuts)
+        needs_vectors = cuts and work.table.vectors_only
+        refusal = verdict_of_table(work, self.protocol_kind, needs_vectors=needs_vectors)
         if refusal is not None:
             return refusal
-        vectors = protocol.writes_deletion_vectors(snapshot.protocol, snapshot.metadata)
         inputs = self._inputs or _as_planned(job.job, self.row_map)
-        if not vectors and any(each.kept for each in inputs):
-            why = (
-                "the table has stopped using deletion vectors, which hide deleted rows in its files"
-            )
-            return Decision(Verdict.REPLAN, why)
-        decision = self._rewrite(SnapshotView(snapshot, self.vectors(work)), inputs, vectors)
+        view = SnapshotView(snapshot, self.vectors(work))
+        decision = self._rewrite(work, view, inputs)
+        if not work.writes_vectors:
+            decision = self._converging(work, decision, inputs)
         if decision.superseded:
-            nothing = "other commits have replaced all of its inputs"
-            if cuts and not work.results[0].rows_written:
-                nothing = "no row of its inputs lies in the chunks"
-            return Decision(Verdict.SUPERSEDED, nothing, payload=decision)
+            return self._without_outputs(work, decision)
         return Decision(Verdict.COMMIT, payload=decision)
 
+    def _without_outputs(self, work: Work, decision: RewriteDecision) -> Decision:
+        if decision.counts.bins_contended:
+            return Decision(Verdict.CONFLICT, contended_in_words(work, decision), payload=decision)
+        _, job = work.frozen
+        assert isinstance(job.job, RewriteJob)
+        nothing = "other commits have replaced all of its inputs"
+        if decision.left_alone:
+            nothing = "other commits have replaced all inputs but one of each output"
+        elif job.job.take is not None and not work.results[0].rows_written:
+            nothing = "no row of its inputs lies in the chunks"
+        return Decision(Verdict.SUPERSEDED, nothing, payload=decision)
+
     def _rewrite(
-        self, view: SnapshotView, inputs: tuple[RewriteInput, ...], deletion_vectors: bool
+        self, work: Work, view: SnapshotView, inputs: tuple[RewriteInput, ...]
     ) -> RewriteDecision:
         """The decision; that of the previous round if no commit has touched our inputs since: an
         operation that lost a race for a version must not lose the next one by deciding again."""
         self._inputs, self._view = inputs, view
         view.prefetch(i.path for i in inputs)
-        grounds = (deletion_vectors, *(view.vector_id(i.path) for i in inputs))
+        heirs = self._heirs_of(work, view, inputs)
+        grounds = (
+            work.writes_vectors,
+            self._contended,
+            *(view.vector_id(i.path) for i in inputs),
+            *((heir.path, view.vector_id(heir.path)) for heir in heirs),
+        )
         if self._decided is None or self._decided[0] != grounds:
             decision = rewrite(
-                inputs, view, self.row_map, deletion_vectors=deletion_vectors, moved=self._moved
+                inputs,
+                view,
+                self.row_map,
+                deletion_vectors=work.writes_vectors,
+                moved=self._moved,
+                heirs=heirs,
+                contended=self._contended,
             )
             self._decided = (grounds, decision)
         return self._decided[1]
+
+    def _heirs_of(
+        self, work: Work, view: SnapshotView, inputs: tuple[RewriteInput, ...]
+    ) -> tuple[Heir, ...]:
+        gone = [each.path for each in inputs if not each.cut and view.add(each.path) is None]
+        plan, job = work.frozen
+        # An heir may have columns that the outputs lack.
+        if not gone or work.snapshot.metadata.schema_string != job.table.schema_string:
+            return ()
+        if self._heirs is None:
+            table = work.table
+            history = CommitHistory(table.log, self.vectors(work), plan.table_id)
+            self._heirs = HeirSearch(history, plan.read_version)
+        return self._heirs.of(gone, view)
+
+    def _converging(
+        self, work: Work, decision: RewriteDecision, inputs: tuple[RewriteInput, ...]
+    ) -> RewriteDecision:
+        """The decision without bins whose edits come too late every time; outputs that keep the
+        order of rows are cut instead."""
+        _, job = work.frozen
+        assert isinstance(job.job, RewriteJob)
+        assert self._view is not None
+        late: set[str] = set()
+        for output in self._changes(work, decision, lambda _: {}):
+            for _, edit in edits_of(output):
+                lost = 0 if edit is None or work.edits.find(edit) else work.edits.lost(edit)
+                path = output.add.logged_path
+                if job.job.layout is not None and lost >= MOST_LOST:
+                    late.update(self.row_map.sources(path))
+                elif job.job.layout is None and lost >= LOST_BEFORE_CUT and edit is not None:
+                    self._cut_output(output, edit.part or (0, output.rows))
+        if not late:
+            return decision
+        self._contended |= late
+        return self._rewrite(work, self._view, inputs)
+
+    def _cut_output(self, output: OutputFileChange, part: tuple[int, int]) -> None:
+        """Cut a part of an output in the middle, at the border of an input, if both are large
+        enough."""
+        path, (start, end) = output.add.logged_path, part
+        number = self.row_map.output_number(path)
+        least = max(1, LEAST_PART * output.rows // max(1, output.add.size))
+        borders = [
+            run.out_start
+            for run in self.row_map.runs
+            if run.output == number and start + least <= run.out_start <= end - least
+        ]
+        if borders:
+            middle = min(borders, key=lambda at: abs(2 * at - start - end))
+            self._cut_at[path] = tuple(sorted({*self._cut_at.get(path, ()), middle}))
 
     def to_commit(self, work: Work) -> tuple[RewriteDecision, JobLayout | None]:
         """The decision to commit, and the layout that the job gave the outputs."""
@@ -177,17 +268,13 @@ class RewriteKind:
         assert isinstance(job.job, RewriteJob)
         assert self._view is not None
         cut = changes_of(self._view, decision.cuts).marked
-        outputs = []
+        outputs = self._changes(work, decision, tags_of)
         replayed: dict[str, int] = {}
-        for output in published(work, decision):
-            tags = tags_of(output)
-            name = tags[TAG_SEGMENT]
-            mask = decision.masks.get(output.path)
-            new = len(mask or ()) - decision.carried.get(output.path, 0)
+        for output in outputs:
+            name = output.add.tags[TAG_SEGMENT]
+            new = len(output.dead or ()) - decision.carried.get(output.add.logged_path, 0)
             if new:
                 replayed[name] = replayed.get(name, 0) + new
-            add = output_add(output, tags, data_change=False)
-            outputs.append(OutputFileChange(add, output.rows, mask))
         counts = decision.counts
         return CommitContent(
             operation="OPTIMIZE",
@@ -202,13 +289,56 @@ class RewriteKind:
                 commits_seen=max(0, work.snapshot.version - plan.read_version),
                 deletes_remapped=counts.deletes_remapped,
                 rows_masked=counts.rows_masked,
-                bins_dropped=counts.bins_dropped,
+                bins_contended=counts.bins_contended or None,
+                inputs_gone=counts.inputs_gone or None,
                 rounds=work.rounds,
                 by_segment=replayed or None,
             ),
             row_map=self._row_map_bytes if outputs else b"",
-            summary=(*_cut_in_words(decision), *_in_store(work.results[0].copied_in_store)),
+            rewrite=CommittedRewrite(self.row_map, decision, self._view),
+            summary=(
+                *_cut_in_words(decision),
+                *_in_store(work.results[0].copied_in_store),
+                *([contended_in_words(work, decision)] if counts.bins_contended else []),
+            ),
         )
+
+    def _changes(
+        self,
+        work: Work,
+        decision: RewriteDecision,
+        tags_of: Callable[[OutputFile], Mapping[str, str]],
+    ) -> tuple[OutputFileChange, ...]:
+        """The outputs that a decision commits, with what is hidden and replaced in them."""
+        return tuple(
+            OutputFileChange(
+                output_add(output, tags_of(output), data_change=False),
+                output.rows,
+                decision.masks.get(output.path),
+                new=self._new_rows(decision, output.path),
+                cut_at=self._cut_at.get(output.path, ()),
+            )
+            for output in published(work, decision)
+        )
+
+    def _new_rows(self, decision: RewriteDecision, output: str) -> tuple[Replacement, ...]:
+        assert self._view is not None
+        return tuple(
+            Replacement(input_file(self._view, new.heir, None), new.positions, new.rows)
+            for new in decision.new_rows.get(output, ())
+        )
+
+
+def contended_in_words(work: Work, decision: RewriteDecision) -> str:
+    """Why bins were left as they were, and what helps."""
+    bins = counted(decision.counts.bins_contended, "bin")
+    edits = work.edits
+    each = edits.seconds / max(1, edits.rounds)
+    return (
+        f"{bins} left as it was: an edit took {each:.1f} s, and other commits changed its rows "
+        f"{edits.rounds} times before it could be published. Enable deletion vectors, use BinPack, "
+        "or choose a time with fewer writes (spec.compaction.maintenanceWindow)"
+    )
 
 
 def locks_described(work: Work, locks: LockResources) -> tuple[str, ...]:

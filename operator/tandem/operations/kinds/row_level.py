@@ -16,7 +16,7 @@ from tandem.delta import protocol
 from tandem.delta.actions import Metadata
 from tandem.delta.log import files as files_
 from tandem.delta.log.snapshot import Snapshot
-from tandem.errors import DeletionVectorsDisabled, ManifestInvalid, Reason
+from tandem.errors import DeletionVectorsDisabled, ManifestInvalid
 from tandem.intervals import EVERYWHERE
 from tandem.jobs.formats import InputFile, MergeJob, StatementJob
 from tandem.locks.model import NOTHING, WHOLE_TABLE, LockResources, named_or_within
@@ -27,6 +27,7 @@ from tandem.operations.kinds.statement_run import (
     S,
     StatementRun,
     change_set,
+    change_set_by_edits,
 )
 from tandem.operations.kinds.table.commit_history import CommitHistory
 from tandem.operations.kinds.table.job_files import input_file, require_inside
@@ -36,10 +37,12 @@ from tandem.operations.kinds.table.snapshot_view import VectorCache
 from tandem.operations.kinds.table.table_changes import verdict_of_table
 from tandem.operations.machine.events import Verdict
 from tandem.operations.model import CommitContent, Decision, Planned, Work
+from tandem.operations.session.carry_out import wanted_edits
 from tandem.pruning.selection import Selection
 from tandem.reconcile import statement as rule
 from tandem.spec.status import Plan
 from tandem.spec.update import TableUpdate
+from tandem.text import counted
 from tandem.timeline.segments import segment_name
 
 MERGES_FIRST = "a LogMerge: the statement has to see the records of the log"
@@ -97,6 +100,10 @@ class RowLevelKind(ABC, Generic[S]):
         """Whether rows that it writes may have other times (in column `time`) than the files that
         it reads."""
 
+    def new_values(self, statement: S) -> frozenset[str] | None:  # noqa: ARG002
+        """The columns (lower case) to which it gives new values; None for any."""
+        return None
+
     def check(self, work: Work) -> None:
         """Check further preconditions before anything is planned; raises the error of one that
         does not hold."""
@@ -106,16 +113,7 @@ class RowLevelKind(ABC, Generic[S]):
     def plan(self, work: Work) -> Planned:
         self.check(work)
         snapshot = work.snapshot
-        if not work.table.will_write_vectors(snapshot):
-            raise DeletionVectorsDisabled(
-                "deletes need deletion vectors, which are off on this table",
-                resource=self._resource.id,
-                field="spec.tableRef",
-                found="delta.enableDeletionVectors is not true",
-                expected="a table with deletion vectors",
-                remedy="Set enableDeletionVectors: true in the LakeTable; old readers may then "
-                "refuse the table",
-            )
+        require_vectors_or_edits(work, self._resource.id)
         prerequisite = self._log.prerequisite(work, self._resource)
         run = self._begin(work)
         view = run.history.remember(snapshot)
@@ -212,16 +210,11 @@ class RowLevelKind(ABC, Generic[S]):
         run.evaluation = run.request = None
 
     def decide(self, work: Work) -> Decision:
-        refusal = verdict_of_table(work, self.protocol_kind, needs_vectors=True)
+        only = work.table.vectors_only
+        refusal = verdict_of_table(work, self.protocol_kind, needs_vectors=only)
         if refusal is not None:
             return refusal
         snapshot = work.snapshot
-        if not protocol.writes_deletion_vectors(snapshot.protocol, snapshot.metadata):
-            return Decision(
-                Verdict.CONFLICT,
-                "deletion vectors were switched off",
-                Reason.DELETION_VECTORS_DISABLED,
-            )
         if self._log.was_restored(work):
             return Decision(Verdict.REPLAN, "a restore took merged records out of the table")
         run = self._run
@@ -234,6 +227,8 @@ class RowLevelKind(ABC, Generic[S]):
         if isinstance(outcome, rule.ReadyToCommit):
             # If another writer takes the version, the rows settled so far stay settled.
             run.commit, run.progress = outcome, outcome.progress
+            if self._edits_come_too_late(work):
+                return Decision(Verdict.CONFLICT, _too_late(work), payload=outcome)
             assert run.settled is not None
             run.history.forget(
                 {run.settled.evaluated_at, outcome.progress.evaluated_at, outcome.at}
@@ -241,6 +236,15 @@ class RowLevelKind(ABC, Generic[S]):
             return Decision(Verdict.COMMIT, payload=outcome)
         request = rounds.request(work, outcome, max(work.results) + 1)
         return Decision(Verdict.EVALUATE, outcome.why, evaluate=request)
+
+    def _edits_come_too_late(self, work: Work) -> bool:
+        """Whether the files that the commit edits change too fast for that, again and again."""
+        if work.writes_vectors:
+            return False
+        most = self._resource.spec.conflict.max_attempts
+        if work.edit_attempts.counted < most:
+            return False
+        return bool(work.edits.missing(wanted_edits(self.change(work))))
 
     # Committing
 
@@ -252,4 +256,37 @@ class RowLevelKind(ABC, Generic[S]):
         written |= run.outputs
         inserted = sum(written[path].rows for path in run.commit.fresh)
         described = self.commit_description(run.statement, run.commit, inserted)
-        return change_set(work, run, written, described, self._resource.spec.isolation)
+        isolation = self._resource.spec.isolation
+        if work.writes_vectors:
+            return change_set(work, run, written, described, isolation)
+        columns = self.new_values(run.statement)
+        return change_set_by_edits(work, run, written, described, isolation, columns)
+
+
+def _too_late(work: Work) -> str:
+    attempts, edits = work.edit_attempts, work.edits
+    commits = work.snapshot.version - work.frozen[0].read_version
+    return (
+        f"{counted(attempts.counted, 'round')} of edits made no progress: a round took "
+        f"{edits.seconds / max(1, edits.rounds):.1f} s, and the last files changed again in the "
+        f"meantime ({counted(commits, 'commit')} since version {work.frozen[0].read_version}). "
+        "Enable deletion vectors, or run it again at a time with fewer writes"
+    )
+
+
+def require_vectors_or_edits(work: Work, resource: str, field: str = "spec.tableRef") -> None:
+    """Check that rows may be deleted: by vectors, or, unless the LakeTable forbids them, by edits.
+
+    Raises: DeletionVectorsDisabled.
+    """
+    if not work.table.vectors_only or work.table.will_write_vectors(work.snapshot):
+        return
+    raise DeletionVectorsDisabled(
+        "deletion vectors are off on this table, and its LakeTable allows nothing else",
+        resource=resource,
+        field=field,
+        found="delta.enableDeletionVectors is not true, and vectors: Only",
+        expected="a table with deletion vectors, or vectors: Auto",
+        remedy="Set enableDeletionVectors: true in the LakeTable (old readers may then refuse the "
+        "table), or vectors: Auto, which rewrites the files",
+    )

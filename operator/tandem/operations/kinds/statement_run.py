@@ -6,20 +6,28 @@ Evaluates nothing, and does not decide on the next step: that is done by `statem
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
-from tandem.jobs.formats import RoundRequest
+import numpy as np
+from pyroaring import BitMap64
+
+from tandem.delta.actions import AddFile
+from tandem.jobs.formats import InputFile, RoundRequest
 from tandem.jobs.results import OutputFile
 from tandem.operations.kinds.table.commit_history import CommitHistory
-from tandem.operations.kinds.table.job_files import changes_of, output_add
+from tandem.operations.kinds.table.job_files import FileChanges, changes_of, output_add
 from tandem.operations.kinds.table.segment_numbers import new_segment, numbers_at
 from tandem.operations.model import CommitContent, OutputFileChange, Work
+from tandem.operations.rounds.edits import Replacement
 from tandem.reconcile import statement as rule
+from tandem.reconcile.matches import FileMatches
+from tandem.rowmap.positions import span, to_bitmap
 from tandem.spec.status import Reconciled, RowsAffected
 from tandem.spec.update import Isolation
-from tandem.timeline.segments import output_tags, segment_name
+from tandem.timeline.file_columns import TAG_CHUNK, TAG_LAYOUT
+from tandem.timeline.segments import layout_columns, output_tags, segment_name
 
 Evaluation = rule.Evaluate | rule.Reexecute
 
@@ -87,23 +95,128 @@ def change_set(
         written: the files of all rounds, by path.
     """
     assert run.commit is not None
+    agreed = run.commit
+    changed = changes_of(run.history.remember(work.snapshot), agreed.deletes)
+    inserts = [(path, agreed.masks.get(path)) for path in (*agreed.inserts, *agreed.fresh)]
+    return _content(work, run, written, described, isolation, changed, inserts)
+
+
+def change_set_by_edits(
+    work: Work,
+    run: StatementRun[S],
+    written: Mapping[str, OutputFile],
+    described: CommitDescription,
+    isolation: Isolation,
+    columns: frozenset[str] | None,
+) -> CommitContent:
+    """As `change_set`, without deletion vectors: a row keeps its place in its file, and takes its
+    new values from an insert file. Rows that move to another partition leave their file.
+
+    Args:
+        columns: those with new values (lower case); None for any.
+    """
+    assert run.commit is not None
+    agreed = run.commit
+    latest = run.history.remember(work.snapshot)
+    latest.prefetch(agreed.deletes)
+    names = [file.path for file in agreed.progress.inserts]
+    physical = _physical(work, columns)
+    removes, marked = [], []
+    moved: dict[int, BitMap64] = {}  # rows of insert files that are not edited into others
+    for path, found in agreed.deletes.items():
+        add = latest.add(path)
+        assert add is not None
+        new = _placed(agreed.matches[path], names, written, add, moved)
+        edited = BitMap64().union(*(to_bitmap(each.positions) for each in new))
+        dead = found.dead - edited
+        if len(dead) == found.rows:
+            removes.append(add)
+            continue
+        tags = _tags(work, add, columns) if new else None
+        marked.append(OutputFileChange(add, found.rows, dead, tags, new, physical))
+    inserts: list[tuple[str, BitMap64 | None]] = []
+    for number, path in enumerate(names):
+        rows = moved.get(number)
+        if rows:
+            inserts.append((path, span(0, written[path].rows) - rows or None))
+    inserts += [(path, None) for path in agreed.fresh]
+    changed = FileChanges(tuple(removes), tuple(marked))
+    return _content(work, run, written, described, isolation, changed, inserts)
+
+
+def _placed(
+    found: FileMatches,
+    names: Sequence[str],
+    written: Mapping[str, OutputFile],
+    add: AddFile,
+    moved: dict[int, BitMap64],
+) -> tuple[Replacement, ...]:
+    """The rows of a file that get new values in their places; adds those that leave it to `moved`,
+    by the number of their insert file."""
+    new = []
+    for number in np.unique(found.outputs[found.outputs >= 0]).tolist():
+        here = np.flatnonzero(found.outputs == number)
+        rows = found.output_positions[here]
+        output = written[names[number]]
+        if dict(output.partition_values) != dict(add.partition_values):
+            moved[number] = moved.get(number, BitMap64()) | to_bitmap(rows)
+            continue
+        values = InputFile(
+            logged_path=output.path,
+            size=output.size,
+            rows=output.rows,
+            partition_values=dict(output.partition_values),
+        )
+        new.append(Replacement(values, found.positions[here], rows))
+    return tuple(new)
+
+
+def _physical(work: Work, columns: frozenset[str] | None) -> frozenset[str] | None:
+    if columns is None:
+        return None
+    fields = work.snapshot.schema
+    return frozenset(field.physical_name for field in fields if field.name.lower() in columns)
+
+
+def _tags(work: Work, add: AddFile, columns: frozenset[str] | None) -> dict[str, str]:
+    """The tags of a file that keep their meaning when rows get new values in these columns."""
+    tags = dict(add.tags)
+    layout = {name.lower() for name in layout_columns(tags.get(TAG_LAYOUT, ""))}
+    if columns is None or not layout.isdisjoint(columns):
+        tags.pop(TAG_LAYOUT, None)
+    lake = work.table.spec
+    time = lake.spec.time if lake is not None else None
+    if columns is None or time is None or time.column.lower() in columns:
+        tags.pop(TAG_CHUNK, None)
+    return tags
+
+
+def _content(
+    work: Work,
+    run: StatementRun[S],
+    written: Mapping[str, OutputFile],
+    described: CommitDescription,
+    isolation: Isolation,
+    changed: FileChanges,
+    inserts: Sequence[tuple[str, BitMap64 | None]],
+) -> CommitContent:
+    """`inserts` are the output files to add, each with its hidden rows."""
+    assert run.commit is not None
     agreed, plan = run.commit, work.frozen[0]
     latest = run.history.remember(work.snapshot)
-    changed = changes_of(latest, agreed.deletes)
     by_segment: dict[str, int] = {}
     for path, found in agreed.deletes.items():
         add = latest.add(path)
         assert add is not None
         name = segment_name(add)
         by_segment[name] = by_segment.get(name, 0) + found.deleted
-    added = (*agreed.inserts, *agreed.fresh)
-    segment_ = new_segment(work.snapshot, work.now_ms) if added else None
+    segment_ = new_segment(work.snapshot, work.now_ms) if inserts else None
     outputs = []
-    for path in added:
+    for path, hidden in inserts:
         assert segment_ is not None
         tags = output_tags(segment_.name, segment_.sequence)
         add = output_add(written[path], tags, data_change=True)
-        outputs.append(OutputFileChange(add, written[path].rows, agreed.masks.get(path)))
+        outputs.append(OutputFileChange(add, written[path].rows, hidden))
     return CommitContent(
         operation=described.operation,
         parameters=described.parameters,

@@ -49,6 +49,9 @@ class UpdateKind(RowLevelKind[Statement]):
     def writes_elsewhere(self, statement: Statement, time: str) -> bool:
         return time in statement.set_sql
 
+    def new_values(self, statement: Statement) -> frozenset[str] | None:
+        return frozenset(name.lower() for name in statement.set_sql)
+
     def commit_description(
         self, statement: Statement, agreed: rule.ReadyToCommit, inserted: int
     ) -> CommitDescription:

@@ -64,7 +64,7 @@ from tandem.operations.machine.state import OperationState
 from tandem.operations.model import Identity, Kind, Table, Work
 from tandem.operations.ports import AttemptKey, Ports
 from tandem.operations.report.explain import Explainer
-from tandem.operations.session import commit_actions, job_control, recovery
+from tandem.operations.session import carry_out, commit_actions, job_control, recovery
 from tandem.operations.session.committer import Committer
 from tandem.operations.session.error_events import failure_of
 from tandem.operations.session.options import Interceptor, PerformerOptions, passthrough
@@ -432,13 +432,22 @@ class Performer:
         return Decided(work.snapshot.version, decision.verdict, decision.why, decision.reason)
 
     def _write_sidecars(self, effect: Effect, _state: OperationState) -> Event:
-        work, change = self.work, self.work.change
-        assert change is not None
-        if self._table.base is None and work.rounds > 1 and self._committer.version_is_taken(work):
+        work = self.work
+        assert work.change is not None
+        edited = not work.writes_vectors and carry_out.make_edits(work)
+        if edited or (self._table.base is None and work.rounds > 1):
+            is_taken = self._committer.version_is_taken(work)
+        else:
+            is_taken = False
+        if is_taken:
             # The evaluation takes as long as a busy writer's commits are apart: begin the next
             # round at once, instead of writing files that no commit can use. (Beside the writers of
             # a log the version is always taken by now: only puts that follow one another win.)
+            # Edits stay, and the next decision probably wants the same.
             return CommitLost()
+        if not work.writes_vectors:
+            work.change = carry_out.by_edits(work, work.change)
+        change = work.change
         folder = paths.deletion_vectors(self._id, effect.attempt)
 
         def write_vectors() -> None:
@@ -446,11 +455,11 @@ class Performer:
 
         def write_row_map() -> None:
             self._store.put(paths.row_map(self._id, effect.attempt), change.row_map)
-            work.row_map_written = True
+            work.row_map_written = change.row_map
 
         writes = [write_vectors]
-        if change.row_map and not work.row_map_written:
-            # The same bytes in every round: the map holds where rows went, not which are live.
+        if change.row_map and change.row_map != work.row_map_written:
+            # Without edits the same in every round: it holds where rows went, not which are live.
             writes.append(write_row_map)
         side_by_side(writes, self._table.log.parallel_requests)
         work.sidecars = commit_actions.adds_of(change, work.vectors)

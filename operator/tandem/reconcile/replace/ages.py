@@ -110,7 +110,9 @@ class RowAges:
             ]
             if fresh:
                 age = ages._age_of_new(commit, view)
-                maps = row_maps if commit.new_rows is NewRows.MAPPED else {}
+                # A map knows it row by row, also of rows that an edit of ours changed.
+                known = commit.new_rows in (NewRows.MAPPED, NewRows.TAKEN)
+                maps = row_maps if known else {}
                 ages._origins.update({path: _Origin(age, maps.get(path), commit) for path in fresh})
         return ages
 

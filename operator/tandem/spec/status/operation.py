@@ -117,7 +117,17 @@ class Reconciled(StatusModel):
     rows_evaluated: int = 0
     """Rows that a statement was evaluated on again."""
     bins_dropped: int = 0
-    """Bins left out because an input had changed (tables without deletion vectors)."""
+    """Always 0: bins were left out once, if an input had changed, without deletion vectors."""
+    bins_contended: int | None = None
+    """Bins left as they were, because their inputs changed faster than they could be edited."""
+    inputs_gone: int | None = None
+    """Inputs that other commits replaced, and whose rows are not in our outputs any more."""
+    edit_rounds: int | None = None
+    """Rounds in which files were edited: made again without some rows, or with new values."""
+    bytes_copied: int | None = None
+    """Bytes of edited files that were copied as they are."""
+    bytes_encoded: int | None = None
+    """Bytes of edited files that were encoded."""
     runs_dropped: int | None = None
     """Runs of blocks left out because one of their blocks no longer exists."""
     rounds: int = 0

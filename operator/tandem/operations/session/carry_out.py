@@ -1,0 +1,205 @@
+"""Carries a change set out by edits, where the table has deletion vectors off at the version that
+the commit follows ("Real tables", section 1).
+
+A kind decides which rows of which files are hidden or get new values, whatever the table allows.
+With vectors on, `commit_actions` writes these. Without, each such file is made again, as an edit:
+an output takes the place of what the job wrote, a live file that of itself, in its segment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+from pyroaring import BitMap64
+
+from tandem.delta.actions import AddFile
+from tandem.delta.datafiles.writer import WrittenFile
+from tandem.errors import CountMismatch
+from tandem.jobs.formats import InputFile
+from tandem.operations.attempt import paths
+from tandem.operations.model import CommitContent, OutputFileChange, Work
+from tandem.operations.rounds.edits import Replacement, WantedEdit
+from tandem.reconcile.published import LiveEdit, Piece, published_map
+from tandem.rowmap import binary_format
+from tandem.rowmap.positions import span, to_array, to_bitmap
+from tandem.rowmap.rowmap import MapOutput, RowMapIdentity
+from tandem.timeline.segments import successor_tags
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A file that a change set asks for: the rows `kept` of another one. `edit`: how it is made;
+    None: it is the file that the job wrote."""
+
+    change: OutputFileChange
+    kept: BitMap64
+    edit: WantedEdit | None
+
+
+def make_edits(work: Work) -> bool:
+    """Make the edits that the change set asks for and that do not exist. Returns whether there
+    were any. Raises: DataFileMissing, StorageError, CountMismatch."""
+    change = work.change
+    assert change is not None
+    missing = work.edits.missing(wanted_edits(change))
+    if not missing:
+        return False
+    work.edit_attempts = work.edit_attempts.after_round(sum(each.source.size for each in missing))
+    work.edits.make(missing)
+    work.edits.rounds += 1
+    return True
+
+
+def wanted_edits(change: CommitContent) -> list[WantedEdit]:
+    """The edits that a change set asks for."""
+    parts = [*_outputs(change), *_marked(change)]
+    return [part.edit for part in parts if part.edit is not None]
+
+
+def by_edits(work: Work, change: CommitContent) -> CommitContent:
+    """The change set with edits, all of which exist, in place of hidden rows and new values; and
+    with the row map of its commit."""
+    outputs: list[OutputFileChange] = []
+    pieces: dict[str, list[Piece]] = {}
+    for part in _outputs(change):
+        path = part.change.add.logged_path
+        if part.edit is None:
+            pieces[path] = [Piece(path)]
+            outputs.append(part.change)
+            continue
+        file = _made(work, part.edit)
+        pieces.setdefault(path, []).append(Piece(file.path, part.kept))
+        outputs.append(_output(part.change.add, file))
+    removes, edits = list(change.removes), list[LiveEdit]()
+    plan, _ = work.frozen
+    map_path = paths.row_map(plan.operation_id, plan.attempt)
+    for part in _marked(change):
+        assert part.edit is not None
+        file, of = _made(work, part.edit), part.change
+        add = of.add if of.tags is None else replace(of.add, tags=of.tags)
+        removes.append(of.add)
+        outputs.append(_output(add, file, successor_tags(add, row_map=map_path)))
+        edits.append(
+            LiveEdit(add.logged_path, of.rows, part.edit.drops, file.path, _changed(part.edit))
+        )
+    made = work.edits
+    row_map = change.row_map
+    is_edited = edits or any(p.path != path for path, ps in pieces.items() for p in ps)
+    if is_edited or (change.rewrite is not None and change.rewrite.decision.heirs):
+        identity = RowMapIdentity(plan.table_id, plan.operation_id, plan.attempt, plan.read_version)
+        published = published_map(identity, pieces, edits, change.rewrite)
+        _require_rows(published.outputs, outputs)
+        row_map = binary_format.to_bytes(published) if outputs else b""
+    return replace(
+        change,
+        outputs=tuple(outputs),
+        removes=tuple(removes),
+        marked=(),
+        row_map=row_map,
+        reconciled=change.reconciled.model_copy(
+            update={
+                "edit_rounds": made.rounds or None,
+                "bytes_copied": made.bytes_copied or None,
+                "bytes_encoded": made.bytes_encoded or None,
+            }
+        ),
+    )
+
+
+def _outputs(change: CommitContent) -> Iterator[_Part]:
+    for output in change.outputs:
+        for kept, edit in edits_of(output):
+            yield _Part(output, kept, edit)
+
+
+def edits_of(output: OutputFileChange) -> Iterator[tuple[BitMap64, WantedEdit | None]]:
+    """The files that an output becomes: the rows of each, and how it is made."""
+    rows = span(0, output.rows)
+    hidden = output.dead or BitMap64()
+    if not (hidden or output.new or output.cut_at):
+        yield rows, None
+        return
+    for start, end in pairwise((0, *output.cut_at, output.rows)):
+        kept = span(start, end) - hidden
+        if kept:
+            yield kept, _edit(output, rows - kept, (start, end) if output.cut_at else None)
+
+
+def _marked(change: CommitContent) -> Iterator[_Part]:
+    for file in change.marked:
+        dead = file.dead or BitMap64()
+        yield _Part(file, span(0, file.rows) - dead, _edit(file, dead))
+
+
+def _edit(
+    file: OutputFileChange, drops: BitMap64, part: tuple[int, int] | None = None
+) -> WantedEdit:
+    add = file.add
+    source = InputFile(
+        logged_path=add.logged_path,
+        size=add.size,
+        rows=file.rows,
+        partition_values=dict(add.partition_values),
+    )
+    new = file.new
+    if part is not None:
+        new = tuple(each for each in (_within(r, *part) for r in new) if len(each.positions))
+    return WantedEdit(source, drops, new, file.columns, part)
+
+
+def _within(new: Replacement, start: int, end: int) -> Replacement:
+    first, last = np.searchsorted(new.positions, (start, end)).tolist()
+    return replace(new, positions=new.positions[first:last], rows=new.rows[first:last])
+
+
+def _made(work: Work, wanted: WantedEdit) -> WrittenFile:
+    found = work.edits.find(wanted)
+    if found is None:  # R-4
+        raise CountMismatch(
+            "A commit asks for an edit that was not made",
+            resource=wanted.source.logged_path,
+            remedy="Nothing was published; run the operation again",
+        )
+    return found
+
+
+def _output(
+    like: AddFile, file: WrittenFile, tags: Mapping[str, str] | None = None
+) -> OutputFileChange:
+    add = replace(
+        like,
+        logged_path=file.path,
+        partition_values=dict(like.partition_values),
+        size=file.size,
+        modified_ms=file.modified_ms,
+        stats=file.stats,
+        tags=dict(like.tags if tags is None else tags),
+        deletion_vector=None,
+    )
+    return OutputFileChange(add, file.rows)
+
+
+def _changed(edit: WantedEdit) -> BitMap64:
+    """The rows of the new file that have other values than the old one's."""
+    if not edit.new:
+        return BitMap64()
+    positions = np.sort(np.concatenate([each.positions for each in edit.new]))
+    return to_bitmap(positions - np.searchsorted(to_array(edit.drops), positions))
+
+
+def _require_rows(mapped: Sequence[MapOutput], outputs: Sequence[OutputFileChange]) -> None:
+    """Raises: CountMismatch if the map gives a file another number of rows than it has."""
+    rows = {file.path: file.rows for file in mapped}
+    for output in outputs:
+        expected = rows.get(output.add.logged_path, output.rows)
+        if expected != output.rows:
+            raise CountMismatch(
+                "An edit has another number of rows than its row map",
+                resource=output.add.logged_path,
+                found=f"{output.rows} rows",
+                expected=f"{expected} rows",
+                remedy="Nothing was published; run the operation again",
+            )

@@ -1,0 +1,327 @@
+"""The row map that a commit publishes where it makes files again: edits of outputs, and of live
+files.
+
+A published map leads from the files that its commit adds to the files that *the same commit*
+removes: to an heir, not to the input whose place it took (R-5). Rows that an edit left out count as
+dead, as those do that were dead when read. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from pyroaring import BitMap64
+
+from tandem.reconcile.model import FileView
+from tandem.reconcile.rewrite import Heir, HeirRows, RewriteDecision
+from tandem.rowmap.positions import Positions, span, to_array, to_bitmap
+from tandem.rowmap.rowmap import MapOutput, RowMap, RowMapBuilder, RowMapIdentity
+
+_MOST_RUNS = 4_096
+"""Rows in more runs are written as ranks, four bytes a row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A file of a commit that holds the rows `kept` of an output, in order; None: all of them."""
+
+    path: str
+    kept: BitMap64 | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LiveEdit:
+    """A live file that a commit makes again as the file `path`: without its rows `dead`, and with
+    other values in the rows `changed` of the new file."""
+
+    source: str
+    rows: int
+    dead: BitMap64
+    path: str
+    changed: BitMap64 = field(default_factory=BitMap64)
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedRewrite:
+    """The map of what a job wrote, and what is committed of it on top of the version of `view`."""
+
+    row_map: RowMap
+    decision: RewriteDecision
+    view: FileView
+
+
+def published_map(
+    identity: RowMapIdentity,
+    pieces: Mapping[str, Sequence[Piece]],
+    edits: Sequence[LiveEdit],
+    rewrite: CommittedRewrite | None = None,
+) -> RowMap:
+    """The map of a commit.
+
+    Args:
+        pieces: the files of each output that is committed, by the output's path.
+        edits: live files that are made again; those of a rewrite are inputs that it cut.
+
+    Raises: RowMapInvalid if rows are missing or used twice.
+    """
+    builder = RowMapBuilder(identity)
+    alone = {edit.source: edit for edit in edits}
+    if rewrite is not None:
+        _add_rewrite(builder, rewrite, pieces, alone)
+    for edit in alone.values():
+        builder.add_input(edit.source, edit.rows, edit.dead)
+        builder.add_run(edit.source, 0, edit.rows, edit.path)
+    for edit in edits:
+        builder.add_changed(edit.path, edit.changed)
+    return builder.build()
+
+
+def _add_rewrite(
+    builder: RowMapBuilder,
+    rewrite: CommittedRewrite,
+    pieces: Mapping[str, Sequence[Piece]],
+    edits: dict[str, LiveEdit],
+) -> None:
+    """Add the groups of a rewrite, and take the edits of its inputs out of `edits`."""
+    row_map, decision = rewrite.row_map, rewrite.decision
+    heirs: dict[str, list[tuple[Heir, HeirRows]]] = {}
+    for heir in decision.heirs.values():
+        for part in heir.rows:
+            heirs.setdefault(part.source, []).append((heir, part))
+    sorted_files = {index for group in row_map.sorted_groups for index in group.inputs}
+    sorted_paths = {row_map.inputs[index].path for index in sorted_files}
+    removed = frozenset(decision.removes)
+    for members, outputs in _joined(row_map, decision):
+        shown = [path for path in outputs if path in pieces]
+        if not shown:
+            continue
+        of_group = {path: heirs[path] for path in members if path in heirs}
+        cut = [edits.pop(path) for path in members if path in edits]
+        # Where vectors hide rows, the outputs have rows of inputs whose heirs have others.
+        hides = any(p in decision.masks and pieces[p][0].kept is None for p in shown)
+        in_order = (
+            not cut
+            and not (hides and of_group)
+            and all(
+                path not in sorted_paths
+                and (path not in of_group or _keeps_order(of_group[path]))
+                and (
+                    path in removed
+                    or path in of_group
+                    or not _has_rows(rewrite, path, shown, pieces)
+                )
+                for path in members
+            )
+        )
+        if in_order:
+            _add_runs(builder, rewrite, shown, pieces, of_group)
+        else:
+            _add_rows(builder, rewrite, shown, pieces, of_group, cut)
+
+
+def _joined(
+    row_map: RowMap, decision: RewriteDecision
+) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
+    """The groups of a map; those that share an heir are one."""
+    found: list[tuple[tuple[str, ...], tuple[str, ...]]] = []
+    group_of: dict[str, int] = {}
+    parent: list[int] = []
+
+    def root(index: int) -> int:
+        while parent[index] != index:
+            index = parent[index]
+        return index
+
+    bins = row_map.bins()
+    for number, (members, _) in enumerate(bins):
+        parent.append(number)
+        group_of.update(dict.fromkeys(members, number))
+    for heir in decision.heirs.values():
+        roots = sorted({root(group_of[source]) for source in heir.sources})
+        for other in roots[1:]:
+            parent[other] = roots[0]
+    together: dict[int, tuple[list[str], list[str]]] = {}
+    for number, (members, outputs) in enumerate(bins):
+        group = together.setdefault(root(number), ([], []))
+        group[0].extend(members)
+        group[1].extend(outputs)
+    found.extend((tuple(members), tuple(outputs)) for members, outputs in together.values())
+    return found
+
+
+def _keeps_order(heirs: Sequence[tuple[Heir, HeirRows]]) -> bool:
+    """Whether an input has one heir, which has rows of no other input, in the input's order."""
+    if len(heirs) != 1 or len(heirs[0][0].rows) != 1:
+        return False
+    return bool((np.diff(heirs[0][1].origins) > 0).all())
+
+
+def _has_rows(
+    rewrite: CommittedRewrite,
+    path: str,
+    shown: Sequence[str],
+    pieces: Mapping[str, Sequence[Piece]],
+) -> bool:
+    """Whether a file of the commit has rows of an input, hidden ones included."""
+    places = rewrite.row_map.forward_all(path)
+    for output in shown:
+        rows = places.get(output)
+        for piece in pieces[output] if rows else ():
+            if piece.kept is None or not piece.kept.isdisjoint(rows or BitMap64()):
+                return True
+    return False
+
+
+def _add_runs(
+    builder: RowMapBuilder,
+    rewrite: CommittedRewrite,
+    shown: Sequence[str],
+    pieces: Mapping[str, Sequence[Piece]],
+    heirs: Mapping[str, Sequence[tuple[Heir, HeirRows]]],
+) -> None:
+    """Runs of the job's map, on what of their files is left; a piece ends where a run ends."""
+    row_map, view = rewrite.row_map, rewrite.view
+    numbers = {row_map.output_number(path) for path in shown}
+    runs = sorted(
+        (run for run in row_map.runs if run.output in numbers),
+        key=lambda run: (run.output, run.out_start),
+    )
+    known: set[str] = set()
+    is_edited = any(piece.kept is not None for path in shown for piece in pieces[path])
+    for run in runs:
+        file = row_map.inputs[run.input]
+        rows = run.in_end - run.in_start
+        if file.dead:
+            rows -= file.dead.range_cardinality(run.in_start, run.in_end)
+        output = row_map.outputs[run.output].path
+        ends = run.out_start + rows
+        piece = next((p for p in pieces[output] if _holds(p, run.out_start, ends)), None)
+        if piece is None:
+            continue
+        source, start, end = file.path, run.in_start, run.in_end
+        if source in heirs:
+            heir, part = heirs[source][0]
+            source = heir.path
+            first, last = np.searchsorted(part.origins, (start, end)).tolist()
+            if first == last:
+                continue
+            start, end = int(part.positions[first]), int(part.positions[last - 1]) + 1
+        if source not in known:
+            known.add(source)
+            now = view.get(source)
+            assert now is not None
+            # Without an edit the outputs have all rows of the job's map.
+            dead = now.dead if is_edited or source != file.path else file.dead
+            builder.add_input(source, now.rows, dead)
+        builder.add_run(source, start, end, piece.path)
+
+
+def _holds(piece: Piece, start: int, end: int) -> bool:
+    return piece.kept is None or piece.kept.range_cardinality(start, end) > 0
+
+
+def _add_rows(
+    builder: RowMapBuilder,
+    rewrite: CommittedRewrite,
+    shown: Sequence[str],
+    pieces: Mapping[str, Sequence[Piece]],
+    heirs: Mapping[str, Sequence[tuple[Heir, HeirRows]]],
+    cut: Sequence[LiveEdit],
+) -> None:
+    """Each row of the commit's files by its origin: for rows in any order."""
+    row_map = rewrite.row_map
+    names = {file.path: number for number, file in enumerate(row_map.inputs)}
+    paths = [file.path for file in row_map.inputs]
+    files: list[tuple[str, Positions, Positions]] = []  # path, origins' files and positions
+    for output in shown:
+        total = row_map.outputs[row_map.output_number(output)].rows
+        for piece in pieces[output]:
+            rows = np.arange(total) if piece.kept is None else to_array(piece.kept)
+            found, positions = row_map.trace(output, rows)
+            codes = found.astype(np.int64)
+            positions = positions.copy()
+            for source, of_source in heirs.items():
+                here = np.flatnonzero(found == names[source])
+                for heir, part in of_source:
+                    code = names.setdefault(heir.path, len(paths))
+                    if code == len(paths):
+                        paths.append(heir.path)
+                    _follow(codes, positions, here, heir, part, code, rewrite)
+            files.append((piece.path, codes, positions))
+    for edit in cut:
+        stays = to_array(span(0, edit.rows) - edit.dead)
+        files.append((edit.path, np.full(len(stays), names[edit.source], np.int64), stays))
+    _add_group(builder, rewrite.view, row_map, paths, files)
+
+
+def _follow(
+    codes: Positions,
+    positions: Positions,
+    here: Positions,
+    heir: Heir,
+    part: HeirRows,
+    code: int,
+    rewrite: CommittedRewrite,
+) -> None:
+    """Let the rows at the indexes `here`, which come from one input, come from an heir, `code`, if
+    it has them and lets them go."""
+    now = rewrite.view.get(heir.path)
+    assert now is not None
+    stays = rewrite.decision.cuts.get(now.path)
+    gone = now.dead if stays is None else now.dead | (span(0, now.rows) - stays.dead)
+    live = np.ones(len(part.positions), dtype=bool)
+    if gone:
+        live = ~np.isin(part.positions, to_array(gone))
+    order = np.argsort(part.origins[live], kind="stable")
+    origins, rows = part.origins[live][order], part.positions[live][order]
+    at = np.searchsorted(origins, positions[here])
+    inside = at < len(origins)
+    hit = np.zeros(len(here), dtype=bool)
+    hit[inside] = origins[at[inside]] == positions[here][inside]
+    codes[here[hit]] = code
+    positions[here[hit]] = rows[at[hit]]
+
+
+def _add_group(
+    builder: RowMapBuilder,
+    view: FileView,
+    row_map: RowMap,
+    paths: Sequence[str],
+    files: Sequence[tuple[str, Positions, Positions]],
+) -> None:
+    codes = np.concatenate([codes for _, codes, _ in files])
+    positions = np.concatenate([rows for _, _, rows in files])
+    sizes = [len(rows) for _, _, rows in files]
+    used = np.unique(codes).tolist()
+    ranks = np.empty(len(codes), dtype=np.int64)
+    for code in used:
+        now = view.get(paths[code])
+        rows = now.rows if now is not None else row_map.input(paths[code]).rows
+        here = codes == code
+        there = np.sort(positions[here])
+        builder.add_input(paths[code], rows, span(0, rows) - to_bitmap(there))
+        ranks[here] = np.searchsorted(there, positions[here])
+    begins = np.cumsum([0, *sizes])
+    is_first = np.ones(len(codes), dtype=bool)
+    is_first[1:] = (codes[1:] != codes[:-1]) | (ranks[1:] != ranks[:-1] + 1)
+    is_first[begins[:-1][begins[:-1] < len(codes)]] = True
+    starts = np.flatnonzero(is_first)
+    if len(starts) <= _MOST_RUNS:
+        ends = np.append(starts[1:], len(codes))
+        owners = np.searchsorted(begins, starts, side="right") - 1
+        for start, end, owner in zip(starts.tolist(), ends.tolist(), owners.tolist(), strict=True):
+            source = paths[int(codes[start])]
+            first, last = int(positions[start]), int(positions[end - 1]) + 1
+            builder.add_run(source, first, last, files[owner][0])
+        return
+    builder.add_sorted(
+        [paths[code] for code in used],
+        [MapOutput(path, len(rows)) for path, _, rows in files],
+        origins=(np.searchsorted(used, codes).astype(np.int64), positions),
+        destinations=(
+            np.repeat(np.arange(len(files)), sizes),
+            np.concatenate([np.arange(size) for size in sizes]),
+        ),
+    )
