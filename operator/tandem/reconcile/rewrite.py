@@ -300,15 +300,16 @@ def _taken_heirs(
             fits = file is not None and not file.cut and part.source not in dropped
             if not fits or fates[part.source] is not InputFate.GONE:
                 break
-            known += len(part.positions)
-            rows = to_bitmap(part.origins[_live(heir, part, view)])
+            live = _live(heir, part, view)
+            known += len(live)
+            rows = to_bitmap(part.origins[live])
             if not rows.isdisjoint(row_map.input(part.source).dead):
                 break
             if not rows.isdisjoint(claimed.get(part.source, BitMap64())):
                 break
             wanted[part.source] = rows
         else:
-            if known == now.rows and len(now.dead) < now.rows and any(wanted.values()):
+            if known and known == now.rows - len(now.dead):
                 found[heir.path] = heir
                 for source, rows in wanted.items():
                     claimed[source] = claimed.get(source, BitMap64()) | rows

@@ -370,8 +370,9 @@ class CompactionKind(RewriteKind):
         outputs = published(work, decision)
         names = self._names(work, removed.values(), {output.run for output in outputs}, numbers)
         new = {run: number for run, name in names.items() if (number := _number(name)) > before}
-        sources = {output.path: self.row_map.sources(output.path) for output in outputs}
-        roots = root_tags(work, removed, decision.cuts, outputs, sources, new, numbers)
+        heirs = {path: heir.sources[0] for path, heir in decision.heirs.items()}
+        sources = {output.path: self.sources(output.path, decision) for output in outputs}
+        roots = root_tags(work, removed, decision.cuts, outputs, sources, heirs, new, numbers)
         map_path = paths.row_map(plan.operation_id, plan.attempt)
 
         def tags_of(output: OutputFile) -> dict[str, str]:

@@ -38,6 +38,7 @@ from tandem.reconcile.published import CommittedRewrite
 from tandem.reconcile.rewrite import Heir, Moved, RewriteDecision, RewriteInput, rewrite
 from tandem.rowmap import binary_format
 from tandem.rowmap.rowmap import RowMap, RowMapIdentity
+from tandem.spark.runtime.control import job_table_format
 from tandem.spec.status import Reconciled
 from tandem.text import counted
 from tandem.timeline.history import retired
@@ -196,10 +197,16 @@ class RewriteKind:
         if not gone or work.snapshot.metadata.schema_string != job.table.schema_string:
             return ()
         if self._heirs is None:
-            table = work.table
-            history = CommitHistory(table.log, self.vectors(work), plan.table_id)
-            self._heirs = HeirSearch(history, plan.read_version)
-        return self._heirs.of(gone, view)
+            assert isinstance(job.job, RewriteJob)
+            self._heirs = HeirSearch(
+                work.table.store,
+                job_table_format(job.table),
+                CommitHistory(work.table.log, self.vectors(work), plan.table_id),
+                plan.read_version,
+                {file.logged_path: file for file in job.job.inputs},
+                self.row_map,
+            )
+        return self._heirs.of(gone, view, by_content=not work.writes_vectors)
 
     def _converging(
         self, work: Work, decision: RewriteDecision, inputs: tuple[RewriteInput, ...]
@@ -214,6 +221,8 @@ class RewriteKind:
             for _, edit in edits_of(output):
                 lost = 0 if edit is None or work.edits.find(edit) else work.edits.lost(edit)
                 path = output.add.logged_path
+                if lost >= LOST_BEFORE_CUT and self._heirs is not None:
+                    self._heirs.settled |= frozenset(self.row_map.sources(path))
                 if job.job.layout is not None and lost >= MOST_LOST:
                     late.update(self.row_map.sources(path))
                 elif job.job.layout is None and lost >= LOST_BEFORE_CUT and edit is not None:
@@ -246,6 +255,12 @@ class RewriteKind:
         _, job = work.frozen
         assert isinstance(job.job, RewriteJob)
         return decision, job.job.layout
+
+    def sources(self, output: str, decision: RewriteDecision) -> tuple[str, ...]:
+        """The inputs that an output has rows of, and the heirs that go in their places."""
+        inputs = self.row_map.sources(output)
+        heirs = (h.path for h in decision.heirs.values() if not set(inputs).isdisjoint(h.sources))
+        return (*inputs, *heirs)
 
     def removed(self, decision: RewriteDecision) -> dict[str, AddFile]:
         """The live adds of `decision.removes` by logged path, at the version of the decision."""

@@ -16,7 +16,7 @@ from tandem.jobs.formats import JobBin, JobLayout, RewriteJob
 from tandem.jobs.results import OutputFile
 from tandem.locks import model as locks_
 from tandem.operations.attempt import paths
-from tandem.operations.kinds.rewrite import RewriteKind, locks_described, past_segments
+from tandem.operations.kinds.rewrite import RewriteKind, locks_described, past_segments, published
 from tandem.operations.kinds.table.job_files import require_inside
 from tandem.operations.kinds.table.lock_times import time_of_locks, times_of
 from tandem.operations.model import CommitContent, Planned, Work
@@ -114,10 +114,10 @@ class SegmentRewriteKind(RewriteKind):
         removed = self.removed(decision)
         # The current ones: other writers may have changed their tags since.
         origins: dict[str, AddFile] = {
-            output: removed[input_]
-            for (input_,), outputs in self.row_map.bins()
-            if input_ in removed
-            for output in outputs
+            output.path: removed[source]
+            for output in published(work, decision)
+            for source in self.sources(output.path, decision)
+            if source in removed
         }
         map_path = paths.row_map(plan.operation_id, plan.attempt)
 

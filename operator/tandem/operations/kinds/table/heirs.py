@@ -1,54 +1,110 @@
 """Heirs of a rewrite's inputs: live files that hold what is left of inputs that are gone.
 
 An edit of ours says by its row map which rows it kept, and which it gave new values; a chain of
-edits leads back to the input.
+edits leads back to the input. Files of other writers are compared: a file all of whose rows equal,
+value by value, rows of inputs that its commit, or one before it, took away, is their heir,
+whichever rows it was made from: rows that are equal in all columns are interchangeable.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
+from tandem.delta.actions import AddFile
+from tandem.delta.datafiles.reader import TableFormat
+from tandem.distinct import IntArray, number_rows
+from tandem.errors import DataFileMissing
+from tandem.jobs.formats import InputFile
 from tandem.operations.kinds.table.commit_history import CommitHistory
+from tandem.operations.kinds.table.job_files import input_file
 from tandem.operations.kinds.table.snapshot_view import SnapshotView
-from tandem.reconcile.model import ChangeKind
+from tandem.reconcile.model import ChangeKind, RowMapLike
 from tandem.reconcile.rewrite import Heir, HeirRows
-from tandem.rowmap.positions import to_array, to_bitmap
+from tandem.rowmap.positions import Positions, to_array, to_bitmap
+from tandem.spark.runtime.row_files import open_input
+from tandem.storage.store import Store
+
+MOST_BYTES: Final = 256 << 20
+"""Bytes of files that are compared with one file, at most; and of rows that are kept for the next
+comparison."""
 
 
 class HeirSearch:
-    """Finds heirs; keeps those that it has found, since files never change.
+    """Finds the heirs of the inputs of one rewrite; keeps what it has found, since files never
+    change.
 
     Args:
         history: the commits since the version that the rewrite read, `since`.
+        inputs: its inputs, by path, as the job read them; `row_map` says which rows it took.
     """
 
-    def __init__(self, history: CommitHistory, since: int) -> None:
+    def __init__(
+        self,
+        store: Store,
+        table: TableFormat,
+        history: CommitHistory,
+        since: int,
+        inputs: Mapping[str, InputFile],
+        row_map: RowMapLike,
+    ) -> None:
+        self._store = store
+        self._table = table
         self._history = history
         self._since = since
-        self._chains: dict[str, Heir | None] = {}
+        self._inputs = inputs
+        self._row_map = row_map
+        self._by_map: dict[str, Heir | None] = {}
+        self._by_content: dict[str, Heir | None] = {}
+        self._rows: dict[str, pa.Table] = {}
+        self.settled: frozenset[str] = frozenset()
+        """Inputs whose new files are no longer compared: each comparison gives other writers time
+        for the next commit."""
 
-    def of(self, gone: Collection[str], view: SnapshotView) -> tuple[Heir, ...]:
-        """The heirs of these inputs at the version of `view`."""
+    def of(
+        self, gone: Collection[str], view: SnapshotView, *, by_content: bool
+    ) -> tuple[Heir, ...]:
+        """The heirs of these inputs at the version of `view`; `by_content`: also among files of
+        other writers."""
         if not gone:
             return ()
-        added: dict[str, None] = {}
+        ancestors: dict[str, frozenset[str]] = {}
         for commit in self._history.since(self._since, view.snapshot):
             if commit.kind is ChangeKind.CHANGE:
-                added.update(dict.fromkeys(sorted(commit.added)))
-        view.prefetch(added)
-        live = [path for path in added if view.add(path) is not None]
-        found = (self._by_maps(path, view) for path in live)
-        return tuple(h for h in found if h is not None and h.sources[0] in gone)
+                taken = (
+                    ancestors.get(path, frozenset((path,)) & self._inputs.keys())
+                    for path in commit.files - commit.added
+                )
+                lost = frozenset[str]().union(*taken)
+                ancestors.update(
+                    (path, lost) for path in sorted(commit.added) if path not in self._inputs
+                )
+        view.prefetch(ancestors)
+        found = []
+        for path, lost in ancestors.items():
+            add = view.add(path)
+            if add is None or lost.isdisjoint(gone):
+                continue
+            heir = self._traced(path, view)
+            if heir is None and by_content:
+                heir = self._compared(path, add, lost & set(gone), view)
+            if heir is not None and set(heir.sources) <= set(gone):
+                found.append(heir)
+        return tuple(found)
 
-    def _by_maps(self, path: str, view: SnapshotView) -> Heir | None:
-        """The file as an heir of the file that it was edited from first."""
-        if path not in self._chains:
-            self._chains[path] = self._traced(path, view)
-        return self._chains[path]
+    # By row maps
 
     def _traced(self, path: str, view: SnapshotView) -> Heir | None:
+        """The file as an heir of the one that it was edited from first."""
+        if path not in self._by_map:
+            self._by_map[path] = self._trace(path, view)
+        return self._by_map[path]
+
+    def _trace(self, path: str, view: SnapshotView) -> Heir | None:
         state = view.get(path)
         assert state is not None
         rows = np.arange(state.rows, dtype=np.int64)
@@ -63,6 +119,145 @@ class HeirSearch:
                 changed |= np.isin(origins, to_array(values))
             _, origins = row_map.trace(source, origins)
             source = sources[0]
-        if source == path:
+        if source not in self._inputs:
             return None
         return Heir(path, (HeirRows(source, rows, origins),), to_bitmap(rows[changed]))
+
+    # By content
+
+    def _compared(
+        self, path: str, add: AddFile, lost: Collection[str], view: SnapshotView
+    ) -> Heir | None:
+        if path not in self._by_content:
+            if not self.settled.isdisjoint(lost):
+                return None
+            self._by_content[path] = self._compare(path, add, lost, view)
+        return self._by_content[path]
+
+    def _compare(
+        self, path: str, add: AddFile, lost: Collection[str], view: SnapshotView
+    ) -> Heir | None:
+        values = dict(add.partition_values)
+        sources = [
+            self._inputs[source]
+            for source in sorted(lost)
+            if dict(self._inputs[source].partition_values) == values
+        ]
+        if not sources or add.size + sum(source.size for source in sources) > MOST_BYTES:
+            return None
+        try:
+            after = self._read(input_file(view, path, None))
+            before = [self._read(source) for source in sources]
+        except DataFileMissing:
+            return None  # another writer's vacuum
+        taken = [
+            np.setdiff1d(
+                np.arange(table.num_rows), to_array(self._row_map.input(source.logged_path).dead)
+            )
+            for source, table in zip(sources, before, strict=True)
+        ]
+        state = view.get(path)
+        assert state is not None
+        live = np.setdiff1d(np.arange(after.num_rows), to_array(state.dead))
+        rows = pa.concat_tables(
+            [
+                *(t.take(pa.array(rows)) for t, rows in zip(before, taken, strict=True)),
+                after.take(pa.array(live)),
+            ]
+        )
+        numbers = row_numbers(rows)
+        found = matched(numbers[: len(numbers) - len(live)], numbers[len(numbers) - len(live) :])
+        if found is None:
+            return None
+        starts = np.cumsum([0, *(len(rows) for rows in taken)])
+        parts = []
+        for number, source in enumerate(sources):
+            here = np.flatnonzero((found >= starts[number]) & (found < starts[number + 1]))
+            if len(here):
+                origins = taken[number][found[here] - starts[number]]
+                parts.append(HeirRows(source.logged_path, live[here], origins))
+        return Heir(path, tuple(parts))
+
+    def _read(self, file: InputFile) -> pa.Table:
+        kept = self._rows.get(file.logged_path)
+        if kept is not None:
+            return kept
+        with open_input(self._store, self._table, file, self._table.data_schema.names) as reader:
+            found = pa.Table.from_batches(list(reader.batches()))
+        self._rows[file.logged_path] = found
+        while sum(table.nbytes for table in self._rows.values()) > MOST_BYTES:
+            del self._rows[next(iter(self._rows))]
+        return found
+
+
+def matched(before: IntArray, after: IntArray) -> Positions | None:
+    """For each row of `after` the index of a row of `before` with the same number, each used once,
+    equal rows in order; None if there are too few."""
+    sorted_ = np.argsort(before, kind="stable")
+    numbers = before[sorted_]
+    order = np.argsort(after, kind="stable")
+    wanted = after[order]
+    is_first = np.r_[True, wanted[1:] != wanted[:-1]] if len(wanted) else np.empty(0, bool)
+    begins = np.maximum.accumulate(np.where(is_first, np.arange(len(wanted)), 0))
+    at = np.searchsorted(numbers, wanted) + np.arange(len(wanted)) - begins
+    if len(at) and (int(at.max()) >= len(numbers) or bool((numbers[at] != wanted).any())):
+        return None
+    found = np.empty(len(after), dtype=np.int64)
+    found[order] = sorted_[at]
+    return found
+
+
+def row_numbers(rows: pa.Table) -> IntArray:
+    """A number for each row: equal for rows that are equal in all columns, bit by bit."""
+    columns = [_codes(rows.column(at)) for at in range(rows.num_columns)]
+    return number_rows(columns)[0] if columns else np.zeros(rows.num_rows, np.int64)
+
+
+def _codes(column: Any) -> IntArray:
+    """A number for each value of a column; null has one of its own."""
+    array = column
+    if isinstance(array, pa.ChunkedArray):
+        array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
+    is_ = pa.types
+    if is_.is_struct(array.type):
+        fields = [_codes(field) for field in array.flatten()]
+        return number_rows([_validity(array), *fields])[0]
+    if is_.is_map(array.type) or is_.is_list(array.type) or is_.is_large_list(array.type):
+        return _list_codes(array)
+    if is_.is_floating(array.type):
+        array = _as_integers(array)
+    if is_.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    codes = pc.dictionary_encode(array, null_encoding="mask").indices
+    return np.asarray(pc.fill_null(codes, -1)).astype(np.int64)
+
+
+def _validity(array: Any) -> IntArray:
+    return np.asarray(array.is_valid()).astype(np.int64)
+
+
+def _as_integers(array: Any) -> Any:
+    """Floats by their bits: NaNs that differ, and the two zeros, are different values."""
+    width = pa.int64() if array.type == pa.float64() else pa.int32()
+    return pa.Array.from_buffers(width, len(array), array.buffers(), offset=array.offset)
+
+
+def _list_codes(array: Any) -> IntArray:
+    """Lists by the numbers of their elements, as bytes."""
+    offsets = np.asarray(array.offsets).astype(np.int64)
+    inside = slice(int(offsets[0]), int(offsets[-1]))
+    if pa.types.is_map(array.type):
+        elements = number_rows([_codes(array.keys[inside]), _codes(array.items[inside])])[0]
+    else:
+        elements = _codes(array.values[inside])
+    lengths = np.where(_validity(array) > 0, np.diff(offsets), 0)
+    starts = np.r_[0, np.cumsum(lengths)]
+    keep = np.repeat(_validity(array) > 0, np.diff(offsets))
+    data = np.ascontiguousarray(elements[keep]).tobytes()
+    content = pa.Array.from_buffers(
+        pa.large_binary(),
+        len(array),
+        [None, pa.py_buffer((starts * 8).astype(np.int64).tobytes()), pa.py_buffer(data)],
+    )
+    codes = np.asarray(pc.dictionary_encode(content).indices).astype(np.int64)
+    return number_rows([_validity(array), codes])[0]

@@ -26,6 +26,7 @@ def root_tags(
     cut: Collection[str],
     outputs: Sequence[OutputFile],
     sources: Mapping[str, Sequence[str]],
+    heirs: Mapping[str, str],
     new: Mapping[int, int],
     numbers: SegmentNumbers,
 ) -> dict[str, dict[str, str]]:
@@ -38,10 +39,11 @@ def root_tags(
     Args:
         removed: the inputs that the commit removes.
         cut: the inputs that live on without the rows that were taken.
-        sources: for each output, inputs that it has rows of.
+        sources: for each output, inputs and heirs that it has rows of.
+        heirs: an input for each heir, which goes in its place.
         new: the numbers that this commit gave to runs for their names, by run.
     """
-    cells = _cells(work, removed)
+    cells = _cells(work, removed, heirs)
     home = {
         output.path: _NO_CELL
         if any(path in cut for path in sources[output.path])
@@ -61,13 +63,16 @@ def root_tags(
     return found
 
 
-def _cells(work: Work, removed: Collection[str]) -> dict[str, tuple[int, Root | None]]:
+def _cells(
+    work: Work, removed: Collection[str], heirs: Mapping[str, str]
+) -> dict[str, tuple[int, Root | None]]:
     """For each removed input the number of its cell within its run, and the root of what is made
     of that."""
     _, job = work.frozen
     assert isinstance(job.job, RewriteJob)
     inputs = job.job.inputs
     runs = {inputs[at].logged_path: each.run for each in job.job.bins for at in each.inputs}
+    runs |= {heir: runs[source] for heir, source in heirs.items()}
     time = time_column(work.table.spec, work.snapshot)
     live = segments(beside(work.snapshot.files, removed), time)
     files, adjacency = live.columns.files, Adjacency(live)
