@@ -79,6 +79,14 @@ class InputFile(Format):
     partition_values: dict[str, str | None] = Field(default_factory=dict)
 
 
+class SidecarRef(Format):
+    """A file that belongs to a result: its path, size in bytes and SHA-256 in hex."""
+
+    path: str
+    size: int
+    sha256: str
+
+
 class JobBin(Format):
     """Inputs (indexes into `RewriteJob.inputs`, in segment order) that are rewritten together
     into one or more files of one partition and one output segment."""
@@ -221,8 +229,9 @@ class RewriteJob(FileJob):
     lies in one of these intervals (milliseconds since 1970 in UTC, the end not included): the row
     map counts the others as dead, and they stay in the inputs. It goes with `borders` only.
     `reencode`: copy no row groups, but decode and encode every row. `min_row_group_rows`: how many
-    rows the row groups of a file have, on average, if they are copied; null for the default. None
-    of the four is written down if it is not set: earlier drivers know no such fields.
+    rows the row groups of a file have, on average, if they are copied; null for the default.
+    `edits`: the driver serves rounds of edits until the commit. None of the five is written down if
+    it is not set: earlier drivers know no such fields.
     """
 
     app: ClassVar[str] = "rewrite"
@@ -236,6 +245,11 @@ class RewriteJob(FileJob):
     take: tuple[tuple[int, int], ...] | None = None
     reencode: Literal[True] | None = None
     min_row_group_rows: int | None = None
+    edits: Literal[True] | None = None
+
+    @property
+    def serves_rounds(self) -> bool:
+        return bool(self.edits)
 
     @property
     def tasks(self) -> int:
@@ -244,7 +258,7 @@ class RewriteJob(FileJob):
 
     @model_serializer(mode="wrap")
     def _as_before(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        unset = ("borders", "take", "reencode", "min_row_group_rows", "minRowGroupRows")
+        unset = ("borders", "take", "reencode", "min_row_group_rows", "minRowGroupRows", "edits")
         return _without_unset(written(self), *unset)
 
 
@@ -508,6 +522,23 @@ class JobSpec(Format):
     job: AnyJob
 
 
+class EditRound(Format):
+    """Make a file of each input of the request again, without the rows of its `dv`, instead of
+    evaluating its rows.
+
+    `columns` are the physical names of those that may have new values, for each input; None for
+    any. `parts`: the range of rows that a file holds of its input, if others hold the rest.
+    `values` are the files that hold new values, and `new` says where: an Arrow IPC file with
+    `edit: int32` (index into the request's inputs), `values: int32` (into `values`),
+    `position: int64` in the input, and `row: int64` of the other file.
+    """
+
+    columns: tuple[tuple[str, ...] | None, ...]
+    parts: tuple[tuple[int, int] | None, ...]
+    values: tuple[InputFile, ...] = ()
+    new: SidecarRef | None = None
+
+
 class RoundRequest(Format):
     """Evaluate these rows, at this version's schema and no others.
 
@@ -515,7 +546,8 @@ class RoundRequest(Format):
     answered): the complement of what the engine asks for. A replace asks for all rows of a file,
     since the answer holds for ever then. `part`: these are not all rows of the
     table, so a merge cannot tell which source rows match none, and inserts nothing. It is not
-    written down unless it is so: a driver that began before an upgrade knows no such field.
+    written down unless it is so: a driver that began before an upgrade knows no such field. Nor
+    are `edits`.
     """
 
     operation_id: str
@@ -524,10 +556,11 @@ class RoundRequest(Format):
     table_version: int
     inputs: tuple[InputFile, ...]
     part: bool = False
+    edits: EditRound | None = None
 
     @model_serializer(mode="wrap")
     def _as_before(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
         content: dict[str, Any] = written(self)
         if not self.part:
             del content["part"]
-        return content
+        return _without_unset(content, "edits")

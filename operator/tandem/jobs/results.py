@@ -9,8 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic.alias_generators import to_camel
 
 from tandem.jobs.formats import Format
+from tandem.jobs.formats import SidecarRef as SidecarRef
 
 
 class OutputFile(Format):
@@ -39,12 +41,15 @@ class OutputFile(Format):
         return content
 
 
-class SidecarRef(Format):
-    """A file that belongs to a result: its path, size in bytes and SHA-256 in hex."""
-
-    path: str
-    size: int
-    sha256: str
+_NOT_ALWAYS = (
+    "source",
+    "rows_outside",
+    "chunks_together",
+    "copied_in_store",
+    "bytes_copied",
+    "bytes_encoded",
+)
+"""Fields that are written only if there is something to say."""
 
 
 class JobResult(Format):
@@ -65,7 +70,8 @@ class JobResult(Format):
     (`SOURCE_IS_WHOLE`: `true`). It is written only if there is one: an engine of an earlier
     version knows no such field. So is `rows_outside`, the rows of a source that a replace left
     out, and `chunks_together`, the number of chunks whose rows share files although the job has
-    borders, and `copied_in_store`, the bytes of row groups that never left the store.
+    borders, `copied_in_store`, the bytes of row groups that never left the store, and, of a round of
+    edits, `bytes_copied` and `bytes_encoded`.
     """
 
     operation_id: str
@@ -81,18 +87,16 @@ class JobResult(Format):
     rows_outside: int = 0
     chunks_together: int = 0
     copied_in_store: int = 0
+    bytes_copied: int = 0
+    bytes_encoded: int = 0
 
     @model_serializer(mode="wrap")
     def _as_before(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
         content: dict[str, Any] = written(self)
-        if self.source is None:
-            del content["source"]
-        if not self.rows_outside:
-            del content["rowsOutside" if "rowsOutside" in content else "rows_outside"]
-        if not self.chunks_together:
-            del content["chunksTogether" if "chunksTogether" in content else "chunks_together"]
-        if not self.copied_in_store:
-            del content["copiedInStore" if "copiedInStore" in content else "copied_in_store"]
+        for name in _NOT_ALWAYS:
+            if not getattr(self, name):
+                content.pop(name, None)
+                content.pop(to_camel(name), None)
         return content
 
 

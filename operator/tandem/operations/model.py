@@ -25,10 +25,11 @@ from tandem.operations.attempt import paths
 from tandem.operations.attempt.records import PlanRecord
 from tandem.operations.machine.events import Verdict
 from tandem.operations.machine.parts import PartOfWork
-from tandem.operations.rounds.edits import Edits, Replacement
+from tandem.operations.rounds.edits import Edits
 from tandem.operations.rounds.port import NoSmallRounds, SmallRounds
 from tandem.reconcile.attempts import Attempts
 from tandem.reconcile.published import CommittedRewrite
+from tandem.spark.jobs.edits import EditMaker, Replacement
 from tandem.spec.common import Operation
 from tandem.spec.status import OperationResult, Plan, Reconciled, RowsAffected, RowsReplaced
 from tandem.spec.table import LakeTable, VectorUse
@@ -258,7 +259,7 @@ class Work:
         if self._edits is None:
             plan, job = self.frozen
             prefix = paths.data(plan.operation_id, plan.attempt)
-            self._edits = Edits(self.table.store, job.table, prefix)
+            self._edits = Edits(EditMaker(self.table.store, job.table, prefix))
         return self._edits
 
     @property

@@ -257,6 +257,7 @@ class CompactionKind(RewriteKind):
             target_file_size=self._resource.spec.target_file_size,
             layout=layout,
             min_row_group_rows=self._resource.spec.min_row_group_rows if copies else None,
+            edits=self.serves_edits(work, plan.input_bytes),
         )
         if borders is not None:
             assert time is not None

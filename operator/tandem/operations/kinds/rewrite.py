@@ -11,7 +11,7 @@ lost round has cost an input, so this ends. A sorted bin is left as it was ("Rea
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Final
+from typing import Final, Literal
 
 from pyroaring import BitMap64
 
@@ -21,6 +21,7 @@ from tandem.errors import CountMismatch, LogGap, ManifestInvalid
 from tandem.intervals import IntervalSet, TimeInterval
 from tandem.jobs.formats import InputFile, JobLayout, RewriteJob
 from tandem.jobs.results import OutputFile
+from tandem.jobs.runner import SMALL_BYTES
 from tandem.locks.model import LockResources, Mode, named
 from tandem.operations.attempt import paths
 from tandem.operations.attempt.sidecars import read_sidecar
@@ -32,12 +33,12 @@ from tandem.operations.kinds.table.snapshot_view import SnapshotView, VectorCach
 from tandem.operations.kinds.table.table_changes import verdict_of_table
 from tandem.operations.machine.events import Verdict
 from tandem.operations.model import CommitContent, Decision, OutputFileChange, Planned, Work
-from tandem.operations.rounds.edits import Replacement
 from tandem.operations.session.carry_out import edits_of
 from tandem.reconcile.published import CommittedRewrite
 from tandem.reconcile.rewrite import Heir, Moved, RewriteDecision, RewriteInput, rewrite
 from tandem.rowmap import binary_format
 from tandem.rowmap.rowmap import RowMap, RowMapIdentity
+from tandem.spark.jobs.edits import Replacement
 from tandem.spark.runtime.control import job_table_format
 from tandem.spec.status import Reconciled
 from tandem.text import counted
@@ -99,6 +100,12 @@ class RewriteKind:
             dv=dv.to_base64(dead) if dead else "",
             partition_values=dict(add.partition_values),
         )
+
+    def serves_edits(self, work: Work, input_bytes: int) -> Literal[True] | None:
+        """Whether the job's driver stays, to make edits: without vectors, if they are too large for
+        the engine."""
+        late = input_bytes > SMALL_BYTES and not work.table.will_write_vectors(work.snapshot)
+        return True if late else None
 
     # Reconciling
 

@@ -78,6 +78,7 @@ class SegmentRewriteKind(RewriteKind):
             codec_level=recompress.level if recompress is not None else None,
             layout=order,
             reencode=True,
+            edits=self.serves_edits(work, plan.input_bytes),
         )
         return Planned(summary, job, locks, bloom_filters=filters)
 

@@ -20,10 +20,10 @@ from tandem.operations.kinds.table.commit_history import CommitHistory
 from tandem.operations.kinds.table.job_files import FileChanges, changes_of, output_add
 from tandem.operations.kinds.table.segment_numbers import new_segment, numbers_at
 from tandem.operations.model import CommitContent, OutputFileChange, Work
-from tandem.operations.rounds.edits import Replacement
 from tandem.reconcile import statement as rule
 from tandem.reconcile.matches import FileMatches
 from tandem.rowmap.positions import span, to_bitmap
+from tandem.spark.jobs.edits import Replacement
 from tandem.spec.status import Reconciled, RowsAffected
 from tandem.spec.update import Isolation
 from tandem.timeline.file_columns import TAG_CHUNK, TAG_LAYOUT

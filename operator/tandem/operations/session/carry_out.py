@@ -8,25 +8,31 @@ an output takes the place of what the job wrote, a live file that of itself, in 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Final
 
 import numpy as np
 from pyroaring import BitMap64
 
 from tandem.delta.actions import AddFile
-from tandem.delta.datafiles.writer import WrittenFile
-from tandem.errors import CountMismatch
-from tandem.jobs.formats import InputFile
+from tandem.errors import CountMismatch, ManifestInvalid
+from tandem.jobs.formats import InputFile, RoundRequest, SidecarRef
+from tandem.jobs.results import OutputFile
+from tandem.jobs.runner import SMALL_BYTES
 from tandem.operations.attempt import paths
 from tandem.operations.model import CommitContent, OutputFileChange, Work
-from tandem.operations.rounds.edits import Replacement, WantedEdit
 from tandem.reconcile.published import LiveEdit, Piece, published_map
 from tandem.rowmap import binary_format
 from tandem.rowmap.positions import span, to_array, to_bitmap
 from tandem.rowmap.rowmap import MapOutput, RowMapIdentity
+from tandem.spark.jobs.edits import Replacement, WantedEdit, encoded_round, wanted_of
 from tandem.timeline.segments import successor_tags
+
+MOST_HERE: Final = SMALL_BYTES
+"""Bytes of the files that are edited in one round, at most, for the engine to make the edits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +53,65 @@ def make_edits(work: Work) -> bool:
     missing = work.edits.missing(wanted_edits(change))
     if not missing:
         return False
-    work.edit_attempts = work.edit_attempts.after_round(sum(each.source.size for each in missing))
+    _count(work, missing)
     work.edits.make(missing)
-    work.edits.rounds += 1
     return True
+
+
+def round_of_edits(work: Work) -> RoundRequest | None:
+    """A round in which the job's driver makes the edits that do not exist, if they are many bytes,
+    and it serves rounds. Raises: StorageError."""
+    change = work.change
+    assert change is not None
+    plan, spec = work.frozen
+    missing = work.edits.missing(wanted_edits(change))
+    if sum(each.source.size for each in missing) <= MOST_HERE or not spec.job.serves_rounds:
+        return None
+    number = max(work.results) + 1
+    inputs, new, edits = encoded_round(missing)
+    if new:
+        path = paths.round_file(plan.operation_id, plan.attempt, number, "edits.arrow")
+        work.table.store.put(path, new)
+        digest = hashlib.sha256(new).hexdigest()
+        edits = edits.model_copy(
+            update={"new": SidecarRef(path=path, size=len(new), sha256=digest)}
+        )
+    _count(work, missing)
+    return RoundRequest(
+        operation_id=plan.operation_id,
+        attempt=plan.attempt,
+        round=number,
+        table_version=work.snapshot.version,
+        inputs=inputs,
+        edits=edits,
+    )
+
+
+def load_edits(work: Work, round_: int, *, seconds: float = 0.0) -> None:
+    """Take over the edits that the job's driver made in a round. Raises: ManifestInvalid."""
+    request, result = work.requests[round_], work.results[round_]
+    wanted = wanted_of(work.table.store, request)
+    expected = [each.source.rows - len(each.drops) for each in wanted]
+    if [output.rows for output in result.outputs] != expected:
+        raise ManifestInvalid(
+            "a round of edits has not made what was asked for",
+            resource=paths.rounds(result.operation_id, result.attempt),
+            field="outputs",
+            found=f"{sum(o.rows for o in result.outputs)} rows in {len(result.outputs)} files",
+            expected=f"{sum(expected)} rows in {len(expected)} files",
+            remedy="Nothing was published; run the operation again",
+        )
+    work.edits.add(
+        wanted,
+        result.outputs,
+        copied=result.bytes_copied,
+        encoded=result.bytes_encoded,
+        seconds=seconds,
+    )
+
+
+def _count(work: Work, missing: Sequence[WantedEdit]) -> None:
+    work.edit_attempts = work.edit_attempts.after_round(sum(each.source.size for each in missing))
 
 
 def wanted_edits(change: CommitContent) -> list[WantedEdit]:
@@ -155,7 +216,7 @@ def _within(new: Replacement, start: int, end: int) -> Replacement:
     return replace(new, positions=new.positions[first:last], rows=new.rows[first:last])
 
 
-def _made(work: Work, wanted: WantedEdit) -> WrittenFile:
+def _made(work: Work, wanted: WantedEdit) -> OutputFile:
     found = work.edits.find(wanted)
     if found is None:  # R-4
         raise CountMismatch(
@@ -167,7 +228,7 @@ def _made(work: Work, wanted: WantedEdit) -> WrittenFile:
 
 
 def _output(
-    like: AddFile, file: WrittenFile, tags: Mapping[str, str] | None = None
+    like: AddFile, file: OutputFile, tags: Mapping[str, str] | None = None
 ) -> OutputFileChange:
     add = replace(
         like,

@@ -61,7 +61,7 @@ from tandem.operations.machine.events import (
     YieldRequired,
 )
 from tandem.operations.machine.state import OperationState
-from tandem.operations.model import Identity, Kind, Table, Work
+from tandem.operations.model import Decision, Identity, Kind, Table, Work
 from tandem.operations.ports import AttemptKey, Ports
 from tandem.operations.report.explain import Explainer
 from tandem.operations.session import carry_out, commit_actions, job_control, recovery
@@ -70,6 +70,7 @@ from tandem.operations.session.error_events import failure_of
 from tandem.operations.session.options import Interceptor, PerformerOptions, passthrough
 from tandem.spec.common import Operation
 from tandem.storage.store import side_by_side
+from tandem.text import counted
 
 _AT_ONCE_MS = 3_000
 """So long a commit to a log is repeated at once. A commit lease is granted for longer."""
@@ -98,7 +99,7 @@ class Performer:
         self._token = ports.nonces.nonce()
         self._committer = Committer(table, identity.operation_id, ports.clock, ports.nonces)
         self._explainer = Explainer(table.log)
-        self._started_ms = ports.clock.now_ms()
+        self._started_ms = self._requested_ms = ports.clock.now_ms()
         self._has_identity = False
         self._just_read = False
         """A put that lost its version has read the newest one; no other effect followed."""
@@ -287,7 +288,7 @@ class Performer:
             work.plan, work.job = recovery.load_frozen(self._store, self._id, effect.attempt)
             last = recovery.load_rounds(self._store, work, effect.attempt)
             for round_ in range(last + 1):
-                self._kind.load(work, round_)
+                self._load(round_)
             awaited = recovery.awaited(self._store, work, effect.attempt, self._ports.jobs)
         except (ManifestInvalid, RowMapInvalid, ObjectNotFound) as error:
             work.forget_attempt()
@@ -396,13 +397,22 @@ class Performer:
 
     def _read_result(self, effect: Effect, _state: OperationState) -> Event:
         job_control.read_result(self.work, effect.attempt, effect.round)
-        self._kind.load(self.work, effect.round)
+        self._load(effect.round)
         return EffectDone(effect.point)
+
+    def _load(self, round_: int) -> None:
+        request = self.work.requests.get(round_)
+        if request is not None and request.edits is not None:
+            seconds = (self._ports.clock.now_ms() - self._requested_ms) / 1000
+            carry_out.load_edits(self.work, round_, seconds=seconds)
+        else:
+            self._kind.load(self.work, round_)
 
     def _request_round(self, effect: Effect, _state: OperationState) -> Event:
         decision = self.work.decision
         assert decision is not None
         assert decision.evaluate is not None
+        self._requested_ms = self._ports.clock.now_ms()
         # It may take long: an operation of higher priority need not wait for us.
         self._ports.locks.leave_commit(self._table.location, self._id, self._token)
         job_control.request_round(self.work, effect.attempt, effect.round, decision.evaluate)
@@ -427,6 +437,11 @@ class Performer:
             change = self._kind.change(work)
             took_ms = self._ports.clock.now_ms() - begun_ms
             work.change = self._explainer.change(work, change, took_ms)
+            request = None if work.writes_vectors else carry_out.round_of_edits(work)
+            if request is not None:
+                why = f"{counted(len(request.inputs), 'file')} to edit"
+                decision = Decision(Verdict.EVALUATE, why, evaluate=request)
+                work.decision = decision
         else:
             decision = self._explainer.decision(work, decision)
         return Decided(work.snapshot.version, decision.verdict, decision.why, decision.reason)

@@ -22,6 +22,7 @@ from tandem.errors import CountMismatch
 from tandem.jobs.formats import InputFile, StatementJob
 from tandem.jobs.results import JobResult, OutputFile, SidecarRef
 from tandem.spark.jobs.arrow_tasks import in_tasks
+from tandem.spark.jobs.edits import edit_round, maker_of
 from tandem.spark.jobs.local_statement import FoundRows, compiled, find_rows, joined
 from tandem.spark.runtime.control import Control, translate
 from tandem.spark.runtime.frames import (
@@ -115,8 +116,10 @@ Round = Callable[[Sequence[InputFile], int], None]
 
 
 def serve(control: Control, evaluate_: Round, ended: threading.Event) -> None:
-    """Evaluate the engine's requests until it ends the job, or `ended` is set."""
+    """Evaluate rows, or make edits, as the engine asks, until it ends the job, or `ended` is
+    set."""
     round_ = 1
+    maker = maker_of(control)
     shortest, longest = POLL_SECONDS
     idle_since = time.monotonic()
     while not ended.is_set():
@@ -128,7 +131,10 @@ def serve(control: Control, evaluate_: Round, ended: threading.Event) -> None:
             ended.wait(min(longest, max(shortest, idle / 8)))
             continue
         try:
-            evaluate_(request.inputs, round_)
+            if request.edits is None:
+                evaluate_(request.inputs, round_)
+            else:
+                edit_round(control, request, maker)
         except Exception as error:  # noqa: BLE001 - described to the engine, which decides
             control.fail(translate(error), round_)
         round_ += 1

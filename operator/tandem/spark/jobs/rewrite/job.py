@@ -7,11 +7,12 @@ task (`large_bins`): a context is enough, which starts faster than a session. A 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from tandem.errors import TandemError
-from tandem.jobs.formats import RewriteJob
+from tandem.errors import ManifestInvalid, TandemError
+from tandem.jobs.formats import InputFile, RewriteJob
 from tandem.jobs.results import JobResult, OutputFile
 from tandem.rowmap.binary_format import to_bytes
 from tandem.rowmap.rowmap import RowMap, merge
@@ -34,6 +35,14 @@ def run(control: Control, context: SparkContext, *, memory: int = MEMORY) -> Non
     Raises: TandemError.
     """
     _run(control, context, memory)
+    if control.spec.job.serves_rounds:
+        from tandem.spark.jobs.statement import serve  # which takes long to import
+
+        serve(control, _no_rows, threading.Event())
+
+
+def _no_rows(_inputs: Sequence[InputFile], round_: int) -> None:
+    raise ManifestInvalid("a rewrite evaluates no rows", field=f"round {round_}")
 
 
 def run_here(control: Control, *, memory: int = MEMORY) -> bool:
