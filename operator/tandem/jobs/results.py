@@ -70,8 +70,8 @@ class JobResult(Format):
     (`SOURCE_IS_WHOLE`: `true`). It is written only if there is one: an engine of an earlier
     version knows no such field. So is `rows_outside`, the rows of a source that a replace left
     out, and `chunks_together`, the number of chunks whose rows share files although the job has
-    borders, `copied_in_store`, the bytes of row groups that never left the store, and, of a round of
-    edits, `bytes_copied` and `bytes_encoded`.
+    borders, `copied_in_store`, the bytes of row groups that never left the store, and, of a round
+    of edits, `bytes_copied` and `bytes_encoded`.
     """
 
     operation_id: str

@@ -190,6 +190,11 @@ class ParquetDataWriter:
         """Arrow bytes of the rows that are in no row group yet."""
         return self._pending_bytes
 
+    def end_group(self, rows: int, size: int) -> None:
+        """End the row group here if it has so many rows, or Arrow bytes."""
+        if self._pending_rows >= rows or self._pending_bytes >= size:
+            self._flush()
+
     def flush(self) -> None:
         """Write the rows so far as a row group, to free memory."""
         if self._pending:

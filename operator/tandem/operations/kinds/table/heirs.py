@@ -34,6 +34,11 @@ MOST_BYTES: Final = 256 << 20
 comparison."""
 
 
+_FIRST_BLOCK: Final = 1 << 10
+_MOST_GAPS: Final = 2_000
+"""Rows that are left out one by one, at most, before rows are compared in any order."""
+
+
 class HeirSearch:
     """Finds the heirs of the inputs of one rewrite; keeps what it has found, since files never
     change.
@@ -159,14 +164,14 @@ class HeirSearch:
         state = view.get(path)
         assert state is not None
         live = np.setdiff1d(np.arange(after.num_rows), to_array(state.dead))
-        rows = pa.concat_tables(
-            [
-                *(t.take(pa.array(rows)) for t, rows in zip(before, taken, strict=True)),
-                after.take(pa.array(live)),
-            ]
+        inputs = pa.concat_tables(
+            [_chosen(table, rows) for table, rows in zip(before, taken, strict=True)]
         )
-        numbers = row_numbers(rows)
-        found = matched(numbers[: len(numbers) - len(live)], numbers[len(numbers) - len(live) :])
+        rows = _chosen(after, live)
+        found = aligned(inputs, rows)
+        if found is None:
+            numbers = row_numbers(pa.concat_tables([inputs, rows]))
+            found = matched(numbers[: len(inputs)], numbers[len(inputs) :])
         if found is None:
             return None
         starts = np.cumsum([0, *(len(rows) for rows in taken)])
@@ -188,6 +193,60 @@ class HeirSearch:
         while sum(table.nbytes for table in self._rows.values()) > MOST_BYTES:
             del self._rows[next(iter(self._rows))]
         return found
+
+
+def _chosen(table: pa.Table, rows: Positions) -> pa.Table:
+    return table if len(rows) == table.num_rows else table.take(pa.array(rows))
+
+
+def aligned(before: pa.Table, after: pa.Table) -> Positions | None:
+    """For each row of `after` the index of the row of `before` that it equals, bit by bit, in
+    order: `after` is `before` without some rows. None if it is not, or if that takes too long to
+    find out this way."""
+    columns = []
+    for at in range(before.num_columns):
+        pair = [_one_array(table.column(at)) for table in (before, after)]
+        if pa.types.is_nested(pair[0].type) or pair[0].type != pair[1].type:
+            return None
+        columns.append([_as_integers(a) if pa.types.is_floating(a.type) else a for a in pair])
+    rows, wanted = before.num_rows, after.num_rows
+    found: list[Positions] = []
+    i = j = gaps = 0
+    while j < wanted:
+        length = _FIRST_BLOCK
+        while True:
+            length = min(length, rows - i, wanted - j)
+            same = _same(columns, i, j, length)
+            found.append(np.arange(i, i + same))
+            i, j = i + same, j + same
+            if same < length or j == wanted or not length:
+                break
+            length *= 2
+        if j < wanted:
+            i, gaps = i + 1, gaps + 1
+            if rows - i < wanted - j or gaps > _MOST_GAPS:
+                return None
+    return np.concatenate(found) if found else np.empty(0, np.int64)
+
+
+def _same(columns: list[list[Any]], i: int, j: int, length: int) -> int:
+    """How many rows from `i` and `j` on are equal, at most `length`."""
+    for before, after in columns:
+        if not length:
+            break
+        a, b = before.slice(i, length), after.slice(j, length)
+        equal = pc.equal(a, b)
+        if equal.null_count:
+            equal = pc.coalesce(equal, pc.and_(a.is_null(), b.is_null()))
+        other = pc.index(equal, pa.scalar(False)).as_py()
+        length = length if other < 0 else other
+    return length
+
+
+def _one_array(column: pa.ChunkedArray) -> Any:
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
 
 
 def matched(before: IntArray, after: IntArray) -> Positions | None:
@@ -215,9 +274,7 @@ def row_numbers(rows: pa.Table) -> IntArray:
 
 def _codes(column: Any) -> IntArray:
     """A number for each value of a column; null has one of its own."""
-    array = column
-    if isinstance(array, pa.ChunkedArray):
-        array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
+    array = _one_array(column) if isinstance(column, pa.ChunkedArray) else column
     is_ = pa.types
     if is_.is_struct(array.type):
         fields = [_codes(field) for field in array.flatten()]

@@ -19,7 +19,12 @@ from tandem.errors import CountMismatch
 from tandem.jobs.formats import InputFile, JobSpec, RewriteJob
 from tandem.rowmap.permutation import Ranks
 from tandem.spark.jobs.rewrite.copied import BinFiles, CopyChoice, choose
-from tandem.spark.jobs.rewrite.decoded_rows import ahead, encoding_of, live_batches
+from tandem.spark.jobs.rewrite.decoded_rows import (
+    ahead,
+    encoding_of,
+    live_batches,
+    write_in_order,
+)
 from tandem.spark.runtime.control import job_table_format
 from tandem.spark.runtime.counters import Counter, prefix_of
 from tandem.spark.runtime.frames import dead_rows
@@ -103,9 +108,7 @@ def rewrite_bin(store: Store, spec: JobSpec, index: int) -> BinResult:
         batches = live_batches(store, inputs, table, counter)
         writer = open_writer()
         with writer:
-            for _, batch in ahead(batches):
-                read += batch.num_rows
-                writer.write(batch)
+            read = write_in_order(writer, ahead(batches), table)
         files = writer.files
     else:
         from tandem.spark.jobs.rewrite.divided import DividedRows

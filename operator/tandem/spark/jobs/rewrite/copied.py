@@ -40,6 +40,7 @@ from tandem.spark.jobs.rewrite.decoded_rows import (
     encoding_of,
     live_batches,
     require_rows,
+    write_in_order,
 )
 from tandem.spark.runtime.counters import Counter
 from tandem.spark.runtime.frames import dead_rows
@@ -177,8 +178,8 @@ class BinFiles:
                 disk, "", self.table, dictionary=encoding_of(self.store, inputs, self.table)
             )
             with writer:
-                for _, batch in ahead(live_batches(self.store, inputs, self.table, self.counter)):
-                    writer.write(batch)
+                batches = live_batches(self.store, inputs, self.table, self.counter)
+                write_in_order(writer, ahead(batches), self.table)
             for file in writer.files:
                 with disk.open_input(file.path) as source:
                     footer = parse(read_footer(source), file.size)

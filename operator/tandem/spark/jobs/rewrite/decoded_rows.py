@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from queue import Queue
@@ -16,7 +16,9 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from tandem.delta.datafiles.reader import DataFileReader, TableFormat, read_whole
-from tandem.delta.datafiles.writer import compact_columns
+from tandem.delta.datafiles.rowgroups.fitness import GROUP_BYTES, GROUP_ROWS
+from tandem.delta.datafiles.writer import ParquetDataWriter, compact_columns
+from tandem.delta.protocol import asks_for_deletion_vectors
 from tandem.errors import CountMismatch
 from tandem.jobs.formats import InputFile
 from tandem.spark.runtime.counters import Counter
@@ -81,6 +83,23 @@ def live_batches(
             counter.add()
     if counter is not None:
         counter.show()
+
+
+def write_in_order(
+    writer: ParquetDataWriter, batches: Iterable[NumberedBatch], table: TableFormat
+) -> int:
+    """Write rows of inputs in order; returns their number. Without deletion vectors, row groups end
+    where an input ends, if they are large enough: an input that other writers replace meanwhile
+    costs an edit of the output one row group."""
+    edits_follow = not asks_for_deletion_vectors(table.configuration)
+    rows = last = 0
+    for slot, batch in batches:
+        if edits_follow and slot != last:
+            writer.end_group(GROUP_ROWS, GROUP_BYTES)
+        last = slot
+        rows += batch.num_rows
+        writer.write(batch)
+    return rows
 
 
 def _contents(store: Store, inputs: Sequence[InputFile]) -> Iterator[bytes | None]:
