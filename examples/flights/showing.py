@@ -13,13 +13,14 @@ import pyarrow as pa
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from tandem.cli.output import human_bytes, table_of
+from tandem.cli.output import table_of
 from tandem.cli.report import message_of
 from tandem.delta import scan
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.spec import AnyResource, LakeTable, OperationStatus
 from tandem.spec.resources import ResourceOutcome
 from tandem.storage import open_store
+from tandem.text import human_bytes
 from tandem.timeline.segments import segments
 
 console = Console() if sys.stdout.isatty() else Console(width=110)

@@ -50,3 +50,15 @@ def listed(items: Collection[str]) -> str:
     """`a`, `a and b`, `a, b and c`"""
     *first, last = items
     return f"{', '.join(first)} and {last}" if first else last
+
+
+def human_bytes(size: int) -> str:
+    """`1.2 MiB`"""
+    if size < 1024:
+        return f"{size} B"
+    value = float(size)
+    for unit in ("KiB", "MiB", "GiB", "TiB", "PiB"):
+        value /= 1024
+        if value < 1024:
+            return f"{value:.1f} {unit}"
+    return f"{value / 1024:.1f} EiB"

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tandem.text import human_bytes as human_bytes
+
 if TYPE_CHECKING:
     from rich.console import Console, Group, RenderableType
     from rich.table import Table
@@ -207,18 +209,6 @@ class ByteSize(int):
 
     def __str__(self) -> str:
         return human_bytes(int(self))
-
-
-def human_bytes(size: int) -> str:
-    """`1.2 MiB`"""
-    if size < 1024:
-        return f"{size} B"
-    value = float(size)
-    for unit in ("KiB", "MiB", "GiB", "TiB", "PiB"):
-        value /= 1024
-        if value < 1024:
-            return f"{value:.1f} {unit}"
-    return f"{value / 1024:.1f} EiB"
 
 
 def utc(milliseconds: int | None) -> str:

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tandem.cli import output, spec_summary
-from tandem.cli.output import human_bytes
 from tandem.cli.report import RepeatCommands, file_count, message_of, shortened_names
 from tandem.errors import Reason
 from tandem.jobs.runner import SMALL_BYTES
@@ -18,6 +17,7 @@ from tandem.spec import AnyResource, OperationStatus, ResourceOutcome, TableStat
 from tandem.spec.compaction import CompactionType, LayoutStrategy, TableCompaction
 from tandem.spec.status import ENDED, PLANNED_ONLY, Phase, Plan
 from tandem.spec.update import SourceFormat, TableUpdate
+from tandem.text import human_bytes
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -120,6 +120,7 @@ def _lines(outcome: ResourceOutcome, sources: SourceSummaries) -> list[tuple[str
         ("steps", "\n".join(_some([_shortened_step(step) for step in steps]))),
         ("writes", "" if idle else output),
         ("copies", plan.copies or ""),
+        ("no vectors", plan.edits or ""),
         ("runs", "" if idle else _where(resource, plan)),
         ("cost", "" if idle or plan.cost_bytes is None
          else f"about {human_bytes(plan.cost_bytes)} to read and write"),

@@ -10,11 +10,12 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from tandem.cli.errors import Exit, pasteable, with_location
-from tandem.cli.output import blocks, human_bytes, natural_width, table_of
+from tandem.cli.output import blocks, natural_width, table_of
 from tandem.operations.report.sentences import left_by_replace
 from tandem.remedies import remedy_here
 from tandem.spec import AnyResource, LakeTable, ResourceOutcome, ResourceStatus, TableStatus
 from tandem.spec.status import Phase
+from tandem.text import human_bytes
 
 if TYPE_CHECKING:
     from rich.console import Group

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tandem.cli.output import human_bytes
 from tandem.cli.report import file_count
 from tandem.errors import (
     BucketNotFound,
@@ -28,6 +27,7 @@ from tandem.errors import (
 from tandem.spec import LakeTable
 from tandem.spec.resources import ResourceOutcome
 from tandem.spec.status import Phase
+from tandem.text import human_bytes
 
 _ABSENT = (
     BucketNotFound,

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from tandem.cli.commands.tables import Target
 from tandem.cli.errors import Exit, say
-from tandem.cli.output import ByteSize, Output, human_bytes, print_data, print_table, table_of
-from tandem.text import counted
+from tandem.cli.output import ByteSize, Output, print_data, print_table, table_of
+from tandem.text import counted, human_bytes
 
 if TYPE_CHECKING:
     from tandem.operations.clean.clean import CleaningResult

@@ -21,7 +21,7 @@ from tandem.cli.kubectl.flags import Flags
 from tandem.cli.kubectl.output.overview import condition_message, reason_of
 from tandem.cli.kubectl.output.render import ago, plain, shown, time_text
 from tandem.cli.kubectl.read_commands import now_ms
-from tandem.cli.output import Output, human_bytes, print_data
+from tandem.cli.output import Output, print_data
 from tandem.errors import InvalidSpec, ReferenceNotFound, TandemError
 from tandem.json_types import Json
 from tandem.kube.client.kinds import TABLE_KIND, path, spec_of, status_of
@@ -29,6 +29,7 @@ from tandem.remedies import remedy
 from tandem.spec import Operation, load_all
 from tandem.spec.common import API_VERSION, LockMode
 from tandem.spec.status import ENDED, PLANNED_ONLY, Phase
+from tandem.text import human_bytes
 
 _POLL_S = 0.3
 _GOODBYE_S = 10.0

@@ -37,6 +37,7 @@ from tandem.operations.kinds.table.output_roots import root_tags
 from tandem.operations.kinds.table.time_column import time_borders, time_column
 from tandem.operations.machine.events import Verdict
 from tandem.operations.model import CommitContent, Decision, Planned, Work
+from tandem.operations.report.sentences import of_rewrite_edits
 from tandem.planning.compaction import plan_compaction
 from tandem.planning.layout import checked_columns, rewrite_criterion
 from tandem.planning.model import CompactionPlan, CompactionRequest, SegmentRun
@@ -218,6 +219,11 @@ class CompactionKind(RewriteKind):
                 rows=self.vectors(work).rows,
             )
             summary = summary.model_copy(update={"copies": copies})
+        if not work.table.will_write_vectors(work.snapshot):
+            sorts = request.layout is not LayoutStrategy.BIN_PACK
+            size = min(plan.expected_bytes, request.target_file_size)
+            edits = of_rewrite_edits(sorts=sorts, output_bytes=size)
+            summary = summary.model_copy(update={"edits": edits})
         return summary
 
     def _planned(

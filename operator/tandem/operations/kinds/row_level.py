@@ -37,6 +37,7 @@ from tandem.operations.kinds.table.snapshot_view import VectorCache
 from tandem.operations.kinds.table.table_changes import verdict_of_table
 from tandem.operations.machine.events import Verdict
 from tandem.operations.model import CommitContent, Decision, Planned, Work
+from tandem.operations.report.sentences import of_statement_edits
 from tandem.operations.session.carry_out import wanted_edits
 from tandem.pruning.selection import Selection
 from tandem.reconcile import statement as rule
@@ -131,6 +132,7 @@ class RowLevelKind(ABC, Generic[S]):
             input_bytes=sum(file.size for file in inputs),
             # How much a statement writes is known only after matching: at most as much as it reads.
             cost_bytes=sum(file.size for file in inputs),
+            edits=self._edits_in_words(work, run.statement, inputs),
             segments=names,
             statement=run.statement.canonical,
             first=None if prerequisite is None else MERGES_FIRST,
@@ -146,6 +148,18 @@ class RowLevelKind(ABC, Generic[S]):
         record = {"statement": run.statement.to_json()}
         job = self.job(run.statement, inputs)
         return Planned(summary, job, locks, record=record, prerequisite=prerequisite)
+
+    def _edits_in_words(
+        self, work: Work, statement: S, inputs: tuple[InputFile, ...]
+    ) -> str | None:
+        if work.table.will_write_vectors(work.snapshot):
+            return None
+        return of_statement_edits(
+            len(inputs),
+            sum(file.size for file in inputs),
+            self.new_values(statement),
+            deletes=self.protocol_kind is not protocol.OperationKind.UPDATE,
+        )
 
     def plan_of_adopted(self, work: Work) -> Planned:
         summary = work.frozen[0].summary

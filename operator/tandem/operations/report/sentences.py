@@ -6,11 +6,12 @@ same thing in the same words.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
 
 from tandem.spec.replace import Replaced
 from tandem.spec.status import Reconciled, ReconciledCommit, RowsReplaced
-from tandem.text import clean, counted, listed, quoted
+from tandem.text import clean, counted, human_bytes, listed, quoted
 
 MOST_SEGMENTS = 3
 """Segments that a sentence names; more are counted."""
@@ -36,9 +37,6 @@ def sentences(
     unattributed = found.rows_masked - sum(met.rows_masked or 0 for met in found.met or ())
     if unattributed > 0:
         lines.append(f"{counted(unattributed, 'row')} masked because their inputs are gone")
-    if found.bins_dropped:
-        bins = counted(found.bins_dropped, "bin")
-        lines.append(f"{bins} left out: inputs had changed, and there are no deletion vectors")
     if found.runs_dropped:
         runs = counted(found.runs_dropped, "run")
         lines.append(f"{runs} of blocks left out: a block was gone")
@@ -146,3 +144,49 @@ def gone_to(mets: Sequence[ReconciledCommit]) -> str:
     """`4 inputs gone to version 44 by …`, for inputs of which nothing is left; "" for none."""
     bare = [met.model_copy(update={"rows_masked": None}) for met in mets]
     return "; ".join(sentence for met in bare for sentence in of_met(met))
+
+
+def of_statement_edits(
+    files: int, size: int, columns: Collection[str] | None, *, deletes: bool
+) -> str | None:
+    """What a statement costs on a table without deletion vectors; None if it reads no file.
+
+    Args:
+        files: those that may have a match, of `size` bytes.
+        columns: the names of those that it sets; None for all.
+        deletes: it may delete rows.
+    """
+    if not files:
+        return None
+    encoded = "others are encoded"
+    if columns is not None and not deletes:
+        encoded = f"of others, only {listed(sorted(columns))} is encoded"
+    return (
+        f"rewrites up to {counted(files, 'file')} ({human_bytes(size)}), those with a match: their "
+        f"row groups without one are copied, {encoded}. {_WITH_VECTORS}no file is rewritten; "
+        f"{_READERS}"
+    )
+
+
+def of_edits(files: int, rounds: int, copied: int, encoded: int) -> str:
+    """`2 files edited in 1 round: 12.1 MiB copied, 1.3 MiB encoded`"""
+    how = f"{human_bytes(copied)} copied, {human_bytes(encoded)} encoded"
+    return f"{counted(files, 'file')} edited in {counted(rounds, 'round')}: {how}"
+
+
+def of_rewrite_edits(*, sorts: bool, output_bytes: int | None) -> str:
+    """What a rewrite costs on a table without deletion vectors, beside other writers."""
+    if not sorts:
+        return (
+            "an input that another writer changes meanwhile costs a row group of the output. "
+            f"{_WITH_VECTORS}it costs nothing; {_READERS}"
+        )
+    size = "" if output_bytes is None else f" (about {human_bytes(output_bytes)})"
+    return (
+        f"an input that another writer changes meanwhile costs a whole output{size}, and a bin "
+        f"that changes faster is left as it was. {_WITH_VECTORS}it costs nothing; {_READERS}"
+    )
+
+
+_WITH_VECTORS: Final = "With enableDeletionVectors: true, "
+_READERS: Final = "readers must then support deletion vectors (docs/compatibility.md)"

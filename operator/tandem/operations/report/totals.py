@@ -18,6 +18,11 @@ _RECONCILED_SUMS = (
     "deletes_remapped",
     "rows_masked",
     "bins_dropped",
+    "bins_contended",
+    "inputs_gone",
+    "edit_rounds",
+    "bytes_copied",
+    "bytes_encoded",
     "rounds",
     "files_masked",
 )

@@ -27,12 +27,13 @@ class Edits:
     """The edits of one attempt. Not thread-safe.
 
     Attributes:
-        rounds: those in which edits were made; `bytes_copied`, `bytes_encoded` and `seconds` are
-            theirs.
+        rounds: those in which edits were made; `files`, `bytes_copied`, `bytes_encoded` and
+            `seconds` are theirs.
     """
 
     maker: EditMaker
     rounds: int = 0
+    files: int = 0
     bytes_copied: int = 0
     bytes_encoded: int = 0
     seconds: float = 0.0
@@ -83,4 +84,5 @@ class Edits:
         self.bytes_copied += copied
         self.bytes_encoded += encoded
         self.rounds += 1
+        self.files += len(files)
         self.seconds += seconds

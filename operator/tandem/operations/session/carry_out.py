@@ -24,6 +24,7 @@ from tandem.jobs.results import OutputFile
 from tandem.jobs.runner import SMALL_BYTES
 from tandem.operations.attempt import paths
 from tandem.operations.model import CommitContent, OutputFileChange, Work
+from tandem.operations.report.sentences import of_edits
 from tandem.reconcile.published import LiveEdit, Piece, published_map
 from tandem.rowmap import binary_format
 from tandem.rowmap.positions import span, to_array, to_bitmap
@@ -154,8 +155,10 @@ def by_edits(work: Work, change: CommitContent) -> CommitContent:
         published = published_map(identity, pieces, edits, change.rewrite)
         _require_rows(published.outputs, outputs)
         row_map = binary_format.to_bytes(published) if outputs else b""
+    said = of_edits(made.files, made.rounds, made.bytes_copied, made.bytes_encoded)
     return replace(
         change,
+        summary=(*change.summary, said) if made.rounds else change.summary,
         outputs=tuple(outputs),
         removes=tuple(removes),
         marked=(),

@@ -61,6 +61,9 @@ class Plan(StatusModel):
     """How the runs were found, level by level."""
     copies: str | None = None
     """Of which files it copies row groups, if their footers allow it, and why it encodes others."""
+    edits: str | None = None
+    """Without deletion vectors: which files are made again, what of them is copied and what is
+    encoded, and what vectors would save."""
     locks: tuple[str, ...] | None = None
     """What it locks."""
     statement: str | None = None

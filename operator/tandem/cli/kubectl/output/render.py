@@ -12,9 +12,10 @@ from rich.table import Table
 from rich.text import Text
 
 from tandem.cli.kubectl.output.overview import milliseconds
-from tandem.cli.output import PIPE_WIDTH, human_bytes, table_of, write
+from tandem.cli.output import PIPE_WIDTH, table_of, write
 from tandem.json_types import JsonMapping
 from tandem.operations.report.status import duration_in_words
+from tandem.text import human_bytes
 
 _BAR = 20
 _LOCKED = 4

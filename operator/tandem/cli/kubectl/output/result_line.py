@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from tandem.cli.kubectl.output.overview import condition_message
-from tandem.cli.output import human_bytes
 from tandem.kube.client.kinds import status_of
-from tandem.text import counted
+from tandem.text import counted, human_bytes
 
 
 def result_line(operation: Mapping[str, Any]) -> str | None:
