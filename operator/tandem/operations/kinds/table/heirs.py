@@ -29,7 +29,7 @@ from tandem.rowmap.positions import Positions, to_array, to_bitmap
 from tandem.spark.runtime.row_files import open_input
 from tandem.storage.store import Store
 
-MOST_BYTES: Final = 256 << 20
+MOST_BYTES: Final = 64 << 20
 """Bytes of files that are compared with one file, at most; and of rows that are kept for the next
 comparison."""
 
