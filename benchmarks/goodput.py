@@ -57,20 +57,41 @@ class Setting:
     groups: int
     seconds: float
     contests: tuple[str, ...]
+    vectors: bool = True
+    files: int = FILES_PER_GROUP
+
+    @property
+    def name(self) -> str:
+        return f"{self.rows_per_file}{'' if self.vectors else '-without-vectors'}"
+
+    @property
+    def title(self) -> str:
+        vectors = "" if self.vectors else ", without deletion vectors"
+        return (
+            f"{self.files} files of {self.rows_per_file:,} rows{vectors}, {self.seconds:.0f} s or "
+            f"until all {self.groups} groups are compacted"
+        )
 
     def ids(self, group: int) -> range:
         """The ids of a group, file after file."""
-        size = FILES_PER_GROUP * self.rows_per_file
+        size = self.files * self.rows_per_file
         return range(group * size, (group + 1) * size)
 
 
+WITHOUT_VECTORS = ("alone", "tandem", "deltalake", "spark_delta", "through_us")
 ALL = ("alone", "tandem", "deltalake", "spark_delta", "through_us")
 SETTINGS = {
-    "toy": (Setting(50, 3, 3, ("alone", "tandem", "deltalake", "through_us")),),
-    "small": (Setting(1_000, 8, 5, ALL),),
+    "toy": (
+        Setting(50, 3, 3, ("alone", "tandem", "deltalake", "through_us")),
+        Setting(50, 3, 3, ("tandem", "deltalake"), vectors=False),
+    ),
+    "small": (Setting(1_000, 8, 5, ALL), Setting(1_000, 8, 5, ("tandem",), vectors=False)),
     "full": (
         Setting(20_000, 24, 15, ALL),
         Setting(1_000, 60, 6, ("alone", "tandem", "deltalake")),
+        Setting(20_000, 24, 60, WITHOUT_VECTORS, vectors=False),
+        Setting(800_000, 3, 90, ("tandem", "deltalake"), files=40),
+        Setting(800_000, 3, 90, ("tandem", "deltalake"), vectors=False, files=40),
     ),
 }
 
@@ -82,6 +103,7 @@ class Arena:
 
     folder: Path
     rows_per_file: int
+    files: int = FILES_PER_GROUP
 
     @property
     def table(self) -> Path:
@@ -121,7 +143,7 @@ class Arena:
         return (self.folder / "stop").exists()
 
     def ids(self, group: int) -> range:
-        return Setting(self.rows_per_file, 0, 0, ()).ids(group)
+        return Setting(self.rows_per_file, 0, 0, (), files=self.files).ids(group)
 
     def set_group(self, group: int) -> None:
         part = self.folder / "group.part"
@@ -132,14 +154,17 @@ class Arena:
         return int((self.folder / "group").read_text())
 
 
+_VECTORS = {"delta.enableDeletionVectors": "true"}
+
+
 def write_groups(root: Path, setting: Setting, groups: int) -> None:
     """20 appends by deltalake, each with one file for every group."""
     from deltalake import write_deltalake
 
     rows = setting.rows_per_file
-    for index in range(FILES_PER_GROUP):
+    for index in range(setting.files):
         batch = data.query(
-            f"""SELECT g::INTEGER AS grp, (g * {FILES_PER_GROUP} + {index}) * {rows} + i AS id,
+            f"""SELECT g::INTEGER AS grp, (g * {setting.files} + {index}) * {rows} + i AS id,
                        id * 0.5 AS amount, 'row ' || id AS note
                 FROM range({groups}) t(g), range({rows}) u(i) ORDER BY g, i"""
         ).to_arrow_table()
@@ -148,7 +173,7 @@ def write_groups(root: Path, setting: Setting, groups: int) -> None:
             batch,
             mode="append",
             partition_by=["grp"],
-            configuration={"delta.enableDeletionVectors": "true"} if index == 0 else None,
+            configuration=_VECTORS if index == 0 and setting.vectors else None,
         )
 
 
@@ -171,12 +196,12 @@ def victims(writer: int, arena: Arena) -> Iterator[tuple[int, int]]:
         yield group, left[group].pop()
 
 
-def delete_with_deltalake(folder: str, rows: int, writer: int) -> dict[str, Any]:
+def delete_with_deltalake(folder: str, rows: int, files: int, writer: int) -> dict[str, Any]:
     """In a separate process: deletes until the deadline, one row each."""
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
 
-    arena = Arena(Path(folder), rows)
+    arena = Arena(Path(folder), rows, files)
     DeltaTable(arena.spare.as_uri()).delete("grp = 0 and id = -1")
     arena.ready(f"deleter-{writer}")
     deadline = arena.await_go()
@@ -219,9 +244,9 @@ def _compact_until(arena: Arena, groups: int, compact: Callable[[int], str]) -> 
     return {"outcomes": outcomes, "failures": failures, "groups": group, "ended": time.time()}
 
 
-def no_compactor(folder: str, rows: int, groups: int) -> dict[str, Any]:
+def no_compactor(folder: str, rows: int, files: int, groups: int) -> dict[str, Any]:
     """The deleters alone, one group a second: their conflicts with each other."""
-    arena = Arena(Path(folder), rows)
+    arena = Arena(Path(folder), rows, files)
     arena.ready("compactor")
     until = arena.await_go()
 
@@ -232,11 +257,11 @@ def no_compactor(folder: str, rows: int, groups: int) -> dict[str, Any]:
     return _compact_until(arena, groups, wait)
 
 
-def compact_with_deltalake(folder: str, rows: int, groups: int) -> dict[str, Any]:
+def compact_with_deltalake(folder: str, rows: int, files: int, groups: int) -> dict[str, Any]:
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
 
-    arena = Arena(Path(folder), rows)
+    arena = Arena(Path(folder), rows, files)
 
     def compact(group: int, root: Path = arena.table) -> str:
         try:
@@ -250,13 +275,13 @@ def compact_with_deltalake(folder: str, rows: int, groups: int) -> dict[str, Any
     return _compact_until(arena, groups, compact)
 
 
-def compact_with_spark(folder: str, rows: int, groups: int) -> dict[str, Any]:
+def compact_with_spark(folder: str, rows: int, files: int, groups: int) -> dict[str, Any]:
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     from benchmarks.warm import start_delta
 
-    arena = Arena(Path(folder), rows)
+    arena = Arena(Path(folder), rows, files)
     spark = start_delta()
 
     def compact(group: int, root: Path = arena.table) -> str:
@@ -274,9 +299,9 @@ def compact_with_spark(folder: str, rows: int, groups: int) -> dict[str, Any]:
     return found
 
 
-def compact_with_tandem(folder: str, rows: int, groups: int) -> dict[str, Any]:
+def compact_with_tandem(folder: str, rows: int, files: int, groups: int) -> dict[str, Any]:
     """The engine with its jobs on a warm session, like its peer."""
-    arena = Arena(Path(folder), rows)
+    arena = Arena(Path(folder), rows, files)
     engine = Engine(arena.table)
     for group in range(3):
         engine.compact(group, arena.spare)
@@ -286,9 +311,9 @@ def compact_with_tandem(folder: str, rows: int, groups: int) -> dict[str, Any]:
     return {**found, "gone": engine.inputs_gone}
 
 
-def all_with_tandem(folder: str, rows: int, groups: int) -> dict[str, Any]:
+def all_with_tandem(folder: str, rows: int, files: int, groups: int) -> dict[str, Any]:
     """Deletes by Tandem, too: both writers and the compactor are operations of one engine."""
-    arena = Arena(Path(folder), rows)
+    arena = Arena(Path(folder), rows, files)
     engine = Engine(arena.table)
     for group in range(3):
         engine.compact(group, arena.spare)
@@ -351,7 +376,7 @@ def contest(one: Contest, setting: Setting, source: Path, folder: Path) -> dict[
 
     Raises: ChildFailed.
     """
-    arena = Arena(folder, setting.rows_per_file)
+    arena = Arena(folder, setting.rows_per_file, setting.files)
     folder.mkdir()
     data.copy_table(source, arena.table)
     write_groups(arena.spare, setting, 3)
@@ -361,7 +386,12 @@ def contest(one: Contest, setting: Setting, source: Path, folder: Path) -> dict[
     def start(function: Callable[..., Any], who: str, **arguments: Any) -> None:
         answer = folder / f"answer-{who}.json"
         process = start_child(
-            function, answer, folder=str(folder), rows=setting.rows_per_file, **arguments
+            function,
+            answer,
+            folder=str(folder),
+            rows=setting.rows_per_file,
+            files=setting.files,
+            **arguments,
         )
         started.append((process, answer))
         until = time.time() + PATIENCE_S
@@ -429,7 +459,7 @@ def _met_compaction(root: Path, lost: list[dict[str, Any]]) -> int:
 
 
 def _files_left(root: Path, groups: int) -> float | None:
-    """Live files of a compacted group, on average: 20 before."""
+    """Live files of a compacted group, on average."""
     from deltalake import DeltaTable
 
     if not groups:
@@ -483,28 +513,29 @@ def run(size: str, work: Path) -> Report:
     raw: dict[str, Any] = {}
     tables = []
     for setting in SETTINGS[size]:
-        rows_per_file = setting.rows_per_file
-        source = work / f"source-{rows_per_file}"
+        source = work / f"source-{setting.name}"
         write_groups(source, setting, setting.groups)
         found = {}
         for one in CONTESTS:
             if one.name in setting.contests:
-                progress(f"{one.title}, {rows_per_file:,} rows a file")
-                folder = work / f"{one.name}-{rows_per_file}"
+                progress(f"{one.title}, {setting.name} rows a file")
+                folder = work / f"{one.name}-{setting.name}"
                 found[one.name] = contest(one, setting, source, folder)
                 shutil.rmtree(folder)
-        raw[str(rows_per_file)] = found
+        shutil.rmtree(source)
+        raw[setting.name + ("" if setting.files == FILES_PER_GROUP else f"-{setting.files}")] = (
+            found
+        )
         tables.append(
             Table(
-                f"Files of {rows_per_file:,} rows, {setting.seconds:.0f} s or until all "
-                f"{setting.groups} groups are compacted",
+                setting.title,
                 (
                     "compactor",
                     "seconds",
                     "compactions ok / aborted",
                     "superseded",
                     "seconds each",
-                    "files left of 20",
+                    f"files left of {setting.files}",
                     "deletes ok / aborted",
                     "of the aborted deletes, met a compaction",
                     "rows correct",
@@ -516,7 +547,7 @@ def run(size: str, work: Path) -> Report:
         name="goodput",
         title="Goodput: compactions of 20 files alongside two deleting writers",
         setting=(
-            f"Groups (partitions) of {FILES_PER_GROUP} files. The compactor compacts group after "
+            "Groups (partitions) of files. The compactor compacts group after "
             "group; two `deltalake` processes delete single rows of the current group at full "
             "speed. An aborted compaction is retried on the same group. Spark is warm for tandem "
             "and for its peer. *Superseded* compactions have nothing left to commit, since every "
