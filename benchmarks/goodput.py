@@ -62,7 +62,8 @@ class Setting:
 
     @property
     def name(self) -> str:
-        return f"{self.rows_per_file}{'' if self.vectors else '-without-vectors'}"
+        files = "" if self.files == FILES_PER_GROUP else f"{self.files}x"
+        return f"{files}{self.rows_per_file}{'' if self.vectors else '-without-vectors'}"
 
     @property
     def title(self) -> str:
@@ -78,7 +79,6 @@ class Setting:
         return range(group * size, (group + 1) * size)
 
 
-WITHOUT_VECTORS = ("alone", "tandem", "deltalake", "spark_delta", "through_us")
 ALL = ("alone", "tandem", "deltalake", "spark_delta", "through_us")
 SETTINGS = {
     "toy": (
@@ -89,7 +89,7 @@ SETTINGS = {
     "full": (
         Setting(20_000, 24, 15, ALL),
         Setting(1_000, 60, 6, ("alone", "tandem", "deltalake")),
-        Setting(20_000, 24, 60, WITHOUT_VECTORS, vectors=False),
+        Setting(20_000, 24, 60, ALL, vectors=False),
         Setting(800_000, 3, 90, ("tandem", "deltalake"), files=40),
         Setting(800_000, 3, 90, ("tandem", "deltalake"), vectors=False, files=40),
     ),
@@ -523,9 +523,7 @@ def run(size: str, work: Path) -> Report:
                 found[one.name] = contest(one, setting, source, folder)
                 shutil.rmtree(folder)
         shutil.rmtree(source)
-        raw[setting.name + ("" if setting.files == FILES_PER_GROUP else f"-{setting.files}")] = (
-            found
-        )
+        raw[setting.name] = found
         tables.append(
             Table(
                 setting.title,
