@@ -64,9 +64,18 @@ def unpack(folder: Path) -> Path:
         return Path(archive.extract("flights.csv", folder))
 
 
-def load_daily(raw: Path, table: Path, advance: Callable[[int, int], None]) -> int:
-    """Append each day as a load of its own, by `deltalake`, deletion vectors on. Returns the
-    number of rows; calls `advance` with the number of loads done and the total."""
+_VECTORS = {"delta.enableDeletionVectors": "true"}
+
+
+def load_daily(
+    raw: Path, table: Path, advance: Callable[[int, int], None], *, vectors: bool = True
+) -> int:
+    """Append each day as a load of its own, by `deltalake`. Returns the number of rows; calls
+    `advance` with the number of loads done and the total.
+
+    Args:
+        vectors: turn deletion vectors on, which `deltalake` leaves off.
+    """
     arrow_types = {
         "BIGINT": pa.int64(),
         "VARCHAR": pa.string(),
@@ -92,7 +101,7 @@ def load_daily(raw: Path, table: Path, advance: Callable[[int, int], None]) -> i
             target,
             rows.slice(first, load["counts"]),
             mode="append",
-            configuration={"delta.enableDeletionVectors": "true"} if done == 1 else None,
+            configuration=_VECTORS if done == 1 and vectors else None,
         )
         target = DeltaTable(str(table)) if done == 1 else target
         first += load["counts"]

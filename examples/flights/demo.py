@@ -7,7 +7,10 @@ compaction (`compaction.yaml`), an update (`update.yaml`) and a delete (`delete.
 the same version, and
 
     update first        the statements commit while the compaction is running;
-    compaction first    the compaction commits while the statements are running.
+    compaction first    the compaction commits while the statements are running,
+
+and once more with the update first on a table as `deltalake` makes it by default, of protocol 1/2,
+without deletion vectors: files are made again instead, and the protocol stays.
 
 The order is forced at the engine's named points, never by a delay. At the end the
 rows must be those that DuckDB computes from the raw file, one statement after the other.
@@ -28,6 +31,7 @@ from pathlib import Path
 
 import data
 import merge_on_read
+from deltalake import DeltaTable
 from showing import (
     console,
     has_the_rows,
@@ -103,6 +107,7 @@ class Story:
     title: str
     folder: Path
     statements_first: bool
+    vectors: bool = True
 
 
 def run_story(story: Story, resources: Sequence[AnyResource]) -> list[ResourceOutcome]:
@@ -144,6 +149,12 @@ def run_story(story: Story, resources: Sequence[AnyResource]) -> list[ResourceOu
         return [*first.result(), *second.result()]
 
 
+def protocol_of(table: Path) -> tuple[int, int]:
+    """The least versions of a reader and of a writer."""
+    found = DeltaTable(table.as_uri()).protocol()
+    return found.min_reader_version, found.min_writer_version
+
+
 def main() -> int:
     began = time.monotonic()
     shutil.rmtree(WORK, ignore_errors=True)
@@ -154,8 +165,10 @@ def main() -> int:
     console.rule("The flights of 2013, as 365 daily loads")
     raw = data.unpack(WORK)
     rows = load_daily(raw, original)
+    default = WORK / "flights-by-default"
+    load_daily(raw, default, vectors=False)
     answer = data.expected(raw)
-    console.print(f"{rows:,} rows in {original}")
+    console.print(f"{rows:,} rows in {original}, and without deletion vectors in {default}")
 
     right = True
     for story in (
@@ -165,9 +178,15 @@ def main() -> int:
             WORK / "compaction-first",
             False,
         ),
+        Story(
+            "Update first, on a table without deletion vectors (protocol 1/2)",
+            WORK / "by-default",
+            True,
+            vectors=False,
+        ),
     ):
         console.rule(story.title)
-        shutil.copytree(original, story.folder)
+        shutil.copytree(original if story.vectors else default, story.folder)
         outcomes = run_story(story, resources)
         show_outcomes(outcomes)
         show_replayed(story.folder)
@@ -177,6 +196,8 @@ def main() -> int:
             all(outcome.status.phase is Phase.SUCCEEDED for outcome in outcomes),
         )
         right &= has_the_rows(story.folder, answer)
+        if not story.vectors:
+            right &= verdict("the protocol is still 1/2", protocol_of(story.folder) == (1, 2))
     console.rule("Merge-on-read: upserts and a delete by key, without a rewritten file")
     logged = WORK / "merge-on-read"
     shutil.copytree(original, logged)

@@ -26,13 +26,16 @@ from tandem.timeline.segments import segments
 console = Console() if sys.stdout.isatty() else Console(width=110)
 
 
-def load_daily(raw: Path, table: Path) -> int:
+def load_daily(raw: Path, table: Path, *, vectors: bool = True) -> int:
     """The daily loads, with a bar; the number of rows."""
     columns = (TextColumn("{task.description}"), BarColumn(24), MofNCompleteColumn())
     with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True)) as progress:
         bar = progress.add_task("deltalake appends", total=None)
         return data.load_daily(
-            raw, table, lambda done, total: progress.update(bar, completed=done, total=total)
+            raw,
+            table,
+            lambda done, total: progress.update(bar, completed=done, total=total),
+            vectors=vectors,
         )
 
 
