@@ -16,7 +16,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from tandem.delta.datafiles.reader import DataFileReader, TableFormat, read_whole
-from tandem.delta.datafiles.writer import compact_columns
+from tandem.delta.datafiles.writer import encoding_like
 from tandem.errors import CountMismatch
 from tandem.jobs.formats import InputFile
 from tandem.spark.runtime.counters import Counter
@@ -44,9 +44,7 @@ def encoding_of(store: Store, inputs: Sequence[InputFile], table: TableFormat) -
         return None
     largest = max(inputs, key=lambda i: i.size)
     with DataFileReader(store, decoded(largest), table, columns=()) as reader:
-        if len(reader.metadata.schema.names) < len(table.data_schema):
-            return None  # the file is older than a column
-        return compact_columns(reader.metadata)
+        return encoding_like(reader.metadata, table)
 
 
 def decoded(input_: InputFile) -> str:
