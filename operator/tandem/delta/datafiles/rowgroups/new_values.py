@@ -63,6 +63,8 @@ class Replacement:
         lacking = {*schema.names} - {*new.rows.column_names}
         if not wanted <= names or lacking:
             raise ValueError(f"columns {sorted({*(wanted - names), *lacking})} are not in both")
+        if not wanted:
+            return cls(dropped, np.empty(0, np.int64), {})
         live = ~_among(positions, dropped)
         found = {
             field.name: conform(_one_array(new.rows.column(field.name)), field.type)
