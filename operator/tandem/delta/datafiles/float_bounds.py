@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import reduce
 from itertools import accumulate
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -33,12 +34,17 @@ def paths_without_floats(schema: pa.Schema) -> list[str]:
 
     A path that is also that of a float is left out: names may contain the separating dot.
     """
+    columns = parquet_leaves(schema)
+    floats = {c.path for c in columns if c.physical_type in _FLOATS}
+    return [c.path for c in columns if c.path not in floats]
+
+
+def parquet_leaves(schema: pa.Schema) -> list[Any]:
+    """The Parquet columns (`pq.ColumnSchema`) of a file of this schema."""
     sink = pa.BufferOutputStream()
     pq.write_metadata(schema, sink, store_schema=False)
     leaves = pq.read_metadata(pa.BufferReader(sink.getvalue())).schema
-    columns = [leaves.column(index) for index in range(len(leaves))]
-    floats = {c.path for c in columns if c.physical_type in _FLOATS}
-    return [c.path for c in columns if c.path not in floats]
+    return [leaves.column(index) for index in range(len(leaves))]
 
 
 @dataclass(frozen=True, slots=True)

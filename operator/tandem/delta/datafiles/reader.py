@@ -277,14 +277,7 @@ class DataFileReader:
             StorageError: the content cannot be decoded or does not fit the table's schema.
             UnsupportedFeature: a date or time does not mean what it says (`times`).
         """
-        if dead and dead.max() >= self.num_rows:
-            raise CorruptDeletionVector(
-                "a deletion vector names a row that its file does not have",
-                resource=self.path,
-                found=dead.max(),
-                expected=f"positions below {self.num_rows}",
-                remedy="Restore the table to a version before this deletion vector",
-            )
+        require_positions(dead, self.num_rows, self.path)
         groups = row_groups if row_groups is not None else range(len(self.row_groups))
         start = sum(self.row_groups[: groups.start])
         try:
@@ -418,6 +411,18 @@ def arrow_schema(table: TableFormat, columns: Sequence[str] | None = None) -> pa
     """The schema of batches that `DataFileReader` gives (all nullable, no dictionaries)."""
     wanted = table.schema.names if columns is None else columns
     return pa.schema([to_arrow_field(table.schema[n]).with_nullable(True) for n in wanted])
+
+
+def require_positions(dead: BitMap64 | None, rows: int, path: str) -> None:
+    """Raises: CorruptDeletionVector if deleted rows are not among the `rows` of their file."""
+    if dead and dead.max() >= rows:
+        raise CorruptDeletionVector(
+            "a deletion vector names a row that its file does not have",
+            resource=path,
+            found=dead.max(),
+            expected=f"positions below {rows}",
+            remedy="Restore the table to a version before this deletion vector",
+        )
 
 
 def live_mask(dead: BitMap64 | None, start: int, rows: int) -> Any | None:

@@ -58,19 +58,7 @@ def from_footer(
     maximum: dict[str, Any] = {}
     null_count: dict[str, Any] = {}
     groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
-    limit = _limit(configuration)
-    chosen = _chosen(configuration)
-    counted = 0
-    for index, (path, type_) in _columns(schema):
-        if isinstance(type_, PrimitiveType):
-            counted += 1
-        if chosen is not None:
-            if not any(_is_below(path, wanted) for wanted in chosen):
-                continue
-        elif 0 <= limit < counted:
-            break
-        if not isinstance(type_, PrimitiveType):
-            continue
+    for index, path, type_ in _listed(schema, configuration):
         names = [f.physical_name for f in path]
         found = (
             _of_floats(floats.column(index))
@@ -107,12 +95,37 @@ class CountedLeaf:
 
 def counted_leaves(schema: StructType) -> dict[int, CountedLeaf]:
     """The leaves of which `from_footer` takes statistics from the footer, by the index of their
-    Parquet column: all but floats."""
+    Parquet column, whatever the table's properties: all but floats."""
     return {
         index: CountedLeaf(path[0].name, _has_bounds(type_))
         for index, (path, type_) in _columns(schema)
         if isinstance(type_, PrimitiveType) and type_.name not in _FLOATS
     }
+
+
+def listed_leaves(schema: StructType, configuration: Mapping[str, str]) -> dict[int, CountedLeaf]:
+    """Those that the statistics of a table with these properties have."""
+    listed = {index for index, _, _ in _listed(schema, configuration)}
+    return {index: leaf for index, leaf in counted_leaves(schema).items() if index in listed}
+
+
+def _listed(
+    schema: StructType, configuration: Mapping[str, str]
+) -> Iterator[tuple[int, tuple[Field, ...], PrimitiveType]]:
+    """(index of the Parquet column, path, type) of the leaves that have statistics."""
+    limit = _limit(configuration)
+    chosen = _chosen(configuration)
+    counted = 0
+    for index, (path, type_) in _columns(schema):
+        if isinstance(type_, PrimitiveType):
+            counted += 1
+        if chosen is not None:
+            if not any(_is_below(path, wanted) for wanted in chosen):
+                continue
+        elif 0 <= limit < counted:
+            return
+        if isinstance(type_, PrimitiveType):
+            yield index, path, type_
 
 
 def _limit(configuration: Mapping[str, str]) -> int:

@@ -214,7 +214,8 @@ class ParquetDataWriter:
                 [_file_field(f, batch.schema.field(i).type) for i, f in enumerate(self._columns)]
             )
         arrays = [
-            _encoded(batch.column(i), self._schema.field(i).type) for i in range(len(self._columns))
+            encoded_as(batch.column(i), self._schema.field(i).type)
+            for i in range(len(self._columns))
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
@@ -312,23 +313,14 @@ class _OpenFile:
         """As it was written, once closed."""
         self._has_floats = any(has_float(column.type) for column in schema)
         self._metadata: list[Any] = []
-        bounded = paths_without_floats(schema)
         self._sink: Any = store.open_output(path)
         self._tail = TailBuffer(self._sink)
-        self._writer = pq.ParquetWriter(
+        self._writer = arrow_writer(
             self._tail,
             schema,
+            dictionary=dictionary,
             compression=compression.codec,
             compression_level=compression.level,
-            use_dictionary=True if dictionary is None else list(dictionary),
-            # Those of floats come with the footer: Arrow's would hide NaN (`float_bounds`).
-            write_statistics=bounded,
-            # Ours is the logical schema in the log; Arrow's own would bring types that other
-            # readers do not expect back (dictionaries, large strings).
-            store_schema=False,
-            # As Spark writes them: up to 18 digits in 4 or 8 bytes, whose bounds and dictionaries
-            # are cheaper than those of byte arrays (a tenth of encoding lineitem).
-            store_decimal_as_integer=True,
             write_page_checksum=checksums,
             bloom_filter_options=filters,
             metadata_collector=self._metadata,
@@ -364,14 +356,42 @@ class _OpenFile:
             abort()
 
 
+def arrow_writer(
+    sink: Any, schema: pa.Schema, *, dictionary: Sequence[str] | None, **options: Any
+) -> pq.ParquetWriter:
+    """Arrow's writer of a data file.
+
+    Args:
+        dictionary: Parquet paths to encode with a dictionary; None lets it try each.
+        options: of `pq.ParquetWriter`.
+    """
+    given = {
+        # Ours is the logical schema in the log; Arrow's own would bring types that other readers
+        # do not expect back (dictionaries, large strings).
+        "store_schema": False,
+        # As Spark writes them: up to 18 digits in 4 or 8 bytes, whose bounds and dictionaries are
+        # cheaper than those of byte arrays (a tenth of encoding lineitem).
+        "store_decimal_as_integer": True,
+        # Those of floats come with the footer: Arrow's would hide NaN (`float_bounds`).
+        "write_statistics": paths_without_floats(schema),
+        "use_dictionary": True if dictionary is None else list(dictionary),
+    }
+    return pq.ParquetWriter(sink, schema, **{**given, **options})
+
+
 def _file_field(field_: Field, found: pa.DataType) -> pa.Field:
-    plain = to_arrow_field(field_, physical=True).with_nullable(True)
+    return kept_dictionary(to_arrow_field(field_, physical=True).with_nullable(True), found)
+
+
+def kept_dictionary(plain: pa.Field, found: pa.DataType) -> pa.Field:
+    """The field of a column that is written: of dictionaries if the values `found` are."""
     if pa.types.is_dictionary(found) and pa.types.is_string(plain.type):
         return plain.with_type(pa.dictionary(pa.int32(), pa.string()))
     return plain
 
 
-def _encoded(array: Any, target: pa.DataType) -> Any:
+def encoded_as(array: Any, target: pa.DataType) -> Any:
+    """The same values as `target`, a type of the same shape with other names, or a dictionary."""
     if array.type.equals(target):
         return array
     if pa.types.is_dictionary(target) and not pa.types.is_dictionary(array.type):
@@ -413,13 +433,21 @@ def repetitive_columns(table: TableFormat, rows: pa.Table) -> list[str] | None:
     return chosen
 
 
-def compact_columns(metadata: Any) -> list[str]:
-    """Parquet paths of the columns for which a dictionary saved space in this file, to encode the
-    next file of the same data alike: trying a dictionary on a column of distinct values costs more
+def encoding_like(metadata: Any, table: TableFormat) -> list[str] | None:
+    """The columns to encode with a dictionary, as in a file with this footer; None, so that the
+    encoder decides, where the file may have other columns, or other names for them."""
+    if table.mapping != "none" or len(metadata.schema.names) < len(table.data_schema):
+        return None
+    return compact_columns(metadata)
+
+
+def compact_columns(metadata: Any, number: int = 0) -> list[str]:
+    """Parquet paths of the columns for which a dictionary saved space in a row group of this file,
+    to encode the same data alike: trying a dictionary on a column of distinct values costs more
     than writing it plainly."""
     if metadata.num_row_groups == 0:
         return []
-    group = metadata.row_group(0)
+    group = metadata.row_group(number)
     widths = {"INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8}
     chosen = []
     for index in range(group.num_columns):

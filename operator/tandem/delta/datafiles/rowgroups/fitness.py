@@ -16,7 +16,7 @@ from typing import Final
 from tandem.delta.datafiles.reader import TableFormat
 from tandem.delta.datafiles.rowgroups.footer import ColumnChunk, FileFooter
 from tandem.delta.datafiles.rowgroups.schema import fits, written_by_us
-from tandem.delta.datafiles.stats import counted_leaves
+from tandem.delta.datafiles.stats import counted_leaves, listed_leaves
 from tandem.delta.datafiles.times import RebaseBoundaries
 from tandem.delta.datafiles.writer import codec_of
 
@@ -27,9 +27,10 @@ average in its file."""
 DELETED_SHARE: Final = 0.05
 """A file with a larger share of deleted rows is encoded again, without them."""
 
-_CODECS: Final = {0: "none", 1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: "lz4"}
+CODECS: Final = {0: "none", 1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: "lz4"}
 """By Parquet's numbers, without those that our writer does not write: 5, for one, is an LZ4 that
 each writer framed in its own way."""
+_BYTE_ARRAY: Final = 6
 _OLD_WRITER: Final = re.compile(rb"parquet-mr version (0|1)\.\d\.|parquet-cpp version ")
 """parquet-mr before 1.10 and the first parquet-cpp, some of which wrote wrong statistics or sizes
 (PARQUET-251, PARQUET-816); readers know them by this text, which a joined file may not keep."""
@@ -100,15 +101,11 @@ def unfit(footer: FileFooter, demands: Demands, *, deleted: int = 0) -> Unfit | 
     Args:
         deleted: rows of the file that are deleted, and are copied with the others.
     """
-    if _OLD_WRITER.match(footer.creator):
-        return Unfit.WRITER
-    if not footer.orders or not fits(footer, demands.table, demands.ours):
-        return Unfit.COLUMNS
+    found = foreign(footer, demands.table, demands.ours)
+    if found is not None:
+        return found
     if deleted > DELETED_SHARE * footer.rows:
         return Unfit.DELETED
-    pairs = {key: value or b"" for key, value in footer.pairs.items()}
-    if not RebaseBoundaries.of(pairs).always:
-        return Unfit.CALENDAR
     groups = [group for group in footer.groups if group.rows]
     size = sum(group.size for group in groups)
     if groups and is_small(footer.rows // len(groups), size // len(groups), demands.group_rows):
@@ -121,8 +118,39 @@ def unfit(footer: FileFooter, demands: Demands, *, deleted: int = 0) -> Unfit | 
     return None
 
 
+def foreign(footer: FileFooter, table: TableFormat, ours: FileFooter) -> Unfit | None:
+    """Why no file of a table may have row groups of a file as they are, None if one may."""
+    if _OLD_WRITER.match(footer.creator):
+        return Unfit.WRITER
+    if not footer.orders or not fits(footer, table, ours):
+        return Unfit.COLUMNS
+    pairs = {key: value or b"" for key, value in footer.pairs.items()}
+    return None if RebaseBoundaries.of(pairs).always else Unfit.CALENDAR
+
+
+def cannot_be_edited(footer: FileFooter, table: TableFormat, ours: FileFooter) -> Unfit | None:
+    """Why an edit of a file cannot keep its row groups, None if it can. Whatever their size and
+    codec: the file is there already. Statistics must not become fewer than encoding would make
+    them; it makes no bounds of long values either, and none that the log does not list."""
+    found = foreign(footer, table, ours)
+    if found is not None:
+        return found
+    listed = listed_leaves(table.data_schema, table.configuration)
+    for group in footer.groups:
+        for index, chunk in enumerate(group.chunks):
+            if chunk.codec not in CODECS:
+                return Unfit.CODEC
+            leaf = listed.get(index)
+            if leaf is None or not group.rows:
+                continue
+            wide = leaf.bounded and not chunk.has_bounds and chunk.nulls != chunk.values
+            if chunk.nulls is None or (wide and chunk.type != _BYTE_ARRAY):
+                return Unfit.STATISTICS
+    return None
+
+
 def _unfit_chunk(chunk: ColumnChunk, index: int, demands: Demands) -> Unfit | None:
-    if _CODECS.get(chunk.codec) != demands.codec:
+    if CODECS.get(chunk.codec) != demands.codec:
         return Unfit.CODEC
     if index in demands.filters and chunk.filter is None:
         return Unfit.FILTERS

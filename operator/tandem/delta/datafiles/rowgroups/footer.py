@@ -63,6 +63,11 @@ class ColumnChunk:
     nulls: int | None
     has_bounds: bool
 
+    @property
+    def raw(self) -> int:
+        """Bytes of its pages, decompressed, as the footer says."""
+        return _number(_by_id(self.metadata), n.M_RAW)
+
 
 @dataclass(frozen=True, slots=True)
 class RowGroup:

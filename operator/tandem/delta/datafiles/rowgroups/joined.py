@@ -1,4 +1,5 @@
-"""Writes one data file of row groups of other files, and reads it back.
+"""Writes one data file of row groups of other files, and reads it back. The columns of a row group
+may be in several files.
 
 The bytes of a column go from file to file as they are, inside of the kernel where both are local.
 Page indexes follow all row groups, as readers expect them; a bloom filter follows its row group.
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, Final
 
@@ -25,12 +26,19 @@ from tandem.delta.datafiles.rowgroups.footer import (
     MAGIC,
     TAIL,
     ByteRange,
+    ColumnChunk,
     FileFooter,
     FooterInvalid,
     RowGroup,
     read_footer,
 )
-from tandem.delta.datafiles.rowgroups.moved import Placed, footer_bytes, group_at, offset_index_at
+from tandem.delta.datafiles.rowgroups.moved import (
+    Placed,
+    footer_bytes,
+    group_at,
+    group_of,
+    offset_index_at,
+)
 from tandem.delta.datafiles.stats import from_footer
 from tandem.delta.datafiles.writer import Describe, WrittenFile
 from tandem.errors import ObjectNotFound, StorageError
@@ -62,6 +70,17 @@ _TOGETHER: Final = 64 << 10
 """Bytes between page indexes that are read with them."""
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Columns of a row group that are in one file: their chunks, and the statistics of their
+    floats, by the number of the column."""
+
+    source: BinaryIO
+    footer: FileFooter
+    chunks: Mapping[int, ColumnChunk]
+    floats: Mapping[int, FloatStatistics]
+
+
 @dataclass
 class _Copied:
     """A row group in the new file; the places of its page indexes are not known yet."""
@@ -90,6 +109,8 @@ class JoinedFile:
     rows: int = 0
     copied_in_store: int = 0
     """Bytes that never left the store, known when it is closed."""
+    footer: bytes = b""
+    """As it was written, once closed."""
     _groups: list[_Copied] = field(default_factory=list)
     _last: tuple[BinaryIO | None, int, int] = (None, 0, 0)
     """The source of the last copy, where it ended there, and here."""
@@ -112,6 +133,11 @@ class JoinedFile:
         return int(self._sink.tell())
 
     @property
+    def count(self) -> int:
+        """Row groups so far."""
+        return len(self._groups)
+
+    @property
     def is_full(self) -> bool:
         """Whether its footer has reached its bounds."""
         return (
@@ -128,26 +154,44 @@ class JoinedFile:
         floats: Mapping[int, FloatStatistics],
     ) -> None:
         """Add a row group of a file. Raises: FooterInvalid, StorageError, OSError."""
-        copied = _Copied(group, self._copy_pages(source, group), [], [], [])
-        indexes = _Indexes(source, group)
-        for chunk, start in zip(group.chunks, copied.data, strict=True):
-            kept = chunk.type not in _FLOATS
-            copied.filters.append(self.size if kept else 0)
-            if chunk.filter is not None and kept:
-                append_range(source, chunk.filter.start, chunk.filter.size, self._sink)
-            index = indexes.read(chunk.column_index) if kept else b""
-            offsets = indexes.read(chunk.offset_index)
-            if offsets:
-                offsets = offset_index_at(offsets, start - chunk.data.start)
-            copied.column_indexes.append(index)
-            copied.offset_indexes.append(offsets)
+        self._add(group, [Part(source, footer, dict(enumerate(group.chunks)), floats)])
+
+    def assemble(self, rows: int, parts: Sequence[Part]) -> None:
+        """Add a row group whose columns are in several files; each is in one part. Raises:
+        FooterInvalid, StorageError, OSError."""
+        chunks = {number: chunk for part in parts for number, chunk in part.chunks.items()}
+        self._add(group_of(rows, [chunks[number] for number in range(len(chunks))]), parts)
+
+    def _add(self, group: RowGroup, parts: Sequence[Part]) -> None:
+        count = len(group.chunks)
+        copied = _Copied(group, [0] * count, [0] * count, [b""] * count, [b""] * count)
+        for part in parts:
+            self._copy_pages(part, copied.data)
+        for part in parts:
+            self._copy_indexes(part, copied)
         self._groups.append(copied)
-        self._floats.groups.append(dict(floats))
+        self._floats.groups.append({n: found for part in parts for n, found in part.floats.items()})
         self._footer_size += sum(len(each.value) for each in group.fields)
         self._footer_size += sum(map(len, (*copied.column_indexes, *copied.offset_indexes)))
         self._kept += group.kept
         self.rows += group.rows
-        self._remember(footer)
+        for part in parts:
+            self._remember(part.footer)
+
+    def _copy_indexes(self, part: Part, copied: _Copied) -> None:
+        """Copy filters, and read page indexes, which are written later."""
+        indexes = _Indexes(part.source, part.chunks.values())
+        for number, chunk in part.chunks.items():
+            offsets = indexes.read(chunk.offset_index)
+            if offsets:
+                moved = copied.data[number] - chunk.data.start
+                copied.offset_indexes[number] = offset_index_at(offsets, moved)
+            if chunk.type in _FLOATS:
+                continue
+            copied.column_indexes[number] = indexes.read(chunk.column_index)
+            if chunk.filter is not None:
+                copied.filters[number] = self.size
+                append_range(part.source, chunk.filter.start, chunk.filter.size, self._sink)
 
     def _remember(self, footer: FileFooter) -> None:
         self._version = max(self._version, footer.version)
@@ -156,26 +200,25 @@ class JoinedFile:
         before = self._pairs
         self._pairs = kept if before is None else dict(before.items() & kept.items())
 
-    def _copy_pages(self, source: BinaryIO, group: RowGroup) -> list[int]:
-        """Where the pages of each column begin; ranges that almost touch are copied at once, with
-        what lies between them, also from one row group to the next."""
-        starts = [0] * len(group.chunks)
-        order = sorted(range(len(starts)), key=lambda index: group.chunks[index].data.start)
+    def _copy_pages(self, part: Part, starts: list[int]) -> None:
+        """Sets where the pages of each column begin; ranges that almost touch are copied at once,
+        with what lies between them, also from one row group to the next."""
+        source = part.source
+        order = sorted(part.chunks, key=lambda number: part.chunks[number].data.start)
         last, end, size = self._last
         run = ByteRange(end if last is source and size == self.size else 0, 0)
-        for index in order:
-            data = group.chunks[index].data
+        for number in order:
+            data = part.chunks[number].data
             if not 0 <= data.start - run.end <= _GAP or not run.end:
                 append_range(source, run.start, run.size, self._sink)
                 run = ByteRange(data.start, 0)
-            starts[index] = self.size + data.start - run.start
+            starts[number] = self.size + data.start - run.start
             run = ByteRange(run.start, data.end - run.start)
         append_range(source, run.start, run.size, self._sink)
         self._last = source, run.end, self.size
-        return starts
 
     def close(self, values: Mapping[str, str | None], describe: Describe | None) -> WrittenFile:
-        """Finish the file, and read it back. Raises: StorageError."""
+        """Finish the file, and read it back. Raises: StorageError, after which there is no file."""
         groups = self._write_indexes()
         footer = footer_bytes(
             version=self._version,
@@ -191,7 +234,9 @@ class JoinedFile:
         size = self.size
         self._sink.close()
         self.copied_in_store = getattr(self._sink, "copied_in_store", 0)
-        metadata = self._read_back(footer, size)
+        self.footer = footer
+        pages = [min(copied.data, default=0) for copied in self._groups]
+        metadata = read_back(self.store, self.path, footer, size, self.rows, pages)
         return WrittenFile(
             path=self.path,
             size=size,
@@ -235,46 +280,55 @@ class JoinedFile:
             self._sink.write(data)
         return start
 
-    def _read_back(self, expected: bytes, size: int) -> Any:
-        """The footer as pyarrow reads it. Raises: StorageError if the file is not what was
-        written."""
-        try:
-            with self.store.open_input(self.path) as source:
-                found = source.seek(0, 2)
-                if found != size:  # a store may have copied more or less than a range
-                    raise FooterInvalid(f"{found} bytes, {size} were written")
-                read_ahead(source, len(expected) + TAIL)
-                if read_footer(source) != expected:
-                    raise FooterInvalid("its footer is another one")
-                read_ahead(source, 1)
-                for copied in self._groups:
-                    _require_page(source, min(copied.data, default=0))
-                source.seek(0)
-                metadata = pq.read_metadata(source)
-            if metadata.num_rows != self.rows:
-                raise FooterInvalid(f"{metadata.num_rows} rows, {self.rows} were copied")
-        except (ValueError, IndexError, OSError, ObjectNotFound) as error:
-            raise StorageError(
-                "a file of copied row groups is not what was written",
-                resource=self.path,
-                found=str(error)[:300],
-                expected="the row groups that were copied",
-                remedy="Nothing was published; run the operation again",
-            ) from error
-        return metadata
-
     def abort(self) -> None:
         """Discard the file."""
         self._sink.abort()
 
 
-class _Indexes:
-    """The page indexes of a row group, which writers put in one place: they are read at once, and
-    nothing else is, as the pages may never leave their store."""
+def read_back(
+    store: Store, path: str, footer: bytes, size: int, rows: int, pages: Iterable[int]
+) -> Any:
+    """The footer of a file that was just written, as pyarrow reads it.
 
-    def __init__(self, source: BinaryIO, group: RowGroup) -> None:
+    Args:
+        footer, size, rows: what was written; size in bytes.
+        pages: where some pages begin.
+    Raises: StorageError if the file is not what was written; then it is deleted.
+    """
+    try:
+        with store.open_input(path) as source:
+            found = source.seek(0, 2)
+            if found != size:  # a store may have copied more or less than a range
+                raise FooterInvalid(f"{found} bytes, {size} were written")
+            read_ahead(source, len(footer) + TAIL)
+            if read_footer(source) != footer:
+                raise FooterInvalid("its footer is another one")
+            read_ahead(source, 1)
+            for page in pages:
+                _require_page(source, page)
+            source.seek(0)
+            metadata = pq.read_metadata(source)
+        if metadata.num_rows != rows:
+            raise FooterInvalid(f"{metadata.num_rows} rows, {rows} were copied")
+    except (ValueError, IndexError, OSError, ObjectNotFound) as error:
+        store.delete([path])
+        raise StorageError(
+            "a file of copied row groups is not what was written",
+            resource=path,
+            found=str(error)[:300],
+            expected="the row groups that were copied",
+            remedy="Nothing was published; run the operation again",
+        ) from error
+    return metadata
+
+
+class _Indexes:
+    """The page indexes of columns of a row group, which writers put in one place: they are read at
+    once, and nothing else is, as the pages may never leave their store."""
+
+    def __init__(self, source: BinaryIO, chunks: Iterable[ColumnChunk]) -> None:
         self._source = source
-        named = (where for c in group.chunks for where in (c.column_index, c.offset_index))
+        named = (where for c in chunks for where in (c.column_index, c.offset_index))
         places = [where for where in named if where is not None and where.size]
         start = min((where.start for where in places), default=0)
         end = max((where.end for where in places), default=0)

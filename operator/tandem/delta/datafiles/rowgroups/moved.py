@@ -37,6 +37,18 @@ class Placed:
     offset_index: ByteRange = _NOWHERE
 
 
+def group_of(rows: int, chunks: Sequence[ColumnChunk]) -> RowGroup:
+    """A row group of columns of several files. Nothing is known of the order of its rows. Raises:
+    FooterInvalid if a column does not say how large it is."""
+    try:
+        raw = sum(chunk.raw for chunk in chunks)
+    except KeyError as error:
+        raise FooterInvalid("a column has no size") from error
+    size = sum(chunk.data.size for chunk in chunks)
+    fields = (_i64(n.G_BYTES, raw), _i64(n.G_ROWS, rows), _i64(n.G_COMPRESSED, size))
+    return RowGroup(fields, rows, tuple(chunks))
+
+
 def group_at(group: RowGroup, places: Sequence[Placed], ordinal: int) -> bytes:
     """The encoded row group, with its columns at these places of another file."""
     columns = [_chunk_at(c, p) for c, p in zip(group.chunks, places, strict=True)]

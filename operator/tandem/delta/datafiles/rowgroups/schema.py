@@ -1,4 +1,5 @@
-"""Whether the columns of two Parquet files are the same, and those that our writer gives a file.
+"""Whether the columns of two Parquet files are the same, those that our writer gives a file, and
+how it encodes one as a file has it.
 
 Two files whose schemas are *equal* can share an output. A file whose schema *fits* has the table's
 columns as our writer would write them, but for what no reader of a Delta table looks at: whether a
@@ -8,21 +9,23 @@ that has but one, and how a decimal is stored. No I/O.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from tandem.delta.datafiles import thrift
 from tandem.delta.datafiles.conform import all_nullable
 from tandem.delta.datafiles.reader import TableFormat
 from tandem.delta.datafiles.rowgroups.footer import TAIL, FileFooter, parse
-from tandem.delta.schema import to_arrow_field
+from tandem.delta.datafiles.writer import arrow_writer
+from tandem.delta.schema import Field, StructType, to_arrow_field
 
 _TYPE, _LENGTH, _REPETITION, _NAME, _CHILDREN, _CONVERTED, _SCALE, _PRECISION, _ID, _LOGICAL = (
     range(1, 11)
 )
+_REQUIRED: Final = b"\x00"
 _OPTIONAL: Final = b"\x02"
 _REPEATED: Final = b"\x04"
 _DECIMAL: Final = b"\x0a"
@@ -62,14 +65,102 @@ def written_by_us(table: TableFormat) -> FileFooter:
     """The footer of a file without rows that our writer writes for a table."""
     columns = all_nullable(table.data_schema)
     fields = [to_arrow_field(each, physical=True).with_nullable(True) for each in columns]
+    return _footer_of(pa.schema(fields), integers=True)
+
+
+def _footer_of(schema: pa.Schema, *, integers: bool) -> FileFooter:
+    """The footer of a file without rows. `integers`: whether small decimals are integers."""
     sink = pa.BufferOutputStream()
-    with pq.ParquetWriter(
-        sink, pa.schema(fields), store_schema=False, store_decimal_as_integer=True
-    ):
+    with arrow_writer(sink, schema, dictionary=None, store_decimal_as_integer=integers):
         pass
     data = sink.getvalue().to_pybytes()
     length = int.from_bytes(data[-TAIL : -TAIL + 4], "little")
     return parse(data[-TAIL - length : -TAIL], len(data))
+
+
+def table_of(footer: FileFooter, table: TableFormat) -> TableFormat | None:
+    """The table as it would be with the columns of a file alone, in the file's order: a file may be
+    older than a column. None if the file has others."""
+    by_name = {field.physical_name: field for field in table.data_schema}
+    found: list[Field] = []
+    try:
+        for at, _ in _columns(footer.schema):
+            name = _element(footer.schema[at])[_NAME]
+            length, start = thrift.varint(name, 0)
+            found.append(by_name.pop(name[start : start + length].decode()))
+    except (KeyError, IndexError, ValueError):
+        return None
+    partitions = [table.schema[name] for name in table.partition_columns]
+    return replace(table, schema=StructType((*found, *partitions)))
+
+
+def _columns(schema: Sequence[bytes]) -> Iterator[tuple[int, int]]:
+    """Where the elements of each top-level column begin and end. Raises: IndexError."""
+    at = 1
+    while at < len(schema):
+        start, left = at, 1
+        while left > 0:
+            children = _element(schema[at]).get(_CHILDREN)
+            left += (0 if children is None else thrift.integer(children, 0)[0]) - 1
+            at += 1
+        yield start, at
+
+
+@dataclass(frozen=True, slots=True)
+class FileColumn:
+    """How our writer encodes a column so that the schema of a file describes it.
+
+    `arrow` is its field under physical names, required where the file requires values; `integers`:
+    whether small decimals are integers, None if our writer stores the column in another way than
+    the file: decimals as texts, keys that may be NULL.
+    """
+
+    arrow: pa.Field
+    integers: bool | None
+
+
+def file_columns(footer: FileFooter, table: TableFormat) -> tuple[FileColumn, ...]:
+    """Of each column of a file that has those of the table (`fits`)."""
+    places = list(_columns(footer.schema))
+    fields = [
+        _required(to_arrow_field(field, physical=True), map(_element, footer.schema[start:end]))
+        for field, (start, end) in zip(table.data_schema, places, strict=True)
+    ]
+    written = {flag: _footer_of(pa.schema(fields), integers=flag) for flag in (True, False)}
+
+    def column(field: pa.Field, start: int, end: int) -> FileColumn:
+        wanted = [*map(_stored, footer.schema[start:end])]
+        same = (
+            integers
+            for integers, ours in written.items()
+            if [*map(_stored, ours.schema[start:end])] == wanted
+        )
+        return FileColumn(field, next(same, None))
+
+    return tuple(column(field, *place) for field, place in zip(fields, places, strict=True))
+
+
+def _required(field: pa.Field, elements: Iterator[Element]) -> pa.Field:
+    """The field, with values required where these elements of a file require them."""
+    optional = next(elements).get(_REPETITION) != _REQUIRED
+    type_ = field.type
+    if pa.types.is_struct(type_):
+        type_ = pa.struct([_required(child, elements) for child in type_])
+    elif pa.types.is_list(type_):
+        next(elements)  # the group that is repeated
+        type_ = pa.list_(_required(type_.value_field, elements))
+    elif pa.types.is_map(type_):
+        next(elements)
+        key = _required(type_.key_field, elements).with_nullable(False)
+        type_ = pa.map_(key, _required(type_.item_field, elements))
+    return field.with_type(type_).with_nullable(optional)
+
+
+def _stored(data: bytes) -> tuple[bytes | None, ...]:
+    """What decides how values of an element are encoded."""
+    element = _element(data)
+    length = element.get(_LENGTH) if element.get(_TYPE) == _FIXED else None
+    return element.get(_TYPE), length, element.get(_REPETITION), element.get(_CHILDREN)
 
 
 def fits(footer: FileFooter, table: TableFormat, ours: FileFooter) -> bool:

@@ -10,29 +10,26 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter as Tally
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, groupby
-from typing import Final, Self
+from itertools import groupby
+from typing import Self
 
-import pyarrow as pa
-
-from tandem.delta.datafiles.float_bounds import FloatStatistics, has_float, leaves_of, summaries
 from tandem.delta.datafiles.missing import missing
-from tandem.delta.datafiles.reader import DataFileReader, TableFormat, arrow_schema
+from tandem.delta.datafiles.reader import TableFormat
 from tandem.delta.datafiles.rowgroups.fitness import (
     Demands,
     Unfit,
     is_small,
     unfit,
 )
-from tandem.delta.datafiles.rowgroups.footer import FileFooter, FooterInvalid, parse, read_footer
+from tandem.delta.datafiles.rowgroups.footer import FileFooter, parse, read_footer
 from tandem.delta.datafiles.rowgroups.joined import JoinedFile
 from tandem.delta.datafiles.rowgroups.schema import key_of
+from tandem.delta.datafiles.rowgroups.source import FloatColumns, SourceFile, copying
 from tandem.delta.datafiles.writer import Describe, ParquetDataWriter, WrittenFile
 from tandem.delta.protocol import asks_for_deletion_vectors
-from tandem.errors import ObjectNotFound, StorageError
+from tandem.errors import ObjectNotFound
 from tandem.jobs.formats import InputFile, JobBin
 from tandem.spark.jobs.rewrite.decoded_rows import (
     ahead,
@@ -45,10 +42,6 @@ from tandem.spark.jobs.rewrite.decoded_rows import (
 from tandem.spark.runtime.counters import Counter
 from tandem.spark.runtime.frames import dead_rows
 from tandem.storage import Store, open_store
-from tandem.storage.files import read_ahead, version_of
-
-_FOOTER: Final = 64 << 10
-"""Bytes that are read at a file's end: most footers are shorter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,19 +104,11 @@ def _judge(
     deleted = len(dead_rows(input_))
     if deleted and not keeps_deleted:
         return Unfit.DELETED, None
-    path = decoded(input_)
-    try:
-        with store.open_input(path) as source:
-            read_ahead(source, _FOOTER)
-            version = version_of(source)
-            data = read_footer(source)
-            footer = parse(data, source.seek(0, 2))
-    except ObjectNotFound as error:
-        raise missing(path) from error
-    except FooterInvalid:
-        return Unfit.FOOTER, None  # decoding says what is wrong, if anything is
-    require_rows(input_, footer.rows)
-    return unfit(footer, demands, deleted=deleted) or footer, version
+    source = SourceFile.read(store, decoded(input_))
+    if source.footer is None:
+        return Unfit.FOOTER, None
+    require_rows(input_, source.footer.rows)
+    return unfit(source.footer, demands, deleted=deleted) or source.footer, source.version
 
 
 @dataclass
@@ -188,33 +173,19 @@ class BinFiles:
     def _copy(
         self, store: Store, path: str, footer: FileFooter, version: str | None = None
     ) -> None:
-        try:
-            with ExitStack() as stack:
-                source = stack.enter_context(store.open_input(path))
-                read_ahead(source, 1)
-                if version_of(source) != version:
-                    raise FooterInvalid("the file was replaced after its footer was read")
-                floats = stack.enter_context(FloatColumns(store, path, self.table))
-                for number, group in enumerate(footer.groups):
-                    if not group.rows:
-                        continue
-                    if self._open is None:
-                        self._open = JoinedFile(
-                            self.store, self.prefix, self.table, footer, self.task
-                        )
-                    self._open.copy(source, footer, group, floats.summaries(number))
-                    if self._open.is_full or 0 < self.target <= self._open.size:
-                        self._finish()
-        except (FooterInvalid, OSError) as error:
-            if isinstance(error, StorageError):
-                raise
-            raise StorageError(
-                "the row groups of a data file cannot be copied",
-                resource=path,
-                found=str(error)[:300],
-                expected="the bytes that its footer names",
-                remedy="Restore the file, or the table to a version without it",
-            ) from error
+        with (
+            copying(path),
+            SourceFile(store, path, footer, version).open() as source,
+            FloatColumns(store, path, self.table) as floats,
+        ):
+            for number, group in enumerate(footer.groups):
+                if not group.rows:
+                    continue
+                if self._open is None:
+                    self._open = JoinedFile(self.store, self.prefix, self.table, footer, self.task)
+                self._open.copy(source, footer, group, floats.summaries(number))
+                if self._open.is_full or 0 < self.target <= self._open.size:
+                    self._finish()
 
     def _finish(self) -> None:
         if self._open is not None:
@@ -231,34 +202,3 @@ class BinFiles:
         if self._open is not None:
             self._open.abort()
             self._open = None
-
-
-class FloatColumns:
-    """The statistics of the floats of a file's row groups, by Parquet column."""
-
-    def __init__(self, store: Store, path: str, table: TableFormat) -> None:
-        schema = arrow_schema(table, table.data_schema.names)
-        starts = list(accumulate((leaves_of(each.type) for each in schema), initial=0))
-        self._starts = [starts[n] for n, each in enumerate(schema) if has_float(each.type)]
-        names = [each.name for each in schema if has_float(each.type)]
-        self._reader = DataFileReader(store, path, table, columns=names) if names else None
-
-    def summaries(self, group: int) -> Mapping[int, FloatStatistics]:
-        """Of the row group with this number."""
-        found: dict[int, FloatStatistics] = {}
-        for batch in self._batches(group):
-            columns = zip(self._starts, map(pa.chunked_array, zip(batch.columns)), strict=True)
-            part = summaries(columns)
-            found = {n: found[n].joined(each) if n in found else each for n, each in part.items()}
-        return found
-
-    def _batches(self, group: int) -> Iterator[pa.RecordBatch]:
-        if self._reader is not None:
-            yield from self._reader.batches(row_groups=range(group, group + 1))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._reader is not None:
-            self._reader.close()

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from tandem.delta.datafiles.reader import DataFileReader, TableFormat, read_whole
 from tandem.delta.datafiles.rowgroups.fitness import GROUP_BYTES, GROUP_ROWS
-from tandem.delta.datafiles.writer import ParquetDataWriter, compact_columns
+from tandem.delta.datafiles.writer import ParquetDataWriter, encoding_like
 from tandem.delta.protocol import asks_for_deletion_vectors
 from tandem.errors import CountMismatch
 from tandem.jobs.formats import InputFile
@@ -46,9 +46,7 @@ def encoding_of(store: Store, inputs: Sequence[InputFile], table: TableFormat) -
         return None
     largest = max(inputs, key=lambda i: i.size)
     with DataFileReader(store, decoded(largest), table, columns=()) as reader:
-        if len(reader.metadata.schema.names) < len(table.data_schema):
-            return None  # the file is older than a column
-        return compact_columns(reader.metadata)
+        return encoding_like(reader.metadata, table)
 
 
 def decoded(input_: InputFile) -> str:

@@ -1,0 +1,198 @@
+"""Encodes columns of a row group so that the schema of a file, and its other columns, go with them.
+
+The codec of each, whether it has a dictionary, a page index or a bloom filter, is as in the row
+group that it takes the place of; filters that the table asks for are added. No I/O: what is encoded
+is in memory, so the caller bounds it.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from itertools import accumulate, chain
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from tandem.delta.datafiles.bloom_filters import can_be_filtered, filter_options
+from tandem.delta.datafiles.float_bounds import leaves_of, parquet_leaves, summaries
+from tandem.delta.datafiles.reader import TableFormat
+from tandem.delta.datafiles.rowgroups.fitness import CODECS
+from tandem.delta.datafiles.rowgroups.footer import (
+    FileFooter,
+    FooterInvalid,
+    RowGroup,
+    parse,
+    read_footer,
+)
+from tandem.delta.datafiles.rowgroups.joined import Part
+from tandem.delta.datafiles.rowgroups.schema import FileColumn, file_columns
+from tandem.delta.datafiles.writer import arrow_writer, encoded_as, kept_dictionary
+
+_FALSE_POSITIVES: Final = 0.01
+"""Of filters that another writer gave a column, which does not say what share it chose."""
+
+
+class CannotEncode(ValueError):
+    """A column whose values our writer does not encode as a file has it."""
+
+
+class ColumnEncoder:
+    """Encodes columns of a file.
+
+    Args:
+        footer: of the file, whose columns are those of `table`, in this order (`fits`).
+    """
+
+    def __init__(self, footer: FileFooter, table: TableFormat) -> None:
+        self._footer = footer
+        self._table = table
+        self._fields = table.data_schema.fields
+
+    @cached_property
+    def _columns(self) -> tuple[FileColumn, ...]:
+        return file_columns(self._footer, self._table)
+
+    @cached_property
+    def starts(self) -> list[int]:
+        """The number of the first Parquet column of each column, and their number."""
+        return list(accumulate((leaves_of(c.arrow.type) for c in self._columns), initial=0))
+
+    def leaves(self, columns: Sequence[int]) -> list[int]:
+        """The numbers of the Parquet columns of these columns."""
+        return list(chain.from_iterable(range(*self.starts[n : n + 2]) for n in columns))
+
+    def encode(
+        self, columns: Sequence[int], rows: pa.Table, like: RowGroup, dictionary: Sequence[str]
+    ) -> list[Part]:
+        """A row group of some columns.
+
+        Args:
+            columns: their numbers in the file.
+            rows: their values under logical names, in this order.
+            like: a row group of the file, for codecs, filters and page indexes.
+            dictionary: the Parquet paths of the columns that get a dictionary.
+        Raises: CannotEncode; FooterInvalid if not all values were encoded.
+        """
+        stored = {number: self._columns[number].integers for number in columns}
+        for number, integers in stored.items():
+            if integers is None:
+                raise CannotEncode(f"column {self._fields[number].name} is stored in another way")
+        parts = []
+        for integers in (True, False):
+            chosen = [number for number in columns if stored[number] is integers]
+            if chosen:
+                values = rows.select([self._fields[n].name for n in chosen])
+                parts.append(self._part(chosen, values, like, dictionary, integers=integers))
+        return parts
+
+    def _part(
+        self,
+        columns: Sequence[int],
+        values: pa.Table,
+        like: RowGroup,
+        dictionary: Sequence[str],
+        *,
+        integers: bool,
+    ) -> Part:
+        numbers = self.leaves(columns)
+        chunks = [like.chunks[number] for number in numbers]
+        try:
+            rows = self._physical(columns, values)
+            sink = io.BytesIO()
+            with arrow_writer(
+                sink,
+                rows.schema,
+                dictionary=dictionary,
+                compression=self._codecs(rows.schema, numbers, like),
+                store_decimal_as_integer=integers,
+                write_page_index=any(chunk.offset_index is not None for chunk in chunks),
+                bloom_filter_options=filter_options(
+                    self._filters(columns, like), [self._fields[n] for n in columns], rows
+                ),
+            ) as writer:
+                writer.write_table(rows, row_group_size=max(rows.num_rows, 1))
+        except pa.ArrowInvalid as error:
+            # NULL where the file has a required column; below a NULL, too, as Arrow has it.
+            raise CannotEncode(str(error)) from error
+        footer = parse(read_footer(sink), sink.seek(0, 2))
+        [group] = footer.groups
+        _require_values(group, rows)
+        starts = [self.starts[number] for number in columns]
+        return Part(
+            sink,
+            footer,
+            dict(zip(numbers, group.chunks, strict=True)),
+            summaries(zip(starts, rows.columns, strict=True)),
+        )
+
+    def _physical(self, columns: Sequence[int], values: pa.Table) -> pa.Table:
+        """Under physical names, with what the file requires."""
+        fields, arrays = [], []
+        for number, found in zip(columns, values.columns, strict=True):
+            field = kept_dictionary(self._columns[number].arrow, found.type)
+            chunks = [encoded_as(chunk, field.type) for chunk in found.chunks]
+            fields.append(field)
+            arrays.append(_without_unused(pa.chunked_array(chunks, field.type)))
+        return pa.table(arrays, schema=pa.schema(fields))
+
+    def _codecs(
+        self, schema: pa.Schema, numbers: Sequence[int], like: RowGroup
+    ) -> str | dict[str, str]:
+        codecs = [CODECS[like.chunks[number].codec] for number in numbers]
+        if len({*codecs}) == 1:
+            return codecs[0]
+        paths = (leaf.path for leaf in parquet_leaves(schema))
+        return dict(zip(paths, codecs, strict=True))
+
+    def _filters(self, columns: Sequence[int], like: RowGroup) -> Mapping[str, float]:
+        """The columns with filters, as `TableFormat.filters`."""
+        there = {
+            self._fields[n].name: _FALSE_POSITIVES
+            for n in columns
+            if can_be_filtered(self._fields[n]) and like.chunks[self.starts[n]].filter is not None
+        }
+        return {**there, **self._table.filters}
+
+
+def _without_unused(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Dictionaries without values that no row has: what is deleted must not stay in the file."""
+    if not pa.types.is_dictionary(column.type) or not len(column):
+        return column
+    column = column.unify_dictionaries()
+    dictionary = column.chunk(0).dictionary
+    used = np.zeros(len(dictionary), np.bool_)
+    for chunk in column.chunks:
+        used[np.asarray(chunk.indices.drop_null())] = True
+    if used.all():
+        return column
+    places = np.cumsum(used, dtype=np.int32) - 1
+    kept = dictionary.filter(pa.array(used))
+    return pa.chunked_array(
+        [
+            pa.DictionaryArray.from_arrays(pa.array(places).take(chunk.indices), kept)
+            for chunk in column.chunks
+        ],
+        column.type,
+    )
+
+
+def _require_values(group: RowGroup, rows: pa.Table) -> None:
+    """Raises: FooterInvalid if a row group has not one value per row, or more of lists and maps."""
+    first = 0
+    for column in rows.columns:
+        for chunk in group.chunks[first : first + leaves_of(column.type)]:
+            exact = not _is_repeated(column.type)
+            if chunk.values < len(column) or (exact and chunk.values != len(column)):
+                raise FooterInvalid(f"{chunk.values} values of {len(column)} rows were encoded")
+        first += leaves_of(column.type)
+    if group.rows != rows.num_rows:
+        raise FooterInvalid(f"{group.rows} rows of {rows.num_rows} were encoded")
+
+
+def _is_repeated(type_: Any) -> bool:
+    if pa.types.is_struct(type_):
+        return any(_is_repeated(field.type) for field in type_)
+    return pa.types.is_nested(type_) and not pa.types.is_dictionary(type_)

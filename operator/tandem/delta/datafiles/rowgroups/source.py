@@ -1,0 +1,138 @@
+"""A data file whose row groups are copied: what is read of it beside the bytes that are copied."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import BinaryIO, Final, Self
+
+import pyarrow as pa
+
+from tandem.delta.datafiles.float_bounds import FloatStatistics, has_float, leaves_of, summaries
+from tandem.delta.datafiles.missing import missing
+from tandem.delta.datafiles.reader import DataFileReader, TableFormat, arrow_schema, read_whole
+from tandem.delta.datafiles.rowgroups.footer import FileFooter, FooterInvalid, parse, read_footer
+from tandem.errors import ObjectNotFound, StorageError
+from tandem.storage.files import read_ahead, version_of
+from tandem.storage.store import Store
+
+FOOTER: Final = 64 << 10
+"""Bytes that are read at a file's end: most footers are shorter."""
+_SMALL: Final = 1 << 20
+"""Files of fewer bytes are read in one request."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """A data file, and the version of it of which `footer` is the footer; None if that cannot be
+    parsed. `data` is the content of a small file."""
+
+    store: Store
+    path: str
+    footer: FileFooter | None
+    version: str | None = None
+    data: bytes | None = None
+
+    @classmethod
+    def read(cls, store: Store, path: str, size: int = 0) -> SourceFile:
+        """Read its footer; all of a small file, if `size` says how many bytes it has. Raises:
+        DataFileMissing, StorageError, OSError."""
+        data = read_whole(store, path, size) if 0 < size < _SMALL else None
+        with opened(store, path, data) as source:
+            read_ahead(source, FOOTER)
+            version = version_of(source)
+            try:
+                footer = parse(read_footer(source), source.seek(0, 2))
+            except FooterInvalid:
+                footer = None  # decoding says what is wrong, if anything is
+        return cls(store, path, footer, version, data)
+
+    @contextmanager
+    def open(self) -> Iterator[BinaryIO]:
+        """The file, to copy ranges of it. Raises: DataFileMissing; FooterInvalid if another object
+        took its place."""
+        with opened(self.store, self.path, self.data) as source:
+            if version_of(source) != self.version:
+                raise FooterInvalid("the file was replaced after its footer was read")
+            yield source
+
+
+@contextmanager
+def opened(store: Store, path: str, data: bytes | None = None) -> Iterator[BinaryIO]:
+    """A file of which ranges are read; `data` is the content of a small one. Raises:
+    DataFileMissing, StorageError."""
+    try:
+        source = store.open_input(path) if data is None else io.BytesIO(data)
+    except ObjectNotFound as error:
+        raise missing(path) from error
+    with source:
+        read_ahead(source, 1)
+        yield source
+
+
+@contextmanager
+def copying(path: str) -> Iterator[None]:
+    """Raises StorageError for what is wrong with the bytes of a file that are copied."""
+    try:
+        yield
+    except (FooterInvalid, OSError) as error:
+        raise StorageError(
+            "the row groups of a data file cannot be copied",
+            resource=path,
+            found=str(error)[:300],
+            expected="the bytes that its footer names",
+            remedy="Restore the file, or the table to a version without it",
+        ) from error
+
+
+class FloatColumns:
+    """The statistics of the floats of a file's row groups, by Parquet column.
+
+    Args:
+        columns: the logical names of the columns to decode; None for all that have floats.
+        data: the content of a small file.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        path: str,
+        table: TableFormat,
+        *,
+        columns: Collection[str] | None = None,
+        data: bytes | None = None,
+    ) -> None:
+        schema = arrow_schema(table, table.data_schema.names)
+        starts = accumulate((leaves_of(each.type) for each in schema), initial=0)
+        wanted = {
+            each.name: start
+            for each, start in zip(schema, starts, strict=False)
+            if has_float(each.type) and (columns is None or each.name in columns)
+        }
+        self._starts = [*wanted.values()]
+        self._reader = (
+            DataFileReader(store, path, table, columns=[*wanted], data=data) if wanted else None
+        )
+
+    def summaries(self, group: int) -> Mapping[int, FloatStatistics]:
+        """Of the row group with this number."""
+        found: dict[int, FloatStatistics] = {}
+        for batch in self._batches(group):
+            columns = zip(self._starts, map(pa.chunked_array, zip(batch.columns)), strict=True)
+            part = summaries(columns)
+            found = {n: found[n].joined(each) if n in found else each for n, each in part.items()}
+        return found
+
+    def _batches(self, group: int) -> Iterator[pa.RecordBatch]:
+        if self._reader is not None:
+            yield from self._reader.batches(row_groups=range(group, group + 1))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._reader is not None:
+            self._reader.close()
