@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from tandem.delta.datafiles import thrift
 from tandem.delta.datafiles.float_bounds import FloatBounds, FloatStatistics
 from tandem.delta.datafiles.footer import with_floats
+from tandem.delta.datafiles.page_walk import ColumnPages, require_pages
 from tandem.delta.datafiles.reader import TableFormat
 from tandem.delta.datafiles.rowgroups import footer as footers
 from tandem.delta.datafiles.rowgroups.footer import (
@@ -127,7 +128,8 @@ class JoinedFile:
         group: RowGroup,
         floats: Mapping[int, FloatStatistics],
     ) -> None:
-        """Add a row group of a file. Raises: FooterInvalid, StorageError, OSError."""
+        """Add a row group of a file. Raises: FooterInvalid, PageDamaged, StorageError, OSError."""
+        _require_pages(source, group)
         copied = _Copied(group, self._copy_pages(source, group), [], [], [])
         indexes = _Indexes(source, group)
         for chunk, start in zip(group.chunks, copied.data, strict=True):
@@ -295,6 +297,13 @@ class _Indexes:
             return b""
         self._source.seek(where.start)
         return bytes(self._source.read(where.size))
+
+
+def _require_pages(source: BinaryIO, group: RowGroup) -> None:
+    """That the pages match their checksums, where they have some: nobody decodes what is copied.
+    Raises: PageDamaged, PageInvalid, OSError."""
+    columns = [ColumnPages(each.path, each.data.start, each.data.end) for each in group.chunks]
+    require_pages(source, columns)
 
 
 def _require_page(source: BinaryIO, at: int) -> None:

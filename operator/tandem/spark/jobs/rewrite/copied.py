@@ -19,7 +19,8 @@ from typing import Final, Self
 import pyarrow as pa
 
 from tandem.delta.datafiles.float_bounds import FloatStatistics, has_float, leaves_of, summaries
-from tandem.delta.datafiles.missing import missing
+from tandem.delta.datafiles.missing import missing, unreadable
+from tandem.delta.datafiles.page_walk import PageDamaged
 from tandem.delta.datafiles.reader import DataFileReader, TableFormat, arrow_schema
 from tandem.delta.datafiles.rowgroups.fitness import (
     Demands,
@@ -207,6 +208,10 @@ class BinFiles:
         except (FooterInvalid, OSError) as error:
             if isinstance(error, StorageError):
                 raise
+            if isinstance(error, PageDamaged):
+                columns = self.table.data_schema
+                names = {each.physical_name: each.name for each in columns}
+                raise unreadable(path, error, names) from error
             raise StorageError(
                 "the row groups of a data file cannot be copied",
                 resource=path,
