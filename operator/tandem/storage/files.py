@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 from tandem.errors import TooLarge
 from tandem.turns import waiting
@@ -133,6 +133,18 @@ def append_range(source: BinaryIO, start: int, size: int, sink: Any) -> None:
         size -= len(data)
 
 
+def read_at(source: BinaryIO, start: int, size: int) -> bytes:
+    """Read bytes of an open object, fewer only at its end, wherever its position is. Threads may do
+    so at once, also while others read it by its position."""
+    found: bytes = cast(Any, source).read_at(size, start)  # as in pyarrow's files
+    return found
+
+
+def is_distant(source: BinaryIO) -> bool:
+    """Whether each read of an open object is a request to a store."""
+    return isinstance(source, RangeReader)
+
+
 class RangeReader(io.RawIOBase):
     """A seekable reader over `fetch(start, length)`, for objects of a known size.
 
@@ -189,6 +201,10 @@ class RangeReader(io.RawIOBase):
             raise OSError(f"object is shorter than its size of {self._size} bytes")
         self._position += wanted
         return data
+
+    def read_at(self, size: int, offset: int) -> bytes:
+        size = min(size, self._size - offset)
+        return self._fetch(offset, size) if size > 0 else b""
 
     def _from_buffer(self, wanted: int) -> bytes | None:
         start = self._position - self._buffer_start

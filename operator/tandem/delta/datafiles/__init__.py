@@ -12,6 +12,7 @@ Depends on a file and a schema only: not on the log or on deletion vectors.
     filter_columns   of which columns they are
     rowgroups        package: row groups that are copied as bytes
     footer           amends the Parquet footer while it is written
+    page_walk        headers of pages, and their checksums
     pages            how much the pages of a file hold
     thrift           Thrift's compact protocol
     float_bounds     bounds of floats that are safe for data skipping in every reader

@@ -3,6 +3,9 @@ read. No I/O."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from tandem.delta.datafiles.page_walk import PageDamaged
 from tandem.errors import DataFileEncrypted, DataFileMissing, StorageError
 
 
@@ -22,8 +25,23 @@ def missing(
     )
 
 
-def unreadable(path: str, error: Exception) -> StorageError:
-    """The error for a data file that pyarrow refuses, by its error."""
+def unreadable(path: str, error: Exception, names: Mapping[str, str] | None = None) -> StorageError:
+    """The error for a data file that pyarrow refuses, by its error.
+
+    Args:
+        names: the columns' names in the table by those in the file, where they differ.
+    """
+    if isinstance(error, PageDamaged):
+        column, *inner = error.column.split(".")
+        return StorageError(
+            "a page of a data file does not match its checksum",
+            resource=path,
+            field=".".join([(names or {}).get(column, column), *inner]),
+            found=f"{error.page}: CRC-32 {error.found}",
+            expected=f"{error.expected}, as its header says",
+            remedy="Restore the file from a copy of the store, or the table to a version without "
+            "it",
+        )
     found = " ".join(str(error).split())[:300]
     if "encrypted" in found:
         return DataFileEncrypted(

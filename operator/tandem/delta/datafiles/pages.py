@@ -1,20 +1,19 @@
 """How much the pages of a Parquet file hold, by their headers.
 
 A footer may say anything about the size of a column. Readers allocate what the header of a page
-says, which is read here before. Source: `parquet.thrift` of apache/parquet-format, `PageHeader`.
+says, which is read here before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Final
+from typing import BinaryIO, Final
 
 from tandem.delta.budget import FOOTER_FACTOR, Account
-from tandem.delta.datafiles import thrift
+from tandem.delta.datafiles import page_walk
 from tandem.delta.datafiles.rowgroups.footer import (
     TAIL,
-    ByteRange,
     ColumnChunk,
     FileFooter,
     FooterInvalid,
@@ -24,20 +23,8 @@ from tandem.delta.datafiles.rowgroups.footer import (
 
 MOST_PAGES: Final = 100_000
 """Of a file. A page has a megabyte, or 20,000 rows, with any writer's defaults."""
-_DICTIONARY_PAGE: Final = 2
 _DELTA_BYTE_ARRAY: Final = 7
 _BYTE_ARRAY: Final = 6
-_BLOCK: Final = 64 << 10
-_MOST_HEADER: Final = 16 << 20
-"""Bytes of a header, as in Arrow."""
-_HEADER: Final = {
-    1: thrift.INT,
-    2: thrift.INT,
-    3: thrift.INT,
-    5: {1: thrift.INT, 2: thrift.INT},
-    7: {1: thrift.INT, 2: thrift.INT},
-    8: {1: thrift.INT, 4: thrift.INT},
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +80,7 @@ def pages_of(
     Args:
         leaves: the paths of the columns in their order, by the schema: what a column says of its
             own path is not what readers go by.
-    Raises: FooterInvalid, OSError.
+    Raises: FooterInvalid, PageInvalid, OSError.
     """
     found: list[list[PagesOfColumn]] = []
     left = MOST_PAGES
@@ -113,48 +100,26 @@ def pages_of(
 def _column(
     source: BinaryIO, chunk: ColumnChunk, path: str, most: int
 ) -> tuple[PagesOfColumn, int]:
+    def read(at: int, size: int) -> bytes:
+        source.seek(at)
+        return source.read(size)
+
     raw = largest = values = pages = 0
     dictionary = shares = False
-    for header in _headers(source, chunk.data):
+    for header, _ in page_walk.headers(read, chunk.data.start, chunk.data.end):
         pages += 1
         if pages > most:
             raise FooterInvalid(f"more than {MOST_PAGES} pages")
-        data = header.get(5) or header.get(8) or {}
-        raw += header[2]
-        largest = max(largest, header[2])
+        first = header.get(page_walk.DATA_PAGE)
+        data = first or header.get(page_walk.DATA_PAGE_V2) or {}
+        raw += header[page_walk.RAW_SIZE]
+        largest = max(largest, header[page_walk.RAW_SIZE])
         values += data.get(1, 0)
-        dictionary = dictionary or header[1] == _DICTIONARY_PAGE
-        encoding = data.get(2) if 5 in header else data.get(4)
+        dictionary = dictionary or header[page_walk.TYPE] == page_walk.DICTIONARY
+        encoding = data.get(2 if first is not None else 4)
         shares = shares or encoding == _DELTA_BYTE_ARRAY
     text = chunk.type == _BYTE_ARRAY
     found = PagesOfColumn(
         path, raw, largest, max(values, chunk.values), text, dictionary and text, shares and text
     )
     return found, pages
-
-
-def _headers(source: BinaryIO, place: ByteRange) -> Iterator[Mapping[int, Any]]:
-    """The headers of the pages in a range of a file."""
-    at, block, start = place.start, b"", place.start
-    while at < place.end:
-        size = _BLOCK
-        while True:
-            try:
-                header, end = thrift.read(block, at - start, _HEADER)
-                break
-            except (ValueError, IndexError, RecursionError) as error:
-                whole = start == at and (len(block) >= _MOST_HEADER or at + len(block) >= place.end)
-                if whole:
-                    raise FooterInvalid(f"the header of the page at byte {at}: {error}") from error
-            size = min(size, _MOST_HEADER, place.end - at)
-            source.seek(at)
-            block, start = bytes(source.read(size)), at
-            if len(block) < size:
-                raise FooterInvalid(f"the file ends at byte {at + len(block)}")
-            size *= 16  # for a header with long bounds
-        if not all(0 <= header.get(field, -1) < 1 << 31 for field in (1, 2, 3)):
-            raise FooterInvalid(f"the header of the page at byte {at} has no sizes")
-        at = start + end + header[3]
-        if at > place.end:
-            raise FooterInvalid(f"a page ends at byte {at}, its column at byte {place.end}")
-        yield header

@@ -90,13 +90,13 @@ class DataFileReader:
         partition_values: as logged; keys are physical names under column mapping.
         dictionaries: return dictionary-encoded strings as dictionaries if that is faster.
         exact: refuse timestamps with digits beyond microseconds, which are otherwise rounded down.
-        verify: verify the checksums of pages that have one.
         read_ahead: bytes of each column that are held in encoded form; 0 for all columns of the
             row groups, which takes fewer requests to the store.
         data: the content of a small file (`read_whole`), which is decoded in one thread: more of
             them take longer than its rows. None to read the file as it is needed.
         like: the reader of another file of the table, with the same columns: what it has found is
             used again if this file has the same schema.
+    Checksums of pages are verified where there are some.
     Raises: DataFileMissing; StorageError if it is not a Parquet file, or a column's type does not
         fit.
     """
@@ -111,7 +111,6 @@ class DataFileReader:
         columns: Sequence[str] | None = None,
         dictionaries: bool = False,
         exact: bool = False,
-        verify: bool = False,
         read_ahead: int = 0,
         data: bytes | None = None,
         like: DataFileReader | None = None,
@@ -121,7 +120,6 @@ class DataFileReader:
         # Most probably those of a similar file; others cost opening this one twice.
         self._compact: list[str] = like._compact if like is not None and dictionaries else []
         self._read_ahead = read_ahead
-        self._verify = verify
         self._exact = exact
         self._dictionaries = dictionaries
         self._by_id = table.mapping == "id"
@@ -176,7 +174,6 @@ class DataFileReader:
             whole_micros=self._exact,
             pre_buffer=not self._read_ahead and not self._is_small,
             buffer_size=self._read_ahead,
-            page_checksum_verification=self._verify,
             read_dictionary=self._compact,
         )
 
@@ -274,7 +271,8 @@ class DataFileReader:
             row_groups: which ones to read; None for all.
         Raises:
             CorruptDeletionVector: `dead` names a position beyond the last row.
-            StorageError: the content cannot be decoded or does not fit the table's schema.
+            StorageError: the content cannot be decoded, does not match its checksum or the number
+                of rows in the footer, or does not fit the table's schema.
             UnsupportedFeature: a date or time does not mean what it says (`times`).
         """
         require_positions(dead, self.num_rows, self.path)
@@ -289,8 +287,13 @@ class DataFileReader:
                     converted = converted.filter(pa.array(keep))
                 if converted.num_rows:
                     yield converted
+            end = sum(self.row_groups[: groups.stop])
+            if start != end:
+                # Arrow skips a page whose header is damaged: headers have no checksum.
+                raise pa.ArrowInvalid(f"pages of {start} rows, {end} by the footer")
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
-            raise _unreadable(self.path, error) from error
+            names = {each.physical_name: each.name for each in self.fields}
+            raise _unreadable(self.path, error, names) from error
 
     def _raw(self, groups: range, batch_rows: int, use_threads: bool) -> Iterator[pa.RecordBatch]:
         if self._places.wanted:
@@ -462,7 +465,9 @@ def _is_text(type_: Any) -> bool:
     return bool(pa.types.is_string(type_) or pa.types.is_large_string(type_))
 
 
-def _unreadable(path: str, error: Exception) -> StorageError:
+def _unreadable(
+    path: str, error: Exception, names: Mapping[str, str] | None = None
+) -> StorageError:
     if isinstance(error, SchemaMismatch):
         return StorageError(
             "a column of a data file does not fit the table's",
@@ -472,4 +477,4 @@ def _unreadable(path: str, error: Exception) -> StorageError:
             expected=error.expected,
             remedy="Write the file again, or restore the table to a version without it",
         )
-    return unreadable(path, error)
+    return unreadable(path, error, names)

@@ -5,6 +5,8 @@ pyarrow silently misreads two things: INT96 outside of the range that it compute
 version 3 (and still writes if configured to): Julian before 15 October 1582, with local mean
 times before 1900. Spark rebases their values when it reads them; here the few values that would be
 rebased are refused by name. The rules are those of Spark's `DataSourceUtils.getRebaseSpec`.
+
+All pages that are decoded come through here, so this is where their checksums are verified.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import pyarrow.parquet as pq
 
 from tandem.delta.datafiles import int96
 from tandem.delta.datafiles.conform import is_array, plain_list
+from tandem.delta.datafiles.page_walk import ColumnPages, damaged_page
 from tandem.errors import UnsupportedFeature
 
 GREGORIAN_DAY = -141_427
@@ -63,7 +66,8 @@ class RebaseBoundaries:
 
 
 class ExactParquetFile:
-    """`pq.ParquetFile`, with dates and times as Spark reads them.
+    """`pq.ParquetFile`, with dates and times as Spark reads them, and checksums verified of the
+    pages that have one.
 
     `schema` is the file's Arrow schema with INT96 as microseconds, `metadata` its footer.
     """
@@ -77,8 +81,8 @@ class ExactParquetFile:
         self._whole_micros = whole_micros
         self._source = source
         self._resource = resource
-        self._options = options
-        self._file = pq.ParquetFile(source, coerce_int96_timestamp_unit="us", **options)
+        self._options = {"page_checksum_verification": True, **options}
+        self._file = pq.ParquetFile(source, coerce_int96_timestamp_unit="us", **self._options)
         self.schema: pa.Schema = self._file.schema_arrow
         self.metadata: Any = self._file.metadata
         self._calendar = RebaseBoundaries.of(self.metadata.metadata or {})
@@ -114,8 +118,9 @@ class ExactParquetFile:
         Args:
             places: indexes of the top-level columns to read, ascending, instead of `columns`: a
                 name with a dot is ambiguous. Batches have them in this order.
-        Raises: UnsupportedFeature for a value that Spark would rebase.
+        Raises: PageDamaged; UnsupportedFeature for a value that Spark would rebase.
         """
+        indices: Sequence[int] | None = None
         if places is None:
             batches = self._file.iter_batches(**options)
         else:
@@ -124,7 +129,7 @@ class ExactParquetFile:
             batches = self._file.reader.iter_batches(
                 options.pop("batch_size"), column_indices=indices, **options
             )
-        for batch in batches:
+        for batch in self._verified(batches, options.get("row_groups"), indices):
             if not self._int96 and self._calendar.always:
                 yield batch
                 continue
@@ -141,6 +146,34 @@ class ExactParquetFile:
 
     def close(self) -> None:
         self._file.close()
+
+    def _verified(
+        self,
+        batches: Iterator[pa.RecordBatch],
+        groups: Sequence[int] | None,
+        columns: Sequence[int] | None,
+    ) -> Iterator[pa.RecordBatch]:
+        """The batches. Raises: PageDamaged, and Arrow's errors."""
+        try:
+            yield from batches
+        except OSError as error:
+            damaged = damaged_page(error, self._source, self._pages(groups, columns))
+            if damaged is not None:
+                raise damaged from error
+            raise
+
+    def _pages(
+        self, groups: Sequence[int] | None, columns: Sequence[int] | None
+    ) -> Iterator[ColumnPages]:
+        """Where pages are; None for all row groups, or columns."""
+        for group in range(self.metadata.num_row_groups) if groups is None else groups:
+            chunks = self.metadata.row_group(group)
+            for column in range(chunks.num_columns) if columns is None else columns:
+                chunk = chunks.column(column)
+                first = chunk.dictionary_page_offset
+                start = min(first or chunk.data_page_offset, chunk.data_page_offset)
+                end = start + chunk.total_compressed_size
+                yield ColumnPages(chunk.path_in_schema, start, end)
 
     def _exact(self, array: Any, plain: pa.DataType, column: str) -> Any:
         """The array with every INT96 in it as microseconds; `plain` is the type that it has in

@@ -273,7 +273,6 @@ class BlockReader:
                 table,
                 partition_values=dict(block.group),
                 columns=wanted,
-                verify=True,
                 read_ahead=ahead,
             )
         except DataFileMissing as error:

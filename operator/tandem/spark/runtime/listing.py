@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 import pyarrow as pa
 
+from tandem.delta.datafiles.page_walk import PageDamaged
 from tandem.delta.datafiles.schema_mismatch import SchemaMismatch
 from tandem.errors import InvalidSpec, ObjectNotFound, SourceUnreadable, StorageError
 from tandem.storage import ObjectInfo, Store, open_store
@@ -105,6 +106,15 @@ def decoding_error(error: StorageError) -> SourceUnreadable | None:
             found=error.found,
             expected=error.expected,
             remedy="Correct the column in the source",
+        )
+    if isinstance(error.__cause__, PageDamaged):
+        return SourceUnreadable(
+            "a page of a file of the source does not match its checksum",
+            resource=error.resource,
+            field=error.field,
+            found=error.found,
+            expected=error.expected,
+            remedy="Write the file again",
         )
     if not isinstance(error.__cause__, pa.ArrowInvalid | pa.ArrowNotImplementedError | OSError):
         return None

@@ -200,7 +200,7 @@ class FileEditor:
 
     def _source(self) -> _Splittable | Unfit:
         if self._found is None:
-            with copying(self._path):
+            with copying(self._path, self._table):
                 source = SourceFile.read(self._store, self._path, self._size)
             self._found = self._judge(source)
         return self._found
@@ -236,7 +236,10 @@ class FileEditor:
         pieces = _pieces(found, change)
         joined = JoinedFile(self._store, self._prefix, found.table, found.footer, task)
         try:
-            with copying(self._path), _Edit(self, found, change, joined, check) as edit:
+            with (
+                copying(self._path, self._table),
+                _Edit(self, found, change, joined, check) as edit,
+            ):
                 for piece in pieces:
                     check()
                     edit.add(piece)
@@ -345,7 +348,7 @@ class _Edit:
         key = self._key(piece)
         earlier = self._editor.earlier.get(key)
         if earlier is not None:
-            with copying(earlier.path):
+            with copying(earlier.path, self._found.table):
                 source = self._earlier_source(earlier.path)
                 for each, floats in zip(earlier.footer.groups, earlier.floats, strict=True):
                     self._copy(source, earlier.footer, each, floats)
@@ -510,9 +513,7 @@ def _reader(
     names: Sequence[str],
     data: bytes | None = None,
 ) -> DataFileReader:
-    return DataFileReader(
-        store, path, table, columns=names, dictionaries=True, verify=True, data=data
-    )
+    return DataFileReader(store, path, table, columns=names, dictionaries=True, data=data)
 
 
 def _changed(

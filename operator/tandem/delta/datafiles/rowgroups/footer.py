@@ -48,11 +48,13 @@ class ByteRange:
 
 @dataclass(frozen=True, slots=True)
 class ColumnChunk:
-    """A column of a row group. `data` has its pages; `filter`, `column_index` and `offset_index`
-    are None where there are none. `type` and `codec` are Parquet's numbers."""
+    """A column of a row group. `path` has the names from the root, joined by dots, as the column
+    says; `data` has its pages; `filter`, `column_index` and `offset_index` are None where there are
+    none. `type` and `codec` are Parquet's numbers."""
 
     fields: tuple[EncodedField, ...]
     metadata: tuple[EncodedField, ...]
+    path: str
     type: int
     codec: int
     values: int
@@ -212,6 +214,7 @@ def _chunk(data: bytes, at: int, limit: int, kept: _Kept) -> tuple[ColumnChunk, 
     chunk = ColumnChunk(
         fields=tuple(fields),
         metadata=tuple(metadata),
+        path=_path(values[n.M_NAMES].value) if n.M_NAMES in values else "",
         type=_number(values, n.M_TYPE),
         codec=_number(values, n.M_CODEC),
         values=_number(values, n.M_VALUES),
@@ -327,6 +330,15 @@ def _number(found: Mapping[int, EncodedField], id_: int) -> int:
     if not thrift.BYTE < field.type <= thrift.I64:
         raise FooterInvalid(f"field {id_} is of type {field.type}, expected a number")
     return thrift.integer(field.value, 0)[0]
+
+
+def _path(data: bytes) -> str:
+    count, _, at = thrift.list_head(data, 0)
+    names = []
+    for _ in range(count):
+        names.append(_bytes(data[at:]).decode(errors="replace"))
+        at = thrift.after(data, at, thrift.BINARY)
+    return ".".join(names)
 
 
 def _bytes(data: bytes) -> bytes:

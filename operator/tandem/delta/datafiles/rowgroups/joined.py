@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from tandem.delta.datafiles import thrift
 from tandem.delta.datafiles.float_bounds import FloatBounds, FloatStatistics
 from tandem.delta.datafiles.footer import with_floats
+from tandem.delta.datafiles.page_walk import ColumnPages, require_pages
 from tandem.delta.datafiles.reader import TableFormat
 from tandem.delta.datafiles.rowgroups import footer as footers
 from tandem.delta.datafiles.rowgroups.footer import (
@@ -153,12 +154,12 @@ class JoinedFile:
         group: RowGroup,
         floats: Mapping[int, FloatStatistics],
     ) -> None:
-        """Add a row group of a file. Raises: FooterInvalid, StorageError, OSError."""
+        """Add a row group of a file. Raises: FooterInvalid, PageDamaged, StorageError, OSError."""
         self._add(group, [Part(source, footer, dict(enumerate(group.chunks)), floats)])
 
     def assemble(self, rows: int, parts: Sequence[Part]) -> None:
         """Add a row group whose columns are in several files; each is in one part. Raises:
-        FooterInvalid, StorageError, OSError."""
+        FooterInvalid, PageDamaged, StorageError, OSError."""
         chunks = {number: chunk for part in parts for number, chunk in part.chunks.items()}
         self._add(group_of(rows, [chunks[number] for number in range(len(chunks))]), parts)
 
@@ -166,6 +167,7 @@ class JoinedFile:
         count = len(group.chunks)
         copied = _Copied(group, [0] * count, [0] * count, [b""] * count, [b""] * count)
         for part in parts:
+            _require_pages(part.source, part.chunks.values())
             self._copy_pages(part, copied.data)
         for part in parts:
             self._copy_indexes(part, copied)
@@ -349,6 +351,13 @@ class _Indexes:
             return b""
         self._source.seek(where.start)
         return bytes(self._source.read(where.size))
+
+
+def _require_pages(source: BinaryIO, chunks: Iterable[ColumnChunk]) -> None:
+    """That the pages match their checksums, where they have some: nobody decodes what is copied.
+    Raises: PageDamaged, PageInvalid, OSError."""
+    columns = [ColumnPages(each.path, each.data.start, each.data.end) for each in chunks]
+    require_pages(source, columns)
 
 
 def _require_page(source: BinaryIO, at: int) -> None:

@@ -12,7 +12,8 @@ from typing import BinaryIO, Final, Self
 import pyarrow as pa
 
 from tandem.delta.datafiles.float_bounds import FloatStatistics, has_float, leaves_of, summaries
-from tandem.delta.datafiles.missing import missing
+from tandem.delta.datafiles.missing import missing, unreadable
+from tandem.delta.datafiles.page_walk import PageDamaged
 from tandem.delta.datafiles.reader import DataFileReader, TableFormat, arrow_schema, read_whole
 from tandem.delta.datafiles.rowgroups.footer import FileFooter, FooterInvalid, parse, read_footer
 from tandem.errors import ObjectNotFound, StorageError
@@ -74,10 +75,13 @@ def opened(store: Store, path: str, data: bytes | None = None) -> Iterator[Binar
 
 
 @contextmanager
-def copying(path: str) -> Iterator[None]:
+def copying(path: str, table: TableFormat) -> Iterator[None]:
     """Raises StorageError for what is wrong with the bytes of a file that are copied."""
     try:
         yield
+    except PageDamaged as error:
+        names = {each.physical_name: each.name for each in table.data_schema}
+        raise unreadable(path, error, names) from error
     except (FooterInvalid, OSError) as error:
         raise StorageError(
             "the row groups of a data file cannot be copied",

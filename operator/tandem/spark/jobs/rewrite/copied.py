@@ -174,7 +174,7 @@ class BinFiles:
         self, store: Store, path: str, footer: FileFooter, version: str | None = None
     ) -> None:
         with (
-            copying(path),
+            copying(path, self.table),
             SourceFile(store, path, footer, version).open() as source,
             FloatColumns(store, path, self.table) as floats,
         ):
