@@ -70,6 +70,27 @@ def test_parquet(table: Path, tmp_path: Path, spark: SparkSession) -> None:
     assert jobs.result(job).rows_written == 3
 
 
+@pytest.mark.parametrize("form", ["Parquet", "Csv", "Json"])
+@pytest.mark.parametrize("place", ["export-2024-01-01T10:00:00.x", "run-10:00/a:b.x"])
+def test_a_colon_in_a_name_is_no_scheme(
+    form: str, place: str, table: Path, tmp_path: Path, spark: SparkSession
+) -> None:
+    """The file itself, and the folder that it lies in."""
+    file = tmp_path / "sources" / place
+    file.parent.mkdir(parents=True)
+    if form == "Parquet":
+        pq.write_table(SOURCE, file)
+    elif form == "Csv":
+        file.write_text('name,id\nit\'s,1\n,2\n"c,d",3\n')
+    else:
+        file.write_text('{"id":1,"name":"it\'s"}\n{"id":2}\n{"id":3,"name":"c,d"}\n')
+    options = {"header": "true"} if form == "Csv" else None
+    for attempt, source in enumerate([file, file.parent], start=1):
+        job = job_for(table, form, source, options, attempt)
+        assert answer(lambda c: ingest.run(c, spark), job) == 0
+        assert written(job) == EXPECTED
+
+
 def test_csv_with_a_header(table: Path, tmp_path: Path, spark: SparkSession) -> None:
     source = tmp_path / "s 1.csv"
     source.write_text('name,id\nit\'s,1\n,2\n"c,d",3\n')

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 import pyarrow as pa
 
@@ -39,6 +39,7 @@ from tandem.spark.sources.options import (
     storage_options,
 )
 from tandem.storage import ObjectInfo, open_store
+from tandem.storage.paths import object_path
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -156,7 +157,7 @@ def _parquet(
 ) -> Iterator[SourceRows]:
     for files in parquet_files(source):
         placed = _placed(control, spark, files, places=places)
-        yield replace(placed, path=unquote(files.inputs[0].logged_path))
+        yield replace(placed, path=object_path(files.inputs[0].logged_path))
 
 
 def _placed(
@@ -171,7 +172,7 @@ def _placed(
     frame = read_rows(control, spark, inputs, names, 0, hidden=places, table=files.table)
     if not places or not inputs:
         return SourceRows(frame)
-    paths = F.array(*(F.lit(unquote(i.logged_path)) for i in inputs))
+    paths = F.array(*(F.lit(object_path(i.logged_path)) for i in inputs))
     row = (F.col(POSITION) + 1).cast("string")
     return SourceRows(frame, F.concat(F.element_at(paths, F.col(INPUT) + 1), F.lit(", row "), row))
 
