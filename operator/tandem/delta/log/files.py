@@ -54,8 +54,8 @@ SCHEMA = pa.schema(
     ]
 )
 """`size` in bytes, `modified_ms` in Unix milliseconds, `stats` JSON text as logged (made from
-`stats_parsed` where a checkpoint has only that), `extra` JSON text of unknown fields or null, and of
-the path as logged if `path` is another one."""
+`stats_parsed` where a checkpoint has only that), `extra` JSON text of unknown fields or null, and
+of the path as logged if `path` is another one."""
 
 EMPTY = SCHEMA.empty_table()
 
