@@ -164,6 +164,40 @@ def test_a_merge_from_json_is_checked_where_all_lines_leave_no_doubt(
         assert planned.exit_code == 0, text + planned.stdout
 
 
+@pytest.mark.parametrize("form", ["parquet", "csv", "json"])
+def test_columns_of_folders_are_checked_too(
+    tandem: Tandem, lake: Path, tmp_path: Path, form: str
+) -> None:
+    def put(name: str) -> Path:
+        file = tmp_path / "in" / f"{name}.{form}"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if form == "parquet":
+            pq.write_table(pa.table({"name": ["c"]}), file)
+        else:
+            file.write_text("name\nc\n" if form == "csv" else '{"name": "c"}\n')
+        return file
+
+    header = HEADER if form == "csv" else ()
+    words = ("ingest", "--from", tmp_path / "in", *header)
+    first = put("id=3/day=2026-01-01/x")
+    planned = tandem(words[0], lake, *words[1:], "--dry-run")
+    assert planned.exit_code == 0, planned.stdout
+    one = ("ingest", lake, "--from", first.parent, *header, "--dry-run")
+    assert tandem(*one).exit_code == 0, "the column that must not be null is that of the folder"
+    second = put("id=many/day=2026-01-01/x")
+    message = refused(tandem, lake, *words)
+    assert message.startswith("StatementFailed: ")
+    assert "the name of a folder is no value of its column (found: many; expected: a" in message
+    second.unlink()
+    second = put("id=4/x")
+    message = refused(tandem, lake, *words)
+    assert "the folders of the source do not agree on their partition columns" in message
+    second.unlink()
+    first.unlink()
+    put("id=3/shop=7/x")
+    assert "found: shop in id=3/shop=7/x" in refused(tandem, lake, *words)
+
+
 def test_types_of_a_source_are_checked(tandem: Tandem, lake: Path, tmp_path: Path) -> None:
     source = tmp_path / "source.parquet"
     pq.write_table(pa.table({"id": ["3"], "name": ["c"], "day": ["x"]}), source)

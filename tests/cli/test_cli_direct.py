@@ -160,14 +160,20 @@ def test_a_source_of_the_working_directory_needs_no_path(
 
 
 def test_the_format_of_a_source_is_that_of_its_name(tmp_path: Path, lake: Path) -> None:
-    mixed, one = tmp_path / "mixed", tmp_path / "one"
-    for folder, names in ((mixed, ("a.csv", "b.json")), (one, ("a.ndjson", "b.json", "_SUCCESS"))):
-        folder.mkdir()
+    mixed, one, hive = tmp_path / "mixed", tmp_path / "one", tmp_path / "hive"
+    for folder, names in (
+        (mixed, ("a.csv", "b.json")),
+        (one, ("a.ndjson", "b.json", "_SUCCESS")),
+        (hive, ("year=2024.x/m=1/a.parquet", "_y=1/b.parquet", "_SUCCESS", "_temporary/c.csv")),
+    ):
         for name in names:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).touch()
     for location, expected in (
         (str(lake), "Delta"),
         (str(one), "Json"),
+        (str(hive), "Parquet"),
+        (str(hive / "year=2024.x"), "Parquet"),
         ("s3://bucket/in.parquet", "Parquet"),
         ("s3://bucket/day=1/x.tsv.gz", "Csv"),
     ):

@@ -70,6 +70,27 @@ def test_parquet(table: Path, tmp_path: Path, spark: SparkSession) -> None:
     assert jobs.result(job).rows_written == 3
 
 
+@pytest.mark.parametrize("form", ["Parquet", "Csv", "Json"])
+@pytest.mark.parametrize("place", ["export-2024-01-01T10:00:00.x", "run-10:00/a:b.x"])
+def test_a_colon_in_a_name_is_no_scheme(
+    form: str, place: str, table: Path, tmp_path: Path, spark: SparkSession
+) -> None:
+    """The file itself, and the folder that it lies in."""
+    file = tmp_path / "sources" / place
+    file.parent.mkdir(parents=True)
+    if form == "Parquet":
+        pq.write_table(SOURCE, file)
+    elif form == "Csv":
+        file.write_text('name,id\nit\'s,1\n,2\n"c,d",3\n')
+    else:
+        file.write_text('{"id":1,"name":"it\'s"}\n{"id":2}\n{"id":3,"name":"c,d"}\n')
+    options = {"header": "true"} if form == "Csv" else None
+    for attempt, source in enumerate([file, file.parent], start=1):
+        job = job_for(table, form, source, options, attempt)
+        assert answer(lambda c: ingest.run(c, spark), job) == 0
+        assert written(job) == EXPECTED
+
+
 def test_csv_with_a_header(table: Path, tmp_path: Path, spark: SparkSession) -> None:
     source = tmp_path / "s 1.csv"
     source.write_text('name,id\nit\'s,1\n,2\n"c,d",3\n')
@@ -272,13 +293,10 @@ def test_parquet_files_of_different_columns_and_encodings(
     assert ingested(job_for(table, "Parquet", source), spark) == EXPECTED
 
 
-@pytest.mark.parametrize(("name", "content"), [("p=1/a.parquet", b"x"), ("_nothing", b"")])
-def test_a_folder_of_partitions_or_of_nothing_is_refused(
-    table: Path, tmp_path: Path, spark: SparkSession, name: str, content: bytes
-) -> None:
-    file = tmp_path / "in" / name
+def test_a_folder_of_nothing_is_refused(table: Path, tmp_path: Path, spark: SparkSession) -> None:
+    file = tmp_path / "in" / "_nothing"
     file.parent.mkdir(parents=True)
-    file.write_bytes(content)
+    file.touch()
     assert "spec.source.location" in refused(job_for(table, "Parquet", tmp_path / "in"), spark)
 
 

@@ -18,6 +18,8 @@ from tandem.storage import Store, open_store
 from tandem.storage.paths import (
     canonical_location,
     check_relative,
+    object_path,
+    path_identity,
     relative_to,
     resolve,
     split_location,
@@ -101,6 +103,85 @@ def test_absolute_paths_need_an_allowed_prefix() -> None:
         assert root in caught.value.expected
         assert clone in caught.value.expected
         assert "allowed prefixes" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("logged", "path"),
+    [
+        ("part.parquet", "part.parquet"),
+        ("./part.parquet", "part.parquet"),
+        ("x/.//./part.parquet", "x/part.parquet"),
+        ("x/../part.parquet", "part.parquet"),
+        ("%70art%20%2B+.parquet", "part ++.parquet"),
+        ("aa%3Abb.parquet", "aa:bb.parquet"),
+        ("./aa:bb.parquet", "aa:bb.parquet"),
+        ("2024-01-01T10:00.parquet", "2024-01-01T10:00.parquet"),
+        ("x/aa:bb.parquet", "x/aa:bb.parquet"),
+        ("t=10%3A00/x", "t=10:00/x"),
+        ("file%3A/x", "file:/x"),
+        ("/data/a%20b", "file:///data/a b"),
+        ("file:/data/a%20b", "file:///data/a b"),
+        ("FILE:///data/./a", "file:///data/a"),
+        ("s3a://bucket/a%3Ab", "s3a://bucket/a:b"),
+        ("s3a://bucket//x/../a", "s3a://bucket/a"),
+    ],
+)
+def test_a_logged_path_is_decoded_once_it_is_known_whether_it_is_absolute(
+    logged: str, path: str
+) -> None:
+    assert object_path(logged) == path
+    assert object_path(path_identity(logged)) == path
+    root = "s3://bucket" if path.startswith("s3") else "file:///data"
+    key = path.removeprefix("s3a://bucket/").removeprefix("file:///data/")
+    assert resolve(path, root).key == key
+
+
+@pytest.mark.parametrize(
+    "logged",
+    [
+        "aa:bb.parquet",
+        "file%3A%2F%2F%2Fdata/x",
+        "s3%3A%2F%2Fbucket/x",
+        "%2Fdata/x",
+        "../x",
+        "x/../../y",
+        "%2e%2e/x",
+        "x/%2E%2E/%2e%2e/y",
+        "./%2e%2e/x",
+        "file:///data/../x",
+        "file:x",
+        "s3:/data/x",
+        "x/",
+        "./",
+        "/",
+    ],
+)
+def test_decoding_leads_to_no_path_outside(logged: str) -> None:
+    with pytest.raises(LocationNotAllowed):
+        resolve(object_path(logged), "file:///data")
+
+
+@pytest.mark.parametrize(
+    ("spellings", "identity"),
+    [
+        (["a", "./a", "././/a", "x/../a"], "a"),
+        (["/r/a", "file:/r/a", "file:///r/a", "FILE:/r/a", "/r/./a", "/r//a"], "file:///r/a"),
+        (["./a:b", "././a:b"], "./a:b"),
+        (["s3a://b/a", "s3a://b//x/../a"], "s3a://b/a"),
+    ],
+)
+def test_files_have_the_identity_that_they_have_in_removes_of_spark(
+    spellings: list[str], identity: str
+) -> None:
+    assert {path_identity(spelling) for spelling in spellings} == {identity}
+    # Which readers all take for another file, as long as none of them decodes it.
+    assert path_identity("%61") == "%61"
+
+
+@given(path=st.lists(st.sampled_from(["a", "a:b", ".", "..", "", "file:", "s3:", "%2e"])))
+def test_an_identity_is_its_own(path: list[str]) -> None:
+    once = path_identity("/".join(path))
+    assert path_identity(once) == once
 
 
 def test_the_root_is_not_an_object() -> None:

@@ -1,8 +1,11 @@
 """The actions of a Delta commit as values (protocol, section "Actions").
 
 Immutable; no I/O. Unknown fields are kept in `extra`, so that actions that we rewrite keep the
-fields of other writers. Where it matters, paths are kept twice: `path` is decoded, for the store;
-`logged_path` is as logged, which a `remove` must repeat.
+fields of other writers.
+
+`logged_path` identifies a file. It is the log's own spelling, except for the few that Spark spells
+in another way in its own `remove`s (`tandem.storage.paths.path_identity`). Of these `extra` has the
+log's spelling, as `path`, which our `remove` repeats. `path` is for the store.
 """
 
 from __future__ import annotations
@@ -51,9 +54,9 @@ class AddFile:
 
     @property
     def path(self) -> str:
-        from urllib.parse import unquote
+        from tandem.storage.paths import object_path
 
-        return unquote(self.logged_path)
+        return object_path(self.logged_path)
 
     @property
     def key(self) -> tuple[str, str | None]:

@@ -20,7 +20,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 from functools import partial
 from typing import NoReturn
-from urllib.parse import unquote
 
 from pyroaring import BitMap64
 
@@ -35,6 +34,7 @@ from tandem.errors import (
     OutcomeUnknown,
     TandemError,
 )
+from tandem.storage.paths import object_path
 from tandem.storage.store import Store, side_by_side
 
 FILE_VERSION = 1
@@ -118,7 +118,7 @@ def file_path(vector: DeletionVector) -> str:
     """
     text = vector.path_or_inline
     if vector.storage == "p":
-        return unquote(text)  # logged like the path of an `add`
+        return object_path(text)  # logged like the path of an `add`
     if vector.storage != "u":
         _corrupt(vector, "storageType", "unknown storage type", vector.storage, "u, i or p")
     if len(text) < _UUID_CHARS:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
-from urllib.parse import unquote
 
 from tandem.delta.log.commit import commit_info
 from tandem.delta.log.snapshot import Snapshot
@@ -20,6 +19,7 @@ from tandem.mergelog.state.boundaries import restored_by_number
 from tandem.mergelog.state.commits import transition
 from tandem.mergelog.state.log_table import MergeLog, state_of
 from tandem.mergelog.state.model import Block, BlockLogState, in_order
+from tandem.storage.paths import object_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ def _without_file(log: MergeLog, state: BlockLogState) -> tuple[Block, ...]:
     if not state.live:
         return ()
     there = {meta.path for meta in log.store.list()}
-    return in_order(block for block in state.live.values() if unquote(block.path) not in there)
+    return in_order(block for block in state.live.values() if object_path(block.path) not in there)
 
 
 def _cannot_keep(log: MergeLog, gone: tuple[Block, ...], state: BlockLogState) -> DataFileMissing:

@@ -131,6 +131,13 @@ def decimal(precision: int, scale: int) -> SqlType:
     return SqlType("decimal", precision, scale)
 
 
+def delta_name(data_type: SqlType) -> str:
+    """The name of a type in Delta's schema, if it is a primitive one."""
+    if data_type.name == "decimal":
+        return f"decimal({data_type.precision},{data_type.scale})"
+    return data_type.name
+
+
 def sql_name(data_type: SqlType) -> str:
     """The name of a type in Spark SQL, for example in a CAST."""
     if data_type.name == "decimal":

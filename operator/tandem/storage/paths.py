@@ -4,6 +4,10 @@ Paths come from logs that any writer may have written, so each is checked before
 store: a relative path cannot leave the root, an absolute one must lie under the root or under an
 allowed prefix. Pure text, no I/O; links on a local disk are checked by `tandem.storage.local`,
 which can see them.
+
+A path has two forms. A log has a URI (RFC 2396): `aa%3Abb` is a name below the root, `aa:bb` a URL
+with a scheme. A store takes what `object_path` makes of it: a decoded path below the root, in which
+a colon is a character like any other, or an absolute one, which begins with `/` or `scheme://`.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ SCHEMES = ("file", "s3", "gs", "abfss")
 # Other spellings of the same stores, which occur in logs and in configuration files.
 _ALIASES = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.\-]*):")
+_URL = re.compile(rf"{_SCHEME.pattern}//")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _BUCKET = re.compile(r"^\$?[A-Za-z0-9][A-Za-z0-9._\-]*\Z")
 _CONTAINER_AT_ACCOUNT = re.compile(r"^[A-Za-z0-9$][A-Za-z0-9\-]*@[A-Za-z0-9.\-]+\Z")
@@ -58,7 +63,7 @@ def check_relative(path: str, *, resource: str = "") -> str:
     """Return `path` if it is a canonical relative path.
 
     Canonical: `/`-separated, not empty, no empty, `.` or `..` segment (nor one that turns into
-    `.` or `..` when percent-decoded again), no backslash, no control character, no scheme.
+    `.` or `..` when percent-decoded again), no backslash, no control character, no URL.
 
     Raises:
         LocationNotAllowed: otherwise.
@@ -91,7 +96,7 @@ def _problem(path: str) -> str | None:
         return "contains a backslash"
     if _CONTROL.search(path):
         return "contains a control character"
-    if _SCHEME.match(path):
+    if _URL.match(path):
         return "looks like a URL with a scheme"
     if not path.isprintable() and not _encodable(path):
         return "is not valid Unicode"
@@ -125,8 +130,57 @@ def _encodable(path: str) -> bool:
 
 
 def is_absolute(path: str) -> bool:
-    """Whether a path of a log (decoded) is absolute: a URL, or a path from `/`."""
-    return path.startswith("/") or _SCHEME.match(path) is not None
+    """Whether a path for a store is absolute: a URL, or a path from `/`."""
+    return path.startswith("/") or _URL.match(path) is not None
+
+
+def object_path(logged: str) -> str:
+    """The path, for a store, of an object that a log names: `add.path`, for example.
+
+    Whether it is absolute is decided before it is decoded. Another writer's spelling of the same
+    object has the same path, if both are relative to the table, or both are not.
+    """
+    logged = path_identity(logged)
+    if scheme := _SCHEME.match(logged):
+        return f"{scheme[1]}://{unquote(logged[scheme.end() :].removeprefix('//'))}"
+    path = unquote(logged.removeprefix("./"))
+    # What only decoding makes absolute is no path below the root: then it is refused.
+    return f"./{path}" if is_absolute(path) else path
+
+
+def path_identity(logged: str) -> str:
+    """The spelling of a logged path by which files of a log are told apart.
+
+    It is Spark's, which `remove`s and checkpoints of Spark have (`DeltaLog.getCanonicalPathUdf`):
+    without empty, `.` and `..` segments, as far as they are not encoded, and a local path as a URL.
+    So `./a` and `a` are one file, but `%61` is another one, as in every reader.
+    """
+    absolute = logged[:1] == "/" or logged[:5].lower() == "file:"
+    if not (absolute or "./" in logged or "//" in logged):
+        return logged  # as almost all
+    scheme = _SCHEME.match(logged)
+    root, path = "", logged
+    if scheme:
+        root, path = f"{scheme[1]}://", logged[scheme.end() :]
+        if path.startswith("//"):
+            authority, _, path = path[2:].partition("/")
+            root += authority
+        elif not path.startswith("/"):
+            return logged
+        root += "/"
+        if root.lower().startswith("file:"):
+            root = root.lower()
+    elif path.startswith("/"):
+        root = "file:///"
+    *folders, name = path.split("/")
+    kept: list[str] = []
+    for folder in folders:
+        if folder == ".." and kept and kept[-1] != "..":
+            kept.pop()
+        elif folder not in ("", "."):
+            kept.append(folder)
+    found = "/".join([*kept, name])
+    return f"{root}{found}" if root or ":" not in found.partition("/")[0] else f"./{found}"
 
 
 @_remembered
@@ -243,7 +297,7 @@ def relative_to(location: str, root: str) -> str | None:
 
 
 def resolve(path: str, root: str, allowed_prefixes: Sequence[str] = ()) -> ResolvedPath:
-    """Resolve a decoded path of a log.
+    """Resolve a path, as `object_path` makes it.
 
     Args:
         path: relative to `root`, or absolute (a URL, or from `/` on a local root).

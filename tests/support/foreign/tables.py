@@ -162,6 +162,16 @@ def partitions(root: Path) -> None:
     write(root, *columns, partition_by=["p"], partition_values={"p": text}, folder=where)
 
 
+def spelled(path: str) -> Callable[[Path], None]:
+    """Its file by another of its names; `{root}` stands for the table's path."""
+    return lambda root: (write(root, path=path.format(root=root)), None)[1]
+
+
+def colon(root: Path) -> None:
+    write(root, path="aa%3Abb.parquet")
+    (root / "part-0.parquet").rename(root / "aa:bb.parquet")
+
+
 def dates(root: Path) -> None:
     days = pa.array([0, BEYOND, -BEYOND], pa.date32())
     times = pa.array([0, 2**62, -(2**62)], pa.timestamp("us", tz="UTC"))
@@ -283,6 +293,11 @@ TABLES: Mapping[str, Foreign] = {
     "without files": Foreign(with_(rows=None), 0),
     "without columns": Foreign(begun(schemaString='{"type":"struct","fields":[]}'), 0),
     "odd partition": Foreign(partitions, 3),
+    "colon in a name": Foreign(colon, 3),
+    "colon in a folder": Foreign(with_(folder="run-10:00"), 3),
+    "path with a dot": Foreign(spelled("./part-0.parquet"), 3),
+    "absolute path": Foreign(spelled("{root}/part-0.parquet"), 3),
+    "URL of its own": Foreign(spelled("file:{root}/part-0.parquet"), 3),
     "dates beyond the calendar": Foreign(dates, 3),
     "dotted names": Foreign(dotted, 1),
     "mapped by name": Foreign(mapped("name"), 3),
@@ -415,6 +430,10 @@ TABLES: Mapping[str, Foreign] = {
     "no data file": Foreign(
         damaged(lambda root: (root / "part-0.parquet").unlink()), reason=Reason.DATA_FILE_MISSING
     ),
+    "path that is a URL": Foreign(spelled("aa:bb.parquet"), reason=Reason.LOCATION_NOT_ALLOWED),
+    "path that leads out": Foreign(
+        spelled("../lake/part-0.parquet"), reason=Reason.LOCATION_NOT_ALLOWED
+    ),
     "no Parquet": Foreign(
         damaged(lambda root: (root / "part-0.parquet").write_text("PAR1")),
         reason=Reason.STORAGE_ERROR,
@@ -431,5 +450,17 @@ TABLES: Mapping[str, Foreign] = {
     ),
 }  # fmt: skip
 
-ODD_PLACES = ("a b", "a%20b", "ä.'\"`$(x)", "a\nb", "-v", "a=b;c,d", "x" * 200, "{}", "#?&")
+ODD_PLACES = (
+    "a b",
+    "run-10:00",
+    "file:",
+    "a%20b",
+    "ä.'\"`$(x)",
+    "a\nb",
+    "-v",
+    "a=b;c,d",
+    "x" * 200,
+    "{}",
+    "#?&",
+)
 """Names of folders that a table may lie in."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -19,6 +21,8 @@ _BY_ENDING: Mapping[str, SourceFormat] = {
     ".ndjson": SourceFormat.JSON,
     ".parquet": SourceFormat.PARQUET,
 }
+_MOST_FILES = 1_000
+"""Files of a source whose names are looked at."""
 _COMPRESSED = frozenset({".gz", ".bz2", ".zst", ".snappy", ".lz4"})
 
 
@@ -59,10 +63,20 @@ def _format_of(url: str) -> SourceFormat | None:
         return _by_name(path)
     if (path / "_delta_log").is_dir():
         return SourceFormat.DELTA
-    # Spark reads no files whose names begin like this.
-    names = sorted(child for child in path.iterdir() if child.name[0] not in "._")
-    formats = {_by_name(name) for name in names}
+    formats = {_by_name(name) for name in islice(_files(path), _MOST_FILES)}
     return formats.pop() if len(formats) == 1 else None
+
+
+def _files(path: Path) -> Iterator[Path]:
+    """The files of a folder, and of folders in it, such as `year=2024`."""
+    for folder, below, names in os.walk(path):
+        below[:] = sorted(filter(_is_read, below))
+        yield from (Path(folder, name) for name in sorted(filter(_is_read, names)))
+
+
+def _is_read(name: str) -> bool:
+    """Whether a job reads files of this name, or in a folder of this name: as Spark."""
+    return name[0] != "." and (name[0] != "_" or "=" in name)
 
 
 def _by_name(path: Path) -> SourceFormat | None:

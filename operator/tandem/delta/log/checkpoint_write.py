@@ -227,6 +227,7 @@ def _batches(snapshot: Snapshot, removes: list[RemoveFile]) -> Iterator[pa.Recor
         yield _batch("remove", _rows(map(_remove, removes[start : start + _BATCH]), _REMOVE))
     for piece in snapshot.files.to_batches(max_chunksize=_BATCH):
         columns = [piece.column(_ADD_SOURCES[f.name]) for f in _ADD]
+        columns[_ADD.get_field_index("path")] = files.logged_paths(piece)
         # What a checkpoint says of a file changes no data.
         columns[_ADD.get_field_index("dataChange")] = pc.fill_null(
             pa.nulls(piece.num_rows, pa.bool_()), False

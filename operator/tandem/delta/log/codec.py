@@ -26,6 +26,7 @@ from tandem.delta.actions import (
 from tandem.delta.budget import Account, lines_of
 from tandem.errors import CorruptLog
 from tandem.json_types import Json
+from tandem.storage.paths import path_identity
 
 _ADD_FIELDS = frozenset(
     [
@@ -189,9 +190,10 @@ def decode_deletion_vector(body: Json) -> DeletionVector:
 
 
 def _add(body: Json) -> AddFile:
+    path, spelled = _path(body)
     dv = body.get("deletionVector")
     return AddFile(
-        logged_path=_text(body, "path"),
+        logged_path=path,
         partition_values=_strings(body, "partitionValues"),
         size=_whole(body["size"]),
         modified_ms=_whole(body["modificationTime"]),
@@ -199,24 +201,32 @@ def _add(body: Json) -> AddFile:
         stats=None if body.get("stats") is None else _text(body, "stats"),
         tags={k: v for k, v in _strings(body, "tags").items() if v is not None},
         deletion_vector=decode_deletion_vector(dv) if dv else None,
-        extra=_typed(_rest(body, _ADD_FIELDS)),
+        extra=_typed(_rest(body, _ADD_FIELDS)) | spelled,
     )
 
 
 def _remove(body: Json) -> RemoveFile:
+    path, spelled = _path(body)
     dv = body.get("deletionVector")
     deletion = body.get("deletionTimestamp")
     size = body.get("size")
     values = body.get("partitionValues")
     return RemoveFile(
-        logged_path=_text(body, "path"),
+        logged_path=path,
         deletion_ms=None if deletion is None else _whole(deletion),
         data_change=bool(body.get("dataChange", True)),
         deletion_vector=decode_deletion_vector(dv) if dv else None,
         partition_values=None if values is None else _strings(body, "partitionValues"),
         size=None if size is None else _whole(size),
-        extra=_typed(_rest(body, _REMOVE_FIELDS)),
+        extra=_typed(_rest(body, _REMOVE_FIELDS)) | spelled,
     )
+
+
+def _path(body: Json) -> tuple[str, Json]:
+    """A file's identity, and for `extra` the log's own spelling, if it is another one."""
+    logged = _text(body, "path")
+    path = path_identity(logged)
+    return path, {} if path == logged else {"path": logged}
 
 
 def _list(body: Json, key: str) -> tuple[str, ...]:

@@ -58,8 +58,9 @@ def commit_info(
 
 
 def remove_of(add: AddFile, *, deletion_ms: int, data_change: bool) -> RemoveFile:
-    """The `remove` of a live file: with its logged path, deletion vector and row ids."""
-    extra = {k: v for k, v in add.extra.items() if k in ("baseRowId", "defaultRowCommitVersion")}
+    """The `remove` of a live file: with its path as logged, deletion vector and row ids."""
+    kept = ("path", "baseRowId", "defaultRowCommitVersion")
+    extra = {k: v for k, v in add.extra.items() if k in kept}
     if add.stats is not None:
         extra["stats"] = add.stats
     if add.tags:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from urllib.parse import unquote
 
 from tandem.delta.log.cleanup import plan_cleanup
 from tandem.delta.log.maintenance import maintain
@@ -45,6 +44,7 @@ from tandem.planning.cleaning import (
     ListedFile,
     RemovalReason,
 )
+from tandem.storage.paths import object_path
 from tandem.storage.store import ObjectInfo
 
 _AT_ONCE = 500
@@ -125,7 +125,7 @@ class CleanedLog(CleanedTable):
         """What unfinished merges and restored versions of the base table read."""
         merges = merges_of(self._base)
         views = retained(self._log, self._log.snapshot(), since_ms)
-        return merges.with_more(NeededFiles((), frozenset(map(unquote, views.blocks))))
+        return merges.with_more(NeededFiles((), frozenset(map(object_path, views.blocks))))
 
     def roll_back(self, uploads: Mapping[str, int], now_ms: int) -> None:
         roll_back(self._log, uploads, now_ms=now_ms)
@@ -137,7 +137,7 @@ def merges_of(base: Table) -> NeededFiles:
     Raises: ManifestInvalid if a plan is damaged.
     """
     reads = pins.log_reads(base.store, base.log)
-    blocks = frozenset(unquote(path) for each in reads for path in each.blocks)
+    blocks = frozenset(object_path(path) for each in reads for path in each.blocks)
     return NeededFiles(tuple(each.version for each in reads), blocks)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from urllib.parse import unquote
 
 from tandem.delta.log.snapshot import Snapshot
 from tandem.delta.properties import tombstone_retention_ms
@@ -41,6 +40,7 @@ from tandem.planning.cleaning import (
 )
 from tandem.spec.replace import TableReplace
 from tandem.spec.status import Phase
+from tandem.storage.paths import object_path
 from tandem.timeline.holds import hold_at
 
 
@@ -221,7 +221,7 @@ class FactsReader:
             pin = Pin(operation_id, attempt, plan.kind, plan.read_version)
             for logged_path in pins.inputs(self._store, pin):
                 inputs.update(
-                    log_history.protected_paths(unquote(logged_path), self._table.location)
+                    log_history.protected_paths(object_path(logged_path), self._table.location)
                 )
         return NeededFiles(tuple(sorted(reads)), frozenset(inputs))
 

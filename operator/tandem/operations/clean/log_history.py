@@ -10,7 +10,6 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,7 +23,7 @@ from tandem.delta.log.snapshot import Snapshot
 from tandem.errors import CorruptLog, LocationNotAllowed
 from tandem.operations.attempt import paths
 from tandem.planning.cleaning import ALWAYS, Tombstone
-from tandem.storage.paths import is_absolute, resolve
+from tandem.storage.paths import is_absolute, object_path, resolve
 
 _HOUR_MS = 3_600_000
 _AT_ONCE = 500
@@ -111,7 +110,7 @@ def _tombstones(
     vector = gone.deletion_vector
     file = "" if vector is None or vector.storage != "u" else dv.file_path(vector)
     # A file outside of the table is not ours to delete; its deletion vector may be.
-    for path in listed_paths(unquote(gone.logged_path), location) or ("",):
+    for path in listed_paths(object_path(gone.logged_path), location) or ("",):
         yield Tombstone(path, file, removed_ms, version)
 
 
@@ -121,7 +120,7 @@ def live_files(snapshot: Snapshot) -> frozenset[str]:
     location = snapshot.location
     for chunk in snapshot.files["path"].chunks:
         for path in chunk.to_pylist():
-            found.update(protected_paths(unquote(path), location))
+            found.update(protected_paths(object_path(path), location))
     for path in _vectors(snapshot.files["deletion_vector"]):
         found.update(protected_paths(path, location))
     return frozenset(found)

@@ -51,6 +51,7 @@ from tandem.statements.local import (
 )
 from tandem.statements.local.rows import NOT_OURS
 from tandem.statements.statement import Statement
+from tandem.storage.paths import is_absolute, object_path
 
 if TYPE_CHECKING:
     from tandem.operations.model import Work
@@ -119,7 +120,7 @@ def _parts(inputs: Sequence[InputFile]) -> list[tuple[int, Sequence[InputFile]]]
     them is not small, or if they are not the table's own files."""
     rows = [i.rows - (len(from_base64(i.dv)) if i.dv else 0) for i in inputs]
     large = any(r > PART_ROWS or i.size > PART_BYTES for r, i in zip(rows, inputs, strict=True))
-    outside = any("://" in i.logged_path or i.logged_path.startswith("/") for i in inputs)
+    outside = any(is_absolute(object_path(i.logged_path)) for i in inputs)
     if large or outside or sum(rows) > MAX_ROWS:
         return None
     parts: list[tuple[int, Sequence[InputFile]]] = []

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
-from urllib.parse import unquote
 
 import structlog
 
@@ -27,6 +26,7 @@ from tandem.spec import LakeTable
 from tandem.statements import to_spark_sql
 from tandem.statements.statement import referenced
 from tandem.statements.tree import Expr
+from tandem.storage.paths import is_absolute, object_path
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -172,9 +172,9 @@ def _in_files(splits: Splits, location: str) -> Column:
     root = location.partition("://")[2].lstrip("/")
     paths = []
     for logged in splits.files["path"].to_pylist():
-        path = unquote(logged)
-        scheme, _, rest = path.partition(":/")
-        paths.append(rest.lstrip("/") if rest and "/" not in scheme else f"{root}/{path}")
+        path = object_path(logged)
+        outside = path.partition("://")[2] or path
+        paths.append(outside.lstrip("/") if is_absolute(path) else f"{root}/{path}")
     bare = F.regexp_replace(F.col("_metadata.file_path"), "^[A-Za-z0-9]+:/+", "")
     # `url_decode` reads a `+` as a space.
     return F.url_decode(F.replace(bare, F.lit("+"), F.lit("%2B"))).isin(paths)

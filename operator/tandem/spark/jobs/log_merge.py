@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Self
-from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
@@ -41,6 +40,7 @@ from tandem.spark.runtime.frames import dead_rows
 from tandem.spark.runtime.ipc import to_file
 from tandem.spark.runtime.written_facts import FileDescriber, store_facts
 from tandem.storage import Store
+from tandem.storage.paths import object_path
 from tandem.storage.subfolder import Subfolder
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def match_file(store: Store, spec: JobSpec, index: int, overlay: Overlay) -> Mat
     input_ = job.inputs[index]
     with DataFileReader(
         store,
-        unquote(input_.logged_path),
+        object_path(input_.logged_path),
         job_table_format(spec.table),
         partition_values=input_.partition_values,
         columns=LogSettings(job.keys, job.ordering_column).columns,
@@ -237,7 +237,7 @@ class _Partition:
 def blocks_of(job: LogMergeJob) -> tuple[Block, ...]:
     return tuple(
         Block(
-            path=unquote(block.logged_path),
+            path=object_path(block.logged_path),
             first=block.first,
             last=block.last,
             size=block.size,

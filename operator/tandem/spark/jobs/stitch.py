@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-from urllib.parse import unquote
 
 from tandem.errors import TandemError
 from tandem.jobs.formats import JobSpec, StitchJob
@@ -21,6 +20,7 @@ from tandem.mergelog.state.model import DELETES, Block
 from tandem.spark.runtime.control import Control, job_table_format
 from tandem.spark.runtime.counters import Counter, prefix_of, reported
 from tandem.storage import Store
+from tandem.storage.paths import object_path
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -84,7 +84,7 @@ def stitch_run(store: Store, spec: JobSpec, index: int) -> StitchedRun:
     run_ = job.runs[index]
     blocks = tuple(
         Block(
-            path=unquote(job.inputs[place].logged_path),
+            path=object_path(job.inputs[place].logged_path),
             first=first,
             last=last,
             size=job.inputs[place].size,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import urlsplit
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ import pyarrow as pa
 from tandem.delta.datafiles.page_walk import PageDamaged
 from tandem.delta.datafiles.schema_mismatch import SchemaMismatch
 from tandem.errors import InvalidSpec, ObjectNotFound, SourceUnreadable, StorageError
+from tandem.spark.runtime.hive_folders import FolderColumn, HiveFolders, hive_folders
 from tandem.storage import ObjectInfo, Store, open_store
 from tandem.storage.paths import canonical_location, split_location
 
@@ -19,38 +21,50 @@ _NEVER_EMPTY = (".parquet", ".gz", ".bz2", ".zst")
 
 @dataclass(frozen=True)
 class ListedSource:
-    """An opened source: its files at the time of listing, in order of path."""
+    """An opened source: its files at the time of listing, in order of path, and the columns in the
+    names of their folders."""
 
     store: Store
     options: Mapping[str, str]
     files: tuple[ObjectInfo, ...]
+    folders: HiveFolders = field(default_factory=HiveFolders)
+
+    def folder_columns(self, table: Mapping[str, Any]) -> tuple[FolderColumn, ...]:
+        """See `HiveFolders.columns`."""
+        return self.folders.columns(table, len(self.files))
 
 
 def list_source(location: str, options: Mapping[str, str], *, field: str) -> ListedSource:
     """List the files at a location, which is a file or a folder. Names that begin with `_` or `.`
-    are left out, as in Spark.
+    are left out, except folders such as `_p=1`, as in Spark.
 
     Args:
         options: options of the source's store.
         field: the field of the resource that has the location.
-    Raises: InvalidSpec if there is nothing, or a folder of partitions; SourceUnreadable;
-        StorageError.
+    Raises: InvalidSpec if there is nothing, or folders of partitions that do not agree;
+        SourceUnreadable; StorageError.
     """
-    root = canonical_location(location, field=field)
+    root, source = canonical_location(location, field=field), field.removesuffix(".location")
     parent, _, name = root.rpartition("/")
     if name and urlsplit(root).path.strip("/"):
         # The root of a local disk is not a URL that ends in a slash.
         store = open_store(parent if not parent.endswith("//") else f"{parent}/", options)
-        decoded = split_location(root)[2].rpartition("/")[2]
+        above, _, decoded = split_location(root)[2].rpartition("/")
         try:
-            return ListedSource(store, options, (store.head(decoded),))
+            found = store.head(decoded)
         except ObjectNotFound:
             pass  # it is a folder
+        else:
+            folders = hive_folders([decoded], above, location=location, field=source)
+            return ListedSource(store, options, (found,), folders)
     store = open_store(root, options)
     shown = [
         meta
         for meta in store.list("")
-        if not any(part.startswith(("_", ".")) for part in meta.path.split("/"))
+        if not any(
+            part.startswith(".") or (part.startswith("_") and "=" not in part)
+            for part in meta.path.split("/")
+        )
     ]
     for meta in shown:
         if not meta.size and meta.path.endswith(_NEVER_EMPTY):
@@ -62,15 +76,6 @@ def list_source(location: str, options: Mapping[str, str], *, field: str) -> Lis
                 remedy="Write the file again, or remove it",
             )
     files = tuple(meta for meta in shown if meta.size)
-    partitioned = next((m.path for m in files if "=" in m.path.rpartition("/")[0]), "")
-    if partitioned:
-        raise InvalidSpec(
-            "the folders of a source must not be partitioned",
-            field=field,
-            found=f"{partitioned} in {location}",
-            expected="files that hold all columns",
-            remedy="Ingest each folder separately, or make the source a Delta table",
-        )
     if not files:
         raise InvalidSpec(
             "the source does not exist or is empty",
@@ -79,7 +84,9 @@ def list_source(location: str, options: Mapping[str, str], *, field: str) -> Lis
             expected="a file, or a folder of files",
             remedy="Correct the location",
         )
-    return ListedSource(store, options, files)
+    paths = [meta.path for meta in files]
+    folders = hive_folders(paths, split_location(root)[2], location=location, field=source)
+    return ListedSource(store, options, files, folders)
 
 
 def check_unique_names(names: Sequence[str], location: str) -> None:

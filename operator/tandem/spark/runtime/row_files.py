@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
-from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +27,7 @@ from tandem.jobs.formats import Format, InputFile, JobTable, TimeBorders
 from tandem.spark.runtime.control import job_table_format
 from tandem.spark.runtime.written_facts import FileDescriber
 from tandem.storage import Store
+from tandem.storage.paths import object_path
 from tandem.timeline.row_chunks import chunk_starts
 
 MOST_CHUNKS = 1_000
@@ -107,7 +107,7 @@ def open_input(
     number of rows than the log records; as `DataFileReader`."""
     reader = DataFileReader(
         store,
-        unquote(input_.logged_path),
+        object_path(input_.logged_path),
         table,
         partition_values=input_.partition_values,
         columns=columns,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 import pyarrow as pa
@@ -10,6 +11,7 @@ import pyarrow.parquet as pq
 
 from tandem.delta.datafiles.conform import is_array
 from tandem.errors import InvalidSpec, SourceUnreadable
+from tandem.spark.runtime.hive_folders import FolderColumn
 from tandem.spark.runtime.listing import check_unique_names
 from tandem.storage import Store
 
@@ -32,11 +34,17 @@ def parquet_schema(store: Store, path: str) -> tuple[pa.Schema, int]:
         ) from error
 
 
-def schema_string(schema: pa.Schema) -> str:
-    """A Parquet file's schema as a Delta schema, all nullable. Raises: InvalidSpec for a type
-    that Delta lacks."""
+def schema_string(schema: pa.Schema, outside: Iterable[FolderColumn] = ()) -> str:
+    """A Parquet file's schema as a Delta schema, all nullable, with the columns `outside` in place
+    of its own of these names. Raises: InvalidSpec for a type that Delta lacks."""
     check_unique_names(schema.names, "the source")
-    fields = [_field(field) for field in schema]
+    types = {column.name: column.type for column in outside}
+    names = {name.lower() for name in types}
+    fields = [_field(field) for field in schema if field.name.lower() not in names]
+    fields += [
+        {"name": name, "type": type_, "nullable": True, "metadata": {}}
+        for name, type_ in types.items()
+    ]
     return json.dumps({"type": "struct", "fields": fields})
 
 

@@ -10,11 +10,11 @@ separate DataFrame.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
-from urllib.parse import quote, unquote
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import pyarrow as pa
 
@@ -26,6 +26,7 @@ from tandem.errors import StorageError
 from tandem.jobs.formats import InputFile, JobTable, SourceJob
 from tandem.spark.runtime.control import Control
 from tandem.spark.runtime.frames import read_rows
+from tandem.spark.runtime.hive_folders import lacking, types_in
 from tandem.spark.runtime.listing import (
     ListedSource,
     decoding_error,
@@ -39,6 +40,7 @@ from tandem.spark.sources.options import (
     storage_options,
 )
 from tandem.storage import ObjectInfo, open_store
+from tandem.storage.paths import object_path
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -94,7 +96,7 @@ def read(
     source = open_source(control) if source is None else source
     match job.source_format:
         case "Parquet":
-            return list(_parquet(control, spark, source, places=places))
+            return list(_parquet(control, spark, source, schema, places=places))
         case "Csv":
             from tandem.spark.sources.text_frames import read_csv  # imports Spark
 
@@ -119,10 +121,12 @@ class SourceFiles:
         return [field["name"] for field in json.loads(self.table.schema_string)["fields"]]
 
 
-def parquet_files(source: ListedSource) -> list[SourceFiles]:
-    """The files of a Parquet source by their columns, from their footers.
+def parquet_files(source: ListedSource, table: Mapping[str, Any]) -> list[SourceFiles]:
+    """The files of a Parquet source by their columns, from their footers and folders.
 
-    Raises: InvalidSpec, SourceUnreadable, StorageError.
+    Args:
+        table: as of `HiveFolders.columns`.
+    Raises: InvalidSpec, StatementFailed, SourceUnreadable, StorageError.
     """
 
     def footer(meta: ObjectInfo) -> tuple[pa.Schema, int]:
@@ -130,10 +134,18 @@ def parquet_files(source: ListedSource) -> list[SourceFiles]:
 
     with ThreadPoolExecutor(FOOTERS_AT_ONCE, "tandem-footers") as pool:
         footers = list(pool.map(footer, source.files))
-    alike: dict[str, list[InputFile]] = {}
-    for meta, (arrow, rows) in zip(source.files, footers, strict=True):
-        input_ = InputFile(logged_path=quote(meta.path), size=meta.size, rows=rows)
-        alike.setdefault(schema_string(arrow), []).append(input_)
+    alike: dict[tuple[str, tuple[str, ...]], list[InputFile]] = {}
+    columns = source.folder_columns(table)
+    for file, (meta, (arrow, rows)) in enumerate(zip(source.files, footers, strict=True)):
+        outside = lacking(columns, arrow.names)
+        input_ = InputFile(
+            logged_path=quote(meta.path),
+            size=meta.size,
+            rows=rows,
+            partition_values={c.name: c.text(file, meta.path) for c in outside},
+        )
+        key = schema_string(arrow, outside), tuple(c.name for c in outside)
+        alike.setdefault(key, []).append(input_)
     return [
         SourceFiles(
             JobTable(
@@ -141,22 +153,27 @@ def parquet_files(source: ListedSource) -> list[SourceFiles]:
                 version=0,
                 table_id="",
                 schema_string=text,
-                partition_columns=(),
+                partition_columns=outside,
                 configuration={},
                 storage_options=dict(source.options),
             ),
             tuple(inputs),
         )
-        for text, inputs in alike.items()
+        for (text, outside), inputs in alike.items()
     ]
 
 
 def _parquet(
-    control: Control, spark: SparkSession, source: ListedSource, *, places: bool
+    control: Control,
+    spark: SparkSession,
+    source: ListedSource,
+    schema: StructType,
+    *,
+    places: bool,
 ) -> Iterator[SourceRows]:
-    for files in parquet_files(source):
+    for files in parquet_files(source, types_in(schema.json())):
         placed = _placed(control, spark, files, places=places)
-        yield replace(placed, path=unquote(files.inputs[0].logged_path))
+        yield replace(placed, path=object_path(files.inputs[0].logged_path))
 
 
 def _placed(
@@ -171,7 +188,7 @@ def _placed(
     frame = read_rows(control, spark, inputs, names, 0, hidden=places, table=files.table)
     if not places or not inputs:
         return SourceRows(frame)
-    paths = F.array(*(F.lit(unquote(i.logged_path)) for i in inputs))
+    paths = F.array(*(F.lit(object_path(i.logged_path)) for i in inputs))
     row = (F.col(POSITION) + 1).cast("string")
     return SourceRows(frame, F.concat(F.element_at(paths, F.col(INPUT) + 1), F.lit(", row "), row))
 

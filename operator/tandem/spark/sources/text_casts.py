@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from tandem.errors import InvalidSpec
 from tandem.spark.runtime.names import quoted_identifier
-from tandem.spark.sources.text.records import FILE, LINE
+from tandem.spark.sources.text.records import FILE, FOLDER, LINE
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType, StructType
+
+    from tandem.spark.runtime.hive_folders import FolderColumn
 
 _DAY = r"^\s*[+-]?\d{4,7}-\d{1,2}-\d{1,2}"
 _EXACT = r"(?!.*\.\d{6}\d*[1-9])"
@@ -48,11 +50,14 @@ def cast_texts(
     *,
     json: bool,
     places: bool = False,
+    folders: Sequence[FolderColumn] = (),
 ) -> tuple[DataFrame, Column | None]:
     """Convert records (`tandem.spark.sources.text.records`) to a schema, with their locations.
 
     Args:
         paths: the records' files, by number.
+        folders: columns that the records have from names of folders. Those that do not override
+            are for records that lack a value.
         options: may contain formats of times.
         json: whether the texts are JSON's: booleans are only true and false, and binaries are
             Base64.
@@ -70,13 +75,18 @@ def cast_texts(
     def leaf(text: Column, type_: DataType, path: str) -> Column:
         return cast_exactly(text, type_, path, where, options, json=json)
 
+    def value(name: str, type_: DataType) -> Column:
+        given = []
+        for number, folder in enumerate(folders):
+            if folder.name.lower() == name.lower():
+                given = [F.col(f"{FOLDER}{number}").cast(type_)]
+                if folder.overrides or name not in texts.columns:
+                    return given[0]
+        found = each_leaf(F.col(quoted_identifier(name)), type_, name, leaf, where)
+        return F.coalesce(found, *given) if given else found
+
     rows = texts.select(
-        *(
-            each_leaf(F.col(quoted_identifier(f.name)), f.dataType, f.name, leaf, where).alias(
-                f.name
-            )
-            for f in schema.fields
-        ),
+        *(value(f.name, f.dataType).alias(f.name) for f in schema.fields),
         *((F.col(FILE), F.col(LINE)) if places else ()),
     )
     return rows, where if places else None

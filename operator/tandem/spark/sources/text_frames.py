@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from tandem.errors import InvalidSpec, StatementFailed
 from tandem.jobs.formats import MergeJob
 from tandem.spark.runtime.control import Control
+from tandem.spark.runtime.hive_folders import FolderColumn, lacking, types_in
 from tandem.spark.runtime.listing import ListedSource, check_unique_names
 from tandem.spark.sources.options import check_option_names, source_job
 from tandem.spark.sources.text.csv import CsvParser, lines_in
@@ -17,6 +19,7 @@ from tandem.spark.sources.text.json_rows import check_fields
 from tandem.spark.sources.text.lines import TextFile, read_text
 from tandem.spark.sources.text.records import (
     FILE,
+    FOLDER,
     LINE,
     RecordsSource,
     RecordsWork,
@@ -45,25 +48,40 @@ def read_csv(
     and the path of the first file. Columns that the table lacks are strings."""
     job = source_job(control.spec)
     alike: dict[tuple[str, ...], list[TextFile]] = {}
-    for meta in source.files:
-        names, skip = csv_columns(source, meta.path, options, schema.names, job.source_field)
+    columns = source.folder_columns(types_in(schema.json()))
+    for file, meta in enumerate(source.files):
+        names, skip = csv_columns(
+            source, meta.path, options, schema.names, job.source_field, columns
+        )
         if names is None:
             continue
-        alike.setdefault(names, []).append(TextFile(path=meta.path, size=meta.size, skip=skip))
+        texts = tuple(c.text(file, meta.path) for c in lacking(columns, names))
+        alike.setdefault(names, []).append(
+            TextFile(path=meta.path, size=meta.size, skip=skip, folders=texts)
+        )
     for names, files in alike.items():
         wanted = _with_types(names, schema)
-        rows = _records(control, spark, source, files, "Csv", options, wanted, places=places)
+        outside = _Outside(lacking(columns, names), schema)
+        rows = _records(
+            control, spark, source, files, "Csv", options, wanted, outside, places=places
+        )
         yield *rows, files[0].path
 
 
 def csv_columns(
-    source: ListedSource, path: str, options: Mapping[str, str], table: Sequence[str], field: str
+    source: ListedSource,
+    path: str,
+    options: Mapping[str, str],
+    table: Sequence[str],
+    field: str,
+    folders: Sequence[FolderColumn] = (),
 ) -> tuple[tuple[str, ...] | None, int]:
     """The names of the columns of a file, None for one without a row; and the number of lines of
     its header.
 
     Args:
-        table: the table's columns, which a file without a header has in this order.
+        table: the table's columns, which a file without a header has in this order, without those
+            that come from `folders`.
         field: the field of the resource that describes the source.
     Raises: InvalidSpec, StatementFailed, SourceUnreadable, StorageError.
     """
@@ -72,6 +90,13 @@ def csv_columns(
         return None, 0
     if options.get("header", "false").lower() == "true":
         return _header(first, f"{source.store.location}/{path}"), skip
+    below = {column.name.lower() for column in folders if column.overrides}
+    all_ = {column.name.lower() for column in folders}
+    table = [name for name in table if name.lower() not in below]
+    if len(first) != len(table):
+        shorter = [name for name in table if name.lower() not in all_]
+        if len(first) == len(shorter):
+            table = shorter
     if len(first) != len(table):
         raise InvalidSpec(
             "a CSV source without a header has a different number of columns",
@@ -111,11 +136,20 @@ def read_json(
 ) -> tuple[DataFrame, Column | None]:
     """For an ingest the table's columns; for a merge those of the source, with the table's types if
     it has them, else with those that Spark infers. Also the location of a row if `places`."""
-    files = [TextFile(path=meta.path, size=meta.size) for meta in source.files]
+    columns = source.folder_columns(types_in(schema.json()))
+    files = [
+        TextFile(
+            path=meta.path,
+            size=meta.size,
+            folders=tuple(c.text(file, meta.path) for c in columns),
+        )
+        for file, meta in enumerate(source.files)
+    ]
     wanted = schema
     if isinstance(source_job(control.spec), MergeJob):
         wanted = _inferred(control, spark, source, files, options, schema)
-    return _records(control, spark, source, files, "Json", options, wanted, places=places)
+    outside = _Outside(columns, schema)
+    return _records(control, spark, source, files, "Json", options, wanted, outside, places=places)
 
 
 def _first_row(
@@ -249,6 +283,14 @@ def _require_one_of_each(
             line += lines_in(text)
 
 
+@dataclass(frozen=True)
+class _Outside:
+    """What comes from names of folders, and the schema of the table."""
+
+    columns: Sequence[FolderColumn]
+    schema: StructType
+
+
 def _records(
     control: Control,
     spark: SparkSession,
@@ -257,6 +299,7 @@ def _records(
     form: Literal["Csv", "Json"],
     options: Mapping[str, str],
     wanted: StructType,
+    outside: _Outside,
     *,
     places: bool,
 ) -> tuple[DataFrame, Column | None]:
@@ -265,7 +308,10 @@ def _records(
     from tandem.spark.runtime.datasource import put_work
     from tandem.spark.sources.text.records import NAME
 
-    check_option_names(wanted.names, source_job(control.spec))
+    own = {name.lower() for name in wanted.names}
+    more = [c.name for c in outside.columns if c.name.lower() not in own]
+    every = T.StructType([*wanted.fields, *_with_types(more, outside.schema).fields])
+    check_option_names(every.names, source_job(control.spec))
     spark.dataSource.register(RecordsSource)
     dialect = Dialect.of(options) if form == "Csv" else None
     encoding = options.get("encoding", "utf-8")
@@ -278,13 +324,25 @@ def _records(
         options=dict(options),
         wanted=wanted.json(),
     )
-    hidden = [T.StructField(FILE, T.IntegerType()), T.StructField(LINE, T.LongType())]
+    hidden = [
+        *(T.StructField(f"{FOLDER}{n}", T.StringType()) for n in range(len(outside.columns))),
+        T.StructField(FILE, T.IntegerType()),
+        T.StructField(LINE, T.LongType()),
+    ]
     texts = T.StructType(
         [T.StructField(f.name, _texts(f.dataType)) for f in wanted.fields] + hidden
     )
     reader = spark.read.format(NAME).schema(texts).options(**put_work(control, work, 0))
     paths = [file.path for file in files]
-    return cast_texts(reader.load(), wanted, paths, options, json=form == "Json", places=places)
+    return cast_texts(
+        reader.load(),
+        every,
+        paths,
+        options,
+        json=form == "Json",
+        places=places,
+        folders=outside.columns,
+    )
 
 
 def _texts(type_: DataType) -> DataType:

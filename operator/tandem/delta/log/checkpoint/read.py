@@ -243,6 +243,7 @@ def _to_table(adds: pa.StructArray, moments: Set[str] = frozenset()) -> pa.Table
         )
     if columns["path"].null_count or columns["size"].null_count:
         raise KeyError("add.path or add.size")
+    columns["path"], columns["extra"] = files.identities(columns["path"])
     return pa.table([columns[n] for n in files.SCHEMA.names], schema=files.SCHEMA)
 
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
-from urllib.parse import unquote
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +21,7 @@ from tandem.delta.datafiles import thrift
 from tandem.errors import FactsRefused, ObjectNotFound
 from tandem.index.facts.encoded import Encodings
 from tandem.index.facts.model import UNKNOWN
+from tandem.storage.paths import object_path
 from tandem.storage.store import Store
 
 MOST_BYTES: Final = 16 << 20
@@ -170,7 +170,7 @@ def filters_of(
 
     def one(place: FilterPlace) -> BloomFilter | None:
         try:
-            return read_filter(store, unquote(place.path), place)
+            return read_filter(store, object_path(place.path), place)
         except FactsRefused as error:
             not_believed[error.field] += 1
         except ObjectNotFound:

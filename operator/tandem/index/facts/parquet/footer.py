@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from typing import Final
-from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +14,7 @@ from tandem.errors import FactsRefused
 from tandem.index.facts.model import UNKNOWN, ColumnFacts, ColumnKey, FileFacts
 from tandem.index.facts.parquet.footer_format import Chunks, Footer, Leaf, parse
 from tandem.index.facts.parquet.statistics import bounds, may_be_rebased
+from tandem.storage.paths import object_path
 from tandem.storage.store import Store
 
 TAIL: Final = 64 << 10
@@ -47,7 +47,7 @@ def read_facts(
     Raises: FactsRefused if the file is not what the log says, or no Parquet, or its footer does not
         fit; ObjectNotFound, AccessDenied, StorageError of the store.
     """
-    path = unquote(logged_path)
+    path = object_path(logged_path)
     data, start = _footer(store, path, size, tail, limit)
     try:
         footer = parse(data, start, columns)

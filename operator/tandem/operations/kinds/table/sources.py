@@ -29,11 +29,12 @@ from tandem.errors import (
 from tandem.jobs.formats import JobSpec, SourceJob
 from tandem.operations.attempt import paths, records
 from tandem.operations.model import SourceAccess, Work
+from tandem.spark.runtime.hive_folders import FolderColumn, lacking
 from tandem.spark.sources.options import checked, storage_options
 from tandem.spark.sources.text.json_fields import fields_of
 from tandem.spec.update import Source, SourceFormat
 from tandem.statements.coercion import assignment_loss
-from tandem.statements.types import Schema, SchemaColumn, SqlType
+from tandem.statements.types import Schema, SchemaColumn, SqlType, delta_name
 from tandem.storage import allowed_locations, open_store
 
 _MOST_FILES = 16
@@ -168,34 +169,55 @@ def _columns(
         return
     listed = list_source(source.location, options, field=f"{field}.location")
     files = listed.files[:_MOST_FILES]
+    columns = listed.folder_columns({c.name: delta_name(c.type) for c in table.columns})
     if source.format is SourceFormat.PARQUET:
         from tandem.spark.sources.footers import parquet_schema, schema_string
 
-        for meta in files:
+        for file, meta in enumerate(files):
             arrow, _ = parquet_schema(listed.store, meta.path)
-            yield SourceColumns(meta.path, Schema.from_json(schema_string(arrow)))
+            outside = _checked(lacking(columns, arrow.names), file, meta.path)
+            yield SourceColumns(meta.path, Schema.from_json(schema_string(arrow, outside)))
         return
     given = checked(source.format.value, source.options, field)
     if source.format is SourceFormat.CSV:
         from tandem.spark.sources.text_frames import csv_columns
 
-        for meta in files:
-            names, _ = csv_columns(listed, meta.path, given, table.names, field)
+        for file, meta in enumerate(files):
+            names, _ = csv_columns(listed, meta.path, given, table.names, field, columns)
             if names is not None:
-                yield SourceColumns(meta.path, table.with_types(names))
+                outside = _checked(lacking(columns, names), file, meta.path)
+                yield SourceColumns(meta.path, _with_folders(table, names, outside))
         return
     from tandem.spark.sources.text.lines import read_text
 
     encoding = given.get("encoding", "utf-8")
-    for meta in files:
+    for file, meta in enumerate(files):
         text = next(iter(read_text(listed.store, meta.path, encoding)), "")
-        yield SourceColumns(meta.path, table.with_types(_fields(text)), all_known=False)
+        outside = _checked(columns, file, meta.path)
+        found = _with_folders(table, _fields(text), outside)
+        yield SourceColumns(meta.path, found, all_known=False)
     if len(files) == len(listed.files) and sum(meta.size for meta in files) <= _MOST_JSON_BYTES:
         texts = (part for meta in files for part in read_text(listed.store, meta.path, encoding))
         schema = _whole(table, fields_of(texts))
         if schema is not None:
+            own = {column.name.lower() for column in schema.columns}
+            more = table.with_types([c.name for c in columns if c.name.lower() not in own])
+            schema = Schema((*schema.columns, *more.columns))
             where = files[0].path if len(files) == 1 else source.location
             yield SourceColumns(where, schema)
+
+
+def _checked(columns: Sequence[FolderColumn], file: int, path: str) -> Sequence[FolderColumn]:
+    """Raises: StatementFailed for the name of a folder that is no value of its column."""
+    for column in columns:
+        column.text(file, path)
+    return columns
+
+
+def _with_folders(table: Schema, names: Sequence[str], outside: Sequence[FolderColumn]) -> Schema:
+    """Columns of a text source, with those that come from names of folders."""
+    own = {name.lower() for name in names}
+    return table.with_types([*names, *(c.name for c in outside if c.name.lower() not in own)])
 
 
 def _whole(table: Schema, fields: Mapping[str, str] | None) -> Schema | None:

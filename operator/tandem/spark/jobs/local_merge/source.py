@@ -21,6 +21,7 @@ from tandem.jobs.results import SidecarRef
 from tandem.pruning.keys import KEY_TYPES
 from tandem.spark.jobs import source_copy
 from tandem.spark.runtime.control import Control, job_table_format
+from tandem.spark.runtime.hive_folders import types_in
 from tandem.spark.runtime.listing import ListedSource, check_unique_names, decoding_error
 from tandem.spark.runtime.row_files import open_input
 from tandem.spark.sources.arrow_row_hash import with_identity
@@ -90,7 +91,8 @@ def load(control: Control, pin: SourcePin, listed: ListedSource | None) -> Arrow
     if listed is None:
         files = delta_files(control.spec.table, job, pin.version)
     else:
-        files, *others = parquet_files(listed)
+        types = types_in(control.spec.table.schema_string)
+        files, *others = parquet_files(listed, types)
         if others:
             raise NeedsSpark("files that differ in columns")
     if sum(file.size for file in files.inputs) > FILE_BYTES:

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from queue import Queue
-from urllib.parse import unquote
 
 import pyarrow as pa
 
@@ -24,6 +23,7 @@ from tandem.jobs.formats import InputFile
 from tandem.spark.runtime.counters import Counter
 from tandem.spark.runtime.frames import dead_rows
 from tandem.storage import Store
+from tandem.storage.paths import object_path
 
 AHEAD = 4
 """So many times decoded batches wait for the writer, at most."""
@@ -50,7 +50,7 @@ def encoding_of(store: Store, inputs: Sequence[InputFile], table: TableFormat) -
 
 
 def decoded(input_: InputFile) -> str:
-    return unquote(input_.logged_path)
+    return object_path(input_.logged_path)
 
 
 def live_batches(

@@ -41,12 +41,14 @@ class PartStart(Format):
 
 class TextFile(Format):
     """`path` as in the source's store; the first `skip` lines are a header. `begins` are the starts
-    of the parts of a file that is split."""
+    of the parts of a file that is split; `folders` the values of columns in names of its folders.
+    """
 
     path: str
     size: int
     skip: int = 0
     begins: tuple[PartStart, ...] = ()
+    folders: tuple[str | None, ...] = ()
 
 
 class LinesWork(Format):

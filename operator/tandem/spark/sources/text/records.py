@@ -33,6 +33,8 @@ FILE = f"{HIDDEN_PREFIX}file"
 """Hidden column: the index of a record's file among the work's files."""
 LINE = f"{HIDDEN_PREFIX}line"
 """Hidden column: the line of the file at which the record starts, from 1."""
+FOLDER = f"{HIDDEN_PREFIX}folder_"
+"""Hidden columns, with a number: the values of `TextFile.folders`."""
 
 
 class RecordsWork(Format):
@@ -80,7 +82,11 @@ class RecordsReader(DataSourceReader):
             for columns, lines in found if found is not None else _json(store, work, split):
                 if lines:
                     file = pa.repeat(pa.scalar(split.input, pa.int32()), len(lines))
-                    arrays = [*columns, file, pa.array(lines, pa.int64())]
+                    folders = [
+                        pa.repeat(pa.scalar(text, pa.string()), len(lines))
+                        for text in work.files[split.input].folders
+                    ]
+                    arrays = [*columns, *folders, file, pa.array(lines, pa.int64())]
                     yield pa.RecordBatch.from_arrays(arrays, names=list(self._names))
 
 
