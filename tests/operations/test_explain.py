@@ -17,7 +17,7 @@ from tandem.text import clean, files_in_words, listed, quoted
 
 DELTA_RS = "delta-rs:py-1.6.6"
 SOURCE = {"format": "Parquet", "location": "s3://lake/in/x.parquet"}
-INSERT = {"whenNotMatched": [{"insertAll": {}}]}
+INSERT: dict[str, Any] = {"whenNotMatched": [{"insertAll": {}}]}
 
 
 def met(
