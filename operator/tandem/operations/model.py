@@ -96,7 +96,8 @@ class Identity:
     def asked(self) -> str:
         """What messages call the operation: `segment rewrite`."""
         if self.kind == "TableUpdate":
-            return next(word for word in ("update", "delete", "merge") if word in self.spec)
+            words = ("update", "merge", "upsert", "delete")
+            return next((word for word in words if word in self.spec), "delete")
         if self.kind == "TableReplace" and "source" not in self.spec:
             return "drop"
         if self.spec.get("type") == "LogMerge":
