@@ -124,8 +124,12 @@ e2e: .e2e-needs setup ## End to end: a whole cluster of one node (root), or KUBE
 	@tools/build-cluster.sh $(if $(KUBECONTEXT),spark-operator) >/dev/null
 	@$(BIN)/pytest -o python_files='e2e_*.py' -o timeout=1800 tests/e2e $(PYTEST_ARGS)
 
+.PHONY: .e2e-images-needs
+.e2e-images-needs:
+	@$(if $(E2E_IMAGE_ARCHIVE),,$$(tools/find-python.sh) tools/single_node/needs.py images)
+
 .PHONY: e2e-images
-e2e-images: setup ## Archives of the images that `make e2e KUBECONTEXT=…` needs; prints their paths
+e2e-images: .e2e-images-needs setup ## Archives of the images that `make e2e KUBECONTEXT=…` needs; prints their paths
 	@PYTHONPATH=operator:tests:tools $(BIN)/python -c \
 	  'from e2e.target import image_archives; print(*image_archives(), sep="\n")'
 

@@ -13,7 +13,7 @@ import os
 import ssl
 import subprocess
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cache
@@ -21,7 +21,7 @@ from http.client import HTTPException, HTTPSConnection
 from pathlib import Path
 from typing import Any
 
-from cluster_processes import built
+from cluster_processes import POLL_S, READY_WITHIN_S, built
 
 
 class KubectlFailed(RuntimeError):
@@ -92,9 +92,8 @@ class Access:
         """
         data = None if body is None else json.dumps(body).encode()
         headers = {"Authorization": f"Bearer {self.token}", "Content-Type": content_type}
-        status, text = _answer(
-            self.server, self.authority, (method, path, data, headers), timeout_s
-        )
+        call = method, path, data, headers
+        status, text = once_served(lambda: _answer(self.server, self.authority, call, timeout_s))
         if status >= 400:
             raise ApiRefused(status, _message(text))
         return json.loads(text) if text.startswith((b"{", b"[")) else text.decode()
@@ -109,6 +108,22 @@ class Access:
         }
         answer = self.request("POST", path, wanted)
         return Access(self.server, self.authority, answer["status"]["token"])
+
+
+def once_served(ask: Callable[[], tuple[int, bytes]]) -> tuple[int, bytes]:
+    """Status and content of a call, repeated as long as the answer is 429: nothing has been done.
+
+    An API server answers `storage is (re)initializing` while its cache of a kind is not loaded:
+    after its start, and after that of a definition, also if it is established and `/readyz` is fine
+    (Kubernetes' KEP 4568).
+    """
+    pause = threading.Event()
+    for _ in range(int(READY_WITHIN_S / POLL_S)):
+        status, text = ask()
+        if status != 429:
+            break
+        pause.wait(POLL_S)
+    return status, text
 
 
 Call = tuple[str, str, bytes | None, dict[str, str]]

@@ -11,6 +11,7 @@ from contextlib import closing
 from typing import Any
 from urllib.parse import urlsplit
 
+from cluster_access import once_served
 from support.cluster.api_server import Cluster
 from tandem.spec import common
 
@@ -49,15 +50,20 @@ class Sender:
         method = "POST"
         if "resourceVersion" in resource["metadata"]:
             method, path = "PUT", f"{path}/{resource['metadata']['name']}"
-        connection.request(
-            method,
-            f"{path}?dryRun=All&fieldValidation=Strict",
-            body=json.dumps(resource),
-            headers={
-                "Authorization": f"Bearer {self._access.token}",
-                "Content-Type": "application/json",
-            },
-        )
-        answer = connection.getresponse()
-        text = answer.read()
-        return "" if answer.status < 300 else str(json.loads(text)["message"])
+        headers = {
+            "Authorization": f"Bearer {self._access.token}",
+            "Content-Type": "application/json",
+        }
+
+        def ask() -> tuple[int, bytes]:
+            connection.request(
+                method,
+                f"{path}?dryRun=All&fieldValidation=Strict",
+                body=json.dumps(resource),
+                headers=headers,
+            )
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+
+        status, text = once_served(ask)
+        return "" if status < 300 else str(json.loads(text)["message"])

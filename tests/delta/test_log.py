@@ -108,6 +108,61 @@ def test_corrupt_commit(damage: Callable[[bytes], bytes], field: str) -> None:
     assert _log(store).snapshot(1).num_files == 1
 
 
+VECTOR = {"storageType": "u", "pathOrInlineDv": "x", "sizeInBytes": 1, "cardinality": 1}
+
+
+@pytest.mark.parametrize(
+    ("action", "field", "found", "expected"),
+    [
+        (dl.add("f", stats={"numRecords": 1}), "add.stats", '{"numRecords": 1}', "a string"),
+        (dl.add("f", size=None), "add.size", "null", "a whole number"),
+        (dl.add("f", size=2**63), "add.size", f"{2**63}", "at most 64 bits"),
+        ({"add": {"path": 7}}, "add.path", "7", "a string"),
+        (dl.add("f", tags=["a"]), "add.tags", '["a"]', "a JSON object of strings"),
+        (dl.add("f", partitionValues={"k": 1}), "add.partitionValues", '{"k": 1}', "of strings"),
+        (dl.add("f", baseRowId="x"), "add.baseRowId", '"x"', "a whole number"),
+        (dl.add("f", clusteringProvider=1), "add.clusteringProvider", "1", "a string"),
+        (dl.add("f", deletionVector="u"), "add.deletionVector", '"u"', "a JSON object"),
+        (
+            dl.add("f", deletionVector={**VECTOR, "cardinality": "many"}),
+            "add.deletionVector.cardinality",
+            '"many"',
+            "a whole number",
+        ),
+        (
+            dl.add("f", deletionVector={"storageType": "u"}),
+            "add.deletionVector.pathOrInlineDv",
+            "no such field",
+            "the protocol requires",
+        ),
+        ({"remove": {"path": "f", "size": "much"}}, "remove.size", '"much"', "a whole number"),
+        (dl.metadata(partitionColumns="k"), "metaData.partitionColumns", '"k"', "a list of"),
+        (dl.metadata(createdTime="noon"), "metaData.createdTime", '"noon"', "a whole number"),
+        (dl.metadata(schemaString={}), "metaData.schemaString", "{}", "a string"),
+        (
+            {"protocol": {"minReaderVersion": "one"}},
+            "protocol.minReaderVersion",
+            '"one"',
+            "a whole number",
+        ),
+        ({"txn": {"appId": "a", "version": "v1"}}, "txn.version", '"v1"', "a whole number"),
+        ({"domainMetadata": {"domain": "d"}}, "domainMetadata.removed", "no such field", ""),
+    ],
+    ids=lambda value: value if isinstance(value, str) and "." in value else "",
+)
+def test_a_field_of_another_type_is_named(
+    action: dl.Json, field: str, found: str, expected: str
+) -> None:
+    store = dl.memory_log(*_appends(1))
+    store.put(dl.commit_name(2), dl.lines([action]))
+    with pytest.raises(CorruptLog) as caught:
+        _log(store).snapshot()
+    assert _explains(caught.value)
+    assert caught.value.field == f"line 1.{field}"
+    assert caught.value.found == found
+    assert expected in caught.value.expected
+
+
 @pytest.mark.parametrize("kind", ["protocol", "metaData"])
 def test_missing_protocol_or_metadata(kind: str) -> None:
     store = MemoryStore()

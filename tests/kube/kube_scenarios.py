@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from cluster_access import once_served
 from support.cluster.api_proxy import read_kubeconfig
 from support.cluster.loop_thread import loop_thread
 from support.cluster.operator_process import Order, operator_settings
@@ -89,23 +90,28 @@ class Client:
         """Raises: Refused."""
         headers = {"Content-Type": content_type, "Authorization": f"Bearer {self._token}"}
         data = None if body is None else json.dumps(body)
+        status, text = once_served(lambda: self._answer(method, path, data, headers))
+        parsed: Json = json.loads(text) if text.startswith(b"{") else {"message": text.decode()}
+        if status >= 400:
+            raise Refused(status, str(parsed.get("message", "")))
+        return parsed
+
+    def _answer(
+        self, method: str, path: str, data: str | None, headers: Mapping[str, str]
+    ) -> tuple[int, bytes]:
         for last in (False, True):
             connection = self._connection()
             try:
                 connection.request(method, path, data, headers)
                 answer = connection.getresponse()
-                text = answer.read()
-                break
+                return answer.status, answer.read()
             except (http.client.HTTPException, OSError):
                 # A kept connection may have been closed meanwhile.
                 connection.close()
                 del self._local.connection
                 if last:
                     raise
-        parsed: Json = json.loads(text) if text.startswith(b"{") else {"message": text.decode()}
-        if answer.status >= 400:
-            raise Refused(answer.status, str(parsed.get("message", "")))
-        return parsed
+        raise AssertionError("unreachable")
 
     def _connection(self) -> http.client.HTTPConnection:
         found: http.client.HTTPConnection | None = getattr(self._local, "connection", None)

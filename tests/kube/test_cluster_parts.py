@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from cluster_access import once_served
 from cluster_processes import REPOSITORY
 from support.cluster.api_server import ApiRefused, Cluster, KubectlFailed, own_cluster
 
@@ -108,6 +109,12 @@ def test_owned_objects_are_deleted_with_their_owner(cluster: Cluster) -> None:
 
     until(lambda: "owned" not in names())
     assert "other" in names()
+
+
+def test_a_kind_whose_cache_is_not_loaded_is_asked_again() -> None:
+    answers = [(429, b"storage is (re)initializing")] * 2 + [(201, b"{}"), (500, b"")]
+    assert once_served(lambda: answers.pop(0)) == (201, b"{}")
+    assert answers == [(500, b"")]
 
 
 def test_their_crd_refuses_a_bad_application(cluster: Cluster) -> None:

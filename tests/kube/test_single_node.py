@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tarfile
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -68,17 +69,33 @@ def test_all_that_make_e2e_needs_is_said_before_anything_is_built(
     with pytest.raises(needs.NotHere, match=r"apt-get install .*containerd.*mmdebstrap.* podman"):
         needs.check(images=True)
     # As `make e2e` calls it: by any Python, on a machine without these programs.
-    done = subprocess.run(
-        [sys.executable, "-S", "-I", needs.__file__],
-        env={"PATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 1
-    assert done.stderr.startswith("make e2e: ")
-    assert "Traceback" not in done.stderr
+    for images in ([], ["images"]):
+        done = subprocess.run(
+            [sys.executable, "-S", "-I", needs.__file__, *images],
+            env={"PATH": str(tmp_path), "TANDEM_STANDIN": "1"},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 1
+        assert done.stderr.startswith("make e2e: ")
+        assert "Traceback" not in done.stderr
+    assert done.stderr.endswith("mmdebstrap podman\n")
+
+
+@pytest.mark.parametrize("daemon", [False, True])
+def test_a_docker_without_its_daemon_builds_no_image(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, daemon: bool
+) -> None:
+    docker = tmp_path / "docker"
+    docker.write_text(f"#!/bin/sh\nexit {0 if daemon else 1}\n")
+    docker.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("TANDEM_STANDIN", raising=False)
+    monkeypatch.setattr(needs, "_has", lambda name: name == "docker")
+    with nullcontext() if daemon else pytest.raises(needs.NotHere, match="podman"):
+        needs.check_images()
 
 
 def test_a_node_needs_root_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -131,7 +131,7 @@ def test_a_table_with_a_feature_that_we_do_not_know_is_left_alone() -> None:
     protocol = dl.protocol(1, 7, writerFeatures=["fromTheFuture"])
     daily.store.put(dl.commit_name(6), dl.lines([dl.info(), protocol]))
     before = daily.files()
-    with pytest.raises(UnsupportedFeature):
+    with pytest.raises(UnsupportedFeature, match="cleaning is refused because of fromTheFuture"):
         clean(daily.table, daily.rules(), CleaningDependencies())
     assert daily.files() == before
 

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
+from support.jobs import quick_lake
+from support.lake import delta_log
+from tandem.operations.execute import ExecutionOptions, finish, open_session
 from tandem.operations.report.sentences import MOST_SENTENCES, of_replace, sentences
 from tandem.spec.replace import Replaced
 from tandem.spec.status import Reconciled, ReconciledCommit, RowsReplaced
 from tandem.text import clean, files_in_words, listed, quoted
 
 DELTA_RS = "delta-rs:py-1.6.6"
+SOURCE = {"format": "Parquet", "location": "s3://lake/in/x.parquet"}
+INSERT: dict[str, Any] = {"whenNotMatched": [{"insertAll": {}}]}
 
 
 def met(
@@ -175,3 +183,31 @@ def test_a_replace_says_what_stays_and_what_it_left_out() -> None:
         "7 rows of the source left out",
         "1 chunk left empty",
     )
+
+
+INTERVALS = {"intervals": ["2020-01-01/2020-02-01"]}
+
+
+@pytest.mark.parametrize(
+    ("asked", "kind", "spec"),
+    [
+        ("compaction", "TableCompaction", {"type": "SemiMajor"}),
+        ("log merge", "TableCompaction", {"type": "LogMerge"}),
+        ("segment rewrite", "SegmentRewrite", {"segments": ["0.1"], "rewrite": {"sortBy": ["id"]}}),
+        ("update", "TableUpdate", {"update": {"where": "true", "set": {"v": "1"}}}),
+        ("delete", "TableUpdate", {"delete": {"where": "true"}}),
+        ("merge", "TableUpdate", {"merge": {"source": SOURCE, "on": "t.id = s.id", **INSERT}}),
+        ("ingest", "TableIngest", {"source": SOURCE}),
+        ("replace", "TableReplace", {"source": SOURCE, "scope": "AtStart", "replace": INTERVALS}),
+        ("drop", "TableReplace", {"scope": "AtStart", "replace": INTERVALS}),
+    ],
+)
+def test_what_is_refused_is_called_by_what_was_asked_for(
+    tmp_path: Path, asked: str, kind: str, spec: dict[str, Any]
+) -> None:
+    lake = quick_lake.make(tmp_path, 1)
+    lake.log_raw(delta_log.protocol(3, 7, readerFeatures=[], writerFeatures=["fromTheFuture"]))
+    resource = lake.resource(kind, spec)
+    session = open_session(resource, lake.table(), lake.ports(), ExecutionOptions(plan_only=True))
+    status = finish(session, resource, lake.ports())
+    assert f"{asked} is refused because of fromTheFuture" in status.conditions[0].message

@@ -330,13 +330,21 @@ def _too_new(protocol: Protocol, *, reads: bool) -> Iterator[tuple[str, str]]:
 
 
 def check(
-    protocol: Protocol, metadata: Metadata, kind: OperationKind, *, resource: str = ""
+    protocol: Protocol,
+    metadata: Metadata,
+    kind: OperationKind,
+    *,
+    resource: str = "",
+    asked: str = "",
 ) -> None:
     """Refuse `kind` on a table that it would harm or misread, before anything is written.
 
+    `asked` is what the message calls the operation, if it has another name than `kind`.
+
     Raises: UnsupportedFeature, which names every feature concerned.
     """
-    _refuse(list(refusals(protocol, metadata, kind)), f"{kind.lower()} is refused", resource)
+    found = list(refusals(protocol, metadata, kind))
+    _refuse(found, f"{asked or kind.lower()} is refused", resource)
 
 
 def check_adoptable(protocol: Protocol, metadata: Metadata, *, resource: str = "") -> None:

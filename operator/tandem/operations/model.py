@@ -6,6 +6,7 @@ be read again from the table or from the attempt's files.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -38,6 +39,9 @@ from tandem.timeline.names import SegmentNumbers
 
 if TYPE_CHECKING:
     from tandem.operations.rounds.source_copy import SourceCopy
+
+
+_WORD = re.compile("[A-Z][a-z]+")
 
 
 class SourceAccess(Enum):
@@ -97,6 +101,18 @@ class Identity:
     @property
     def display(self) -> str:
         return f"{self.kind}/{self.name}"
+
+    @property
+    def asked(self) -> str:
+        """What messages call the operation: `segment rewrite`."""
+        if self.kind == "TableUpdate":
+            words = ("update", "merge", "upsert", "delete")
+            return next((word for word in words if word in self.spec), "delete")
+        if self.kind == "TableReplace" and "source" not in self.spec:
+            return "drop"
+        if self.spec.get("type") == "LogMerge":
+            return "log merge"
+        return " ".join(_WORD.findall(self.kind)).lower().removeprefix("table ")
 
 
 @dataclass(frozen=True, slots=True)

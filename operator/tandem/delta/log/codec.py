@@ -167,57 +167,59 @@ def decode_action(kind: str, body: Any, *, path: str, number: int = 0) -> Action
         raise _corrupt(path, where, _short(json.dumps(body)), "a JSON object")
     try:
         action: Action = decoder(body)
-    except KeyError as error:
-        raise _corrupt(
-            path, f"{where}.{error.args[0]}", "no such field", "a field that the protocol requires"
-        ) from error
-    except (TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise _corrupt(
-            path, where, _short(json.dumps(body)), "fields of the protocol's types"
-        ) from error
+    except _Misfit as error:
+        raise _corrupt(path, f"{where}.{error.field}", error.found, error.expected) from error
     return action
 
 
 def decode_deletion_vector(body: Json) -> DeletionVector:
-    offset = body.get("offset")
     return DeletionVector(
-        storage=str(body["storageType"]),
-        path_or_inline=str(body["pathOrInlineDv"]),
-        size=_whole(body["sizeInBytes"], 32),
-        cardinality=_whole(body["cardinality"]),
-        offset=None if offset is None else _whole(offset, 32),
+        storage=_text(body, "storageType"),
+        path_or_inline=_text(body, "pathOrInlineDv"),
+        size=_whole(body, "sizeInBytes", 32),
+        cardinality=_whole(body, "cardinality"),
+        offset=_whole_or_none(body, "offset", 32),
     )
+
+
+def _vector(body: Json) -> DeletionVector | None:
+    found = body.get("deletionVector")
+    if not found:
+        return None
+    if not isinstance(found, dict):
+        raise _misfit("deletionVector", found, "a JSON object")
+    try:
+        return decode_deletion_vector(found)
+    except _Misfit as error:
+        error.field = f"deletionVector.{error.field}"
+        raise
 
 
 def _add(body: Json) -> AddFile:
     path, spelled = _path(body)
-    dv = body.get("deletionVector")
     return AddFile(
         logged_path=path,
         partition_values=_strings(body, "partitionValues"),
-        size=_whole(body["size"]),
-        modified_ms=_whole(body["modificationTime"]),
+        size=_whole(body, "size"),
+        modified_ms=_whole(body, "modificationTime"),
         data_change=bool(body.get("dataChange", True)),
         stats=None if body.get("stats") is None else _text(body, "stats"),
         tags={k: v for k, v in _strings(body, "tags").items() if v is not None},
-        deletion_vector=decode_deletion_vector(dv) if dv else None,
+        deletion_vector=_vector(body),
         extra=_typed(_rest(body, _ADD_FIELDS)) | spelled,
     )
 
 
 def _remove(body: Json) -> RemoveFile:
     path, spelled = _path(body)
-    dv = body.get("deletionVector")
-    deletion = body.get("deletionTimestamp")
-    size = body.get("size")
     values = body.get("partitionValues")
     return RemoveFile(
         logged_path=path,
-        deletion_ms=None if deletion is None else _whole(deletion),
+        deletion_ms=_whole_or_none(body, "deletionTimestamp"),
         data_change=bool(body.get("dataChange", True)),
-        deletion_vector=decode_deletion_vector(dv) if dv else None,
+        deletion_vector=_vector(body),
         partition_values=None if values is None else _strings(body, "partitionValues"),
-        size=None if size is None else _whole(size),
+        size=_whole_or_none(body, "size"),
         extra=_typed(_rest(body, _REMOVE_FIELDS)) | spelled,
     )
 
@@ -229,15 +231,7 @@ def _path(body: Json) -> tuple[str, Json]:
     return path, {} if path == logged else {"path": logged}
 
 
-def _list(body: Json, key: str) -> tuple[str, ...]:
-    found = body.get(key) or ()
-    if not isinstance(found, list | tuple) or not all(isinstance(item, str) for item in found):
-        raise TypeError(f"{key} is not a list of strings")
-    return tuple(found)
-
-
 def _metadata(body: Json) -> Metadata:
-    created = body.get("createdTime")
     return Metadata(
         id=_text(body, "id"),
         schema_string=_text(body, "schemaString"),
@@ -245,32 +239,27 @@ def _metadata(body: Json) -> Metadata:
         configuration={k: v for k, v in _strings(body, "configuration").items() if v is not None},
         name=body.get("name"),
         description=body.get("description"),
-        created_ms=None if created is None else int(created),
+        created_ms=_whole_or_none(body, "createdTime"),
         extra=_rest(body, _METADATA_FIELDS),
     )
 
 
 def _protocol(body: Json) -> Protocol:
     return Protocol(
-        min_reader=int(body["minReaderVersion"]),
-        min_writer=int(body["minWriterVersion"]),
+        min_reader=_whole(body, "minReaderVersion", 32),
+        min_writer=_whole(body, "minWriterVersion", 32),
         reader_features=frozenset(_list(body, "readerFeatures")),
         writer_features=frozenset(_list(body, "writerFeatures")),
     )
 
 
 def _txn(body: Json) -> Txn:
-    updated = body.get("lastUpdated")
-    return Txn(
-        _text(body, "appId"),
-        _whole(body["version"]),
-        None if updated is None else _whole(updated),
-    )
+    return Txn(_text(body, "appId"), _whole(body, "version"), _whole_or_none(body, "lastUpdated"))
 
 
 def _domain(body: Json) -> DomainMetadata:
     return DomainMetadata(
-        _text(body, "domain"), str(body.get("configuration", "")), bool(body["removed"])
+        _text(body, "domain"), str(body.get("configuration", "")), bool(_required(body, "removed"))
     )
 
 
@@ -391,33 +380,68 @@ def _encode_protocol(protocol: Protocol) -> Json:
     return body
 
 
+class _Misfit(ValueError):
+    """A field of an action that is missing, or not of the protocol's type."""
+
+    def __init__(self, field: str, found: str, expected: str) -> None:
+        super().__init__(field)
+        self.field, self.found, self.expected = field, found, expected
+
+
+def _misfit(field: str, value: object, expected: str) -> _Misfit:
+    return _Misfit(field, _short(json.dumps(value, default=str)), expected)
+
+
+def _required(body: Json, field: str) -> Any:
+    if field not in body:
+        raise _Misfit(field, "no such field", "a field that the protocol requires")
+    return body[field]
+
+
 def _text(body: Json, field: str) -> str:
-    value = body[field]
+    value = _required(body, field)
     if not isinstance(value, str):
-        raise TypeError(f"{field} is not a string")
+        raise _misfit(field, value, "a string")
     return value
 
 
-def _whole(value: Any, bits: int = 64) -> int:
+def _whole(body: Json, field: str, bits: int = 64) -> int:
     """A number in the range of the protocol's `long` or `int`: no reader accepts a larger one."""
-    number = int(value)
+    value = _required(body, field)
+    try:
+        number = int(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise _misfit(field, value, "a whole number") from error
     if not -(1 << (bits - 1)) <= number < 1 << (bits - 1):
-        raise ValueError(f"{number} has more than {bits} bits")
+        raise _misfit(field, value, f"a whole number of at most {bits} bits")
     return number
 
 
+def _whole_or_none(body: Json, field: str, bits: int = 64) -> int | None:
+    return None if body.get(field) is None else _whole(body, field, bits)
+
+
 def _strings(body: Json, field: str) -> dict[str, str | None]:
-    found = dict(body.get(field) or {})
-    if not all(value is None or isinstance(value, str) for value in found.values()):
-        raise TypeError(f"{field} holds values that are not strings")
-    return found
+    found = body.get(field) or {}
+    if not isinstance(found, dict) or not all(
+        value is None or isinstance(value, str) for value in found.values()
+    ):
+        raise _misfit(field, found, "a JSON object of strings")
+    return dict(found)
+
+
+def _list(body: Json, field: str) -> tuple[str, ...]:
+    found = body.get(field) or ()
+    if not isinstance(found, list | tuple) or not all(isinstance(item, str) for item in found):
+        raise _misfit(field, found, "a list of strings")
+    return tuple(found)
 
 
 def _typed(extra: Json) -> Json:
     """Fields that we do not interpret, but that a checkpoint has as columns."""
     for field in ("baseRowId", "defaultRowCommitVersion"):
         if field in extra:
-            extra[field] = _whole(extra[field])
+            extra[field] = _whole(extra, field)
     if "clusteringProvider" in extra:
         _text(extra, "clusteringProvider")
     return extra

@@ -317,8 +317,9 @@ def log_partitions(base: Snapshot, settings: LogSettings) -> tuple[str, ...]:
 
 def check_base(base: Snapshot) -> None:
     """Raises: UnsupportedFeature if a merge into the base table is impossible."""
+    merge = protocol.OperationKind.MERGE
     protocol.check(
-        base.protocol, base.metadata, protocol.OperationKind.MERGE, resource=base.location
+        base.protocol, base.metadata, merge, resource=base.location, asked="merge-on-read"
     )
     if any(isinstance(type_, StructType) and not type_.fields for type_ in types_of(base.schema)):
         raise UnsupportedFeature(

@@ -194,6 +194,7 @@ class CleaningRound:
             first.metadata,
             self._cleaned.operation,
             resource=self._table.display,
+            asked="cleaning",
         )
         found = self._listed(log_history.live_files(first))
         now_ms = self._dependencies.clock.now_ms()

@@ -5,7 +5,7 @@ Also the reverse: finds the commit of a success, and the result that it carries.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pydantic import ValidationError
@@ -20,7 +20,7 @@ from tandem.delta.stats import mark_bounds_wide
 from tandem.operations.attempt import paths
 from tandem.operations.model import CommitContent, OutputFileChange, Vectors, Work
 from tandem.operations.report.totals import total
-from tandem.spec.status import OperationResult
+from tandem.spec.status import OperationResult, RowsAffected
 from tandem.storage.store import Store
 
 
@@ -92,6 +92,7 @@ def actions(work: Work, attempt: int, fencing: int) -> list[Action]:
         previous=work.snapshot,
         blind_append=change.blind_append,
         isolation=change.isolation,
+        metrics=operation_metrics(change),
         tandem=tandem,
     )
     found: list[Action] = [info, Txn(paths.success_app(work.identity.operation_id), attempt,
@@ -106,6 +107,109 @@ def actions(work: Work, attempt: int, fencing: int) -> list[Action]:
     )
     found += (replace(a, data_change=change.data_change) for a in work.sidecars.values())
     return found
+
+
+def operation_metrics(change: CommitContent) -> dict[str, str]:
+    """The `operationMetrics` of a commit, named and counted as Spark + Delta 4.4 does
+    (`DeltaOperationMetrics`). Those that we do not know are left out: times, the rows of a merge's
+    source.
+
+    There is one difference: Spark counts a file that an overwrite with a predicate gives a deletion
+    vector as written, and its rows as copied.
+    """
+    sizes = sorted(file.add.size for file in change.outputs)
+    gone = [add.size for add in change.removes]
+    rows = change.rows or RowsAffected()
+    written = sum(file.rows - len(file.dead or ()) for file in change.outputs)
+    copied = written - rows.updated - rows.inserted
+    replaced = _with_vectors(file.add for file in change.marked)
+    vectors = {
+        "DeletionVectorsAdded": sum(bool(f.dead) for f in (*change.outputs, *change.marked)),
+        "DeletionVectorsRemoved": replaced + _with_vectors(change.removes),
+        "DeletionVectorsUpdated": replaced,
+    }
+    counts: dict[str, int] = {}
+    match change.operation:
+        case "OPTIMIZE":
+            counts = {
+                **_percentiles(sizes),
+                "numAddedFiles": len(sizes),
+                "numAddedBytes": sum(sizes),
+                "numRemovedFiles": len(gone),
+                "numRemovedBytes": sum(gone),
+                "numDeletionVectorsRemoved": vectors["DeletionVectorsRemoved"],
+            }
+        case "WRITE":
+            counts = {
+                "numFiles": len(sizes),
+                "numOutputBytes": sum(sizes),
+                "numOutputRows": written,
+            }
+            if "predicate" in change.parameters:
+                counts |= {
+                    "numRemovedFiles": len(gone),
+                    "numRemovedBytes": sum(gone),
+                    "numDeletedRows": rows.deleted,
+                    "numCopiedRows": copied,
+                    "numAddedChangeFiles": 0,
+                }
+        case "UPDATE" | "DELETE":
+            updates = change.operation == "UPDATE"
+            counts = {
+                "numUpdatedRows" if updates else "numDeletedRows": rows.updated or rows.deleted,
+                "numCopiedRows": copied,
+                "numAddedFiles": len(sizes),
+                "numAddedBytes": sum(sizes),
+                # Of an update Spark counts the files, too, that only get a vector.
+                "numRemovedFiles": len(gone) + (len(change.marked) if updates else 0),
+                "numRemovedBytes": sum(gone),
+                "numAddedChangeFiles": 0,
+                **{f"num{name}": count for name, count in vectors.items()},
+            }
+        case "MERGE":
+            counts = {
+                "numTargetRowsInserted": rows.inserted,
+                "numTargetRowsUpdated": rows.updated,
+                "numTargetRowsDeleted": rows.deleted,
+                **_by_clause(change.parameters, rows),
+                "numTargetRowsCopied": copied,
+                "numOutputRows": written,
+                "numTargetFilesAdded": len(sizes),
+                "numTargetBytesAdded": sum(sizes),
+                "numTargetFilesRemoved": len(gone),
+                "numTargetBytesRemoved": sum(gone),
+                "numTargetChangeFilesAdded": 0,
+                **{f"numTarget{name}": count for name, count in vectors.items()},
+            }
+    return {name: str(count) for name, count in counts.items()}
+
+
+def _with_vectors(adds: Iterable[AddFile]) -> int:
+    return sum(add.deletion_vector is not None for add in adds)
+
+
+def _percentiles(sizes: Sequence[int]) -> dict[str, int]:
+    """As `FileSizeStatsWithHistogram` picks them; of nothing there are none."""
+    if not sizes:
+        return {}
+    quarters = {f"p{25 * n}FileSize": sizes[len(sizes) * n // 4] for n in (1, 2, 3)}
+    return {"minFileSize": sizes[0], **quarters, "maxFileSize": sizes[-1]}
+
+
+def _by_clause(parameters: Mapping[str, str], rows: RowsAffected) -> dict[str, int]:
+    """The rows that clauses WHEN MATCHED changed, and those of the others; nothing if a merge has
+    both, which are not counted apart."""
+    by_source = parameters.get("notMatchedBySourcePredicates", "[]") != "[]"
+    if by_source and parameters["matchedPredicates"] != "[]":
+        return {}
+    counts = rows.updated, rows.deleted
+    matched, missed = ((0, 0), counts) if by_source else (counts, (0, 0))
+    return {
+        "numTargetRowsMatchedUpdated": matched[0],
+        "numTargetRowsMatchedDeleted": matched[1],
+        "numTargetRowsNotMatchedBySourceUpdated": missed[0],
+        "numTargetRowsNotMatchedBySourceDeleted": missed[1],
+    }
 
 
 def abandonment(work: Work, attempt: int, *, closes: bool) -> list[Action]:

@@ -225,6 +225,7 @@ class Performer:
             snapshot.metadata,
             self._kind.protocol_kind,
             resource=self.work.identity.display,
+            asked=self.work.identity.asked,
         )
         snapshot.require_unique_paths()
         self.work.new_commits.clear()  # the plan is made on what they led to
@@ -427,6 +428,7 @@ class Performer:
             work.snapshot.metadata,
             self._kind.protocol_kind,
             resource=work.identity.display,
+            asked=work.identity.asked,
         )
         if work.exclusive and (written := self._yield_to_commits()) is not None:
             return written

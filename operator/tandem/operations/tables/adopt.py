@@ -264,7 +264,8 @@ def _first_version(table: Table, create: Create, now_ms: int, nonce: str) -> Sna
     if deletion_vectors:
         protocol.check_vectors(metadata, resource=table.spec.id)
     new = protocol.for_new_table(schema, deletion_vectors=deletion_vectors)
-    protocol.check(new, metadata, protocol.OperationKind.INGEST, resource=table.spec.id)
+    ingest = protocol.OperationKind.INGEST
+    protocol.check(new, metadata, ingest, resource=table.spec.id, asked="creating the table")
     files = SCHEMA.empty_table()
     first = Snapshot(table.location, 0, now_ms, metadata, new, {}, {}, files)
     _check_filters(table.spec, first)

@@ -100,5 +100,5 @@ def _type(type_: Any, column: str) -> Any:
         resource="the source",
         field=column,
         found=str(type_),
-        remedy="Cast the column before the ingest",
+        remedy="Cast the column in the source",
     )
