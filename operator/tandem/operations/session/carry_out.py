@@ -23,13 +23,15 @@ from tandem.jobs.formats import InputFile, RoundRequest, SidecarRef
 from tandem.jobs.results import OutputFile
 from tandem.jobs.runner import SMALL_BYTES
 from tandem.operations.attempt import paths
-from tandem.operations.model import CommitContent, OutputFileChange, Work
+from tandem.operations.machine.events import Verdict
+from tandem.operations.model import CommitContent, Decision, OutputFileChange, Work
 from tandem.operations.report.sentences import of_edits
 from tandem.reconcile.published import LiveEdit, Piece, published_map
 from tandem.rowmap import binary_format
 from tandem.rowmap.positions import span, to_array, to_bitmap
 from tandem.rowmap.rowmap import MapOutput, RowMapIdentity
 from tandem.spark.jobs.edits import Replacement, WantedEdit, encoded_round, wanted_of
+from tandem.text import counted
 from tandem.timeline.segments import successor_tags
 
 MOST_HERE: Final = SMALL_BYTES
@@ -113,6 +115,22 @@ def load_edits(work: Work, round_: int, *, seconds: float = 0.0) -> None:
 
 def _count(work: Work, missing: Sequence[WantedEdit]) -> None:
     work.edit_attempts = work.edit_attempts.after_round(sum(each.source.size for each in missing))
+
+
+def too_late(work: Work, change: CommitContent) -> Decision | None:
+    """The verdict if the files that the commit edits change too fast for that, again and again;
+    None to go on."""
+    most, attempts, edits = change.most_lost_edits, work.edit_attempts, work.edits
+    if most is None or attempts.counted < most or not edits.missing(wanted_edits(change)):
+        return None
+    read = work.frozen[0].read_version
+    why = (
+        f"{counted(attempts.counted, 'round')} of edits made no progress: a round took "
+        f"{edits.seconds / max(1, edits.rounds):.1f} s, and the last files changed again in the "
+        f"meantime ({counted(work.snapshot.version - read, 'commit')} since version {read}). "
+        "Enable deletion vectors, or run it again at a time with fewer writes"
+    )
+    return Decision(Verdict.CONFLICT, why)
 
 
 def wanted_edits(change: CommitContent) -> list[WantedEdit]:
