@@ -127,7 +127,8 @@ REMEDY: Final[Mapping[Reason, str]] = {
     + _AGAIN
     + ".",
     Reason.UNSUPPORTED_FEATURE: "Do what the message says, " + _AGAIN + ".",
-    Reason.DELETION_VECTORS_DISABLED: "Set `spec.enableDeletionVectors` of the LakeTable, "
+    Reason.DELETION_VECTORS_DISABLED: "Set `spec.enableDeletionVectors` of the LakeTable, or "
+    "`spec.vectors: Auto`, "
     + _AGAIN
     + ".",
     Reason.VERSION_NOT_FOUND: "Name a version that the log still has: `tandem history`.",

@@ -33,6 +33,7 @@ from tandem.rowmap.rowmap import MapOutput, RowMapIdentity
 from tandem.spark.jobs.edits import Replacement, WantedEdit, encoded_round, wanted_of
 from tandem.text import counted
 from tandem.timeline.segments import successor_tags
+from tandem.timeline.working_set.masks import TAG_MASKED, format_masked, parse_masked
 
 MOST_HERE: Final = SMALL_BYTES
 """Bytes of the files that are edited in one round, at most, for the engine to make the edits."""
@@ -161,7 +162,8 @@ def by_edits(work: Work, change: CommitContent) -> CommitContent:
         file, of = _made(work, part.edit), part.change
         add = of.add if of.tags is None else replace(of.add, tags=of.tags)
         removes.append(of.add)
-        outputs.append(_output(add, file, successor_tags(add, row_map=map_path)))
+        tags = successor_tags(add, row_map=map_path)
+        outputs.append(_output(add, file, _with_hint(tags, part.edit.drops)))
         edits.append(
             LiveEdit(add.logged_path, of.rows, part.edit.drops, file.path, _changed(part.edit))
         )
@@ -246,6 +248,16 @@ def _made(work: Work, wanted: WantedEdit) -> OutputFile:
             remedy="Nothing was published; run the operation again",
         )
     return found
+
+
+def _with_hint(tags: Mapping[str, str], drops: BitMap64) -> Mapping[str, str]:
+    """The tags of an edit: the rows that its source's hint says are hidden are not in it at all."""
+    hint = tags.get(TAG_MASKED)
+    if hint is None:
+        return tags
+    masked = parse_masked(hint, len(drops))
+    others = {key: value for key, value in tags.items() if key != TAG_MASKED}
+    return {**others, TAG_MASKED: format_masked(masked, 0)} if masked else others
 
 
 def _output(
