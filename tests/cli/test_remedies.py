@@ -13,8 +13,8 @@ from typing import Any
 import click
 import pyarrow as pa
 import pytest
-import yaml
 import typer.main
+import yaml
 from deltalake import write_deltalake
 
 import tandem as package
