@@ -46,8 +46,8 @@ MEANING: Final[Mapping[Reason, str]] = {
     "vector, or a block.",
     Reason.UNSUPPORTED_FEATURE: "The table, its log or a file of it uses what Tandem does not "
     "support, or must not touch.",
-    Reason.DELETION_VECTORS_DISABLED: "The operation needs deletion vectors; enable them with "
-    "`enableDeletionVectors`.",
+    Reason.DELETION_VECTORS_DISABLED: "The table has deletion vectors off, and its LakeTable "
+    "allows nothing else (`vectors: Only`).",
     Reason.VERSION_NOT_FOUND: "The version is not, or no longer, in the log.",
     Reason.STORE_UNSUITABLE: "The store does not support conditional puts (create if absent).",
     Reason.ACCESS_DENIED: "The store refuses access.",
@@ -127,7 +127,8 @@ REMEDY: Final[Mapping[Reason, str]] = {
     + _AGAIN
     + ".",
     Reason.UNSUPPORTED_FEATURE: "Do what the message says, " + _AGAIN + ".",
-    Reason.DELETION_VECTORS_DISABLED: "Set `spec.enableDeletionVectors` of the LakeTable, "
+    Reason.DELETION_VECTORS_DISABLED: "Set `spec.enableDeletionVectors` of the LakeTable, or "
+    "`spec.vectors: Auto`, "
     + _AGAIN
     + ".",
     Reason.VERSION_NOT_FOUND: "Name a version that the log still has: `tandem history`.",

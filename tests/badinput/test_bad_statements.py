@@ -74,13 +74,14 @@ def test_statements_that_are_refused(what: str, lake: BadLake, jobs: QuickJobs) 
 def test_no_deletion_vectors(tmp_path: Path, jobs: QuickJobs) -> None:
     lake = BadLake(tmp_path).make({})
     with lake.unharmed():
-        ended = lake.run(update())
+        ended = lake.run(update(), table=lake.lake_table(vectors="Only"))
     assert ended.code == 1
     condition = ended.condition("TableUpdate")
     assert condition["reason"] == "DeletionVectorsDisabled"
     assert_mentions(
         condition["message"], "TableUpdate/more.spec.tableRef",
         "found: delta.enableDeletionVectors", "expected:", "enableDeletionVectors: true",
+        "vectors: Auto",
     )  # fmt: skip
     assert jobs.started == []
 

@@ -56,6 +56,7 @@ metadata: {{name: visits}}
 spec:
   location: {location}
   enableDeletionVectors: {enabled}
+  vectors: Only
   time: {{column: at, granularity: Day}}
   retention: {{rows: 24h}}
 ---
@@ -70,7 +71,8 @@ spec:
 
 
 def test_plan_counts_on_the_deletion_vectors_that_a_run_would_enable(tmp_path: Path) -> None:
-    """A file with old rows and others, on a table without vectors."""
+    """A file with old rows and others, on a table without vectors that may be changed by no other
+    means."""
     times = [dt.datetime(year, 3, 1, 12, tzinfo=dt.UTC) for year in (2013, 2999)]
     rows_ = pa.table({"at": pa.array(times, pa.timestamp("us", "UTC"))})
     for _ in range(2):

@@ -83,31 +83,54 @@ def test_a_single_segment_is_put_in_order_once(tandem: Tandem, lake: Path, comma
 
 def test_each_run_is_a_new_operation(tandem: Tandem, lake: Path) -> None:
     words = ("update", lake, "--where", "id = 1", "--set", "n=n + 10")
-    done(tandem, *words, "--enable-deletion-vectors")
+    done(tandem, *words)
     status = done(tandem, *words)
     assert status["result"]["rowsAffected"]["updated"] == 1
     assert rows(lake)[1] == 21
 
 
-def test_delete_needs_deletion_vectors_and_says_what_to_type(tandem: Tandem, lake: Path) -> None:
+def test_delete_rewrites_files_and_enables_deletion_vectors_only_if_asked_to(
+    tandem: Tandem, lake: Path
+) -> None:
+    before = DeltaTable(lake).protocol()
+    assert done(tandem, "delete", lake, "--where", "id = 5")["result"]["rowsAffected"] == {
+        "updated": 0, "deleted": 1, "inserted": 0,
+    }  # fmt: skip
+    assert DeltaTable(lake).protocol() == before
     words = ("delete", str(lake), "--where", "id >= 4")
-    refused = tandem(*words)
-    assert refused.exit_code == 1
-    assert "Add --enable-deletion-vectors" in " ".join(refused.stdout.split())
-    assert "LakeTable" not in refused.stdout
-    planned = " ".join(tandem(*words, "--dry-run").stdout.split())
-    assert "Add --enable-deletion-vectors" in planned
+    version = DeltaTable(lake).version()
     wrong = ("delete", str(lake), "--where", "id = 'x'", "--enable-deletion-vectors")
     refused = tandem(*wrong)
     assert refused.exit_code == 1
     assert "InvalidStatement: --where: this is not a valid BIGINT" in refused.stdout
     assert "run the command again" in " ".join(refused.stdout.split())
     assert json.loads(tandem(*wrong, "-o", "json").stdout)[1]["status"]["phase"] == "Failed"
-    assert DeltaTable(lake).version() == 3, "the table was not upgraded first"
+    assert DeltaTable(lake).version() == version, "the table was not upgraded first"
     assert done(tandem, *words, "--enable-deletion-vectors")["result"]["rowsAffected"] == {
-        "updated": 0, "deleted": 4, "inserted": 0,
+        "updated": 0, "deleted": 3, "inserted": 0,
     }  # fmt: skip
+    assert DeltaTable(lake).protocol().min_reader_version == 3
     assert set(rows(lake)) == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize("words", [("delete",), ("update", "--set", "n=0")])
+def test_where_vectors_alone_are_allowed_it_is_said_what_to_type(
+    tandem: Tandem, lake: Path, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    table = tmp_path / "table.yaml"
+    body = {"apiVersion": "tandem.dev/v1alpha1", "kind": "LakeTable", "metadata": {"name": "lake"}}
+    spec = {"location": lake.as_uri(), "vectors": "Only"}
+    table.write_text(yaml.safe_dump({**body, "spec": spec}))
+    typed = (words[0], "lake", "-f", str(table), "--where", "id >= 4", *words[1:])
+    version = DeltaTable(lake).version()
+    refused = tandem(*typed)
+    assert refused.exit_code == 1
+    said = " ".join(refused.stdout.split())
+    assert "DeletionVectorsDisabled" in said
+    assert "Add --enable-deletion-vectors" in said
+    assert "Add --enable-deletion-vectors" in " ".join(tandem(*typed, "--dry-run").stdout.split())
+    assert DeltaTable(lake).version() == version
+    done(tandem, *typed, "--enable-deletion-vectors")
 
 
 def test_a_table_that_is_not_there_is_said_once_and_of_the_argument(
@@ -126,7 +149,7 @@ def test_clauses_of_a_merge_are_named_by_their_options(
 ) -> None:
     new = tmp_path / "new.parquet"
     pq.write_table(pa.table({"id": [1], "n": ["x"]}), new)
-    words = ("merge", lake, "--from", new, "--on", "t.id = s.id", "--enable-deletion-vectors")
+    words = ("merge", lake, "--from", new, "--on", "t.id = s.id")
     refused = " ".join(tandem(*words, "--set", "n=s.n").stdout.split())
     assert "InvalidStatement: --set.n: STRING cannot be stored in n" in refused
     refused = " ".join(tandem(*words, "--delete-when", "s.gone", "--set", "n=s.n").stdout.split())
@@ -136,7 +159,7 @@ def test_clauses_of_a_merge_are_named_by_their_options(
 def test_merge_and_ingest_read_a_source(tandem: Tandem, lake: Path, tmp_path: Path) -> None:
     new = tmp_path / "new.parquet"
     pq.write_table(pa.table({"id": [1, 50], "n": [100, 500]}), new)
-    on = ("--on", "t.id = s.id", "--enable-deletion-vectors")
+    on = ("--on", "t.id = s.id")
     merged = done(tandem, "merge", lake, "--from", new, *on, "--update-all", "--insert-all")
     assert merged["result"]["rowsAffected"] == {"updated": 1, "deleted": 0, "inserted": 1}
     assert (rows(lake)[1], rows(lake)[50]) == (100, 500)
@@ -200,8 +223,7 @@ COMMANDS: list[tuple[str, Sequence[str]]] = [
 def test_dry_run_plans_and_yaml_prints_what_run_takes(
     tandem: Tandem, lake: Path, tmp_path: Path, command: str, more: Sequence[str]
 ) -> None:
-    vectors = ("--enable-deletion-vectors",) if command in ("update", "delete", "merge") else ()
-    words = (command, lake, *more, *vectors)
+    words = (command, lake, *more)
     planned = tandem(*words, "--dry-run")
     assert planned.exit_code == 0, planned.stderr
     assert re.search(rf"/{command}-\d{{8}}-\d{{6}}-[0-9a-f]{{4}}: Planned", planned.stdout)

@@ -14,6 +14,7 @@ import click
 import pyarrow as pa
 import pytest
 import typer.main
+import yaml
 from deltalake import write_deltalake
 
 import tandem as package
@@ -133,9 +134,12 @@ def test_the_remedy_of_a_command_works_when_pasted(
     tandem: Tandem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runner, "local_ports", lambda: Ports(jobs=QuickJobs()))
-    folder = tmp_path / "my table"
+    folder, file = tmp_path / "my table", tmp_path / "my table.yaml"
     write_deltalake(folder, pa.table({"id": [1, 2]}))
-    failed = tandem("delete", folder, "--where", "id = 1")
+    body = {"apiVersion": "tandem.dev/v1alpha1", "kind": "LakeTable", "metadata": {"name": "mine"}}
+    spec = {"location": folder.as_uri(), "vectors": "Only"}
+    file.write_text(yaml.safe_dump({**body, "spec": spec}))
+    failed = tandem("delete", "mine", "-f", file, "--where", "id = 1")
     [command] = re.findall(r"`(tandem [^`]+)`", " ".join(failed.stdout.split()))
     assert tandem(*shlex.split(command)[1:]).exit_code == 0
     assert tandem("scan", folder, "-o", "json").stdout == '{"id":2}\n'

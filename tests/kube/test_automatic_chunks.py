@@ -42,11 +42,13 @@ class Stage:
     port: int = field(default_factory=free_port)
     _made: int = 0
 
-    def lake(self, *loads: Hours, vectors: bool = True, **spec: Any) -> tuple[str, TimedLake]:
+    def lake(
+        self, *loads: Hours, deletion_vectors: bool = True, **spec: Any
+    ) -> tuple[str, TimedLake]:
         """A table of days with these loads, whose LakeTable is adopted."""
         self._made += 1
         name = f"t{self._made}"
-        properties: Mapping[str, str] = DELETION_VECTORS if vectors else {}
+        properties: Mapping[str, str] = DELETION_VECTORS if deletion_vectors else {}
         folder = self.folder / name
         made = quick_lake.make(folder, 0, schema=timed.SCHEMA, properties=properties)
         lake = TimedLake(made)
@@ -167,8 +169,20 @@ def test_old_chunks_are_dropped_and_rows_without_a_time_stay(stage: Stage) -> No
     lake.assert_shows(timeless)
 
 
-def test_without_deletion_vectors_a_straddling_file_keeps_its_rows(stage: Stage) -> None:
-    table, lake = stage.lake(FIRST, LATE, THIRD, vectors=False, retention={"rows": stage.age(1)})
+def test_without_deletion_vectors_a_straddling_file_is_rewritten(stage: Stage) -> None:
+    retention = {"rows": stage.age(1)}
+    table, lake = stage.lake(FIRST, LATE, THIRD, deletion_vectors=False, retention=retention)
+    (drop,) = stage.await_children("TableReplace", table, "Succeeded")
+    assert drop["status"]["result"]["replaced"]["rows"] == 25
+    lake.assert_shows(without(join(FIRST, LATE, THIRD), day(1)))
+    assert not any(add.deletion_vector for add in lake.lake.log.snapshot().adds())
+
+
+def test_where_it_must_go_whole_a_straddling_file_keeps_its_rows(stage: Stage) -> None:
+    retention = {"rows": stage.age(1)}
+    table, lake = stage.lake(
+        FIRST, LATE, THIRD, deletion_vectors=False, vectors="Only", retention=retention
+    )
     waits = stage.await_next(table, "nextDrop", why="1 file holds such rows and others")
     assert waits["chunks"] == ["2013-03-01"]
     assert stage.children("TableReplace", table) == []

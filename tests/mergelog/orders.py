@@ -45,10 +45,10 @@ def rows(ids: range, value: str, at: int) -> pa.Table:
     )
 
 
-def make(folder: Path, ordering: str) -> Path:
+def make(folder: Path, ordering: str, *, vectors: bool = True) -> Path:
     """Two files of four rows; upserts of keys 2 and 4 to 11, and deletes of 0 and 1 in the log."""
-    vectors = {"delta.enableDeletionVectors": "true"}
-    write_deltalake(str(folder), rows(range(4), "base", 5), configuration=vectors)
+    found = {"delta.enableDeletionVectors": "true"} if vectors else {}
+    write_deltalake(str(folder), rows(range(4), "base", 5), configuration=found)
     write_deltalake(str(folder), rows(range(4, 8), "base", 5), mode="append")
     log = mergelog.open_log(str(folder))
     settings = mergelog.LogSettings(("id",), ordering)
@@ -81,6 +81,17 @@ class Orders:
     @classmethod
     def copy(cls, template: Path, folder: Path) -> Self:
         return cls(shutil.copytree(template, folder))
+
+    def allow(self, vectors: str) -> None:
+        """What the LakeTable says of deletion vectors."""
+        self.lake = LakeTable.model_validate(
+            {
+                "apiVersion": "tandem.dev/v1alpha1",
+                "kind": LakeTable.kind_name,
+                "metadata": {"name": "orders"},
+                "spec": {"location": self.folder.as_uri(), "vectors": vectors},
+            }
+        )
 
     def run(
         self,

@@ -52,11 +52,6 @@ PROPERTIES = {
         setting("delta.enableChangeDataFeed", "false"),
         ("changeDataFeed",),
     ),
-    "no deletion vectors": Property(
-        setting("delta.enableDeletionVectors", "false"),
-        setting("delta.enableDeletionVectors", "true"),
-        ("delta.enableDeletionVectors",),
-    ),
 }
 
 
@@ -165,3 +160,34 @@ def test_a_merge_and_the_status_name_what_to_drop_and_nothing_is_lost(
     log = read_log_status(table, None, TableStatus())
     assert log is not None
     assert log.problem is None
+
+
+@pytest.mark.parametrize("operation", ["upsert", "merge"])
+def test_where_a_lake_table_allows_vectors_alone_they_must_be_on(
+    orders: Orders, operation: str
+) -> None:
+    before = orders.view()
+    orders.allow("Only")
+    setting("delta.enableDeletionVectors", "false")(DeltaTable(orders.location))
+    upsert = {"upsert": {"source": orders.source(rows(range(1), "mine", 9))}}
+    status = orders.run(upsert if operation == "upsert" else MERGE)
+    assert (status.phase, status.conditions[0].reason) == (Phase.FAILED, "DeletionVectorsDisabled")
+    assert "vectors: Auto" in status.conditions[0].message
+    assert orders.view() == before
+    orders.allow("Auto")
+    assert orders.run(MERGE, name="again").phase is Phase.SUCCEEDED
+    assert orders.base() == before
+
+
+def test_vectors_are_switched_off_while_a_merge_runs_that_may_not_do_without(
+    orders: Orders,
+) -> None:
+    before = orders.view()
+    orders.allow("Only")
+    off = setting("delta.enableDeletionVectors", "false")
+    switched = Before(Point.RECONCILE, lambda: off(DeltaTable(orders.location)))
+    status = orders.run(MERGE, switched)
+    assert switched.done
+    assert (status.phase, status.conditions[0].reason) == (Phase.FAILED, "DeletionVectorsDisabled")
+    assert orders.view() == before
+    assert not mergelog.MergedView.open(orders.log).state.mark >= 0

@@ -16,7 +16,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyroaring import BitMap64
 
-from mergelog.orders import MAJOR, MERGE, STITCH, Orders, rows
+from mergelog.orders import MAJOR, MERGE, STITCH, Orders, make, rows
 from support.lake.vectors import encode_inline
 from support.some import some
 from tandem.delta.log.commit import commit_info, remove_of
@@ -159,3 +159,34 @@ def test_an_upsert_and_another_commit_come_one_after_the_other(
     for number, again in enumerate((STITCH, MERGE)):
         assert orders.run(again, name=f"again-{number}").phase is Phase.SUCCEEDED
         assert orders.view() == expected
+
+
+@pytest.fixture(scope="module", params=["", "at"], ids=["by instant", "by ordering column"])
+def without_vectors(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    return make(tmp_path_factory.mktemp("template") / "orders", request.param, vectors=False)
+
+
+@pytest.mark.part(6)
+@pytest.mark.parametrize("point", some((Point.PUT_COMMIT, Point.RECONCILE)))
+@pytest.mark.parametrize("action", [a for a in ACTIONS if "by a vector" not in a])
+def test_without_vectors_a_merge_makes_files_again_beside_another_commit(
+    without_vectors: Path, tmp_path: Path, action: str, point: Point
+) -> None:
+    orders, copy = (Orders.copy(without_vectors, tmp_path / name) for name in ("orders", "twin"))
+    protocol = orders.log.base.snapshot().protocol
+    ACTIONS[action](copy)
+    expected = copy.view()
+    acted = Before(point, lambda: ACTIONS[action](orders))
+    status = orders.run(MERGE, acted)
+    assert acted.done
+    assert status.phase in (Phase.SUCCEEDED, Phase.SUPERSEDED), status
+    assert orders.view() == expected
+    if action not in LATE:
+        assert orders.base() == expected
+    assert orders.run(MERGE, name="again").phase is Phase.SUCCEEDED
+    assert orders.base() == orders.view() == expected
+    base = orders.log.base.snapshot()
+    assert base.protocol == protocol
+    assert not any(add.deletion_vector for add in base.adds())

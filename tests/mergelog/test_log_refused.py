@@ -44,7 +44,6 @@ class Refused:
     configuration: dict[str, str] = field(default_factory=dict)
     features: tuple[str, ...] = ()
     key: Field = KEY
-    vectors: bool = True
 
 
 UNSUITABLE: dict[str, Refused] = {
@@ -99,9 +98,6 @@ UNSUITABLE: dict[str, Refused] = {
         ("icebergCompatV2",),
     ),
     "unknown feature": Refused(UnsupportedFeature, "newFeature", features=("newFeature",)),
-    "no deletion vectors": Refused(
-        UnsupportedFeature, "delta.enableDeletionVectors", vectors=False
-    ),
     "nested key": Refused(InvalidSpec, "spec.mergeOnRead.keys", key=Field("k", ArrayType(LONG))),
     "struct as key": Refused(
         InvalidSpec, "spec.mergeOnRead.keys", key=Field("k", StructType((Field("a", LONG),)))
@@ -116,11 +112,10 @@ UNSUITABLE: dict[str, Refused] = {
 @pytest.mark.parametrize("case", UNSUITABLE)
 def test_a_base_table_that_cannot_have_a_log_is_refused_before_it_is_made(case: str) -> None:
     refused = UNSUITABLE[case]
-    features = ("deletionVectors",) if refused.vectors else ()
     store = in_memory(
         schema=StructType((refused.key, Field("v", PrimitiveType("string")))),
-        configuration=(DELETION_VECTORS if refused.vectors else {}) | refused.configuration,
-        features=(*features, *refused.features),
+        configuration=DELETION_VECTORS | refused.configuration,
+        features=("deletionVectors", *refused.features),
     )
     before = store.paths()
     with pytest.raises(refused.error) as caught:

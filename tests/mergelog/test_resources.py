@@ -120,16 +120,23 @@ def test_a_log_that_cannot_be_is_refused_and_nothing_is_written(
     assert not mergelog.open_log(str(table)).exists()
 
 
-def test_a_table_without_deletion_vectors_is_refused_unless_they_are_enabled(
+def test_a_table_without_deletion_vectors_gets_a_log_unless_nothing_else_is_allowed(
     tmp_path: Path,
 ) -> None:
     write_deltalake(str(tmp_path / "orders"), pa.table({"id": [1], "at": [1]}))
     table = tmp_path / "orders"
-    refused = run(table, BY_ID)
+    only = BY_ID + ", vectors: Only"
+    refused = run(table, only)
     assert refused.exit_code == 1
-    assert "merge-on-read needs deletion vectors" in refused.stdout
-    assert run(table, BY_ID + ", enableDeletionVectors: true").exit_code == 0
+    assert "DeletionVectorsDisabled" in refused.stdout
+    assert "spec.mergeOnRead" in refused.stdout
+    assert not mergelog.open_log(str(table)).exists()
+    assert run(table, BY_ID).exit_code == 0
     assert mergelog.open_log(str(table)).exists()
+    assert DeltaTable(str(table)).version() == 0
+    # It is there: that its records cannot be merged now is said by those that would merge them.
+    assert run(table, only).exit_code == 0
+    assert run(table, only + ", enableDeletionVectors: true").exit_code == 0
 
 
 REFUSED = {
@@ -171,7 +178,7 @@ VECTORS = ", enableDeletionVectors: true"
 @pytest.mark.parametrize(
     ("spec", "message"),
     [(VECTORS + case, "spec.mergeOnRead") for case in list(REFUSED.values())[:2]]
-    + [(", mergeOnRead: {keys: [id]}", "merge-on-read needs deletion vectors")],
+    + [(", mergeOnRead: {keys: [id]}, vectors: Only", "DeletionVectorsDisabled")],
 )
 @pytest.mark.parametrize("command", ["plan", "run"])
 def test_a_table_is_not_created_if_its_log_cannot_be(

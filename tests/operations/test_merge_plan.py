@@ -85,9 +85,15 @@ def test_merges_that_a_plan_refuses(
     assert lake.version == 1
 
 
-def test_without_deletion_vectors_a_merge_is_refused_as_updates_are(tmp_path: Path) -> None:
+def test_without_deletion_vectors_a_merge_is_refused_only_where_its_lake_table_says_so(
+    tmp_path: Path,
+) -> None:
     lake = quick_lake.make(tmp_path, 1, properties={})
-    assert reason(planned(lake)) == "DeletionVectorsDisabled"
+    assert reason(planned(lake)) == "DryRun"
+    lake.vectors = "Only"
+    status = planned(lake)
+    assert reason(status) == "DeletionVectorsDisabled"
+    assert "vectors: Auto" in status.conditions[0].message
 
 
 def test_a_table_with_constraints_is_left_alone(tmp_path: Path) -> None:

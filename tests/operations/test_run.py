@@ -230,9 +230,10 @@ def test_a_table_is_created_once_and_adopted_afterwards(bench: Bench) -> None:
 
 
 def test_deletion_vectors_are_turned_on_only_when_asked_for(bench: Bench) -> None:
-    run([lake(enableDeletionVectors=False)], bench.options())
+    off = lake(enableDeletionVectors=False, vectors="Only")
+    run([off], bench.options())
     delete = resource("TableUpdate", "u", {"delete": {"where": "k = 1"}})
-    statuses = by_name(run([lake(enableDeletionVectors=False), delete], bench.options()))
+    statuses = by_name(run([off, delete], bench.options()))
     assert statuses["TableUpdate/u"].conditions[0].reason == Reason.DELETION_VECTORS_DISABLED
     statuses = by_name(run([lake(), delete], bench.options()))
     assert statuses["LakeTable/t"].conditions[0].message == "enabled deletion vectors"

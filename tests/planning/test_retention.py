@@ -56,9 +56,9 @@ def decide(
     children: Iterable[ChildState] = (),
     now_ms: int = NOW,
     *,
-    vectors: bool = False,
+    in_part: bool = False,
 ) -> AutoCompactionDecision:
-    return retention.decide(KEPT, FLIGHTS, live, list(children), now_ms, deletion_vectors=vectors)
+    return retention.decide(KEPT, FLIGHTS, live, list(children), now_ms, in_part=in_part)
 
 
 def created(decision: AutoCompactionDecision) -> ChildCompaction:
@@ -129,14 +129,14 @@ def test_many_chunks_cost_each_file_a_few_looks(monkeypatch: pytest.MonkeyPatch)
 
 def test_rows_without_a_time_make_nothing_due() -> None:
     nulls, unknown = holding("n", [], nulls=5), holding("u", [on(1)], statistics=False)
-    for vectors in (False, True):
-        assert decide(index(nulls), vectors=vectors).due == ()
-        assert decide(index(unknown), vectors=vectors).due == ()
+    for in_part in (False, True):
+        assert decide(index(nulls), in_part=in_part).due == ()
+        assert decide(index(unknown), in_part=in_part).due == ()
     # A file without any time has no row of an interval: nothing waits for it.
     assert dropped(decide(index(nulls, holding("a", [on(5)])))) == ["2026-01-05"]
 
 
-def test_without_deletion_vectors_chunks_with_straddling_files_wait_and_the_status_says_why() -> (
+def test_where_files_must_go_whole_chunks_with_straddling_files_wait_and_the_status_says_why() -> (
     None
 ):
     for other in (
@@ -154,23 +154,23 @@ def test_without_deletion_vectors_chunks_with_straddling_files_wait_and_the_stat
         assert alone.why.startswith("1 file holds such rows and others, newer or without a time.")
         assert "enableDeletionVectors" in alone.why
         assert alone.due
-        # With them the rows are masked.
-        assert created(decide(live, vectors=True))
+        # Else the rows are masked, or edited out.
+        assert created(decide(live, in_part=True))
 
 
-def test_without_deletion_vectors_chunks_that_a_file_links_wait_together() -> None:
+def test_where_files_must_go_whole_chunks_that_a_file_links_wait_together() -> None:
     mixed, linked = holding("m", [on(5)], nulls=1), holding("x", [on(5), on(6)])
     waits = decide(index(holding("a", [on(3)]), mixed, linked))
     assert dropped(waits) == ["2026-01-03"]
     assert waits.due == ("2026-01-03", "2026-01-05T00:00:00Z/2026-01-07T00:00:00Z")
 
 
-def test_without_deletion_vectors_a_file_of_unknown_times_makes_all_wait() -> None:
+def test_where_files_must_go_whole_one_of_unknown_times_makes_all_wait() -> None:
     live = index(holding("a", [on(4)]), holding("u", [on(9)], statistics=False))
     waits = decide(live)
     assert waits.create == ()
     assert waits.why.startswith("Files whose statistics have no times may hold such rows")
-    assert dropped(decide(live, vectors=True)) == ["2026-01-04"]
+    assert dropped(decide(live, in_part=True)) == ["2026-01-04"]
 
 
 def test_what_was_masked_is_not_dropped_again() -> None:
@@ -180,7 +180,7 @@ def test_what_was_masked_is_not_dropped_again() -> None:
         stats=holding("s", [on(5), on(9)]).stats,
         tags={TAG_MASKED: format_masked(IntervalSet([until]), 40)},
     )
-    assert decide(index(masked), vectors=True).due == ()
+    assert decide(index(masked), in_part=True).due == ()
 
 
 def test_A5_two_schedulers_make_one_drop() -> None:
@@ -206,13 +206,13 @@ def test_one_drop_at_a_time_with_a_backoff_after_failures() -> None:
 
 def test_one_that_found_no_more_rows_is_not_repeated_for_the_same_files() -> None:
     live = index(holding("s", [on(5), on(9)]))
-    child = created(decide(live, vectors=True))
+    child = created(decide(live, in_part=True))
     done = ended(running(child), NOW)
-    waits = decide(live, [done], NOW + HOUR, vectors=True)
+    waits = decide(live, [done], NOW + HOUR, in_part=True)
     assert waits.create == ()
     assert waits.wake_ms == at("2026-01-11")  # when the 7th, which the file spans, is old enough
     more = index(holding("s", [on(5), on(9)]), holding("b", [on(6)]))
-    assert created(decide(more, [done], NOW + HOUR, vectors=True))
+    assert created(decide(more, [done], NOW + HOUR, in_part=True))
 
 
 # Against a slow and obvious model
@@ -241,31 +241,31 @@ FILES = st.builds(
 @settings(deadline=None, max_examples=few(19, 150))
 @given(
     files=st.lists(FILES, min_size=1, max_size=7),
-    vectors=st.booleans(),
+    in_part=st.booleans(),
     hours=st.integers(0, 300),
 )
-def test_drops_are_those_of_a_slow_model(files: list[File], vectors: bool, hours: int) -> None:
+def test_drops_are_those_of_a_slow_model(files: list[File], in_part: bool, hours: int) -> None:
     """Row by row: each row of a chunk that is old enough is dropped, unless it waits; and no other
-    one. Without deletion vectors no file loses some of its rows only."""
+    one. Unless `in_part`, no file loses some of its rows only."""
     adds = [file.add(n) for n, file in enumerate(files)]
     now_ms = at("2026-01-01") + hours * HOUR
-    decision = decide(index(*adds), now_ms=now_ms, vectors=vectors)
+    decision = decide(index(*adds), now_ms=now_ms, in_part=in_part)
     taken = IntervalSet(
         interval
         for child in decision.create
         for text in child.spec["replace"]["intervals"]
         if (interval := parse_any_interval(text)) is not None
     )
-    waits = set() if vectors else waiting(files, hours)
+    waits = set() if in_part else waiting(files, hours)
     for number, file in enumerate(files):
         starts = {hour: at("2026-01-01") + hour * HOUR for hour in file.hours}
         gone = {h for h, ms in starts.items() if taken.overlaps(TimeInterval(ms, ms + 1))}
         old = {hour for hour in file.hours if is_old(hour, hours)}
         assert gone == (set() if number in waits else old)
-        if gone and not vectors:
+        if gone and not in_part:
             assert gone == set(file.hours)
             assert not file.nulls
-    if not vectors and taken:
+    if not in_part and taken:
         # What the drop itself will find: no file of which only some rows are in scope.
         scope = TimeScope(taken, DAYS.path, DAYS.type)
         timed = [add for add, file in zip(adds, files, strict=True) if file.hours]

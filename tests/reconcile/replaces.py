@@ -75,7 +75,7 @@ def removal(world: World, running: Replacing) -> Removal | None:
         now,
         lambda path: BitMap64(p for p, (_, x) in enumerate(world.files[path]) if replace.holds(x)),
         ages,
-        deletion_vectors=replace.vectors,
+        in_part=replace.vectors,
     )
     if isinstance(found, StatementConflict):
         return None

@@ -215,13 +215,13 @@ def test_a_file_whose_rows_in_scope_are_not_known_is_read_first() -> None:
     assert found == ReadFiles(("a",))
 
 
-def test_without_deletion_vectors_only_whole_files_go() -> None:
+def test_where_vectors_are_off_and_edits_forbidden_only_whole_files_go() -> None:
     rows = BitMap64([0, 1])
-    found = decide(Scope.AT_COMMIT, ["a"], OneFile(3), lambda _: rows, deletion_vectors=False)
+    found = decide(Scope.AT_COMMIT, ["a"], OneFile(3), lambda _: rows, in_part=False)
     assert isinstance(found, StatementConflict)
     assert found.reason is Reason.DELETION_VECTORS_DISABLED
     assert found.files == ("a",)
-    whole = decide(Scope.AT_COMMIT, ["a"], OneFile(3, (2,)), lambda _: rows, deletion_vectors=False)
+    whole = decide(Scope.AT_COMMIT, ["a"], OneFile(3, (2,)), lambda _: rows, in_part=False)
     assert isinstance(whole, Removal)
     assert whole.deletes["a"].is_whole
 

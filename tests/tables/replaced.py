@@ -18,5 +18,5 @@ MORE = hours(day(2), first=500)
 
 
 def made(lakes: Lakes, layout: str = "straddling") -> TimedLake:
-    loads = [S1] if layout == "straddling" else ALIGNED
+    loads = [S1] if layout.startswith("straddling") else ALIGNED
     return TimedLake.of(lakes, *loads, vectors="no vectors" not in layout)

@@ -32,8 +32,10 @@ CHUNKS = {"chunks": {"minUncompacted": {"segments": 2}}, "skipOffsetFromLatest":
 class Kept:
     """A table as an operator keeps it: the log is followed, never read whole again."""
 
-    def __init__(self, folder: Path, *loads: Hours, vectors: bool = True, **spec: Any) -> None:
-        properties = DELETION_VECTORS if vectors else {}
+    def __init__(
+        self, folder: Path, *loads: Hours, deletion_vectors: bool = True, **spec: Any
+    ) -> None:
+        properties = DELETION_VECTORS if deletion_vectors else {}
         self.lake: Lake = quick_lake.make(folder, 0, schema=timed.SCHEMA, properties=properties)
         self.timed = TimedLake(self.lake)
         for rows in loads:
@@ -66,9 +68,20 @@ class Kept:
         return self.lake.do(self.lake.resource(child.kind, spec))
 
 
-@pytest.mark.parametrize("vectors", [True, False])
-def test_old_chunks_are_dropped_and_no_other_row(tmp_path: Path, vectors: bool) -> None:
-    kept = Kept(tmp_path, FIRST, SECOND, {**THIRD, 999: None}, vectors=vectors, retention=WEEK)
+WAYS = pytest.mark.parametrize("way", ["vectors", "edits", "whole files"])
+"""How rows may leave files."""
+
+
+def kept_by(way: str, folder: Path, *loads: Hours) -> Kept:
+    only = {"vectors": "Only"} if way == "whole files" else {}
+    kept = Kept(folder, *loads, deletion_vectors=way == "vectors", retention=WEEK, **only)
+    kept.lake.vectors = only.get("vectors", "Auto")
+    return kept
+
+
+@WAYS
+def test_old_chunks_are_dropped_and_no_other_row(tmp_path: Path, way: str) -> None:
+    kept = kept_by(way, tmp_path, FIRST, SECOND, {**THIRD, 999: None})
     assert kept.drop(0).due == ()
     for days, left in ((1, join(SECOND, THIRD)), (2, THIRD)):
         (child,) = kept.drop(days).create
@@ -77,27 +90,33 @@ def test_old_chunks_are_dropped_and_no_other_row(tmp_path: Path, vectors: bool) 
         kept.timed.assert_shows(left, {999: None})
         assert kept.drop(days).due == ()
     last = kept.drop(3)
-    if vectors:
-        kept.run(last.create[0])
-        kept.timed.assert_shows({999: None})
-        # The file's statistics still say that it has such rows; the hint says that they are gone.
-        assert kept.drop(9).due == ()
-    else:
+    if way == "whole files":
         assert last.create == ()
         assert "newer or without a time" in last.why
+    else:
+        kept.run(last.create[0])
+        kept.timed.assert_shows({999: None})
+        # By vectors, the file's statistics still say that it has such rows; the hint says that
+        # they are gone. An edit has statistics of its own.
+        assert kept.drop(9).due == ()
 
 
-def test_a_straddling_file_keeps_its_other_rows(tmp_path: Path) -> None:
-    kept = Kept(tmp_path, FIRST, LATE, THIRD, retention=WEEK)
+@pytest.mark.parametrize("way", ["vectors", "edits"])
+def test_a_straddling_file_keeps_its_other_rows(tmp_path: Path, way: str) -> None:
+    kept = kept_by(way, tmp_path, FIRST, LATE, THIRD)
+    before = kept.snapshot.protocol
     (child,) = kept.drop(1).create
     assert child.spec["replace"]["intervals"] == ["2013-03-01"]
     assert reason(kept.run(child)) == "Committed"
     kept.timed.assert_shows(without(join(FIRST, LATE, THIRD), day(1)))
     assert kept.drop(1).due == ()
+    assert kept.snapshot.protocol == before
+    vectors = [add for add in kept.snapshot.adds() if add.deletion_vector is not None]
+    assert len(vectors) == (1 if way == "vectors" else 0)
 
 
-def test_without_deletion_vectors_it_waits_until_all_of_it_is_old(tmp_path: Path) -> None:
-    kept = Kept(tmp_path, FIRST, LATE, THIRD, vectors=False, retention=WEEK)
+def test_where_it_must_go_whole_it_waits_until_all_of_it_is_old(tmp_path: Path) -> None:
+    kept = kept_by("whole files", tmp_path, FIRST, LATE, THIRD)
     waits = kept.drop(1)
     assert (waits.create, waits.due) == ((), ("2013-03-01",))
     (child,) = kept.drop(2).create

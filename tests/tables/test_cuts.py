@@ -34,6 +34,7 @@ from tandem.spec.resources import Operation
 from tandem.spec.status import OperationStatus, Phase
 from tandem.timeline.chunks import parse_chunk
 from tandem.timeline.root_tags import TAG_ROOT
+from tandem.timeline.segments import TAG_SEGMENT
 from tandem.timeline.working_set.masks import TAG_MASKED, parse_masked
 
 
@@ -81,8 +82,36 @@ def test_D56_a_file_lives_on_without_the_day_that_was_cut_out(lakes: Lakes) -> N
     assert len(table.lake.jobs.started) == 1
 
 
-def test_D56_the_rest_of_a_file_is_compacted_and_dropped(lakes: Lakes) -> None:
-    table = made(lakes)
+def test_D56_without_vectors_a_file_is_made_again_without_the_day(lakes: Lakes) -> None:
+    table = made(lakes, "straddling, no vectors")
+    protocol = table.lake.log.snapshot().protocol
+    [old] = table.lake.log.snapshot().adds()
+    [name] = table.lake.names
+    done = table.lake.do(cut(table, DAY_2))
+    table.assert_shows(S1)
+    table.assert_history(S1)
+    left, new = sorted(table.lake.log.snapshot().adds(), key=lambda add: TAG_MASKED not in add.tags)
+    assert not any(add.deletion_vector for add in (left, new))
+    assert left.tags[TAG_SEGMENT] == name
+    # Its bounds still have the day, and no vector says how many rows of it are hidden.
+    assert parse_masked(left.tags[TAG_MASKED], 0).pieces == tuple(days(2))
+    assert days(2)[0] in intervals(table)
+    assert (result(done).files_added, result(done).files_removed) == (2, 1)
+    assert reconciled(done).edit_rounds == 1
+    assert table.lake.log.snapshot().protocol == protocol
+    assert old.path != left.path
+    again = table.lake.run(cut(table, DAY_2))
+    assert again.phase is Phase.SUCCEEDED
+    assert again.result is None
+    assert len(table.lake.jobs.started) == 1
+
+
+LAYOUTS = pytest.mark.parametrize("layout", ["straddling", "straddling, no vectors"])
+
+
+@LAYOUTS
+def test_D56_the_rest_of_a_file_is_compacted_and_dropped(lakes: Lakes, layout: str) -> None:
+    table = made(lakes, layout)
     table.append(hours(day(1), first=500))
     table.lake.first_version = table.lake.version
     before = join(S1, hours(day(1), first=500))
@@ -114,10 +143,11 @@ def test_rows_of_a_file_that_was_cut_have_no_loads_root(lakes: Lakes) -> None:
 @pytest.mark.parametrize("writer", ["our update", "our delete", "deltalake's delete"])
 @pytest.mark.parametrize("hour", [5, 30], ids=["stays", "taken"])
 @pytest.mark.parametrize("compaction_first", [True, False])
+@LAYOUTS
 def test_I57_D56_deletes_and_updates_beside_a_cut(
-    lakes: Lakes, writer: str, hour: int, compaction_first: bool
+    lakes: Lakes, layout: str, writer: str, hour: int, compaction_first: bool
 ) -> None:
-    table = made(lakes)
+    table = made(lakes, layout)
     after = {key: value for key, value in S1.items() if value != hour}
     if writer == "our update":
         operation = table.lake.update(f"id = {hour}", id=f"{hour + 9_000}")
@@ -139,7 +169,8 @@ def test_I57_D56_deletes_and_updates_beside_a_cut(
     else:
         table.lake.do(operation, ports=table.lake.ports(locks=InProcessLocks()))
     if not compaction_first:
-        copied = writer == "deltalake's delete"
+        # Without vectors ours makes a new file, too.
+        copied = writer == "deltalake's delete" or "no vectors" in layout
         status = compaction.finish()
         assert status.phase is (Phase.SUPERSEDED if copied else Phase.SUCCEEDED)
     table.assert_shows(after)
@@ -148,9 +179,12 @@ def test_I57_D56_deletes_and_updates_beside_a_cut(
 
 @pytest.mark.parametrize("scope", ["AtStart", "AtCommit"])
 @pytest.mark.parametrize("compaction_first", [True, False])
-def test_I57_a_replacement_beside_a_cut(lakes: Lakes, scope: str, compaction_first: bool) -> None:
+@LAYOUTS
+def test_I57_a_replacement_beside_a_cut(
+    lakes: Lakes, layout: str, scope: str, compaction_first: bool
+) -> None:
     """Ages are carried through the cut: late rows of both halves stay."""
-    table = made(lakes)
+    table = made(lakes, layout)
     new = hours(20, first=1_000)
     replacement = alone(table, table.replace(interval(12, 36), rows=new, scope=scope))
     late = hours(range(10, 60), first=3_000)
@@ -158,7 +192,11 @@ def test_I57_a_replacement_beside_a_cut(lakes: Lakes, scope: str, compaction_fir
     compaction = alone(table, cut(table, DAY_2))
     order = [compaction, replacement] if compaction_first else [replacement, compaction]
     for each in order:
-        assert each.finish().phase is Phase.SUCCEEDED
+        last = each.finish().phase
+        # Without vectors a replacement at its commit makes both files again: nothing is left.
+        is_late = each is compaction and not compaction_first and scope == "AtCommit"
+        copied = is_late and "no vectors" in layout
+        assert last is (Phase.SUPERSEDED if copied else Phase.SUCCEEDED)
     left = late if scope == "AtStart" else without(late, range(12, 36))
     after = join(without(S1, range(12, 36)), new, left)
     table.assert_shows(after)
@@ -166,33 +204,46 @@ def test_I57_a_replacement_beside_a_cut(lakes: Lakes, scope: str, compaction_fir
 
 
 @pytest.mark.parametrize("first", ["2013-03-01", "2013-03-02"])
-def test_I57_two_cuts_of_one_file_at_once(lakes: Lakes, first: str) -> None:
-    table = made(lakes)
+@LAYOUTS
+def test_I57_two_cuts_of_one_file_at_once(lakes: Lakes, layout: str, first: str) -> None:
+    table = made(lakes, layout)
     held = {name: alone(table, cut(table, name)) for name in ("2013-03-01", "2013-03-02")}
-    for name in sorted(held, key=lambda name: name != first):
-        assert held[name].finish().phase is Phase.SUCCEEDED
+    done = [held[name].finish() for name in sorted(held, key=lambda name: name != first)]
     table.assert_history(S1)
+    if "no vectors" in layout:
+        # The first one has made the file again.
+        assert [each.phase for each in done] == [Phase.SUCCEEDED, Phase.SUPERSEDED]
+        return
+    assert [each.phase for each in done] == [Phase.SUCCEEDED, Phase.SUCCEEDED]
     [old] = [add for add in table.lake.log.snapshot().adds() if add.deletion_vector]
     assert old.deletion_vector is not None
     assert old.deletion_vector.cardinality == 48
 
 
-def test_I57_a_compaction_of_whole_files_beside_a_cut(lakes: Lakes) -> None:
+@LAYOUTS
+def test_I57_a_compaction_of_whole_files_beside_a_cut(lakes: Lakes, layout: str) -> None:
     """It has read the file as it was, and masks what the cut has taken."""
-    table = made(lakes)
+    table = made(lakes, layout)
     table.append(hours(day(3), first=500))
     table.lake.first_version = table.lake.version
     before = join(S1, hours(day(3), first=500))
     other = alone(table, table.lake.compaction("Major"))
     table.lake.do(cut(table, DAY_2), ports=table.lake.ports(locks=InProcessLocks()))
     done = other.finish()
+    table.assert_history(before)
+    if "no vectors" in layout:
+        # One of its two files is in another rewrite now.
+        assert done.phase is Phase.SUPERSEDED
+        return
     assert done.phase is Phase.SUCCEEDED
     assert reconciled(done).deletes_remapped == 24
-    table.assert_history(before)
 
 
-def test_I57_a_restore_brings_back_a_file_as_it_was_before_the_cut(lakes: Lakes) -> None:
-    table = made(lakes)
+@LAYOUTS
+def test_I57_a_restore_brings_back_a_file_as_it_was_before_the_cut(
+    lakes: Lakes, layout: str
+) -> None:
+    table = made(lakes, layout)
     held = alone(table, cut(table, "2013-03-01"))
     table.lake.do(cut(table, DAY_2), ports=table.lake.ports(locks=InProcessLocks()))
     table.lake.foreign().restore(table.lake.first_version)
@@ -277,8 +328,9 @@ def test_without_a_time_column_nothing_can_be_cut(lakes: Lakes, field: str) -> N
     assert "spec.time" in message(status)
 
 
-def test_without_deletion_vectors_nothing_can_be_cut(lakes: Lakes) -> None:
+def test_where_a_lake_table_allows_vectors_alone_nothing_is_cut_without(lakes: Lakes) -> None:
     table = made(lakes, "straddling, no vectors")
+    table.lake.vectors = "Only"
     status = table.lake.run(cut(table, DAY_2))
     assert reason(status) == "DeletionVectorsDisabled"
     assert "spec.semiMajor.spanning" in message(status)
@@ -371,11 +423,17 @@ def test_D56_spark_cuts_and_aligns(lakes: Lakes) -> None:
     assert sorted(filter(None, intervals(table))) == days(1, 2, 3, 4)
 
 
-def test_deletion_vectors_are_switched_off_while_a_cut_runs(lakes: Lakes) -> None:
+@pytest.mark.parametrize("vectors", ["Auto", "Only"])
+def test_deletion_vectors_are_switched_off_while_a_cut_runs(lakes: Lakes, vectors: str) -> None:
     table = made(lakes)
+    table.lake.vectors = vectors
     held = alone(table, cut(table, DAY_2))
     table.lake.foreign().alter.set_table_properties({"delta.enableDeletionVectors": "false"})
-    assert reason(held.finish()) == "DeletionVectorsDisabled"
+    status = held.finish()
+    assert reason(status) == ("DeletionVectorsDisabled" if vectors == "Only" else "Committed")
+    assert not any(add.deletion_vector for add in table.lake.log.snapshot().adds())
+    if vectors == "Auto":
+        assert days(2)[0] in intervals(table)
     table.assert_history(S1)
 
 

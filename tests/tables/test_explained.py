@@ -128,6 +128,7 @@ def test_a_conflict_names_the_commit_and_the_files(lake: QuickLake) -> None:
 
 
 def test_a_change_of_the_table_is_named_too(lake: QuickLake) -> None:
+    lake.vectors = "Only"
     update = lake.hold(lake.update("k = 1", v="v + 15"), Point.RECONCILE)
     lake.foreign().alter.set_table_properties({"delta.enableDeletionVectors": "false"})
     done = update.finish()

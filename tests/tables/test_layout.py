@@ -178,7 +178,7 @@ def moved_to(rows: Rows, ids: tuple[int, ...], k: int) -> Rows:
     )
 
 
-def test_without_deletion_vectors_a_sorted_bin_is_dropped_as_a_whole(lakes: Lakes) -> None:
+def test_without_deletion_vectors_a_sorted_bin_is_encoded_again(lakes: Lakes) -> None:
     lake = lakes.empty(properties={}, partition_by=["k"])
     for number in range(2):
         lake.append(batch(number))
@@ -186,9 +186,13 @@ def test_without_deletion_vectors_a_sorted_bin_is_dropped_as_a_whole(lakes: Lake
     held = lake.hold(compaction(lake, "Sort", ["v"], targetFileSize="1Mi"), Point.RECONCILE)
     lake.foreign().delete("id = 7")  # of partition 2
     done = held.finish()
-    assert reconciled(done).bins_dropped == 1
-    assert len(lake.live) == 4 + 2
+    assert (reconciled(done).bins_dropped, reconciled(done).bins_contended) == (0, None)
+    assert reconciled(done).edit_rounds == 1
+    assert result(done).files_removed == 10
+    assert len(lake.live) == 5
+    assert lake.deleted() == {}
     lake.assert_rows(without(rows, id_in((7,))))
+    lake.assert_clean()
 
 
 @pytest.mark.parametrize(

@@ -114,16 +114,20 @@ def test_Z11_compaction_removes_the_update_s_inputs(lakes: Lakes) -> None:
     lake.assert_clean()
 
 
-def test_Z13_bins_without_conflict_are_committed_where_vectors_are_off(lakes: Lakes) -> None:
+def test_Z13_all_bins_are_committed_where_vectors_are_off(lakes: Lakes) -> None:
+    """The file that deltalake has made again goes in the place of the input."""
     lake = lakes.foreign(8, properties={})
-    eight = loads(range(8))
+    eight, protocol = loads(range(8)), lake.log.snapshot().protocol
     compaction = lake.hold(lake.compaction(), Point.RECONCILE)
     lake.foreign().delete("id = 55")
     done = compaction.finish()
     assert done.phase is Phase.SUCCEEDED, done
-    assert reconciled(done).bins_dropped == 1
-    assert result(done).files_removed == 4
-    assert len(lake.live) == 1 + 4
+    assert (reconciled(done).bins_dropped, reconciled(done).deletes_remapped) == (0, 1)
+    assert (reconciled(done).edit_rounds, reconciled(done).inputs_gone) == (1, None)
+    assert (result(done).files_removed, result(done).files_added) == (8, 2)
+    assert len(lake.live) == 2
+    assert lake.deleted() == {}
+    assert lake.log.snapshot().protocol == protocol
     lake.assert_states(eight, without(eight, id_in([55])))
     lake.assert_clean()
 

@@ -29,7 +29,9 @@ from tandem.spec.resources import Operation
 from tandem.spec.status import OperationStatus, Phase
 from tandem.timeline.working_set.masks import TAG_MASKED, parse_masked
 
-LAYOUTS = pytest.mark.parametrize("layout", ["straddling", "aligned", "aligned, no vectors"])
+LAYOUTS = pytest.mark.parametrize(
+    "layout", ["straddling", "aligned", "aligned, no vectors", "straddling, no vectors"]
+)
 SCOPES = pytest.mark.parametrize("scope", ["AtStart", "AtCommit"])
 
 
@@ -40,8 +42,8 @@ def alone(table: TimedLake, operation: Operation, at: Point = Point.RECONCILE) -
 
 def masked_in(add: AddFile) -> str:
     """What the hint in a file's tags says (D58)."""
-    assert add.deletion_vector is not None
-    return str(parse_masked(add.tags[TAG_MASKED], add.deletion_vector.cardinality))
+    hidden = add.deletion_vector.cardinality if add.deletion_vector is not None else 0
+    return str(parse_masked(add.tags[TAG_MASKED], hidden))
 
 
 def message(status: OperationStatus) -> str:
@@ -190,16 +192,11 @@ def test_D41_hours_replace_a_day(lakes: Lakes) -> None:
 def test_D42_three_hours_of_a_day_of_which_one_is_empty(lakes: Lakes, layout: str) -> None:
     table = made(lakes, layout)
     source = hours(45, 47, first=1_000)
-    operation = table.replace(interval(45, 48), rows=source)
-    if "no vectors" in layout:
-        status = table.lake.run(operation)
-        assert reason(status) == "DeletionVectorsDisabled"
-        table.assert_history(S1)
-        return
-    table.lake.do(operation)
+    table.lake.do(table.replace(interval(45, 48), rows=source))
     table.assert_shows(without(S1, range(45, 48)), source)
-    masked = {masked_in(add) for add in table.lake.log.snapshot().adds() if add.deletion_vector}
-    assert masked == (set() if layout == "aligned, no vectors" else {interval(45, 48)})
+    adds = [add for add in table.lake.log.snapshot().adds() if TAG_MASKED in add.tags]
+    assert [masked_in(add) for add in adds] == [interval(45, 48)]
+    assert [add.deletion_vector is None for add in adds] == ["no vectors" in layout]
 
 
 @SCOPES
@@ -422,8 +419,20 @@ def test_a_partition_names_each_column_once(lakes: Lakes) -> None:
     table.assert_shows(S1)
 
 
-def test_a_file_that_cannot_go_whole_is_refused_with_a_remedy(lakes: Lakes) -> None:
+def test_a_file_that_cannot_go_whole_is_rewritten_without_vectors(lakes: Lakes) -> None:
     table = TimedLake.of(lakes, S1, vectors=False)
+    plan = table.lake.run(table.replace(DAY_2, dryRun=True)).plan
+    assert plan is not None
+    assert "without deletion vectors, those that keep rows are rewritten" in str(plan.steps)
+    assert replaced(table.lake.do(table.replace(DAY_2))) == (24, 0)
+    table.assert_shows(REST)
+
+
+def test_where_vectors_alone_are_allowed_a_file_that_cannot_go_whole_is_refused_with_a_remedy(
+    lakes: Lakes,
+) -> None:
+    table = TimedLake.of(lakes, S1, vectors=False)
+    table.lake.vectors = "Only"
     plan = table.lake.run(table.replace(DAY_2, dryRun=True)).plan
     assert plan is not None
     assert "without deletion vectors, they must go whole" in str(plan.steps)

@@ -149,14 +149,19 @@ def test_rows_are_sorted_within_each_file(wide: QuickLake) -> None:
     wide.assert_clean()
 
 
-def test_without_deletion_vectors_a_changed_file_is_left_out(tmp_path: Path) -> None:
+def test_without_deletion_vectors_what_is_left_of_a_changed_file_is_rewritten(
+    tmp_path: Path,
+) -> None:
     lake = quick_lake.make(tmp_path, 3, properties={})
-    names = lake.names
-    held = lake.hold(rewrite(lake, *names, **RECOMPRESS), Point.RECONCILE)
+    held = lake.hold(rewrite(lake, *lake.names, **RECOMPRESS), Point.RECONCILE)
     lake.foreign().delete("id = 15")
+    names = lake.names  # that of the new file among them
     done = held.finish()
-    assert reconciled(done).bins_dropped == 1
-    assert result(done).files_removed == 2
-    assert set(result(done).segments or ()) == {names[0], names[2]}
+    assert (reconciled(done).bins_dropped, reconciled(done).edit_rounds) == (0, 1)
+    assert (result(done).files_added, result(done).files_removed) == (3, 3)
+    assert set(result(done).segments or ()) == set(names)
+    assert lake.names == names
+    assert all(codecs(lake, name) == {"GZIP"} for name in names)
+    assert lake.deleted() == {}
     lake.assert_rows(without(loads(range(3)), id_in([15])))
     lake.assert_clean()

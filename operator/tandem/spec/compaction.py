@@ -117,8 +117,8 @@ class SemiMajor(Model):
     spanning: Spanning | None = None
     """What is done with files that span a chunk and others. `Together`, the default, rewrites such
     a file as a whole, together with what it links. `Cut` takes only its rows of the chunks; the
-    others stay in the file, with a deletion vector. Needs a table with a time column and deletion
-    vectors."""
+    others stay where they are: the file gets a deletion vector, or, without, is rewritten. Needs a
+    table with a time column."""
 
     @model_validator(mode="after")
     @cel(

@@ -503,7 +503,7 @@ class LakeTableSpec(Model):
     """Automatic compaction; off unless given."""
     merge_on_read: MergeOnRead | None = None
     """Create a log of upserts and deletes for the table, unless it has one; none by default.
-    Needs deletion vectors. A log stays if this is removed. See docs/merge-on-read.md."""
+    A log stays if this is removed. See docs/merge-on-read.md."""
 
     index: IndexSettings | None = None
     """The table's index: bloom filters, and the server that answers for it. See docs/index.md."""

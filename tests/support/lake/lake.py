@@ -65,7 +65,7 @@ INSERT_ALL: dict[str, Any] = {"whenNotMatched": [{"insertAll": {}}]}
 class Lake:
     """One table. `environ` and `options` are for S3, `spark_reads` whether Spark can, `spark_works`
     whether it does the jobs. `small`: the engine evaluates small rounds, else the job all of
-    them."""
+    them. `vectors`: that of the LakeTable."""
 
     location: str
     spark: SparkSession
@@ -81,6 +81,7 @@ class Lake:
     first_version: int = 0
     backoff_limit: int = 0
     small: bool = True
+    vectors: str = "Auto"
     count: int = 0
 
     def __post_init__(self) -> None:
@@ -154,6 +155,7 @@ class Lake:
                 "spec": {
                     "location": self.location,
                     "storage": {"options": dict(self.options)},
+                    "vectors": self.vectors,
                     **({"time": dict(self.time)} if self.time else {}),
                     **({"index": dict(self.index)} if self.index else {}),
                 },

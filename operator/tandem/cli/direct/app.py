@@ -53,8 +53,9 @@ EnableDeletionVectors = Annotated[
     bool,
     typer.Option(
         "--enable-deletion-vectors",
-        help="Enable deletion vectors if the table lacks them, which deletes and updates need. "
-        "It upgrades the table's protocol: old readers may then refuse it.",
+        help="Enable deletion vectors if the table lacks them: deletes and updates then write "
+        "these instead of rewriting files. It upgrades the table's protocol: old readers may then "
+        "refuse it.",
     ),
 ]
 From = Annotated[

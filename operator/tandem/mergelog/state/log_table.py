@@ -330,15 +330,6 @@ def check_base(base: Snapshot) -> None:
             expected="structs with a field, since Parquet has no others",
             remedy="Add a field to the struct, or drop the column",
         )
-    if not protocol.writes_deletion_vectors(base.protocol, base.metadata):
-        raise UnsupportedFeature(
-            "merge-on-read needs deletion vectors",
-            resource=base.location,
-            field="delta.enableDeletionVectors",
-            found=base.configuration.get("delta.enableDeletionVectors", "not set"),
-            expected="true",
-            remedy="Set spec.enableDeletionVectors of the LakeTable to true",
-        )
 
 
 def require_mergeable(base: Snapshot) -> None:
@@ -356,9 +347,8 @@ def require_mergeable(base: Snapshot) -> None:
             field=error.field,
             found=error.found,
             expected=error.expected,
-            remedy="Undo this in the base table (`spec.enableDeletionVectors`, ALTER TABLE … DROP "
-            "CONSTRAINT or UNSET TBLPROPERTIES), then merge the log. Until then it keeps its "
-            "records",
+            remedy="Undo this in the base table (ALTER TABLE … DROP CONSTRAINT or UNSET "
+            "TBLPROPERTIES), then merge the log. Until then it keeps its records",
         ) from error
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Literal
 
 from tandem.delta.actions import AddFile, Txn
-from tandem.errors import DeletionVectorsDisabled, InvalidSpec
+from tandem.errors import InvalidSpec
 from tandem.intervals import IntervalSet
 from tandem.jobs.formats import InputFile, JobBin, JobLayout, RewriteJob
 from tandem.jobs.results import OutputFile
@@ -34,6 +34,7 @@ from tandem.operations.kinds.table.copied_files import described
 from tandem.operations.kinds.table.job_files import require_inside
 from tandem.operations.kinds.table.lock_times import times_of
 from tandem.operations.kinds.table.output_roots import root_tags
+from tandem.operations.kinds.table.table_changes import require_vectors_or_edits
 from tandem.operations.kinds.table.time_column import time_borders, time_column
 from tandem.operations.machine.events import Verdict
 from tandem.operations.model import CommitContent, Decision, Planned, Work
@@ -292,15 +293,8 @@ class CompactionKind(RewriteKind):
                 expected="a LakeTable whose spec.time names chunks",
                 remedy="Set spec.time of the LakeTable, or remove this field",
             )
-        if cuts and not work.table.will_write_vectors(work.snapshot):
-            raise DeletionVectorsDisabled(
-                "the rows that are cut out of a file need a deletion vector",
-                resource=self._resource.id,
-                field=field,
-                found="Cut, and delta.enableDeletionVectors is not true",
-                expected="a table with deletion vectors",
-                remedy="Set enableDeletionVectors: true in the LakeTable, or spanning: Together",
-            )
+        if cuts:
+            require_vectors_or_edits(work.table, work.snapshot, self._resource.id, field)
         if time.partition:
             return None  # no file has rows of two values
         return replace(time, granularity=options.granularity or time.granularity)

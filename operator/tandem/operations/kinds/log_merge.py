@@ -44,7 +44,11 @@ from tandem.operations.kinds.table.job_files import output_add, require_inside
 from tandem.operations.kinds.table.prerequisite_merge import log_as_of, may_hide_rows
 from tandem.operations.kinds.table.segment_numbers import new_segment, numbers_at
 from tandem.operations.kinds.table.snapshot_view import SnapshotView, VectorCache
-from tandem.operations.kinds.table.table_changes import verdict_of_table
+from tandem.operations.kinds.table.table_changes import (
+    MOST_LOST_EDITS,
+    require_vectors_or_edits,
+    verdict_of_table,
+)
 from tandem.operations.machine.events import Verdict
 from tandem.operations.model import CommitContent, Decision, OutputFileChange, Planned, Work
 from tandem.spec.compaction import TableCompaction
@@ -103,6 +107,7 @@ class LogMergeKind:
         require_same_table(base, found.state)
         require_columns(base, settings)
         require_mergeable(base)
+        require_vectors_or_edits(work.table, base, self._resource.id)
         live = in_order(found.state.live.values())
         records = self._winners(log, found.snapshot, found.state, base).overlay.records
         mask = may_hold(base, settings, records, base.files)
@@ -205,7 +210,7 @@ class LogMergeKind:
         self._places = {at: winners.tolist() for at, winners in found.outputs.items()}
 
     def decide(self, work: Work) -> Decision:
-        refusal = verdict_of_table(work, self.protocol_kind, needs_vectors=True)
+        refusal = verdict_of_table(work, self.protocol_kind, needs_vectors=work.table.vectors_only)
         if refusal is not None:
             return refusal
         plan, spec = work.frozen
@@ -290,6 +295,7 @@ class LogMergeKind:
             marked=tuple(file for file in touched if not _is_emptied(file)),
             data_change=True,
             isolation="Serializable",
+            most_lost_edits=MOST_LOST_EDITS,
             segments=(created.name,) if outputs else (),
             numbers=created.numbers if outputs else numbers_at(work.snapshot),
             rows=RowsAffected(deleted=sum(map(len, found.hidden.values())), inserted=inserted),

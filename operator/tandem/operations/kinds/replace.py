@@ -47,7 +47,7 @@ from tandem.operations.kinds.table.row_scope import (
 from tandem.operations.kinds.table.segment_numbers import new_segment, numbers_at
 from tandem.operations.kinds.table.snapshot_view import SnapshotView, VectorCache
 from tandem.operations.kinds.table.sources import check_loaded, check_source, version_of_source
-from tandem.operations.kinds.table.table_changes import verdict_of_table
+from tandem.operations.kinds.table.table_changes import MOST_LOST_EDITS, verdict_of_table
 from tandem.operations.kinds.table.time_column import borders_of_load, shared_files
 from tandem.operations.machine.events import Verdict
 from tandem.operations.model import CommitContent, Decision, OutputFileChange, Planned, Work
@@ -114,7 +114,6 @@ class ReplaceKind:
         read = [adds[path] for path, part in parts.items() if part is Coverage.SOME]
         by_job = replace_rounds.need_job(work, read)
         locks = self._locks(work, scope, adds)
-        go_whole = bool(read) and not work.table.will_write_vectors(snapshot)
         summary = Plan(
             read_version=snapshot.version,
             inputs=len(read),
@@ -122,8 +121,7 @@ class ReplaceKind:
             outputs=(new_segment(snapshot, work.now_ms).name,) if spec.source else None,
             steps=(
                 f"{counted(whole, 'file')} in which all rows are in scope",
-                _reads(len(read), by_job=by_job)
-                + (": without deletion vectors, they must go whole" if go_whole else ""),
+                _reads(len(read), by_job=by_job) + (_of_parts(work) if read else ""),
             ),
             locks=tuple(f"Replace in {each}" for each in locks),
         )
@@ -293,12 +291,12 @@ class ReplaceKind:
                 return found
             ages = found
         parts = self._candidates(work, scope, ages)
-        vectors = protocol.writes_deletion_vectors(snapshot.protocol, snapshot.metadata)
+        in_part = work.writes_vectors or not work.table.vectors_only
 
         def decided() -> rule.Removal | rule.ReadFiles | StatementConflict:
             rows = self._rows_in(latest, parts)
             spec = self._resource.spec
-            return rule.decide(spec.scope, parts, latest, rows, ages, deletion_vectors=vectors)
+            return rule.decide(spec.scope, parts, latest, rows, ages, in_part=in_part)
 
         outcome = decided()
         if isinstance(outcome, rule.ReadFiles):
@@ -413,6 +411,7 @@ class ReplaceKind:
             removes=changed.removes,
             marked=marked,
             isolation="Serializable",
+            most_lost_edits=MOST_LOST_EDITS,
             segments=(segment.name,) if outputs else (),
             numbers=segment.numbers if outputs else numbers_at(snapshot),
             rows=RowsAffected(deleted=removal.rows, inserted=result.rows_written),
@@ -465,6 +464,15 @@ def _reads(files: int, *, by_job: bool) -> str:
         return "0 files of which the times are read"
     who = "a job" if by_job else "the operator"
     return f"{counted(files, 'file')} of which {who} reads the times"
+
+
+def _of_parts(work: Work) -> str:
+    """What the plan says of files of which only a part is in scope."""
+    if work.table.will_write_vectors(work.snapshot):
+        return ""
+    if work.table.vectors_only:
+        return ": without deletion vectors, they must go whole"
+    return ": without deletion vectors, those that keep rows are rewritten"
 
 
 def _is_named(snapshot: Snapshot, path: str) -> bool:

@@ -8,6 +8,7 @@ kinds define the meaning of a statement and the job that evaluates it (`update.p
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from typing import ClassVar, Generic
 
 import pyarrow as pa
@@ -16,7 +17,7 @@ from tandem.delta import protocol
 from tandem.delta.actions import Metadata
 from tandem.delta.log import files as files_
 from tandem.delta.log.snapshot import Snapshot
-from tandem.errors import DeletionVectorsDisabled, ManifestInvalid
+from tandem.errors import ManifestInvalid
 from tandem.intervals import EVERYWHERE
 from tandem.jobs.formats import InputFile, MergeJob, StatementJob
 from tandem.locks.model import NOTHING, WHOLE_TABLE, LockResources, named_or_within
@@ -34,16 +35,17 @@ from tandem.operations.kinds.table.job_files import input_file, require_inside
 from tandem.operations.kinds.table.lock_times import adopted, time_of_locks, times_of_files
 from tandem.operations.kinds.table.prerequisite_merge import StatementLog
 from tandem.operations.kinds.table.snapshot_view import VectorCache
-from tandem.operations.kinds.table.table_changes import verdict_of_table
+from tandem.operations.kinds.table.table_changes import (
+    require_vectors_or_edits,
+    verdict_of_table,
+)
 from tandem.operations.machine.events import Verdict
 from tandem.operations.model import CommitContent, Decision, Planned, Work
 from tandem.operations.report.sentences import of_statement_edits
-from tandem.operations.session.carry_out import wanted_edits
 from tandem.pruning.selection import Selection
 from tandem.reconcile import statement as rule
 from tandem.spec.status import Plan
 from tandem.spec.update import TableUpdate
-from tandem.text import counted
 from tandem.timeline.segments import segment_name
 
 MERGES_FIRST = "a LogMerge: the statement has to see the records of the log"
@@ -114,7 +116,7 @@ class RowLevelKind(ABC, Generic[S]):
     def plan(self, work: Work) -> Planned:
         self.check(work)
         snapshot = work.snapshot
-        require_vectors_or_edits(work, self._resource.id)
+        require_vectors_or_edits(work.table, snapshot, self._resource.id)
         prerequisite = self._log.prerequisite(work, self._resource)
         run = self._begin(work)
         view = run.history.remember(snapshot)
@@ -241,8 +243,6 @@ class RowLevelKind(ABC, Generic[S]):
         if isinstance(outcome, rule.ReadyToCommit):
             # If another writer takes the version, the rows settled so far stay settled.
             run.commit, run.progress = outcome, outcome.progress
-            if self._edits_come_too_late(work):
-                return Decision(Verdict.CONFLICT, _too_late(work), payload=outcome)
             assert run.settled is not None
             run.history.forget(
                 {run.settled.evaluated_at, outcome.progress.evaluated_at, outcome.at}
@@ -250,15 +250,6 @@ class RowLevelKind(ABC, Generic[S]):
             return Decision(Verdict.COMMIT, payload=outcome)
         request = rounds.request(work, outcome, max(work.results) + 1)
         return Decision(Verdict.EVALUATE, outcome.why, evaluate=request)
-
-    def _edits_come_too_late(self, work: Work) -> bool:
-        """Whether the files that the commit edits change too fast for that, again and again."""
-        if work.writes_vectors:
-            return False
-        most = self._resource.spec.conflict.max_attempts
-        if work.edit_attempts.counted < most:
-            return False
-        return bool(work.edits.missing(wanted_edits(self.change(work))))
 
     # Committing
 
@@ -274,33 +265,5 @@ class RowLevelKind(ABC, Generic[S]):
         if work.writes_vectors:
             return change_set(work, run, written, described, isolation)
         columns = self.new_values(run.statement)
-        return change_set_by_edits(work, run, written, described, isolation, columns)
-
-
-def _too_late(work: Work) -> str:
-    attempts, edits = work.edit_attempts, work.edits
-    commits = work.snapshot.version - work.frozen[0].read_version
-    return (
-        f"{counted(attempts.counted, 'round')} of edits made no progress: a round took "
-        f"{edits.seconds / max(1, edits.rounds):.1f} s, and the last files changed again in the "
-        f"meantime ({counted(commits, 'commit')} since version {work.frozen[0].read_version}). "
-        "Enable deletion vectors, or run it again at a time with fewer writes"
-    )
-
-
-def require_vectors_or_edits(work: Work, resource: str, field: str = "spec.tableRef") -> None:
-    """Check that rows may be deleted: by vectors, or, unless the LakeTable forbids them, by edits.
-
-    Raises: DeletionVectorsDisabled.
-    """
-    if not work.table.vectors_only or work.table.will_write_vectors(work.snapshot):
-        return
-    raise DeletionVectorsDisabled(
-        "deletion vectors are off on this table, and its LakeTable allows nothing else",
-        resource=resource,
-        field=field,
-        found="delta.enableDeletionVectors is not true, and vectors: Only",
-        expected="a table with deletion vectors, or vectors: Auto",
-        remedy="Set enableDeletionVectors: true in the LakeTable (old readers may then refuse the "
-        "table), or vectors: Auto, which rewrites the files",
-    )
+        change = change_set_by_edits(work, run, written, described, isolation, columns)
+        return replace(change, most_lost_edits=self._resource.spec.conflict.max_attempts)

@@ -28,6 +28,7 @@ from tandem.spec.status import Reconciled, RowsAffected
 from tandem.spec.update import Isolation
 from tandem.timeline.file_columns import TAG_CHUNK, TAG_LAYOUT
 from tandem.timeline.segments import layout_columns, output_tags, segment_name
+from tandem.timeline.working_set.masks import TAG_MASKED
 
 Evaluation = rule.Evaluate | rule.Reexecute
 
@@ -188,6 +189,7 @@ def _tags(work: Work, add: AddFile, columns: frozenset[str] | None) -> dict[str,
     time = lake.spec.time if lake is not None else None
     if columns is None or time is None or time.column.lower() in columns:
         tags.pop(TAG_CHUNK, None)
+        tags.pop(TAG_MASKED, None)
     return tags
 
 

@@ -30,7 +30,10 @@ from tandem.mergelog.state.log_table import (
 from tandem.mergelog.state.model import Block, BlockLogState, tags_of
 from tandem.operations.kinds.table.job_files import output_add
 from tandem.operations.kinds.table.sources import check_loaded, check_source, version_of_source
-from tandem.operations.kinds.table.table_changes import verdict_of_table
+from tandem.operations.kinds.table.table_changes import (
+    require_vectors_or_edits,
+    verdict_of_table,
+)
 from tandem.operations.machine.events import Verdict
 from tandem.operations.model import CommitContent, Decision, OutputFileChange, Planned, Table, Work
 from tandem.spec.status import Plan, Reconciled, RowsAffected
@@ -75,7 +78,7 @@ class UpsertKind:
         source, field = self._input.source, self._input.field
         check_source(work, source, resource=self._resource.id, field=field)
         place = self._place(work)
-        settings = _settings(work, place.base)
+        settings = _settings(work, place.base, self._resource.id)
         blocks = self._blocks(work, place.base, settings)
         columns = self._columns(blocks, settings)
         check_loaded(
@@ -177,7 +180,7 @@ class UpsertKind:
         if refusal is not None:
             return refusal
         place = self._place(work)
-        settings = _settings(work, place.base)
+        settings = _settings(work, place.base, self._resource.id)
         job, now = _job(work.frozen[1]), self._blocks(work, place.base, settings)
         if (_layout(job.blocks), job.partitions) != (_layout(now), place.base.partition_columns):
             why = f"the base table's columns changed since its version {job.blocks.version}"
@@ -229,16 +232,17 @@ def _input_of(resource: TableUpdate | TableIngest) -> _Input:
     return _Input(resource.spec.upsert.source, "spec.upsert.source")
 
 
-def _settings(work: Work, base: Snapshot) -> LogSettings:
+def _settings(work: Work, base: Snapshot, resource: str) -> LogSettings:
     """The settings of the log, which the base table still fits.
 
     Raises: InvalidSpec; UnsupportedFeature if a later version has changed the log meanwhile, or if
-        the base table refuses merges.
+        the base table refuses merges; DeletionVectorsDisabled if its LakeTable does.
     """
     check_format(work.snapshot)
     settings = settings_of(work.snapshot)
     require_columns(base, settings)
     require_mergeable(base)
+    require_vectors_or_edits(_base_of(work.table), base, resource)
     return settings
 
 

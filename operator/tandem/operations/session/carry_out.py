@@ -23,14 +23,17 @@ from tandem.jobs.formats import InputFile, RoundRequest, SidecarRef
 from tandem.jobs.results import OutputFile
 from tandem.jobs.runner import SMALL_BYTES
 from tandem.operations.attempt import paths
-from tandem.operations.model import CommitContent, OutputFileChange, Work
+from tandem.operations.machine.events import Verdict
+from tandem.operations.model import CommitContent, Decision, OutputFileChange, Work
 from tandem.operations.report.sentences import of_edits
 from tandem.reconcile.published import LiveEdit, Piece, published_map
 from tandem.rowmap import binary_format
 from tandem.rowmap.positions import span, to_array, to_bitmap
 from tandem.rowmap.rowmap import MapOutput, RowMapIdentity
 from tandem.spark.jobs.edits import Replacement, WantedEdit, encoded_round, wanted_of
+from tandem.text import counted
 from tandem.timeline.segments import successor_tags
+from tandem.timeline.working_set.masks import TAG_MASKED, format_masked, parse_masked
 
 MOST_HERE: Final = SMALL_BYTES
 """Bytes of the files that are edited in one round, at most, for the engine to make the edits."""
@@ -115,6 +118,22 @@ def _count(work: Work, missing: Sequence[WantedEdit]) -> None:
     work.edit_attempts = work.edit_attempts.after_round(sum(each.source.size for each in missing))
 
 
+def too_late(work: Work, change: CommitContent) -> Decision | None:
+    """The verdict if the files that the commit edits change too fast for that, again and again;
+    None to go on."""
+    most, attempts, edits = change.most_lost_edits, work.edit_attempts, work.edits
+    if most is None or attempts.counted < most or not edits.missing(wanted_edits(change)):
+        return None
+    read = work.frozen[0].read_version
+    why = (
+        f"{counted(attempts.counted, 'round')} of edits made no progress: a round took "
+        f"{edits.seconds / max(1, edits.rounds):.1f} s, and the last files changed again in the "
+        f"meantime ({counted(work.snapshot.version - read, 'commit')} since version {read}). "
+        "Enable deletion vectors, or run it again at a time with fewer writes"
+    )
+    return Decision(Verdict.CONFLICT, why)
+
+
 def wanted_edits(change: CommitContent) -> list[WantedEdit]:
     """The edits that a change set asks for."""
     parts = [*_outputs(change), *_marked(change)]
@@ -143,7 +162,8 @@ def by_edits(work: Work, change: CommitContent) -> CommitContent:
         file, of = _made(work, part.edit), part.change
         add = of.add if of.tags is None else replace(of.add, tags=of.tags)
         removes.append(of.add)
-        outputs.append(_output(add, file, successor_tags(add, row_map=map_path)))
+        tags = successor_tags(add, row_map=map_path)
+        outputs.append(_output(add, file, _with_hint(tags, part.edit.drops)))
         edits.append(
             LiveEdit(add.logged_path, of.rows, part.edit.drops, file.path, _changed(part.edit))
         )
@@ -228,6 +248,16 @@ def _made(work: Work, wanted: WantedEdit) -> OutputFile:
             remedy="Nothing was published; run the operation again",
         )
     return found
+
+
+def _with_hint(tags: Mapping[str, str], drops: BitMap64) -> Mapping[str, str]:
+    """The tags of an edit: the rows that its source's hint says are hidden are not in it at all."""
+    hint = tags.get(TAG_MASKED)
+    if hint is None:
+        return tags
+    masked = parse_masked(hint, len(drops))
+    others = {key: value for key, value in tags.items() if key != TAG_MASKED}
+    return {**others, TAG_MASKED: format_masked(masked, 0)} if masked else others
 
 
 def _output(

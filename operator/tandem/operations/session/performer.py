@@ -61,7 +61,7 @@ from tandem.operations.machine.events import (
     YieldRequired,
 )
 from tandem.operations.machine.state import OperationState
-from tandem.operations.model import Decision, Identity, Kind, Table, Work
+from tandem.operations.model import CommitContent, Decision, Identity, Kind, Table, Work
 from tandem.operations.ports import AttemptKey, Ports
 from tandem.operations.report.explain import Explainer
 from tandem.operations.session import carry_out, commit_actions, job_control, recovery
@@ -439,14 +439,23 @@ class Performer:
             change = self._kind.change(work)
             took_ms = self._ports.clock.now_ms() - begun_ms
             work.change = self._explainer.change(work, change, took_ms)
-            request = None if work.writes_vectors else carry_out.round_of_edits(work)
-            if request is not None:
-                why = f"{counted(len(request.inputs), 'file')} to edit"
-                decision = Decision(Verdict.EVALUATE, why, evaluate=request)
-                work.decision = decision
+            if not work.writes_vectors:
+                decision = work.decision = self._with_edits(work, change, decision)
         else:
             decision = self._explainer.decision(work, decision)
         return Decided(work.snapshot.version, decision.verdict, decision.why, decision.reason)
+
+    def _with_edits(self, work: Work, change: CommitContent, decision: Decision) -> Decision:
+        """The decision to commit, unless its edits come too late again and again, or the job makes
+        them first."""
+        late = carry_out.too_late(work, change)
+        if late is not None:
+            return late
+        request = carry_out.round_of_edits(work)
+        if request is None:
+            return decision
+        why = f"{counted(len(request.inputs), 'file')} to edit"
+        return Decision(Verdict.EVALUATE, why, evaluate=request)
 
     def _write_sidecars(self, effect: Effect, _state: OperationState) -> Event:
         work = self.work

@@ -27,6 +27,7 @@ from tandem.delta.schema import parse, to_delta_json
 from tandem.errors import (
     AccessDenied,
     AlreadyExists,
+    DeletionVectorsDisabled,
     InvalidSpec,
     ObjectNotFound,
     OutcomeUnknown,
@@ -36,6 +37,7 @@ from tandem.errors import (
 )
 from tandem.mergelog.create import ensure_log
 from tandem.mergelog.state.log_table import LogSettings, MergeLog, new_log
+from tandem.operations.kinds.table.table_changes import require_vectors_or_edits
 from tandem.operations.kinds.table.time_column import time_column
 from tandem.operations.model import Table
 from tandem.operations.ports import Clock, Nonces
@@ -209,7 +211,10 @@ def _check_filters(resource: LakeTable, snapshot: Snapshot) -> None:
 
 
 def _check_log(table: Table, snapshot: Snapshot) -> None:
-    """Refuse a log that cannot be made. Raises: InvalidSpec, UnsupportedFeature."""
+    """Refuse a log that cannot be made, or whose records could not be merged.
+
+    Raises: InvalidSpec, UnsupportedFeature, DeletionVectorsDisabled.
+    """
     assert table.spec is not None
     wanted = table.spec.spec.merge_on_read
     if wanted is None:
@@ -219,7 +224,8 @@ def _check_log(table: Table, snapshot: Snapshot) -> None:
         snapshot = replace(snapshot, protocol=new, metadata=metadata)
     try:
         new_log(snapshot, LogSettings(wanted.keys, wanted.ordering_column or ""))
-    except (InvalidSpec, UnsupportedFeature):
+        require_vectors_or_edits(table, snapshot, table.spec.id, "spec.mergeOnRead")
+    except (InvalidSpec, UnsupportedFeature, DeletionVectorsDisabled):
         if not MergeLog(table.log).exists():
             raise
         # It has been made already, and `ensure_log` or its status says what it lacks now.

@@ -18,7 +18,7 @@ from tandem.planning.auto.model import AutoCompactionDecision, ChildState
 from tandem.planning.auto.schedule_times import kubernetes_time
 from tandem.planning.auto.table_facts import AutomaticTable, TableFacts
 from tandem.spec.status import NextCompaction, NextDrop, NextRun
-from tandem.spec.table import Granularity, LakeTable
+from tandem.spec.table import Granularity, LakeTable, VectorUse
 from tandem.timeline.chunks import TimeColumn
 from tandem.timeline.segments import segments
 
@@ -119,13 +119,14 @@ def decide_drop(
     """What `retention.rows` of a table does at a given time."""
     kept_ms = rows_ms(resource)
     assert kept_ms is not None
+    has_vectors = protocol.writes_deletion_vectors(snapshot.protocol, snapshot.metadata)
     return retention.decide(
         kept_ms,
         table.id,
         table.live,
         children,
         now_ms,
-        deletion_vectors=protocol.writes_deletion_vectors(snapshot.protocol, snapshot.metadata),
+        in_part=has_vectors or resource.spec.vectors is not VectorUse.ONLY,
     )
 
 

@@ -5,8 +5,9 @@ decide about rows: the drop does, by their times (`tandem.operations.kinds.repla
 that also holds other rows keeps them, whatever is planned here.
 
 - Only files of known times make a chunk due: a row without a time is in no chunk.
-- Without deletion vectors only whole files can go. A chunk waits while a file has rows of it and
-  others: rows that are not old enough, or that have no time.
+- Where a LakeTable has deletion vectors off and allows no edits (`vectors: Only`), only whole files
+  can go. A chunk waits while a file has rows of it and others: rows that are not old enough, or
+  that have no time.
 - One child runs at a time. It is named after its chunks and their files; one that succeeded is not
   repeated for the same files: their statistics are wide, and hold no more such rows.
 """
@@ -76,18 +77,18 @@ def limit_ms(rows_ms: int, granularity: Granularity, now_ms: int) -> int | None:
         return None
 
 
-def old_rows(live: LiveIndex, limit: int, *, deletion_vectors: bool) -> OldRows:
+def old_rows(live: LiveIndex, limit: int, *, in_part: bool) -> OldRows:
     """What can be dropped before a moment, and what cannot.
 
     Args:
         limit: a border of chunks, in Unix milliseconds.
-        deletion_vectors: whether rows can be dropped from files that have others.
+        in_part: whether rows can be dropped from files that have others.
     """
     found = live.files_before(limit)
     if not found:
         return OldRows()
     due = IntervalSet(piece for pieces in found.values() for piece in pieces)
-    if deletion_vectors:
+    if in_part:
         return _first(due, NEVER, "", found)
     if _mixed(live, live.timeless, due):
         why = (
@@ -117,8 +118,8 @@ def _first(
 
 
 _WITHOUT_VECTORS = (
-    "Set enableDeletionVectors to drop rows from them; without, their chunks wait until all of "
-    "their rows are old enough."
+    "Set enableDeletionVectors, or vectors: Auto, to drop rows from them; without, their chunks "
+    "wait until all of their rows are old enough."
 )
 
 
@@ -140,7 +141,7 @@ def decide(
     children: Sequence[ChildState],
     now_ms: int,
     *,
-    deletion_vectors: bool,
+    in_part: bool,
 ) -> AutoCompactionDecision:
     """What `retention.rows` does at a given time. `due` of the decision has all intervals that are
     old enough, with those that wait.
@@ -155,7 +156,7 @@ def decide(
     next_ms = _next_ms(live, limit, rows_ms)
     old = OldRows()
     if limit is not None:
-        old = old_rows(live, limit, deletion_vectors=deletion_vectors)
+        old = old_rows(live, limit, in_part=in_part)
     due = tuple(_labels(old.drop | old.waiting, granularity))
 
     def waits(hold: AutoCompactionWait, why: str, what: str = "") -> AutoCompactionDecision:

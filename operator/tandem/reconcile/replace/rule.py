@@ -59,13 +59,14 @@ def decide(
     rows_in_scope: RowsInScope,
     ages: RowAges | None = None,
     *,
-    deletion_vectors: bool = True,
+    in_part: bool = True,
 ) -> Removal | ReadFiles | StatementConflict:
     """Decide what a replace removes on top of the version of `now`.
 
     Args:
         candidates: the files of that version that may hold rows in scope.
         ages: of the rows of that version; not needed at commit.
+        in_part: whether rows may leave a file that keeps others: by a deletion vector, or an edit.
     """
     paths = sorted(candidates)
     prefetch(now, paths)
@@ -96,7 +97,7 @@ def decide(
         if gone:
             removed[path] = gone
             found = deletes[path] = FileDeletes(path, state.rows, state.dead | gone, len(gone))
-            if not found.is_whole and not deletion_vectors:
+            if not found.is_whole and not in_part:
                 partial.append(path)
             if chosen <= found.dead:
                 cleared.add(path)
@@ -107,9 +108,9 @@ def decide(
         return _conflict(doubtful, ages)
     if partial:
         why = (
-            f"some rows of {files_in_words(partial)} stay, and the table has no deletion vectors. "
-            "Set enableDeletionVectors: true in the LakeTable, or name intervals and partitions "
-            "that hold whole files"
+            f"some rows of {files_in_words(partial)} stay, the table has no deletion vectors, and "
+            "its LakeTable has vectors: Only. Set enableDeletionVectors: true in the LakeTable, or "
+            "vectors: Auto, or name intervals and partitions that hold whole files"
         )
         return StatementConflict(why, Reason.DELETION_VECTORS_DISABLED, files=tuple(partial))
     rows_removed = sum(file.deleted for file in deletes.values())

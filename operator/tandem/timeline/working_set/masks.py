@@ -3,7 +3,8 @@
 A replace that masks an interval of a file that straddles it notes the interval here, so that plans
 and `tandem timeline` see the pieces that are left (D58). The tag also holds the number of rows of
 the deletion vector that it was written with: it is valid while the vector hides at least so many,
-because vectors grow. A restore may bring back a smaller one; then nothing is known.
+because vectors grow. A restore may bring back a smaller one; then nothing is known. A file that was
+made again without these rows notes 0: it never had them.
 
 A hint only: any writer can set tags, and none decides which rows are live.
 """
@@ -18,14 +19,14 @@ from tandem.timeline.chunks import parse_interval
 
 TAG_MASKED = "tandem.masked"
 
-_FORM = re.compile(r"([1-9][0-9]{0,17}) (.+)")
+_FORM = re.compile(r"(0|[1-9][0-9]{0,17}) (.+)")
 
 
 def format_masked(masked: IntervalSet, cardinality: int) -> str:
     """The value of the tag: `120 2013-03-02T00:00:00Z/2013-03-03T00:00:00Z,…`.
 
     Args:
-        cardinality: rows that the file's deletion vector hides in all, at least 1.
+        cardinality: rows that the file's deletion vector hides in all; 0 if the file lacks them.
     """
     return f"{cardinality} {_text(masked)}"
 

@@ -1,23 +1,30 @@
-"""What happens to an operation when the table's metadata or protocol changes (design, "Table
-changes").
+"""What a table allows an operation to do, and what happens to it when the table's metadata or
+protocol changes (design, "Table changes").
 
 The rules are a table in `tandem.reconcile.rules`; this module turns them into decisions.
 """
 
 from __future__ import annotations
 
+from typing import Final
+
 from tandem.delta.actions import Metadata, Protocol
+from tandem.delta.log.snapshot import Snapshot
 from tandem.delta.protocol import OperationKind
+from tandem.errors import DeletionVectorsDisabled, Reason
 from tandem.operations.machine.events import Verdict
-from tandem.operations.model import Decision, Work
+from tandem.operations.model import Decision, Table, Work
 from tandem.reconcile.rules import Response
 from tandem.reconcile.table_changes import TableState, check_table
+
+MOST_LOST_EDITS: Final = 5
+"""Rounds of edits without progress that end an operation which has no `conflict.maxAttempts`."""
 
 
 def verdict_of_table(work: Work, kind: OperationKind, *, needs_vectors: bool) -> Decision | None:
     """The verdict if the table changed since the plan in a way that matters; None to continue.
 
-    `needs_vectors`: the commit always adds deletion vectors to files.
+    `needs_vectors`: the commit deletes rows of live files, and may do so by deletion vectors alone.
     """
     plan, job = work.frozen
     table, features = job.table, plan.protocol
@@ -43,4 +50,31 @@ def verdict_of_table(work: Work, kind: OperationKind, *, needs_vectors: bool) ->
     if verdict.response is Response.VALIDATE:
         # A new attempt plans, and with it validates, on the table as it is now.
         return Decision(Verdict.REPLAN, verdict.why)
+    if needs_vectors and not work.writes_vectors:
+        # A plan may precede the commit that enables them.
+        return Decision(Verdict.CONFLICT, _OFF, Reason.DELETION_VECTORS_DISABLED)
     return None
+
+
+def require_vectors_or_edits(
+    table: Table, snapshot: Snapshot, resource: str, field: str = "spec.tableRef"
+) -> None:
+    """Check that rows of live files may be deleted: by deletion vectors, or, unless the LakeTable
+    forbids them, by edits.
+
+    Raises: DeletionVectorsDisabled.
+    """
+    if not table.vectors_only or table.will_write_vectors(snapshot):
+        return
+    raise DeletionVectorsDisabled(
+        _OFF,
+        resource=resource,
+        field=field,
+        found="delta.enableDeletionVectors is not true, and vectors: Only",
+        expected="a table with deletion vectors, or vectors: Auto",
+        remedy="Set enableDeletionVectors: true in the LakeTable (old readers may then refuse the "
+        "table), or vectors: Auto, which rewrites files instead",
+    )
+
+
+_OFF = "deletion vectors are off on this table, and its LakeTable allows nothing else"

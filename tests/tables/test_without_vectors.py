@@ -1,0 +1,233 @@
+"""Rewrites on tables without deletion vectors, beside writers that make whole files again: N1 to
+N6, N9 and N12. deltalake is the foreign writer, with the protocol that it gives tables by default.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from pathlib import Path
+
+import pytest
+from deltalake.exceptions import CommitFailedError
+
+from support.jobs import quick_lake
+from support.jobs.quick_lake import QuickLake
+from support.lake.lake import loads, reconciled, result
+from support.lake.plain import (
+    Hits,
+    assert_edited_out,
+    deletes,
+    edited,
+    figures,
+    last_words,
+    plain,
+    set_vectors,
+    updates,
+)
+from support.lake.rewritten import RECOMPRESS, rewrite
+from support.lake.rows import id_in, plus, without
+from tandem.operations.kinds import rewrite as rule
+from tandem.operations.machine.effects import Point
+from tandem.spec.resources import Operation
+from tandem.spec.status import Phase
+
+FOUR = loads(range(4))
+
+
+def sort(lake: QuickLake, **more: object) -> Operation:
+    layout = {"strategy": "Sort", "columns": ["v"]}
+    return lake.compaction("SemiMajor", layout=layout, targetFileSize="1Mi", **more)
+
+
+# N1: beside deleters at full speed
+
+
+class Deleter(threading.Thread):
+    """Deletes rows by their id at full speed, until it has deleted all that it was given."""
+
+    def __init__(self, lake: QuickLake, ids: list[int]) -> None:
+        super().__init__(daemon=True)
+        self.lake, self.ids = lake, ids
+        self.error: Exception | None = None
+
+    def run(self) -> None:
+        try:
+            for id_ in self.ids:
+                while True:
+                    try:
+                        self.lake.foreign().delete(f"id = {id_}")
+                        break
+                    except CommitFailedError:
+                        continue  # ours, or the other's, changed the file first
+        except Exception as error:  # noqa: BLE001 - raised again by the test
+            self.error = error
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_N1_compactions_beside_two_deleters_of_another_engine_all_commit(
+    tmp_path: Path, seed: int
+) -> None:
+    lake = plain(tmp_path, 20)
+    rows = loads(range(20))
+    ids = random.Random(seed).sample(range(200), 16)
+    deleters = [Deleter(lake, ids[0::2]), Deleter(lake, ids[1::2])]
+    held = lake.hold(lake.compaction("Major"), Point.READ_RESULT)
+    for deleter in deleters:
+        deleter.start()
+    done = held.finish()
+    for deleter in deleters:
+        deleter.join()
+        assert deleter.error is None
+    assert done.phase is Phase.SUCCEEDED, done
+    assert reconciled(done).bins_dropped == 0
+    # At least the files that nobody touched are in one file now.
+    assert len(lake.log.snapshot().files) <= 1 + 16
+    assert_edited_out(lake, without(rows, id_in(ids)))
+
+
+# N2: inputs go
+
+
+def test_N2_one_input_is_gone(tmp_path: Path) -> None:
+    lake = plain(tmp_path)
+    held = lake.hold(lake.compaction(), Point.RECONCILE)
+    lake.foreign().update({"v": "v + 1"}, predicate="k = 1 AND id < 10")
+    done = held.finish()
+    after = plus(FOUR, lambda row: row[1] == 1 and row[0] < 10, 1)
+    assert done.phase is Phase.SUCCEEDED, done
+    assert figures(reconciled(done)) == edited(gone=1)
+    assert reconciled(done).rows_masked == 10
+    assert (result(done).files_removed, result(done).files_added) == (3, 1)
+    assert len(lake.names) == 2
+    lake.assert_states(FOUR, after)
+    assert_edited_out(lake, after)
+
+
+@pytest.mark.parametrize("left", [1, 0])
+def test_N2_all_inputs_but_one_or_all_are_gone(tmp_path: Path, left: int) -> None:
+    lake = plain(tmp_path)
+    held = lake.hold(lake.compaction(), Point.RECONCILE)
+    lake.foreign().update({"v": "v + 1"}, predicate=f"id >= {10 * left}")
+    live = set(lake.names)
+    done = held.finish()
+    assert done.phase is Phase.SUPERSEDED, done
+    words = "but one of each output" if left else "all of its inputs"
+    assert words in last_words(done)
+    assert set(lake.names) == live
+    assert_edited_out(lake, plus(FOUR, lambda row: row[0] >= 10 * left, 1))
+
+
+def test_N2_one_input_is_left_and_has_deleted_rows_it_is_worth_a_file(tmp_path: Path) -> None:
+    """Of an earlier time: the property is off, and vectors are still there."""
+    lake = quick_lake.make(tmp_path, 4)
+    lake.do(lake.delete("id = 3"))
+    set_vectors(lake, on=False)
+    lake.first_version = lake.version
+    protocol = lake.log.snapshot().protocol
+    held = lake.hold(lake.compaction("Major"), Point.RECONCILE)
+    lake.foreign().update({"v": "v + 1"}, predicate="id >= 10")
+    done = held.finish()
+    assert done.phase is Phase.SUCCEEDED, done
+    assert figures(reconciled(done))["gone"] == 3
+    assert not any(add.deletion_vector for add in lake.log.snapshot().adds())
+    after = plus(without(FOUR, id_in([3])), lambda row: row[0] >= 10, 1)
+    assert_edited_out(lake, after, protocol)
+
+
+def test_N2_a_bin_of_which_one_input_is_left_stays_and_the_other_bin_commits(
+    tmp_path: Path,
+) -> None:
+    lake = plain(tmp_path, 8)
+    rows = loads(range(8))
+    held = lake.hold(lake.compaction(), Point.RECONCILE)
+    lake.foreign().update({"v": "v + 1"}, predicate="id < 30")
+    done = held.finish()
+    assert done.phase is Phase.SUCCEEDED, done
+    assert figures(reconciled(done)) == edited(None)
+    assert (result(done).files_removed, result(done).files_added) == (4, 1)
+    assert_edited_out(lake, plus(rows, lambda row: row[0] < 30, 1))
+
+
+# N3: an input comes back
+
+
+@pytest.mark.parametrize("kind", ["bin-pack", "sort", "segment rewrite"])
+def test_N3_an_input_that_was_edited_out_is_restored_before_the_put(
+    tmp_path: Path, kind: str
+) -> None:
+    lake = plain(tmp_path)
+    operation = {
+        "bin-pack": lake.compaction,
+        "sort": lambda: sort(lake),
+        "segment rewrite": lambda: rewrite(lake, *lake.names, **RECOMPRESS),
+    }[kind]()
+    held = lake.hold(operation, Point.RECONCILE)
+    lake.foreign().update({"v": "v + 1"}, predicate="id = 1")
+    held.go_on(Point.PUT_COMMIT, skip=1)  # the first one finds the version taken
+    lake.foreign().restore(lake.first_version)
+    done = held.finish()
+    assert done.phase is Phase.SUCCEEDED, done
+    # From R's bitmaps (R-3): nothing is edited any more, and no row is lost.
+    edits = 0 if kind == "segment rewrite" else 1
+    assert figures(reconciled(done)) == edited(edits or None)
+    assert result(done).files_removed == 4
+    lake.assert_states(FOUR, plus(FOUR, id_in([1]), 1), FOUR)
+    assert_edited_out(lake, FOUR)
+
+
+# N4: a sorted bin that is hit all the time
+
+
+HIT = [2 + 10 * number for number in range(8)]
+"""A row of each of eight files, all of partition 2."""
+
+
+def test_N4_a_sorted_bin_is_left_as_it_was_and_others_commit(tmp_path: Path) -> None:
+    lake = quick_lake.make(tmp_path, 12, properties={}, partition_by=["k"])
+    hits = Hits(deletes(lake, *HIT))
+    done = lake.run(sort(lake), interceptor=hits)
+    assert done.phase is Phase.SUCCEEDED, done
+    assert figures(reconciled(done)) == edited(rule.MOST_LOST, contended=1)
+    said = " ".join(result(done).summary or ())
+    assert "1 bin left as it was: an edit took" in said
+    assert "Enable deletion vectors, use BinPack" in said
+    partitions = [add.partition_values["k"] for add in lake.log.snapshot().adds()]
+    assert {k: partitions.count(k) for k in "01234"} == {"0": 1, "1": 1, "2": 12, "3": 1, "4": 1}
+    assert_edited_out(lake, without(loads(range(12)), id_in(HIT[: hits.done])))
+
+
+def test_N4_the_only_sorted_bin_ends_as_a_conflict_with_what_helps(tmp_path: Path) -> None:
+    lake = plain(tmp_path, 12)
+    hits = Hits(deletes(lake, *HIT))
+    done = lake.run(sort(lake), interceptor=hits)
+    assert done.phase is Phase.FAILED
+    assert "other commits changed its rows 5 times before it could be published" in last_words(done)
+    assert hits.done < len(HIT)
+    assert_edited_out(lake, without(loads(range(12)), id_in(HIT[: hits.done])))
+
+
+# N5: a large bin that is hit faster than it is edited
+
+
+def test_N5_an_output_becomes_two_and_two_more_and_commits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rule, "LEAST_PART", 1)
+    lake = plain(tmp_path, 16)
+    rows = loads(range(16))
+    ids = [n * 10 for n in (3, 12, 8, 1, 15, 5)]
+    hits = Hits(updates(lake, *ids))
+    done = lake.run(lake.compaction("Major"), interceptor=hits)
+    assert done.phase is Phase.SUCCEEDED, done
+    assert hits.done == len(ids)
+    assert figures(reconciled(done))["dropped"] == 0
+    assert figures(reconciled(done))["contended"] is None
+    assert figures(reconciled(done))["gone"] == len(ids)
+    assert result(done).files_removed == 16 - len(ids)
+    assert (result(done).files_added or 0) > 1
+    assert_edited_out(lake, plus(rows, id_in(ids), 1))
+    # What became several files is one segment, and the next compaction has them all.
+    again = lake.do(lake.compaction("Major"))
+    assert result(again).files_added == 1
+    assert_edited_out(lake, plus(rows, id_in(ids), 1))
