@@ -16,6 +16,7 @@ from tandem.reconcile.matches import InsertFile, Matches
 from tandem.reconcile.merge_sources import Sources
 from tandem.reconcile.model import CommitSummary
 from tandem.reconcile.round_history import RoundHistory
+from tandem.rowmap.positions import Positions
 from tandem.spec.update import Isolation
 
 _NONE = Attempts()
@@ -93,6 +94,32 @@ class ReadyToCommit:
     fresh: tuple[str, ...] = ()
     rows_updated: int = 0
     matches: Matches = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class NewValues:
+    """Rows of a file, at ascending `positions`, that take the values of `rows` of an insert
+    file."""
+
+    insert: str
+    positions: Positions
+    rows: Positions
+
+
+@dataclass(frozen=True, slots=True)
+class FileEdit:
+    """A live file that a statement makes again where the table has deletion vectors off: without
+    its rows `dead`, and with `new` values in others."""
+
+    path: str
+    rows: int
+    dead: BitMap64
+    new: tuple[NewValues, ...]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether no row is left: the file is removed, and none takes its place."""
+        return len(self.dead) == self.rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
 from pyroaring import BitMap64
 
 from tandem.errors import CountMismatch
@@ -42,6 +43,8 @@ from tandem.reconcile.model import ChangeKind, CommitSummary, FileView, RowMaps
 from tandem.reconcile.outcomes import (
     Evaluate,
     FileDeletes,
+    FileEdit,
+    NewValues,
     Outcome,
     Policy,
     ReadyToCommit,
@@ -69,6 +72,7 @@ __all__ = (
     "Views",
     "absorb",
     "decide",
+    "in_place",
     "inserted",
     "start",
 )
@@ -326,6 +330,41 @@ def _commit(
         rows_updated=inserted,
         matches=traced.matches,
     )
+
+
+def in_place(
+    agreed: ReadyToCommit, stays: Callable[[str, str], bool]
+) -> tuple[tuple[FileEdit, ...], Mapping[str, BitMap64]]:
+    """What a statement changes where the table has deletion vectors off: a row keeps its place in
+    its file, and takes its new values from an insert file.
+
+    Args:
+        stays: whether a file can hold rows of an insert file: they are of one partition.
+
+    Returns: the live files that change, and the insert files to add, since rows move there, each
+    with its hidden rows.
+    """
+    inserts = agreed.progress.inserts
+    edits = []
+    moved: dict[int, BitMap64] = {}
+    for path, deletes in agreed.deletes.items():
+        found = agreed.matches[path]
+        new, dead = [], deletes.dead
+        for number in np.unique(found.outputs[found.outputs >= 0]).tolist():
+            here = np.flatnonzero(found.outputs == number)
+            positions, rows = found.positions[here], found.output_positions[here]
+            if stays(path, inserts[number].path):
+                new.append(NewValues(inserts[number].path, positions, rows))
+                dead = dead - to_bitmap(positions)
+            else:
+                moved[number] = moved.get(number, BitMap64()) | to_bitmap(rows)
+        edits.append(FileEdit(path, deletes.rows, dead, tuple(new)))
+    hidden = {
+        file.path: span(0, file.rows) - moved[number]
+        for number, file in enumerate(inserts)
+        if number in moved
+    }
+    return tuple(edits), hidden
 
 
 def _within(requested: Evaluate, policy: Policy, small: bool) -> Evaluate | StatementConflict:

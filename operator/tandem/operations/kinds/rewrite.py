@@ -11,6 +11,7 @@ lost round has cost an input, so this ends. A sorted bin is left as it was ("Rea
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 from typing import Final, Literal
 
 from pyroaring import BitMap64
@@ -26,7 +27,7 @@ from tandem.locks.model import LockResources, Mode, named
 from tandem.operations.attempt import paths
 from tandem.operations.attempt.sidecars import read_sidecar
 from tandem.operations.kinds.table.commit_history import CommitHistory
-from tandem.operations.kinds.table.heirs import HeirSearch
+from tandem.operations.kinds.table.heirs import HeirSearch, read_rows
 from tandem.operations.kinds.table.job_files import changes_of, input_file, output_add
 from tandem.operations.kinds.table.lock_times import adopted
 from tandem.operations.kinds.table.snapshot_view import SnapshotView, VectorCache
@@ -206,8 +207,7 @@ class RewriteKind:
         if self._heirs is None:
             assert isinstance(job.job, RewriteJob)
             self._heirs = HeirSearch(
-                work.table.store,
-                job_table_format(job.table),
+                partial(read_rows, work.table.store, job_table_format(job.table)),
                 CommitHistory(work.table.log, self.vectors(work), plan.table_id),
                 plan.read_version,
                 {file.logged_path: file for file in job.job.inputs},

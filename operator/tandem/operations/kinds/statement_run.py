@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
-import numpy as np
 from pyroaring import BitMap64
 
 from tandem.delta.actions import AddFile
@@ -21,8 +20,7 @@ from tandem.operations.kinds.table.job_files import FileChanges, changes_of, out
 from tandem.operations.kinds.table.segment_numbers import new_segment, numbers_at
 from tandem.operations.model import CommitContent, OutputFileChange, Work
 from tandem.reconcile import statement as rule
-from tandem.reconcile.matches import FileMatches
-from tandem.rowmap.positions import span, to_bitmap
+from tandem.reconcile.outcomes import NewValues
 from tandem.spark.jobs.edits import Replacement
 from tandem.spec.status import Reconciled, RowsAffected
 from tandem.spec.update import Isolation
@@ -120,56 +118,41 @@ def change_set_by_edits(
     agreed = run.commit
     latest = run.history.remember(work.snapshot)
     latest.prefetch(agreed.deletes)
-    names = [file.path for file in agreed.progress.inserts]
     physical = _physical(work, columns)
-    removes, marked = [], []
-    moved: dict[int, BitMap64] = {}  # rows of insert files that are not edited into others
-    for path, found in agreed.deletes.items():
+
+    def stays(path: str, insert: str) -> bool:
         add = latest.add(path)
         assert add is not None
-        new = _placed(agreed.matches[path], names, written, add, moved)
-        edited = BitMap64().union(*(to_bitmap(each.positions) for each in new))
-        dead = found.dead - edited
-        if len(dead) == found.rows:
+        return dict(written[insert].partition_values) == dict(add.partition_values)
+
+    edits, moved = rule.in_place(agreed, stays)
+    removes, marked = [], []
+    for edit in edits:
+        add = latest.add(edit.path)
+        assert add is not None
+        if edit.is_whole:
             removes.append(add)
             continue
-        tags = _tags(work, add, columns) if new else None
-        marked.append(OutputFileChange(add, found.rows, dead, tags, new, physical))
-    inserts: list[tuple[str, BitMap64 | None]] = []
-    for number, path in enumerate(names):
-        rows = moved.get(number)
-        if rows:
-            inserts.append((path, span(0, written[path].rows) - rows or None))
+        tags = _tags(work, add, columns) if edit.new else None
+        new = tuple(_replacement(each, written) for each in edit.new)
+        marked.append(OutputFileChange(add, edit.rows, edit.dead, tags, new, physical))
+    inserts: list[tuple[str, BitMap64 | None]] = [
+        (path, hidden or None) for path, hidden in moved.items()
+    ]
     inserts += [(path, None) for path in agreed.fresh]
     changed = FileChanges(tuple(removes), tuple(marked))
     return _content(work, run, written, described, isolation, changed, inserts)
 
 
-def _placed(
-    found: FileMatches,
-    names: Sequence[str],
-    written: Mapping[str, OutputFile],
-    add: AddFile,
-    moved: dict[int, BitMap64],
-) -> tuple[Replacement, ...]:
-    """The rows of a file that get new values in their places; adds those that leave it to `moved`,
-    by the number of their insert file."""
-    new = []
-    for number in np.unique(found.outputs[found.outputs >= 0]).tolist():
-        here = np.flatnonzero(found.outputs == number)
-        rows = found.output_positions[here]
-        output = written[names[number]]
-        if dict(output.partition_values) != dict(add.partition_values):
-            moved[number] = moved.get(number, BitMap64()) | to_bitmap(rows)
-            continue
-        values = InputFile(
-            logged_path=output.path,
-            size=output.size,
-            rows=output.rows,
-            partition_values=dict(output.partition_values),
-        )
-        new.append(Replacement(values, found.positions[here], rows))
-    return tuple(new)
+def _replacement(new: NewValues, written: Mapping[str, OutputFile]) -> Replacement:
+    output = written[new.insert]
+    values = InputFile(
+        logged_path=output.path,
+        size=output.size,
+        rows=output.rows,
+        partition_values=dict(output.partition_values),
+    )
+    return Replacement(values, new.positions, new.rows)
 
 
 def _physical(work: Work, columns: frozenset[str] | None) -> frozenset[str] | None:

@@ -8,7 +8,7 @@ whichever rows it was made from: rows that are equal in all columns are intercha
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -44,21 +44,20 @@ class HeirSearch:
     change.
 
     Args:
+        read: reads all columns of a file. Raises: DataFileMissing.
         history: the commits since the version that the rewrite read, `since`.
         inputs: its inputs, by path, as the job read them; `row_map` says which rows it took.
     """
 
     def __init__(
         self,
-        store: Store,
-        table: TableFormat,
+        read: Callable[[InputFile], pa.Table],
         history: CommitHistory,
         since: int,
         inputs: Mapping[str, InputFile],
         row_map: RowMapLike,
     ) -> None:
-        self._store = store
-        self._table = table
+        self._read_file = read
         self._history = history
         self._since = since
         self._inputs = inputs
@@ -187,12 +186,16 @@ class HeirSearch:
         kept = self._rows.get(file.logged_path)
         if kept is not None:
             return kept
-        with open_input(self._store, self._table, file, self._table.data_schema.names) as reader:
-            found = pa.Table.from_batches(list(reader.batches()))
-        self._rows[file.logged_path] = found
+        found = self._rows[file.logged_path] = self._read_file(file)
         while sum(table.nbytes for table in self._rows.values()) > MOST_BYTES:
             del self._rows[next(iter(self._rows))]
         return found
+
+
+def read_rows(store: Store, table: TableFormat, file: InputFile) -> pa.Table:
+    """The rows of a file, in all columns of the table. Raises: DataFileMissing."""
+    with open_input(store, table, file, table.data_schema.names) as reader:
+        return pa.Table.from_batches(list(reader.batches()))
 
 
 def _chosen(table: pa.Table, rows: Positions) -> pa.Table:
