@@ -28,7 +28,7 @@ processes) alongside each operation of Tandem ({ours}),
 in both orders: {cells} cells. After each cell, the rows must be those of a serial order of the
 commits that succeeded, read by Tandem, `DeltaTable.scan()` and Spark + Delta. Tandem's next
 compaction and update must work. These tables are the record. In no cell did an operation of Tandem
-lose, duplicate or resurrect a row.
+lose, duplicate or resurrect a row.{half}
 
 ## Effect on Tandem's operations
 
@@ -75,6 +75,19 @@ Tandem's next compaction and update work after every cell, except these:
 
 """
 
+HALF = """ The tables have deletion vectors; {cells} more cells
+have [tables without](#without-deletion-vectors)."""
+
+VECTORS_OFF = """
+## Without deletion vectors
+
+The other {cells} cells begin with a table as its engine makes it by default: protocol (1, 2) where
+no feature needs more, and `delta.enableDeletionVectors` not set. In none of them did Tandem change
+the protocol, or add a deletion vector while the property was off. The outcomes are those above,
+but for these actions{last}
+
+"""
+
 OUTSIDE = """
 ## Outside of Tandem's guarantees
 
@@ -106,18 +119,51 @@ def lines() -> list[Line]:
 
 def compatibility(note: str) -> str:
     """The page."""
-    record = sorted(lines(), key=lambda line: int(line["foreign"].partition("-")[0][1:]))
-    text = INTRODUCTION.format(note=note, cells=len(record), ours=_listed(_of(record, "ours")))
+    both = sorted(lines(), key=lambda line: int(line["foreign"].partition("-")[0][1:]))
+    record = [line for line in both if line["vectors"] == "on"]
+    without = [line for line in both if line["vectors"] == "off"]
+    half = HALF.format(cells=len(without)) if without else ""
+    ours = _listed(_of(record, "ours"))
+    text = INTRODUCTION.format(note=note, cells=len(record), ours=ours, half=half)
     first = [line for line in record if line["order"] == FOREIGN_FIRST]
-    text += _table("foreign action", first, lambda line: _end(line["our_end"]))
+    text += _table("foreign action", first, _our_end)
     text += THEIRS
     stale = [line for line in record if line["began"] == "before"]
     text += _table("foreign action, started before ours", stale, _theirs)
     text += AFTER.format(after=_after(record))
-    text += DEFECT.format(which=_listed(sorted({_action(line) for line in stale if _defect(line)})))
+    text += DEFECT.format(which=_listed(sorted({_action(line) for line in both if _defect(line)})))
     text += NEXT
     text += _afterwards(record)
+    if without:
+        text += _vectors_off(record, without)
     return text + OUTSIDE.format(vacuum=_vacuum(first), harmless=_harmless(first))
+
+
+def _vectors_off(record: Sequence[Line], without: Sequence[Line]) -> str:
+    """What tables without deletion vectors make different: all outcomes of the actions that have
+    another one in some cell."""
+    others = {_key(line): line for line in record}
+    first = [line for line in without if line["order"] == FOREIGN_FIRST]
+    stale = [line for line in without if line["began"] == "before"]
+    text = ""
+    for head, chosen, cell in (
+        ("foreign action", first, _our_end),
+        ("foreign action, started before ours", stale, _theirs),
+    ):
+        differ = {
+            line["foreign"]
+            for line in chosen
+            if _key(line) not in others or cell(line) != cell(others[_key(line)])
+        }
+        if differ:
+            text += "\n" if text else ""
+            text += _table(head, [line for line in chosen if line["foreign"] in differ], cell)
+    last = ":" if text else ". There is none."
+    return VECTORS_OFF.format(cells=len(without), last=last) + text
+
+
+def _key(line: Line) -> tuple[str, ...]:
+    return line["ours"], line["foreign"], line["order"]
 
 
 def _of(record: Iterable[Line], field: str) -> list[str]:
@@ -170,6 +216,10 @@ def _end(end: str) -> str:
     end = end.replace("succeeded", "commits")
     refused = end.removeprefix("refused: ")
     return f"`{refused}`" if refused != end else end
+
+
+def _our_end(line: Line) -> str:
+    return _end(line["our_end"])
 
 
 def _defect(line: Line) -> bool:

@@ -36,25 +36,31 @@ LEFT_OUT = frozenset(
 
 
 def sample() -> Iterator[Cell]:
-    """Operations in turn; the order of the two changes with every round."""
+    """Operations in turn; the order of the two changes with every round. Without deletion vectors
+    each action meets another operation than with them."""
     names = list(OURS)
-    actions = [
-        name
-        for name, foreign in FOREIGN.items()
-        if foreign.shape not in MADE_BY_SPARK and name not in LEFT_OUT
-    ]
-    for number, action in enumerate(actions):
-        round_, turn = divmod(number, len(names))
-        yield Cell(names[turn], action, list(Order)[(round_ + turn) % 2])
+    for vectors in (True, False):
+        actions = [
+            name
+            for name, foreign in FOREIGN.items()
+            if foreign.shape not in MADE_BY_SPARK and name not in LEFT_OUT and vectors in foreign.on
+        ]
+        for number, action in enumerate(actions):
+            round_, turn = divmod(number + (0 if vectors else 7), len(names))
+            yield Cell(names[turn], action, list(Order)[(round_ + turn) % 2], vectors)
 
 
 def of_each_row() -> list[Cell]:
-    """One cell of each row of `scenarios.md`, if possible with an operation that no row above
-    has, then one of each operation that none of them has; with `TANDEM_EVERY_CASE` the whole
-    sample."""
+    """With deletion vectors, then without: one cell of each row of `scenarios.md`, if possible with
+    an operation that no row above has, then one of each operation that none of them has; with
+    `TANDEM_EVERY_CASE` the whole sample."""
     cells = [*sample()]
     if every_case():
         return cells
+    return [cell for on in (True, False) for cell in _few([c for c in cells if c.vectors is on])]
+
+
+def _few(cells: list[Cell]) -> list[Cell]:
     rows: dict[str, list[Cell]] = {}
     for cell in reversed(cells):
         rows.setdefault(cell.foreign.partition("-")[0], []).append(cell)
@@ -93,11 +99,13 @@ def test_W1_W2_W3_W4_W5_W6_W7_W8_W10_sample(stage: Stage, cell: Cell) -> None:
 
 
 def test_every_operation_is_met_in_both_orders() -> None:
-    met = {(cell.ours, cell.order) for cell in sample()}
-    assert met == {(name, order) for name in OURS for order in Order}
+    met = {(cell.ours, cell.order, cell.vectors) for cell in sample()}
+    assert met == {(name, order, on) for name in OURS for order in Order for on in (True, False)}
 
 
-def test_every_operation_and_row_is_met() -> None:
-    rows = {cell.foreign.partition("-")[0] for cell in sample()}
-    assert {cell.foreign.partition("-")[0] for cell in of_each_row()} == rows
-    assert {cell.ours for cell in of_each_row()} == set(OURS)
+@pytest.mark.parametrize("vectors", [True, False])
+def test_every_operation_and_row_is_met(vectors: bool) -> None:
+    rows = {cell.foreign.partition("-")[0] for cell in sample() if cell.vectors is vectors}
+    met = [cell for cell in of_each_row() if cell.vectors is vectors]
+    assert {cell.foreign.partition("-")[0] for cell in met} == rows
+    assert {cell.ours for cell in met} == set(OURS)

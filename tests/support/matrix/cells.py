@@ -28,6 +28,9 @@ from support.matrix.tables import (
     age_the_log,
     quickly,
 )
+from tandem.delta.actions import Protocol
+from tandem.delta.log.delta_log import DeltaLog
+from tandem.delta.protocol import writes_deletion_vectors
 from tandem.delta.scan import scan
 from tandem.errors import BaseHistoryGap, UnsupportedFeature
 from tandem.mergelog import MergedView
@@ -49,19 +52,23 @@ class Cell:
     ours: str
     foreign: str
     order: Order
+    vectors: bool = True
 
     def __str__(self) -> str:
-        return f"{self.foreign}, {self.ours}, {self.order}".replace(" ", "-")
+        half = "" if self.vectors else ", vectors off"
+        return f"{self.foreign}, {self.ours}, {self.order}{half}".replace(" ", "-")
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """`began` says where the foreign one stood when ours committed: "before" it had read the
-    table, "after" it had not begun. `rows`: the serial order that the rows are of."""
+    """`vectors`: "on" or "off" in the table that the cell begins with. `began` says where the
+    foreign one stood when ours committed: "before" it had read the table, "after" it had not begun.
+    `rows`: the serial order that the rows are of."""
 
     ours: str
     foreign: str
     order: str
+    vectors: str
     began: str
     our_end: str
     foreign_end: str
@@ -73,14 +80,17 @@ class Outcome:
 
 
 def cells(engine: str | None = None) -> Iterator[Cell]:
-    """All of them, or those whose foreign action is of `engine`; what was there from the
-    beginning has one order only."""
-    for name, foreign in FOREIGN.items():
-        if engine is not None and (engine == "spark") != needs_spark(foreign):
-            continue
-        for ours in OURS:
-            for order in Order:
-                yield Cell(ours, name, order)
+    """All of them, or those whose foreign action is of `engine`: on tables with deletion vectors,
+    then on tables without."""
+    for vectors in (True, False):
+        for name, foreign in FOREIGN.items():
+            if engine is not None and (engine == "spark") != needs_spark(foreign):
+                continue
+            if vectors not in foreign.on:
+                continue
+            for ours in OURS:
+                for order in Order:
+                    yield Cell(ours, name, order, vectors)
 
 
 def needs_spark(foreign: Foreign) -> bool:
@@ -108,7 +118,9 @@ class _Play:
         self.foreign: Foreign = FOREIGN[cell.foreign]
         self.ours: Ours = OURS[cell.ours]
         by_k = self.ours.partitioned
-        self.lake: Lake = stage.tables.fresh(self.foreign.shape, partitioned=by_k)
+        self.lake: Lake = stage.tables.fresh(
+            self.foreign.shape, partitioned=by_k, vectors=cell.vectors
+        )
         self.handle = uuid.uuid4().hex[:12]
         self.refused: list[str] = []
         self.done_by_foreign = False
@@ -132,26 +144,23 @@ class _Play:
         began = "before" if self._stale() else "after"
         if self._removed_files():
             self._assert_legal(done)
-            return Outcome(
-                self.cell.ours,
-                self.cell.foreign,
-                self.cell.order.value,
-                began,
-                self._our_end(done),
-                self._foreign_end(),
-                "removed live files",
-                "nothing",
-            )
+            return self._outcome(began, self._our_end(done), "removed live files", "nothing")
         rows, now = self._judge(start, done)
+        after = self._next_ones(now)
+        assert written_wrongly(self.lake.log) == [], self.cell
+        return self._outcome(began, self._our_end(done), rows, after)
+
+    def _outcome(self, began: str, our_end: str, rows: str, after: str) -> Outcome:
         return Outcome(
             self.cell.ours,
             self.cell.foreign,
             self.cell.order.value,
+            "on" if self.cell.vectors else "off",
             began,
-            self._our_end(done),
+            our_end,
             self._foreign_end(),
             rows,
-            self._next_ones(now),
+            after,
         )
 
     def _unprepared(self, start: Rows) -> Outcome:
@@ -161,16 +170,8 @@ class _Play:
         self._act()
         rows = self.foreign.model(start)
         assert difference(self._found(), rows) == "", f"{self.cell}: the foreign action alone"
-        return Outcome(
-            self.cell.ours,
-            self.cell.foreign,
-            self.cell.order.value,
-            "after",
-            f"refused: {UnsupportedFeature.reason}",
-            self._foreign_end(),
-            "foreign alone",
-            self._next_ones(rows),
-        )
+        refused = f"refused: {UnsupportedFeature.reason}"
+        return self._outcome("after", refused, "foreign alone", self._next_ones(rows))
 
     # The two orders
 
@@ -377,9 +378,24 @@ class _Play:
         return "; ".join(ends) or "ok"
 
 
-_NAMED = frozenset(
-    {"UnsupportedFeature", "DeletionVectorsDisabled", "InvalidStatement", "BaseHistoryGap"}
-)
+_NAMED = frozenset({"UnsupportedFeature", "InvalidStatement", "BaseHistoryGap"})
+
+
+def written_wrongly(log: DeltaLog) -> list[str]:
+    """What no commit of ours may do: change the protocol, or add a deletion vector where the
+    version before it has them off. Commits that the log no longer has are passed over."""
+    wrong = []
+    for version in range(1, log.latest_version() + 1):
+        commit = log.commit(version)
+        if commit is None or commit.info is None or "tandem" not in commit.info.body:
+            continue
+        wrong += [f"{version}: {each}" for each in commit.actions if isinstance(each, Protocol)]
+        marked = [add.logged_path for add in commit.adds if add.deletion_vector is not None]
+        if marked:
+            before = log.snapshot(version - 1)
+            if not writes_deletion_vectors(before.protocol, before.metadata):
+                wrong += [f"{version}: a vector in {path}" for path in marked]
+    return wrong
 
 
 def _same(of: Rows) -> Rows:

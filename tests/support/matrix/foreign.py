@@ -55,7 +55,8 @@ class Foreign:
     not see it: against all rules the rewritten rows stay, besides what it means to leave.
     `removes_files`: a vacuum without retention, which takes the files of versions that it has not
     seen. `boundary`: it replaces the table, so that unmerged records of a log are void.
-    `loses_history`: it removes commits, which a log of blocks may not have seen."""
+    `loses_history`: it removes commits, which a log of blocks may not have seen. `on`: on which
+    tables it is played, those with deletion vectors, those without, or both."""
 
     steps: tuple[Step, ...]
     model: Model
@@ -70,6 +71,7 @@ class Foreign:
     deltalake_reads: bool = True
     boundary: bool = False
     loses_history: bool = False
+    on: tuple[bool, ...] = (True, False)
 
     @property
     def engine(self) -> EngineName:
@@ -112,8 +114,7 @@ _UPDATED = updated(_MIDDLE, k=_moved, v=_more)
 _MERGED = after(deleted(id_in(MERGED)), appended(SOURCE))
 _VALUES = ", ".join(f"({r['id']}L, {r['k']}L, {r['v']}L)" for r in SOURCE)
 _OF_START = ("replace AtStart", "drop")
-_STRADDLING = (*_OF_START, "replace AtCommit")
-_REPLACES = (*_STRADDLING, "replace partitions")
+_REPLACES = (*_OF_START, "replace AtCommit", "replace partitions")
 _REPLACES_FROM_SOURCE = ("replace AtStart", "replace AtCommit", "replace partitions")
 _WRITES_VALUES = ("update", "merge", "log merge", *_REPLACES_FROM_SOURCE)
 _CONSTRAINED = dict.fromkeys(_WRITES_VALUES, "UnsupportedFeature")
@@ -252,8 +253,12 @@ FOREIGN: dict[str, Foreign] = {
     "W8-spark-vectors-off": Foreign(
         _spark("ALTER TABLE {table} SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'false')"),
         same,
-        refuses=dict.fromkeys((*_ROW_LEVEL, *_STRADDLING), "DeletionVectorsDisabled"),
-        next_refused=frozenset({"update"}),
+        on=(True,),
+    ),
+    "W8-spark-vectors-on": Foreign(
+        _spark("ALTER TABLE {table} SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')"),
+        same,
+        on=(False,),
     ),
     "W8-spark-add-column": Foreign(
         _spark("ALTER TABLE {table} ADD COLUMN w STRING"), with_column("w")

@@ -18,21 +18,30 @@ RECORD = ROOT / "tests" / "matrix" / "outcomes.tsv"
 """All cells of the last whole run."""
 
 
-def collected() -> list[Outcome]:
-    """Of all workers, each cell once, in the order of the table of cells.
+def collected(earlier: Iterable[Outcome] = ()) -> list[Outcome]:
+    """Of all workers, each cell once, in the order of the table of cells. Cells that were not
+    played have their outcome of an `earlier` run, if there was one.
 
-    Raises: ValueError if cells are missing: then the run was not whole.
+    Raises: ValueError if cells are missing, and no earlier run is given: then it was not whole.
     """
-    found: dict[tuple[str, str, str], Outcome] = {}
+    found = {_key(outcome): outcome for outcome in earlier}
+    whole = not found
     for path in sorted(RECORDING.glob("*.jsonl")):
         for line in path.read_text().splitlines():
             outcome = Outcome(**json.loads(line))
-            found[outcome.foreign, outcome.ours, outcome.order] = outcome
-    wanted = [(cell.foreign, cell.ours, cell.order.value) for cell in cells()]
+            found[_key(outcome)] = outcome
+    wanted = [
+        (cell.foreign, cell.ours, cell.order.value, "on" if cell.vectors else "off")
+        for cell in cells()
+    ]
     missing = [key for key in wanted if key not in found]
-    if missing:
+    if missing and whole:
         raise ValueError(f"{len(missing)} cells have no outcome, as {missing[0]}")
-    return [found[key] for key in wanted]
+    return [found[key] for key in wanted if key in found]
+
+
+def _key(outcome: Outcome) -> tuple[str, ...]:
+    return outcome.foreign, outcome.ours, outcome.order, outcome.vectors
 
 
 def write(outcomes: Sequence[Outcome], path: Path = RECORD) -> None:

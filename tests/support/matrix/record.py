@@ -1,9 +1,10 @@
 """After a whole run of the W matrix: merge the outcomes of its workers into one record, and write
 `docs/compatibility.md` from it.
 
-    PYTHONPATH=operator:tests:tools python -m support.matrix.record [--begin]
+    PYTHONPATH=operator:tests:tools python -m support.matrix.record [--begin | --some]
 
-`--begin` deletes the outcomes of an earlier run. Fails without a change if cells are missing.
+`--begin` deletes the outcomes of an earlier run. Fails without a change if cells are missing; with
+`--some`, those that were not played keep their line of the record.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import sys
 from collections import Counter
 
 from compatibility_page import compatibility
-from support.matrix.outcomes import RECORD, RECORDING, ROOT, collected, write
+from support.matrix.outcomes import RECORD, RECORDING, ROOT, collected, read, write
 
 NOTE = "<!-- Written by `make matrix` from tests/matrix/outcomes.tsv. -->\n\n"
 
@@ -22,7 +23,7 @@ def main(*arguments: str) -> None:
         for path in RECORDING.glob("*.jsonl"):
             path.unlink()
         return
-    outcomes = collected()
+    outcomes = collected(read() if "--some" in arguments else ())
     write(outcomes)
     (ROOT / "docs" / "compatibility.md").write_text(compatibility(NOTE))
     ours = Counter(o.our_end for o in outcomes)

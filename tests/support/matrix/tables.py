@@ -1,7 +1,8 @@
 """The tables that the W matrix begins with, by shape: made once, copied for every cell.
 
 Where nothing speaks against it there are three loads of ours, a few rows deleted by us, and a
-load by deltalake: segments of ours with and without deletion vectors, and a foreign one.
+load by deltalake: segments of ours with and without deletion vectors, and a foreign one. Without
+vectors, a table has the protocol and the properties that its engine gives it by default.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,19 +55,20 @@ class MatrixTables:
     def __init__(self, root: Path, spark: SparkSession, sql: Engine) -> None:
         self._root = root
         self._spark = spark
-        self._sql = sql
+        self.sql = sql
         self._made = 0
 
-    def fresh(self, shape: str, *, partitioned: bool = False) -> Lake:
-        """`partitioned`: by `k`, whatever its shape is."""
+    def fresh(self, shape: str, *, partitioned: bool = False, vectors: bool = True) -> Lake:
+        """`partitioned`: by `k`, whatever its shape is. `vectors`: with deletion vectors."""
         name = shape.replace(" ", "-") + ("-by-k" if partitioned else "")
-        template = self._root / "templates" / name
+        template = self._root / "templates" / (name if vectors else f"{name}-vectors-off")
         if not template.exists():
-            self._make(shape, template, ["k"] if partitioned else [])
+            by = ["k"] if partitioned else []
+            _Maker(self, template, by, vectors).make(shape)
         self._made += 1
         path = self._root / f"cell-{self._made}"
         shutil.copytree(template, path)
-        return self._lake(path)
+        return self.lake(path)
 
     def start(self, shape: str) -> Rows:
         match shape:
@@ -76,7 +79,7 @@ class MatrixTables:
             case _:
                 return START
 
-    def _lake(self, path: Path) -> Lake:
+    def lake(self, path: Path) -> Lake:
         location = path.as_uri()
         sources = path.with_name(f"{path.name}-sources")
         lake = Lake(
@@ -85,65 +88,84 @@ class MatrixTables:
         lake.first_version = lake.version
         return lake
 
-    def _make(self, shape: str, path: Path, by: list[str]) -> None:
-        path.parent.mkdir(exist_ok=True)
+
+@dataclass(frozen=True)
+class _Maker:
+    """Makes one table, partitioned by the columns `by`."""
+
+    tables: MatrixTables
+    path: Path
+    by: list[str]
+    vectors: bool
+
+    def make(self, shape: str) -> None:
+        self.path.parent.mkdir(exist_ok=True)
         match shape:
             case "plain":
-                self._of_ours(path, by)
+                self._of_ours()
             case "partitioned":
-                self._by_deltalake(path, ["k"])
+                replace(self, by=["k"])._by_deltalake()
             case "append-only":
-                self._by_deltalake(path, by, **{"delta.appendOnly": "true"})
+                self._by_deltalake(**{"delta.appendOnly": "true"})
             case "change data feed":
-                self._by_deltalake(path, by, **{"delta.enableChangeDataFeed": "true"})
+                self._by_deltalake(**{"delta.enableChangeDataFeed": "true"})
             case "unknown feature":
-                self._of_ours(path, by)
-                add_unknown_feature(path)
+                self._of_ours()
+                add_unknown_feature(self.path)
             case "mapped":
-                self._by_spark(path, by, "x BIGINT", "'delta.columnMapping.mode' = 'name'")
+                self._by_spark("x BIGINT", "'delta.columnMapping.mode' = 'name'")
             case "generated":
-                self._by_spark(path, by, "g BIGINT GENERATED ALWAYS AS (k * 2)")
+                self._by_spark("g BIGINT GENERATED ALWAYS AS (k * 2)")
             case "identity":
-                self._by_spark(path, by, "n BIGINT GENERATED ALWAYS AS IDENTITY")
+                self._by_spark("n BIGINT GENERATED ALWAYS AS IDENTITY")
             case _:
                 raise ValueError(shape)
 
-    def _of_ours(self, path: Path, by: list[str]) -> None:
-        if by:
-            self._by_deltalake(path, by)  # jobs without Spark write one partition
+    @property
+    def _lake(self) -> Lake:
+        return self.tables.lake(self.path)
+
+    def _of_ours(self) -> None:
+        if self.by:
+            self._by_deltalake()  # jobs without Spark write one partition
             return
-        DeltaTable.create(path.as_uri(), _COLUMNS, configuration=DELETION_VECTORS)
-        lake = self._lake(path)
+        self._create()
+        lake = self._lake
         for number in range(3):
             lake.do(lake.ingest(_batch(number)), ports=quickly(lake))
         lake.do(lake.delete(f"id IN {_GONE}"), ports=quickly(lake))
         lake.append(_batch(3))
         shutil.rmtree(lake.sources)
 
-    def _by_deltalake(self, path: Path, by: list[str], **properties: str) -> None:
-        location = path.as_uri()
-        found = {**DELETION_VECTORS, **properties}
-        DeltaTable.create(location, _COLUMNS, partition_by=by or None, configuration=found)
-        lake = self._lake(path)
+    def _by_deltalake(self, **properties: str) -> None:
+        self._create(**properties)
+        lake = self._lake
         for number in range(4):
             lake.append(_batch(number, without=_GONE))
 
-    def _by_spark(self, path: Path, by: list[str], column: str, *properties: str) -> None:
-        set_ = ", ".join(["'delta.enableDeletionVectors' = 'true'", *properties])
-        partitions = f"PARTITIONED BY ({', '.join(by)}) " if by else ""
+    def _create(self, **properties: str) -> None:
+        found = {**(DELETION_VECTORS if self.vectors else {}), **properties}
+        DeltaTable.create(
+            self.path.as_uri(), _COLUMNS, partition_by=self.by or None, configuration=found or None
+        )
+
+    def _by_spark(self, column: str, *properties: str) -> None:
+        found = [*(["'delta.enableDeletionVectors' = 'true'"] if self.vectors else []), *properties]
+        set_ = f"TBLPROPERTIES ({', '.join(found)})" if found else ""
+        partitions = f"PARTITIONED BY ({', '.join(self.by)}) " if self.by else ""
         columns, values = "(id, k, v, ts)", f"id, id % 5, id * 100, {SQL_MOMENT}"
         if column.startswith("x "):
             columns, values = "", f"{values}, id + 1"
         for statement in (
             f"CREATE TABLE {{table}} (id BIGINT, k BIGINT, v BIGINT, ts TIMESTAMP, {column}) "
-            f"USING delta {partitions}TBLPROPERTIES ({set_})",
+            f"USING delta {partitions}{set_}",
             *(
                 f"INSERT INTO {{table}} {columns} SELECT {values} FROM range({n}, {n + 10})"
                 for n in range(0, 40, 10)
             ),
             f"DELETE FROM {{table}} WHERE id IN {_GONE}",
         ):
-            self._sql.call("sql", text=statement.format(table=f"delta.`{path}`"))
+            self.tables.sql.call("sql", text=statement.format(table=f"delta.`{self.path}`"))
 
 
 def _batch(number: int, without: tuple[int, ...] = ()) -> pa.Table:
@@ -167,7 +189,9 @@ def add_unknown_feature(path: Path) -> None:
         for line in (log / f"{version:020d}.json").read_text().splitlines()
         if "protocol" in json.loads(line)
     )
-    protocol["writerFeatures"] = [*protocol["writerFeatures"], "timeTravelInsurance"]
+    known = protocol.get("writerFeatures", ["appendOnly", "invariants"])  # those of version 2
+    protocol["minWriterVersion"] = 7
+    protocol["writerFeatures"] = [*known, "timeTravelInsurance"]
     body = [{"commitInfo": {"timestamp": 1, "operation": "UPGRADE PROTOCOL"}}]
     text = "".join(json.dumps(action) + "\n" for action in [*body, {"protocol": protocol}])
     (log / f"{versions[-1] + 1:020d}.json").write_text(text)
