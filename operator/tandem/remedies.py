@@ -128,9 +128,7 @@ REMEDY: Final[Mapping[Reason, str]] = {
     + ".",
     Reason.UNSUPPORTED_FEATURE: "Do what the message says, " + _AGAIN + ".",
     Reason.DELETION_VECTORS_DISABLED: "Set `spec.enableDeletionVectors` of the LakeTable, or "
-    "`spec.vectors: Auto`, "
-    + _AGAIN
-    + ".",
+    "`spec.vectors: Auto`, " + _AGAIN + ".",
     Reason.VERSION_NOT_FOUND: "Name a version that the log still has: `tandem history`.",
     Reason.NOT_MERGE_ON_READ: "Use an operation for tables without a log.",
     Reason.DUPLICATE_KEYS: "Keep one row of each key in the source, or rows whose values of the "
