@@ -11,7 +11,7 @@ import io
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate, chain
-from typing import Any, Final
+from typing import Any, BinaryIO, Final, cast
 
 import numpy as np
 import pyarrow as pa
@@ -117,12 +117,13 @@ class ColumnEncoder:
         except pa.ArrowInvalid as error:
             # NULL where the file has a required column; below a NULL, too, as Arrow has it.
             raise CannotEncode(str(error)) from error
-        footer = parse(read_footer(sink), sink.seek(0, 2))
+        source = cast(BinaryIO, pa.BufferReader(sink.getvalue()))
+        footer = parse(read_footer(source), source.seek(0, 2))
         [group] = footer.groups
         _require_values(group, rows)
         starts = [self.starts[number] for number in columns]
         return Part(
-            sink,
+            source,
             footer,
             dict(zip(numbers, group.chunks, strict=True)),
             summaries(zip(starts, rows.columns, strict=True)),

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import BinaryIO, Final, Self
+from typing import BinaryIO, Final, Self, cast
 
 import pyarrow as pa
 
@@ -66,7 +65,7 @@ def opened(store: Store, path: str, data: bytes | None = None) -> Iterator[Binar
     """A file of which ranges are read; `data` is the content of a small one. Raises:
     DataFileMissing, StorageError."""
     try:
-        source = store.open_input(path) if data is None else io.BytesIO(data)
+        source = store.open_input(path) if data is None else cast(BinaryIO, pa.BufferReader(data))
     except ObjectNotFound as error:
         raise missing(path) from error
     with source:

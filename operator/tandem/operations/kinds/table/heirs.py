@@ -25,7 +25,7 @@ from tandem.operations.kinds.table.job_files import input_file
 from tandem.operations.kinds.table.snapshot_view import SnapshotView
 from tandem.reconcile.model import ChangeKind, RowMapLike
 from tandem.reconcile.rewrite import Heir, HeirRows
-from tandem.rowmap.positions import Positions, to_array, to_bitmap
+from tandem.rowmap.positions import Positions, span, to_array, to_bitmap
 from tandem.spark.runtime.row_files import open_input
 from tandem.storage.store import Store
 
@@ -155,22 +155,15 @@ class HeirSearch:
         except DataFileMissing:
             return None  # another writer's vacuum
         taken = [
-            np.setdiff1d(
-                np.arange(table.num_rows), to_array(self._row_map.input(source.logged_path).dead)
-            )
+            to_array(span(0, table.num_rows) - self._row_map.input(source.logged_path).dead)
             for source, table in zip(sources, before, strict=True)
         ]
         state = view.get(path)
         assert state is not None
-        live = np.setdiff1d(np.arange(after.num_rows), to_array(state.dead))
-        inputs = pa.concat_tables(
-            [_chosen(table, rows) for table, rows in zip(before, taken, strict=True)]
-        )
+        live = to_array(span(0, after.num_rows) - state.dead)
         rows = _chosen(after, live)
-        found = aligned(inputs, rows)
-        if found is None:
-            numbers = row_numbers(pa.concat_tables([inputs, rows]))
-            found = matched(numbers[: len(inputs)], numbers[len(inputs) :])
+        inputs = [_chosen(table, rows) for table, rows in zip(before, taken, strict=True)]
+        found = _found(inputs, rows)
         if found is None:
             return None
         starts = np.cumsum([0, *(len(rows) for rows in taken)])
@@ -196,6 +189,18 @@ def read_rows(store: Store, table: TableFormat, file: InputFile) -> pa.Table:
     """The rows of a file, in all columns of the table. Raises: DataFileMissing."""
     with open_input(store, table, file, table.data_schema.names) as reader:
         return pa.Table.from_batches(list(reader.batches()))
+
+
+def _found(inputs: Sequence[pa.Table], rows: pa.Table) -> Positions | None:
+    """The index of each row in the concatenated inputs; None if there is one that none has."""
+    start = 0
+    for each in inputs:
+        found = aligned(each, rows)
+        if found is not None:
+            return found + start
+        start += each.num_rows
+    numbers = row_numbers(pa.concat_tables([*inputs, rows]))
+    return matched(numbers[:start], numbers[start:])
 
 
 def _chosen(table: pa.Table, rows: Positions) -> pa.Table:
