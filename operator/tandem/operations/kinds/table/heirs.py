@@ -8,7 +8,7 @@ whichever rows it was made from: rows that are equal in all columns are intercha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
