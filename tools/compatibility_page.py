@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from readers import AS_OF, readers_table
+
 ROOT = Path(__file__).resolve().parent.parent
 RECORD = ROOT / "tests" / "matrix" / "outcomes.tsv"
 
@@ -53,8 +55,8 @@ next try reads the latest version and commits.
 """
 
 AFTER = """
-Some Spark statements cannot be paused between read and commit (`INSERT`, `OPTIMIZE`, `REORG`,
-`ALTER TABLE`, `VACUUM`). The matrix runs them after Tandem's commit: {after}.
+The matrix does not pause some Spark statements between read and commit (`INSERT`, `OPTIMIZE`,
+`REORG`, `ALTER TABLE`, `VACUUM`). It runs them after Tandem's commit: {after}.
 
 """
 
@@ -66,6 +68,22 @@ delete**: {which}. So run these only when no rewrite runs, or let only one of th
 rewrite (`test_W3_deltalake_1_6_does_not_see_that_a_compaction_took_its_files` shows it without a
 commit of Tandem). A **vacuum without retention** removes the files of versions that it has not
 read.
+
+### Without deletion vectors
+
+Deletion vectors make no difference to the foreign writer. The tables above are of tables that have
+them; this one is of tables without (`test_N18_…`), and of statements that replace whole files.
+
+| foreign action, started before ours | with a compaction | with a statement |
+|---|---|---|
+| `deltalake`: append | commits | tries again: `CommitFailedError` |
+| `deltalake`: delete, update, merge or replace where | tries again: `CommitFailedError` \
+| tries again: `CommitFailedError` |
+| `deltalake`: delete all, overwrite, compact or z order | **wrong rows** \
+| tries again: `CommitFailedError` |
+| Spark + Delta: insert | commits | commits |
+| Spark + Delta: delete, update, merge, overwrite or replace where \
+| tries again: `DELTA_CONCURRENT_APPEND` | tries again: `DELTA_CONCURRENT_APPEND` |
 """
 
 NEXT = """
@@ -105,10 +123,11 @@ commit. Configure a log store with put-if-absent for Spark |
 
 ## Readers
 
-| reader | deletion vectors |
-|---|---|
-| `tandem scan`, Spark + Delta, `DeltaTable.scan()` of `deltalake` | honoured |
-| `DeltaTable.count()`, `to_pyarrow_table()` of `deltalake` | ignored, refused |
+Deletion vectors need reader version 3: a reader that does not know them refuses a table that has
+the feature, whether or not a file has a vector. Without vectors, a delete, an update or a merge
+writes each file that it changes again; with them, it writes a bitmap for each, and one file of the
+rows that are new. `tandem scan` reads them. As of {as_of}:
+
 """
 
 
@@ -136,7 +155,8 @@ def compatibility(note: str) -> str:
     text += _afterwards(record)
     if without:
         text += _vectors_off(record, without)
-    return text + OUTSIDE.format(vacuum=_vacuum(first), harmless=_harmless(first))
+    text += OUTSIDE.format(vacuum=_vacuum(first), harmless=_harmless(first), as_of=AS_OF)
+    return text + readers_table()
 
 
 def _vectors_off(record: Sequence[Line], without: Sequence[Line]) -> str:

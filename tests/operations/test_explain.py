@@ -10,6 +10,7 @@ import pytest
 from support.jobs import quick_lake
 from support.lake import delta_log
 from tandem.operations.execute import ExecutionOptions, finish, open_session
+from tandem.operations.model import Identity
 from tandem.operations.report.sentences import MOST_SENTENCES, of_replace, sentences
 from tandem.spec.replace import Replaced
 from tandem.spec.status import Reconciled, ReconciledCommit, RowsReplaced
@@ -211,3 +212,8 @@ def test_what_is_refused_is_called_by_what_was_asked_for(
     session = open_session(resource, lake.table(), lake.ports(), ExecutionOptions(plan_only=True))
     status = finish(session, resource, lake.ports())
     assert f"{asked} is refused because of fromTheFuture" in status.conditions[0].message
+
+
+@pytest.mark.parametrize(("field", "asked"), [("upsert", "upsert"), ("deleteKeys", "delete")])
+def test_appends_to_a_log_are_called_by_their_fields(field: str, asked: str) -> None:
+    assert Identity("0f", "TableUpdate", "lake", "x", "h", {field: {}}).asked == asked
