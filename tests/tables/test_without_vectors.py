@@ -31,6 +31,7 @@ from tandem.operations.kinds import rewrite as rule
 from tandem.operations.machine.effects import Point
 from tandem.spec.resources import Operation
 from tandem.spec.status import Phase
+from tandem.timeline.root_tags import TAG_GROUP
 
 FOUR = loads(range(4))
 
@@ -227,7 +228,10 @@ def test_N5_an_output_becomes_two_and_two_more_and_commits(
     assert result(done).files_removed == 16 - len(ids)
     assert (result(done).files_added or 0) > 1
     assert_edited_out(lake, plus(rows, id_in(ids), 1))
-    # What became several files is one segment, and the next compaction has them all.
+    # What became several files says of how many it is one.
+    tags = [add.tags for add in lake.log.snapshot().adds() if TAG_GROUP in add.tags]
+    assert {tag[TAG_GROUP] for tag in tags} == {str(len(tags))}
+    assert len(tags) == result(done).files_added
     again = lake.do(lake.compaction("Major"))
     assert result(again).files_added == 1
     assert_edited_out(lake, plus(rows, id_in(ids), 1))
