@@ -26,11 +26,12 @@ from support.lake.plain import (
     updates,
 )
 from support.lake.rewritten import RECOMPRESS, rewrite
-from support.lake.rows import id_in, plus, without
+from support.lake.rows import id_in, k_is, plus, without
 from tandem.operations.kinds import rewrite as rule
 from tandem.operations.machine.effects import Point
 from tandem.spec.resources import Operation
 from tandem.spec.status import Phase
+from tandem.timeline.root_tags import TAG_GROUP
 
 FOUR = loads(range(4))
 
@@ -227,7 +228,194 @@ def test_N5_an_output_becomes_two_and_two_more_and_commits(
     assert result(done).files_removed == 16 - len(ids)
     assert (result(done).files_added or 0) > 1
     assert_edited_out(lake, plus(rows, id_in(ids), 1))
-    # What became several files is one segment, and the next compaction has them all.
+    # What became several files says of how many it is one.
+    tags = [add.tags for add in lake.log.snapshot().adds() if TAG_GROUP in add.tags]
+    assert {tag[TAG_GROUP] for tag in tags} == {str(len(tags))}
+    assert len(tags) == result(done).files_added
     again = lake.do(lake.compaction("Major"))
     assert result(again).files_added == 1
     assert_edited_out(lake, plus(rows, id_in(ids), 1))
+
+
+# N6: vectors go off and on
+
+TOGGLES = [
+    (before, at, decided)
+    for before in (True, False)
+    for at in (True, False)
+    for decided in (True, False)
+]
+"""Whether they are on when the operation plans, when it decides, and when it puts."""
+
+
+def toggled(folder: Path, on: bool) -> QuickLake:
+    """Four files of which one has a vector, with vectors on or off by the property."""
+    lake = quick_lake.make(folder, 4)
+    lake.do(lake.delete("id = 3"))
+    if not on:
+        set_vectors(lake, on=False)
+    lake.first_version = lake.version
+    return lake
+
+
+OF_N6 = {
+    "bin-pack": (lambda lake: lake.compaction("Major"), lambda rows: rows),
+    "sort": (sort, lambda rows: rows),
+    "update": (
+        lambda lake: lake.update("k = 1", v="v + 15"),
+        lambda rows: plus(rows, k_is(1), 15),
+    ),
+    "delete": (lambda lake: lake.delete("k = 1"), lambda rows: without(rows, k_is(1))),
+    "replace": (
+        lambda lake: lake.resource(
+            "TableReplace", {"replace": {"intervals": ["all"]}, "scope": "AtStart"}
+        ),
+        lambda _: (),
+    ),
+}
+"""Operations, and the rows after them."""
+
+
+@pytest.mark.part(3)
+@pytest.mark.parametrize("kind", OF_N6)
+@pytest.mark.parametrize(("plans", "decides", "puts"), TOGGLES)
+def test_N6_vectors_are_switched_between_two_steps(
+    tmp_path: Path, kind: str, plans: bool, decides: bool, puts: bool
+) -> None:
+    lake = toggled(tmp_path, plans)
+    protocol = lake.log.snapshot().protocol
+    make, after = OF_N6[kind]
+    rows = without(FOUR, id_in([3]))
+    held = lake.hold(make(lake), Point.READ_RESULT)
+    lake.foreign().delete("id = 14")
+    rows = without(rows, id_in([14]))
+    set_vectors(lake, on=decides)
+    held.go_on(Point.PUT_COMMIT)
+    lake.foreign().delete("id = 24")
+    rows = without(rows, id_in([24]))
+    set_vectors(lake, on=puts)
+    done = held.finish()
+    assert done.phase is Phase.SUCCEEDED, done
+    adds = lake.commit().adds
+    if not puts:
+        assert not any(add.deletion_vector for add in adds)
+    elif kind in ("update", "delete"):
+        assert any(add.deletion_vector for add in adds)
+    assert_edited_out(lake, after(rows), protocol)
+
+
+def test_N6_what_earlier_vectors_hide_is_left_out_once_they_are_off(tmp_path: Path) -> None:
+    """A compaction copies deleted rows where it counts on vectors; here they go by an edit."""
+    lake = toggled(tmp_path, on=True)
+    protocol = lake.log.snapshot().protocol
+    held = lake.hold(lake.compaction("Major"), Point.READ_RESULT)
+    set_vectors(lake, on=False)
+    done = held.finish()
+    assert done.phase is Phase.SUCCEEDED, done
+    assert reconciled(done).deletes_remapped == 0
+    [add] = lake.log.snapshot().adds()
+    assert add.deletion_vector is None
+    assert_edited_out(lake, without(FOUR, id_in([3])), protocol)
+
+
+@pytest.mark.parametrize("statement", ["update", "delete"])
+def test_N6_a_file_with_an_earlier_vector_is_made_again_without_its_rows(
+    tmp_path: Path, statement: str
+) -> None:
+    lake = toggled(tmp_path, on=False)
+    protocol = lake.log.snapshot().protocol
+    rows = without(FOUR, id_in([3]))
+    if statement == "update":
+        done = lake.do(lake.update("id IN (1, 5)", v="v + 15"))
+        after = plus(rows, id_in([1, 5]), 15)
+    else:
+        done = lake.do(lake.delete("id IN (1, 5)"))
+        after = without(rows, id_in([1, 5]))
+    assert figures(reconciled(done)) == edited()
+    assert not any(add.deletion_vector for add in lake.log.snapshot().adds())
+    assert_edited_out(lake, after, protocol)
+
+
+# N9: an heir with a row that the outputs lack
+
+
+def test_N9_an_heir_that_has_a_row_which_was_dead_at_the_read_is_left_alone(
+    tmp_path: Path,
+) -> None:
+    lake = toggled(tmp_path, on=False)
+    protocol, whole = lake.log.snapshot().protocol, lake.first_version - 2
+    assert lake.by_tandem(whole) == FOUR
+    compaction = lake.hold(lake.compaction("Major"), Point.READ_RESULT)
+    lake.foreign().restore(whole)
+    set_vectors(lake, on=False)
+    lake.do(lake.update("id = 1", v="v + 15"))
+    done = compaction.finish()
+    assert done.phase is Phase.SUCCEEDED, done
+    # Its row 3 is in no output, so it stays, and all that the output has of its input goes (R-7).
+    assert figures(reconciled(done)) == edited(gone=1)
+    assert result(done).files_removed == 3
+    assert len(lake.names) == 2
+    assert_edited_out(lake, plus(FOUR, id_in([1]), 15), protocol)
+
+
+# N12: row maps that are gone
+
+DAMAGES = {
+    "cleaned": None,
+    "cut off": lambda data: data[: len(data) // 2],
+    "flipped": lambda data: data[:20] + bytes([data[20] ^ 1]) + data[21:],
+}
+
+
+def damage(lake: QuickLake, how: str) -> None:
+    """What happens to the newest row map."""
+    found = sorted(lake.store.list("_tandem/rowmaps"), key=lambda meta: meta.modified_ms)
+    path, act = found[-1].path, DAMAGES[how]
+    data = lake.store.get(path)
+    lake.store.delete([path])
+    if act is not None:
+        lake.store.put(path, act(data))
+
+
+@pytest.mark.parametrize("how", DAMAGES)
+def test_N12_without_the_map_of_an_edit_its_file_is_edited_out(tmp_path: Path, how: str) -> None:
+    lake = plain(tmp_path)
+    compaction = lake.hold(lake.compaction(), Point.READ_RESULT)
+    lake.do(lake.update("id = 1", v="v + 15"))
+    damage(lake, how)
+    done = compaction.finish()
+    assert done.phase is Phase.SUCCEEDED, done
+    assert figures(reconciled(done)) == edited(gone=1)
+    after = plus(FOUR, id_in([1]), 15)
+    lake.assert_states(FOUR, after)
+    lake.store.delete([each.path for each in lake.store.list("_tandem/rowmaps")])
+    lake.assert_rows(after)
+
+
+@pytest.mark.parametrize("how", DAMAGES)
+def test_N12_without_the_map_of_an_edit_its_rows_are_evaluated_again(
+    tmp_path: Path, how: str
+) -> None:
+    lake = plain(tmp_path)
+    update = lake.hold(lake.update("k = 1", v="v + 15"), Point.READ_RESULT)
+    lake.do(lake.update("k = 2", v="v + 1"))
+    damage(lake, how)
+    done = update.finish()
+    assert done.phase is Phase.SUCCEEDED, done
+    assert reconciled(done).rows_evaluated == 40
+    once = plus(FOUR, k_is(2), 1)
+    lake.assert_states(FOUR, once, plus(once, k_is(1), 15))
+
+
+@pytest.mark.parametrize("how", DAMAGES)
+def test_N12_a_map_is_lost_between_two_edits_of_one_file(tmp_path: Path, how: str) -> None:
+    """The chain is broken: the last file cannot be led back to the input."""
+    lake = plain(tmp_path)
+    compaction = lake.hold(lake.compaction(), Point.READ_RESULT)
+    lake.do(lake.update("id = 1", v="v + 15"))
+    damage(lake, how)
+    lake.do(lake.update("id = 2", v="v + 15"))
+    done = compaction.finish()
+    assert done.phase is Phase.SUCCEEDED, done
+    assert figures(reconciled(done)) == edited(gone=1)
+    lake.assert_rows(plus(FOUR, id_in([1, 2]), 15))

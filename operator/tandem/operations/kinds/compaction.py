@@ -373,7 +373,10 @@ class CompactionKind(RewriteKind):
         new = {run: number for run, name in names.items() if (number := _number(name)) > before}
         heirs = {path: heir.sources[0] for path, heir in decision.heirs.items()}
         sources = {output.path: self.sources(output.path, decision) for output in outputs}
-        roots = root_tags(work, removed, decision.cuts, outputs, sources, heirs, new, numbers)
+        files = {output.path: self.files_of(work, decision, output) for output in outputs}
+        roots = root_tags(
+            work, removed, decision.cuts, outputs, files, sources, heirs, new, numbers
+        )
         map_path = paths.row_map(plan.operation_id, plan.attempt)
 
         def tags_of(output: OutputFile) -> dict[str, str]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
+from itertools import pairwise
 from typing import Final, Literal
 
 from pyroaring import BitMap64
@@ -268,6 +269,15 @@ class RewriteKind:
         inputs = self.row_map.sources(output)
         heirs = (h.path for h in decision.heirs.values() if not set(inputs).isdisjoint(h.sources))
         return (*inputs, *heirs)
+
+    def files_of(self, work: Work, decision: RewriteDecision, output: OutputFile) -> int:
+        """How many files an output becomes."""
+        cut_at = self._cut_at.get(output.path, ())
+        if work.writes_vectors or not cut_at:
+            return 1
+        hidden = decision.masks.get(output.path, BitMap64())
+        borders = pairwise((0, *cut_at, output.rows))
+        return sum(hidden.range_cardinality(start, end) < end - start for start, end in borders)
 
     def removed(self, decision: RewriteDecision) -> dict[str, AddFile]:
         """The live adds of `decision.removes` by logged path, at the version of the decision."""

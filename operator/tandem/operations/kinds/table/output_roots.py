@@ -25,6 +25,7 @@ def root_tags(
     removed: Collection[str],
     cut: Collection[str],
     outputs: Sequence[OutputFile],
+    files: Mapping[str, int],
     sources: Mapping[str, Sequence[str]],
     heirs: Mapping[str, str],
     new: Mapping[int, int],
@@ -39,6 +40,7 @@ def root_tags(
     Args:
         removed: the inputs that the commit removes.
         cut: the inputs that live on without the rows that were taken.
+        files: for each output, how many files it becomes.
         sources: for each output, inputs and heirs that it has rows of.
         heirs: an input for each heir, which goes in its place.
         new: the numbers that this commit gave to runs for their names, by run.
@@ -50,7 +52,9 @@ def root_tags(
         else next((cells[path] for path in sources[output.path] if path in cells), _NO_CELL)
         for output in outputs
     }
-    sizes = Counter((output.run, home[output.path][0]) for output in outputs)
+    sizes = Counter[tuple[int, int]]()
+    for output in outputs:
+        sizes[output.run, home[output.path][0]] += files[output.path]
     own = dict(new)
     found = {}
     for output in outputs:
