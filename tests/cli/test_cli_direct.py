@@ -16,15 +16,22 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 from deltalake import DeltaTable, write_deltalake
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cli.invoke import Tandem
+from support.foreign.tables import column, write
 from support.jobs.quick_jobs import QuickJobs
+from tandem.cli.commands.arguments import names_in
 from tandem.cli.direct import app, sources
 from tandem.cli.direct.resources import assignments
+from tandem.delta.log.delta_log import DeltaLog
 from tandem.errors import InvalidSpec
 from tandem.operations import runner
 from tandem.operations.ports import Ports
 from tandem.spec import KINDS, load_text
+from tandem.storage import open_store
+from tandem.timeline.segments import layout_label
 
 
 @pytest.fixture(autouse=True)
@@ -246,7 +253,8 @@ def test_every_command_is_tried_here() -> None:
     [
         (("compact", "--target-file-size", "3x"), "--target-file-size", "must be a size"),
         (("compact", "--option", "secret=x"), "--option", "must not contain secrets"),
-        (("zorder", "id,"), "A,B", "must not be empty"),
+        (("zorder", "id,"), "A,B", "not a list of names"),
+        (("sort", "`id"), "A,B", "Put a name in backquotes"),
         (("update", "--where", " ", "--set", "n=1"), "--where", "must not be empty"),
         (("update", "--where", "true", "--set", "n"), "--set", "not an assignment"),
         (("update", "--where", "true", "--set", "n=1", "--set", "N=2"), "--set", "twice"),
@@ -268,11 +276,91 @@ def test_errors_name_the_option_that_was_typed(
 
 
 def test_assignments_are_split_at_the_first_sign_outside_a_name() -> None:
-    assert assignments(["a=b = c", " x y = 1", "`a=``b`='='"]) == {
+    assert assignments(["a=b = c", " x y = 1", "`a=``b`='='", "` c `=s.`=`", "a.b==1"]) == {
         "a": "b = c",
         "x y": "1",
-        "a=`b": "'='",
+        "`a=``b`": "'='",
+        "` c `": "s.`=`",
+        "a.b": "=1",
     }
+    with pytest.raises(InvalidSpec, match="twice"):
+        assignments(["a=1", "`A`=2"])
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("a", ["a"]),
+        ("a, b ,c d", ["a", "b", "c d"]),
+        ("` c `", [" c "]),
+        (" ` c ` , c", [" c ", "c"]),
+        ("`a,b`,c", ["a,b", "c"]),
+        ("a.b,`a.b`", ["a.b", "a.b"]),
+        ("a`b,```a``,`", ["a`b", "`a`,"]),
+        ("x=y,\n`\n`", ["x=y", "\n"]),
+    ],
+)
+def test_names_in_backquotes_are_taken_as_they_are(text: str, names: list[str]) -> None:
+    assert names_in(text, "--columns") == names
+
+
+@given(st.lists(st.text("ab `,.=\n", min_size=1), min_size=1))
+def test_every_name_can_be_typed(names: list[str]) -> None:
+    quoted = ["`" + name.replace("`", "``") + "`" for name in names]
+    assert names_in(", ".join(quoted), "--columns") == names
+    keys = {name.lower() for name in names}
+    found = assignments([f"{each}=1" for each in dict.fromkeys(quoted)][: len(keys)])
+    assert set(found) <= set(quoted)
+
+
+@pytest.mark.parametrize("text", ["", " ", ",", "a,", "a,,b", "`a", "`a`b", "``", "`a` b,c"])
+def test_what_is_no_list_of_names_is_refused(text: str) -> None:
+    with pytest.raises(InvalidSpec, match="not a list of names") as refused:
+        names_in(text, "--columns")
+    assert refused.value.resource == "--columns"
+
+
+ODD = ("c", " c ", "a,b", "a", "a.b", "`a`", "x=y", "n o")
+"""Names of columns that differ from others by a character that commands take for their own."""
+
+
+@pytest.fixture
+def odd(tmp_path: Path) -> Path:
+    """Two rows; also a struct with a field, and a column whose name is that of the field."""
+    root = tmp_path / "odd"
+    fields = {name: pa.array([0, 0], pa.int64()) for name in ODD}
+    struct = {"type": "struct", "fields": [column("b")]}
+    write(root, *map(column, ODD), column("s", struct), column("s.b"), rows=pa.table(fields))
+    return root
+
+
+@pytest.mark.parametrize("name", ODD)
+@pytest.mark.parametrize("command", ["sort", "zorder"])
+def test_a_name_in_backquotes_is_the_column_that_is_ordered_by(
+    tandem: Tandem, odd: Path, command: str, name: str
+) -> None:
+    quoted = "`" + name.replace("`", "``") + "`"
+    printed = tandem(command, odd, f" {quoted} ,c" if name != "c" else quoted, "-o", "yaml").stdout
+    columns = list(yaml.safe_load_all(printed))[1]["spec"]["layout"]["columns"]
+    assert columns == ([name, "c"] if name != "c" else ["c"])
+    assert done(tandem, command, odd, quoted)["phase"] == "Succeeded"
+    [add] = DeltaLog(open_store(str(odd))).snapshot().adds()
+    strategy = {"sort": "Sort", "zorder": "ZOrder"}[command]
+    assert add.tags["tandem.layout"] == layout_label(strategy, [name])
+
+
+@pytest.mark.parametrize("name", [*ODD, "s.b"])
+def test_set_names_the_column_in_backquotes(tandem: Tandem, odd: Path, name: str) -> None:
+    quoted = "`" + name.replace("`", "``") + "`"
+    words = ("--where", "true", "--set", f" {quoted} = 7", "--enable-deletion-vectors")
+    assert done(tandem, "update", odd, *words)["result"]["rowsAffected"]["updated"] == 2
+    rows = tandem("scan", odd, "-o", "json").stdout.splitlines()
+    changed = [{key for key, value in json.loads(row).items() if value == 7} for row in rows]
+    assert changed == [{name}, {name}]
+    shown = tandem("scan", odd, "--columns", f"{quoted},c", "-o", "json").stdout.splitlines()
+    assert list(json.loads(shown[0])) == list(dict.fromkeys([name, "c"]))
+    bounds = tandem("index", "bounds", odd, "--columns", quoted, "-o", "json").stdout
+    assert json.loads(bounds)["columns"] == [{"column": name, "least": 7, "greatest": 7}]
 
 
 def test_a_laketable_of_a_file_gives_its_settings(

@@ -20,6 +20,7 @@ from tandem.cli.commands.arguments import (
     TableArgument,
     Timestamp,
     Version,
+    names_in,
     opened,
 )
 from tandem.cli.commands.etcd import etcd_user
@@ -190,7 +191,7 @@ def scan(
                 target,
                 version=version,
                 timestamp=timestamp,
-                columns=None if columns is None else scan.names_in(columns),
+                columns=None if columns is None else names_in(columns, "--columns"),
                 where=where,
                 output=output,
                 limit=limit,

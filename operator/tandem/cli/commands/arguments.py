@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Final
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from tandem.cli.errors import add_table_to_errors, errors_to_exit
-from tandem.errors import TandemError
+from tandem.errors import InvalidSpec, TandemError
 
 if TYPE_CHECKING:
     from tandem.cli.commands.tables import Target
@@ -47,7 +48,6 @@ def moment_ms(version: int | None, timestamp: str | None) -> int | None:
     or beside a version."""
     if timestamp is None:
         return None
-    from tandem.errors import InvalidSpec
     from tandem.timeline.chunks import parse_moment
 
     if version is not None:
@@ -66,6 +66,30 @@ def moment_ms(version: int | None, timestamp: str | None) -> int | None:
             expected="2013, 2013-02, 2013-02-01, 2013-02-01T05 or 2013-02-01T05:30:00Z",
         )
     return moment
+
+
+_NAME = re.compile(r"\s*(?:`((?:[^`]|``)+)`|([^\s`,](?:[^,]*[^\s,])?))\s*(,|$)", re.DOTALL)
+
+
+def names_in(text: str, option: str) -> list[str]:
+    """Names that are separated by commas. Blanks around a name do not count; a name in backquotes,
+    as in SQL, is taken as it is. Dots are part of a name. Raises: InvalidSpec."""
+    found: list[str] = []
+    at, more = 0, True
+    while more:
+        name = _NAME.match(text, at)
+        if name is None:
+            raise InvalidSpec(
+                "not a list of names",
+                resource=option,
+                found=text,
+                expected="A,B",
+                remedy="Put a name in backquotes that has commas, or blanks at its ends, or begins "
+                "with a backquote, which is then doubled",
+            )
+        found.append(name[2] if name[1] is None else name[1].replace("``", "`"))
+        at, more = name.end(), name[3] == ","
+    return found
 
 
 WORDS_OF_OPTIONS: Final[Mapping[str, str]] = {

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from tandem.cli.commands.arguments import moment_ms
-from tandem.cli.commands.scan import names_in
+from tandem.cli.commands.arguments import moment_ms, names_in
 from tandem.cli.commands.tables import Target
 from tandem.cli.errors import Exit, say
 from tandem.cli.output import ByteSize, Output, json_value, print_data, print_table, table_of, write
@@ -31,7 +30,7 @@ def query(
 ) -> Query:
     """The question of the options. Raises: InvalidSpec."""
     moment = moment_ms(version, timestamp)
-    chosen = () if segments is None else tuple(names_in(segments))
+    chosen = () if segments is None else tuple(names_in(segments, "--segments"))
     return Query(where or "", version, moment, chosen)
 
 
@@ -51,7 +50,7 @@ def count(table: Target, asked: Query, *, base: bool, output: Output) -> Exit:
 
 def bounds(table: Target, columns: str, asked: Query, *, base: bool, output: Output) -> Exit:
     index = table.index(base=base)
-    parts = index.certain_bounds(names_in(columns), asked)
+    parts = index.certain_bounds(names_in(columns, "--columns"), asked)
     head = parts[0].below.head
     where = condition(head, asked.where)
     found = {}

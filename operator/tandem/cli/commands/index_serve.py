@@ -57,6 +57,8 @@ def serve(
     stores: dict[str, Callable[[], Store]] = {}
     for text in names:
         name, _, location = text.partition("=")
+        if "/" in name:  # a location alone, with the sign in it
+            name = location = text
         target = tables.target(location or name, files, options)
         openers[name] = _opener(target)
         stores[name] = _store(target)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -68,18 +67,6 @@ def scan(
     else:
         _preview(schema, batches, limit or 0)
     return Exit.OK
-
-
-_NAME = re.compile(r"(?:^|,)(?:`((?:[^`]|``)+)`(?=,|$)|([^,]*))")
-
-
-def names_in(text: str) -> list[str]:
-    """The names in `--columns`, separated by commas; a name in backquotes, as in SQL, may contain
-    commas. Dots are part of a name."""
-    return [
-        found[2] if found[1] is None else found[1].replace("``", "`")
-        for found in _NAME.finditer(text)
-    ]
 
 
 def first_rows(batches: Iterable[pa.RecordBatch], count: int) -> Iterator[pa.RecordBatch]:

@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from tandem.cli.commands.arguments import OptionalFilenames, StoreOptions, TableArgument, opened
+from tandem.cli.commands.arguments import (
+    OptionalFilenames,
+    StoreOptions,
+    TableArgument,
+    names_in,
+    opened,
+)
 from tandem.cli.errors import errors_to_exit
 from tandem.cli.output import Output
 from tandem.spec.update import SourceFormat
@@ -43,7 +49,11 @@ FileFilter = Annotated[
     ),
 ]
 Columns = Annotated[
-    str, typer.Argument(metavar="A,B", help="Columns to order by, separated by commas.")
+    str,
+    typer.Argument(
+        metavar="A,B",
+        help="Columns to order by, separated by commas; in backquotes as in SQL.",
+    ),
 ]
 Rows = Annotated[
     str,
@@ -129,8 +139,11 @@ def zorder(
     Filters on any of the columns then skip files. Files that are in this order already are left
     alone.
     """
-    found = _laid_out("zorder", "ZOrder", columns, where, target_file_size)
-    _perform(context, location, files, options, lambda: found, output, dry_run=dry_run, quiet=quiet)
+
+    def asked() -> DirectOperation:
+        return _laid_out("zorder", "ZOrder", columns, where, target_file_size)
+
+    _perform(context, location, files, options, asked, output, dry_run=dry_run, quiet=quiet)
 
 
 def sort(
@@ -149,8 +162,11 @@ def sort(
 
     Files that are in this order already are left alone.
     """
-    found = _laid_out("sort", "Sort", columns, where, target_file_size)
-    _perform(context, location, files, options, lambda: found, output, dry_run=dry_run, quiet=quiet)
+
+    def asked() -> DirectOperation:
+        return _laid_out("sort", "Sort", columns, where, target_file_size)
+
+    _perform(context, location, files, options, asked, output, dry_run=dry_run, quiet=quiet)
 
 
 def update(
@@ -391,9 +407,7 @@ def _operation(
 def _laid_out(
     word: str, strategy: str, columns: str, where: str | None, size: str | None
 ) -> DirectOperation:
-    from tandem.cli.commands.scan import names_in
-
-    layout = {"strategy": strategy, "columns": [name.strip() for name in names_in(columns)]}
+    layout = {"strategy": strategy, "columns": names_in(columns, "A,B")}
     spec = {**_selection(where), "layout": layout, **_sizes(size)}
     fields = {"spec.layout.columns": "A,B", "spec.layout": "A,B", "spec.custom.where": "--where"}
     return _operation(word, "TableCompaction", spec, fields)

@@ -95,11 +95,12 @@ def manifests(resources: Sequence[AnyResource]) -> list[dict[str, Any]]:
 
 def assignments(texts: Sequence[str]) -> dict[str, str]:
     """`--set COLUMN=EXPR`, repeated, as column → expression. A name in backquotes, as in SQL, may
-    contain any character.
+    contain any character, and keeps them: without them a dot may stand before a field of a struct.
 
     Raises: InvalidSpec.
     """
     found: dict[str, str] = {}
+    columns: set[str] = set()
     for text in texts:
         match = _ASSIGNMENT.fullmatch(text)
         if match is None or not match[3].strip():
@@ -110,8 +111,10 @@ def assignments(texts: Sequence[str]) -> dict[str, str]:
                 expected="COLUMN=EXPR",
                 remedy="Put it in quotes for the shell: --set 'delay=delay + 15'",
             )
-        name = match[2] if match[1] is None else match[1].replace("``", "`")
-        if name.lower() in (other.lower() for other in found):
+        name, column = match[2], match[2]
+        if match[1] is not None:
+            name, column = f"`{match[1]}`", match[1].replace("``", "`")
+        if column.lower() in columns:
             raise InvalidSpec(
                 "the column is set twice",
                 resource="--set",
@@ -119,6 +122,7 @@ def assignments(texts: Sequence[str]) -> dict[str, str]:
                 expected="each column once",
                 remedy="Remove one of the two",
             )
+        columns.add(column.lower())
         found[name] = match[3].strip()
     return found
 
