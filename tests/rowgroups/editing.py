@@ -78,7 +78,7 @@ def wanted(rows: Sequence[Row], table: TableFormat, edit: Edit) -> list[Row]:
 
 def read(path: Path, table: TableFormat) -> list[Row]:
     store = open_store(f"file://{path.parent}")
-    with DataFileReader(store, path.name, table, verify=True) as reader:
+    with DataFileReader(store, path.name, table) as reader:
         return [row for batch in reader.batches() for row in batch.to_pylist()]
 
 

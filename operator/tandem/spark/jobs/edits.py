@@ -34,6 +34,8 @@ from tandem.storage.store import Store, side_by_side
 
 AT_ONCE: Final = 2
 """Edits made at a time: they compute."""
+MOST_REMEMBERED: Final = 1_000
+"""Files of which footers are remembered from one round to the next."""
 _NEW: Final = pa.schema(
     [("edit", pa.int32()), ("values", pa.int32()), ("position", pa.int64()), ("row", pa.int64())]
 )
@@ -96,6 +98,8 @@ class EditMaker:
             self._editor(each.source)
         files = side_by_side([partial(self._make, each) for each in wanted], AT_ONCE)
         store_facts(self.store, self.table.table_id, [found.file for found in files])
+        while len(self._editors) > MOST_REMEMBERED:
+            del self._editors[next(iter(self._editors))]
         return files
 
     def _make(self, wanted: WantedEdit) -> EditedFile:
