@@ -115,7 +115,7 @@ class ColumnEncoder:
             ) as writer:
                 writer.write_table(rows, row_group_size=max(rows.num_rows, 1))
         except pa.ArrowInvalid as error:
-            # NULL where the file has a required column; below a NULL, too, as Arrow has it.
+            # Of required values below NULL, which Arrow takes for forbidden ones.
             raise CannotEncode(str(error)) from error
         footer = parse(read_footer(sink), sink.seek(0, 2))
         [group] = footer.groups
@@ -133,6 +133,8 @@ class ColumnEncoder:
         fields, arrays = [], []
         for number, found in zip(columns, values.columns, strict=True):
             field = kept_dictionary(self._columns[number].arrow, found.type)
+            if any(_lacks_required(field, chunk) for chunk in found.chunks):
+                raise CannotEncode(f"NULL in column {field.name}, which the file requires")
             chunks = [encoded_as(chunk, field.type) for chunk in found.chunks]
             fields.append(field)
             arrays.append(_without_unused(pa.chunked_array(chunks, field.type)))
@@ -155,6 +157,24 @@ class ColumnEncoder:
             if can_be_filtered(self._fields[n]) and like.chunks[self.starts[n]].filter is not None
         }
         return {**there, **self._table.filters}
+
+
+def _lacks_required(field: pa.Field, array: Any) -> bool:
+    """Whether an array, of the field's shape, has NULL where the field requires a value. Arrow's
+    writer does not notice that of a struct, list or map."""
+    if not field.nullable and array.null_count:
+        return True
+    type_ = field.type
+    if not pa.types.is_nested(type_) or pa.types.is_dictionary(type_):
+        return False
+    if array.null_count:
+        array = array.drop_null()
+    if pa.types.is_struct(type_):
+        return any(map(_lacks_required, type_, array.flatten()))
+    if pa.types.is_map(type_):
+        start, end = array.offsets[0].as_py(), array.offsets[-1].as_py()
+        return _lacks_required(type_.item_field, array.items.slice(start, end - start))
+    return _lacks_required(type_.value_field, array.flatten())
 
 
 def _without_unused(column: pa.ChunkedArray) -> pa.ChunkedArray:
