@@ -6,12 +6,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
 from rowgroups.editing import Edit, Row, editor, make, read, shown, wanted
 from rowgroups.test_edited import EDITS, OLD
+from rowgroups.test_edited_schemas import NESTED, NESTED_WRITERS, nested_rows, nested_table
 from rowgroups.test_joined import plain
 from rowgroups.test_joined_and_spark import TIMES, VECTORISED, by_spark
 from rowgroups.writers import TABLE, WRITERS, rows
@@ -103,3 +105,26 @@ def test_files_of_spark_are_edited(tmp_path: Path, session: SparkSession, times:
         expected = wanted(before, TABLE, edit)
         assert shown(read(made, TABLE)) == shown(expected)
         assert_read(session, made, expected)
+
+
+@pytest.mark.parametrize("name", NESTED_WRITERS)
+def test_spark_reads_nested_columns_that_were_encoded(
+    name: str, tmp_path: Path, session: SparkSession
+) -> None:
+    path = tmp_path / "source.parquet"
+    table = pa.Table.from_pylist(nested_rows(25), NESTED)
+    if name == "polars":
+        table = table.drop_columns(["m"])
+    NESTED_WRITERS[name](path, table)
+    of = nested_table(table.column_names)
+    before = read(path, of)
+    columns = frozenset({"d9", "d18", "d38", "l", "m", "p", "t"} & {*table.column_names})
+    edit = Edit(frozenset({20}), {3: before[17], 4: before[23], 15: before[3]}, columns)
+    found = make(editor(path, of), of, edit)
+    assert found.whole is None
+    expected = wanted(before, of, edit)
+    for vectorised in (True, False):
+        answer = by_spark(session, [tmp_path / found.file.path], vectorised=vectorised).toArrow()
+        assert shown(answer.cast(table.schema).to_pylist()) == shown(
+            pa.Table.from_pylist(expected, table.schema).to_pylist()
+        )

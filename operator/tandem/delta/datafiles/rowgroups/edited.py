@@ -39,7 +39,7 @@ from tandem.delta.datafiles.writer import (
     Describe,
     ParquetDataWriter,
     WrittenFile,
-    compact_columns,
+    compact_leaves,
     encoding_like,
 )
 from tandem.errors import CountMismatch, DataFileMissing
@@ -420,7 +420,7 @@ class _Edit:
         self, columns: Sequence[int], rows: pa.Table, number: int, reader: DataFileReader
     ) -> list[Part]:
         like = self._found.footer.groups[number]
-        dictionary = compact_columns(reader.metadata, number)
+        dictionary = compact_leaves(reader.metadata, number)
         parts = self._found.encoder.encode(columns, rows, like, dictionary)
         self.bytes_encoded += sum(c.data.size for part in parts for c in part.chunks.values())
         return parts
