@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import tempfile
+from collections.abc import Callable, Iterable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import duckdb
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable, WriterProperties, write_deltalake
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,7 +22,15 @@ from rowgroups.any_schema import mapped, tables
 from rowgroups.editing import Edit, assert_true_bounds, editor, make, read, shown, wanted
 from tandem.delta.datafiles.reader import TableFormat, arrow_schema
 from tandem.delta.datafiles.writer import ParquetDataWriter
-from tandem.delta.schema import to_arrow_field
+from tandem.delta.schema import (
+    ArrayType,
+    DataType,
+    Field,
+    MapType,
+    PrimitiveType,
+    StructType,
+    to_arrow_field,
+)
 from tandem.storage import open_store
 
 Rows = list[dict[str, Any]]
@@ -47,6 +60,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {"use_dictionary": False},
     "page index": {"write_page_index": True, "data_page_size": 8, "write_batch_size": 1},
     "decimals as bytes": {"store_decimal_as_integer": False, "compression": "snappy"},
+    "names of Arrow": {"use_compliant_nested_type": False},
     "pages of version 2": {"data_page_version": "2.0", "compression": "gzip"},
 }
 
@@ -88,6 +102,7 @@ def test_an_edit_is_what_decoding_filtering_and_replacing_gives(
             expected = wanted(rows, table, edit)
             found = make(of, table, edit)
             made = folder / found.file.path
+            assert found.whole is None
             assert shown(read(made, table)) == shown(expected)
             assert_true_bounds(made, found.file.stats, expected, table)
             whole = write(folder / "whole.parquet", table, expected, "tandem", 100)
@@ -95,3 +110,105 @@ def test_an_edit_is_what_decoding_filtering_and_replacing_gives(
             with duckdb.connect() as session:
                 query = f"SELECT count(*) FROM (SELECT * FROM '{made}')"
                 assert session.sql(query).fetchall() == [(len(expected),)]
+
+
+NESTED = pa.schema(
+    [
+        ("i", pa.int64()),
+        ("d9", pa.decimal128(9, 2)),
+        ("d18", pa.decimal128(18, 3)),
+        ("d38", pa.decimal128(38, 4)),
+        ("t", pa.timestamp("us", "UTC")),
+        ("n", pa.timestamp("us")),
+        ("l", pa.list_(pa.string())),
+        ("m", pa.map_(pa.string(), pa.int32())),
+        ("p", pa.struct([("x", pa.float64()), ("y", pa.list_(pa.int16()))])),
+    ]
+)
+
+
+def nested_rows(count: int) -> Rows:
+    moment = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
+    return [
+        {
+            "i": n,
+            "d9": Decimal(n) / 4,
+            "d18": None if n % 5 == 1 else Decimal(n) / 8,
+            "d38": Decimal(-n),
+            "t": moment + dt.timedelta(n),
+            "n": moment.replace(tzinfo=None) - dt.timedelta(microseconds=n),
+            "l": None if n % 4 == 3 else [str(n), None][: n % 4],
+            "m": [("k", n), ("l", None)][: n % 3],
+            "p": None if n % 6 == 4 else {"x": n / 2, "y": [n]},
+        }
+        for n in range(count)
+    ]
+
+
+def by_deltalake(path: Path, rows: pa.Table) -> None:
+    """With its defaults: Snappy, and Arrow's names of the elements of lists and maps."""
+    folder = path.with_suffix("")
+    write_deltalake(folder, rows, writer_properties=WriterProperties(max_row_group_size=10))
+    [file] = DeltaTable(folder).file_uris()
+    Path(file.removeprefix("file://")).rename(path)
+
+
+def by_duckdb(path: Path, rows: pa.Table) -> None:
+    with duckdb.connect() as session:
+        session.register("t", rows)
+        session.sql("SET timezone = 'UTC'")
+        session.sql(f"COPY t TO '{path}' (FORMAT parquet, ROW_GROUP_SIZE 10)")
+
+
+def by_polars(path: Path, rows: pa.Table) -> None:
+    frame = pl.from_arrow(rows)
+    assert isinstance(frame, pl.DataFrame)
+    frame.write_parquet(path, row_group_size=10)
+
+
+NESTED_WRITERS: dict[str, Callable[[Path, pa.Table], None]] = {
+    "deltalake": by_deltalake,
+    "duckdb": by_duckdb,
+    "polars": by_polars,
+}
+
+
+def nested_table(columns: Iterable[str]) -> TableFormat:
+    types = {
+        "i": "long", "d9": "decimal(9,2)", "d18": "decimal(18,3)", "d38": "decimal(38,4)",
+        "t": "timestamp", "n": "timestamp_ntz",
+    }  # fmt: skip
+    short = ArrayType(PrimitiveType("short"))
+    fields: dict[str, DataType] = {name: PrimitiveType(type_) for name, type_ in types.items()}
+    fields["l"] = ArrayType(PrimitiveType("string"))
+    fields["m"] = MapType(PrimitiveType("string"), PrimitiveType("integer"))
+    fields["p"] = StructType((Field("x", PrimitiveType("double")), Field("y", short)))
+    return TableFormat(StructType(tuple(Field(name, fields[name]) for name in columns)))
+
+
+@pytest.mark.parametrize("writer", NESTED_WRITERS)
+def test_each_column_alone_is_encoded_as_its_writer_did(writer: str, tmp_path: Path) -> None:
+    source = tmp_path / "source.parquet"
+    rows = pa.Table.from_pylist(nested_rows(25), NESTED)
+    if writer == "polars":
+        rows = rows.drop_columns(["m"])  # a list of structs there
+    NESTED_WRITERS[writer](source, rows)
+    table = nested_table(rows.column_names)
+    before = read(source, table)
+    new = {3: before[17], 4: before[23], 24: before[1]}
+    for columns in (None, *[frozenset({name}) for name in rows.column_names]):
+        edit = Edit(frozenset({9}) if columns is None else frozenset(), new, columns)
+        found = make(editor(source, table), table, edit)
+        assert found.whole is None
+        assert columns is None or found.bytes_copied
+        made = tmp_path / found.file.path
+        expected = wanted(before, table, edit)
+        assert shown(read(made, table)) == shown(expected)
+        assert_true_bounds(made, found.file.stats, expected, table)
+        assert shown(pq.read_table(made).to_pylist()) == shown(expected)
+        with duckdb.connect() as session:
+            session.sql("SET timezone = 'UTC'")
+            answer = session.sql(f"SELECT i, l, p FROM '{made}'").to_arrow_table()
+            assert answer.to_pylist() == [{n: row[n] for n in "ilp"} for row in expected]
+        frame = pl.read_parquet(made, columns=["i", "l", "p"])
+        assert frame.to_dicts() == [{n: row[n] for n in "ilp"} for row in expected]

@@ -10,7 +10,7 @@ Depends on a file and a schema only: not on the log or on deletion vectors.
     int96            INT96 timestamps, exactly
     bloom_filters    bloom filters of new files
     filter_columns   of which columns they are
-    rowgroups        package: row groups that are copied as bytes
+    rowgroups        package: row groups that are copied as bytes, and edits of files
     footer           amends the Parquet footer while it is written
     page_walk        headers of pages, and their checksums
     pages            how much the pages of a file hold

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate
 from typing import Any, BinaryIO, Self, cast
 
 import numpy as np
@@ -208,13 +210,18 @@ class DataFileReader:
         """The physical rows, including deleted ones."""
         return int(self._file.metadata.num_rows)
 
-    @property
+    @cached_property
     def row_groups(self) -> tuple[int, ...]:
         """Rows of each row group."""
         meta = self._file.metadata
         return tuple(meta.row_group(i).num_rows for i in range(meta.num_row_groups))
 
-    @property
+    @cached_property
+    def _starts(self) -> list[int]:
+        """The position of the first row of each row group, and the number of rows."""
+        return list(accumulate(self.row_groups, initial=0))
+
+    @cached_property
     def row_bytes(self) -> int:
         """About how many bytes a row takes in memory, with all columns of the file."""
         meta = self._file.metadata
@@ -277,7 +284,7 @@ class DataFileReader:
         """
         require_positions(dead, self.num_rows, self.path)
         groups = row_groups if row_groups is not None else range(len(self.row_groups))
-        start = sum(self.row_groups[: groups.start])
+        start = self._starts[groups.start]
         try:
             for batch in self._raw(groups, batch_rows, use_threads):
                 keep = live_mask(dead, start, batch.num_rows)

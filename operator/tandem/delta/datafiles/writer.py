@@ -441,12 +441,17 @@ def encoding_like(metadata: Any, table: TableFormat) -> list[str] | None:
     return compact_columns(metadata)
 
 
-def compact_columns(metadata: Any, number: int = 0) -> list[str]:
-    """Parquet paths of the columns for which a dictionary saved space in a row group of this file,
-    to encode the same data alike: trying a dictionary on a column of distinct values costs more
+def compact_columns(metadata: Any) -> list[str]:
+    """Parquet paths of the columns for which a dictionary saved space in this file, to encode the
+    next file of the same data alike: trying a dictionary on a column of distinct values costs more
     than writing it plainly."""
     if metadata.num_row_groups == 0:
         return []
+    return [metadata.schema.column(n).path for n in compact_leaves(metadata, 0)]
+
+
+def compact_leaves(metadata: Any, number: int) -> list[int]:
+    """The numbers of the columns for which a dictionary saved space in a row group."""
     group = metadata.row_group(number)
     widths = {"INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8}
     chosen = []
@@ -457,5 +462,5 @@ def compact_columns(metadata: Any, number: int = 0) -> list[str]:
         width = widths.get(column.physical_type, 8)
         values = max(column.num_values, 1)
         if column.total_uncompressed_size < _SAVED * width * values:
-            chosen.append(column.path_in_schema)
+            chosen.append(index)
     return chosen

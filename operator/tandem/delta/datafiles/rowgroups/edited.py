@@ -28,7 +28,7 @@ from tandem.delta.datafiles.reader import (
 from tandem.delta.datafiles.rowgroups.encoded import CannotEncode, ColumnEncoder
 from tandem.delta.datafiles.rowgroups.fitness import GROUP_ROWS as ROWS_TOGETHER
 from tandem.delta.datafiles.rowgroups.fitness import Unfit, cannot_be_edited
-from tandem.delta.datafiles.rowgroups.footer import FileFooter, RowGroup, parse
+from tandem.delta.datafiles.rowgroups.footer import FileFooter, RowGroup, parse_group
 from tandem.delta.datafiles.rowgroups.joined import MOST_GROUPS, JoinedFile, Part, read_back
 from tandem.delta.datafiles.rowgroups.new_values import NewValues, Positions, Replacement
 from tandem.delta.datafiles.rowgroups.schema import table_of, written_by_us
@@ -39,13 +39,13 @@ from tandem.delta.datafiles.writer import (
     Describe,
     ParquetDataWriter,
     WrittenFile,
-    compact_columns,
+    compact_leaves,
     encoding_like,
 )
-from tandem.errors import CountMismatch
+from tandem.errors import CountMismatch, DataFileMissing
 from tandem.storage.store import Store
 
-_TINY: Final = 4_096
+_TINY: Final = 2_048
 """Row groups of fewer rows are encoded together if several in a row change: each costs as much as
 encoding about so many rows."""
 _MOST_ROWS: Final = 64 << 20
@@ -248,16 +248,12 @@ class FileEditor:
         except BaseException:
             joined.abort()
             raise
-        self._remember(edit.encoded, file, joined.footer)
+        for record in edit.encoded:
+            groups = joined.encoded[record.first : record.first + len(record.floats)]
+            written = tuple(parse_group(each, file.size) for each in groups)
+            footer = replace(found.footer, groups=written)
+            self.earlier[record.key] = _Earlier(file.path, footer, tuple(record.floats))
         return EditedFile(file, edit.bytes_copied, edit.bytes_encoded)
-
-    def _remember(self, encoded: Sequence[_Encoded], file: WrittenFile, footer: bytes) -> None:
-        if encoded:
-            written = parse(footer, file.size)
-            for each in encoded:
-                groups = written.groups[each.first : each.first + len(each.floats)]
-                found = _Earlier(file.path, replace(written, groups=groups), tuple(each.floats))
-                self.earlier[each.key] = found
 
     def _whole(self, change: Replacement, task: int, check: Callable[[], None]) -> EditedFile:
         """All rows encoded, with the columns that the table has."""
@@ -346,17 +342,27 @@ class _Edit:
             self._copy(self._source(), self._found.footer, group, floats)
             return
         key = self._key(piece)
-        earlier = self._editor.earlier.get(key)
-        if earlier is not None:
-            with copying(earlier.path, self._found.table):
-                source = self._earlier_source(earlier.path)
-                for each, floats in zip(earlier.footer.groups, earlier.floats, strict=True):
-                    self._copy(source, earlier.footer, each, floats)
+        if self._copy_earlier(key):
             return
         record = _Encoded(key, self._joined.count, [])
         if piece.how is _How.ROWS or not self._encode_columns(piece.first, group, record):
             self._encode_rows(piece, record)
         self.encoded.append(record)
+
+    def _copy_earlier(self, key: bytes) -> bool:
+        """Copy what an earlier edit has encoded; False if there is nothing."""
+        earlier = self._editor.earlier.get(key)
+        if earlier is None:
+            return False
+        try:
+            source = self._earlier_source(earlier.path)
+        except DataFileMissing:  # it was not published, and may be deleted at any time
+            del self._editor.earlier[key]
+            return False
+        with copying(earlier.path, self._found.table):
+            for group, floats in zip(earlier.footer.groups, earlier.floats, strict=True):
+                self._copy(source, earlier.footer, group, floats)
+        return True
 
     def _key(self, piece: _Piece) -> bytes:
         """Equal for pieces of one source that become the same row groups."""
@@ -417,7 +423,7 @@ class _Edit:
         self, columns: Sequence[int], rows: pa.Table, number: int, reader: DataFileReader
     ) -> list[Part]:
         like = self._found.footer.groups[number]
-        dictionary = compact_columns(reader.metadata, number)
+        dictionary = compact_leaves(reader.metadata, number)
         parts = self._found.encoder.encode(columns, rows, like, dictionary)
         self.bytes_encoded += sum(c.data.size for part in parts for c in part.chunks.values())
         return parts

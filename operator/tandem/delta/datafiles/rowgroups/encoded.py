@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from itertools import accumulate, chain
 from typing import Any, BinaryIO, Final, cast
@@ -19,8 +20,10 @@ import pyarrow as pa
 from tandem.delta.datafiles.bloom_filters import can_be_filtered, filter_options
 from tandem.delta.datafiles.float_bounds import leaves_of, parquet_leaves, summaries
 from tandem.delta.datafiles.reader import TableFormat
+from tandem.delta.datafiles.rowgroups import field_numbers as n
 from tandem.delta.datafiles.rowgroups.fitness import CODECS
 from tandem.delta.datafiles.rowgroups.footer import (
+    ColumnChunk,
     FileFooter,
     FooterInvalid,
     RowGroup,
@@ -62,10 +65,10 @@ class ColumnEncoder:
 
     def leaves(self, columns: Sequence[int]) -> list[int]:
         """The numbers of the Parquet columns of these columns."""
-        return list(chain.from_iterable(range(*self.starts[n : n + 2]) for n in columns))
+        return list(chain.from_iterable(range(*self.starts[c : c + 2]) for c in columns))
 
     def encode(
-        self, columns: Sequence[int], rows: pa.Table, like: RowGroup, dictionary: Sequence[str]
+        self, columns: Sequence[int], rows: pa.Table, like: RowGroup, dictionary: Sequence[int]
     ) -> list[Part]:
         """A row group of some columns.
 
@@ -73,7 +76,7 @@ class ColumnEncoder:
             columns: their numbers in the file.
             rows: their values under logical names, in this order.
             like: a row group of the file, for codecs, filters and page indexes.
-            dictionary: the Parquet paths of the columns that get a dictionary.
+            dictionary: the numbers of the Parquet columns that get a dictionary.
         Raises: CannotEncode; FooterInvalid if not all values were encoded.
         """
         stored = {number: self._columns[number].integers for number in columns}
@@ -84,7 +87,7 @@ class ColumnEncoder:
         for integers in (True, False):
             chosen = [number for number in columns if stored[number] is integers]
             if chosen:
-                values = rows.select([self._fields[n].name for n in chosen])
+                values = rows.select([self._fields[number].name for number in chosen])
                 parts.append(self._part(chosen, values, like, dictionary, integers=integers))
         return parts
 
@@ -93,7 +96,7 @@ class ColumnEncoder:
         columns: Sequence[int],
         values: pa.Table,
         like: RowGroup,
-        dictionary: Sequence[str],
+        dictionary: Sequence[int],
         *,
         integers: bool,
     ) -> Part:
@@ -101,21 +104,23 @@ class ColumnEncoder:
         chunks = [like.chunks[number] for number in numbers]
         try:
             rows = self._physical(columns, values)
+            paths = [leaf.path for leaf in parquet_leaves(rows.schema)]
+            codecs = [CODECS[chunk.codec] for chunk in chunks]
             sink = io.BytesIO()
             with arrow_writer(
                 sink,
                 rows.schema,
-                dictionary=dictionary,
-                compression=self._codecs(rows.schema, numbers, like),
+                dictionary=[p for p, at in zip(paths, numbers, strict=True) if at in dictionary],
+                compression=dict(zip(paths, codecs, strict=True)),
                 store_decimal_as_integer=integers,
                 write_page_index=any(chunk.offset_index is not None for chunk in chunks),
                 bloom_filter_options=filter_options(
-                    self._filters(columns, like), [self._fields[n] for n in columns], rows
+                    self._filters(columns, like), [self._fields[number] for number in columns], rows
                 ),
             ) as writer:
                 writer.write_table(rows, row_group_size=max(rows.num_rows, 1))
         except pa.ArrowInvalid as error:
-            # NULL where the file has a required column; below a NULL, too, as Arrow has it.
+            # Of required values below NULL, which Arrow takes for forbidden ones.
             raise CannotEncode(str(error)) from error
         source = cast(BinaryIO, pa.BufferReader(sink.getvalue()))
         footer = parse(read_footer(source), source.seek(0, 2))
@@ -125,7 +130,10 @@ class ColumnEncoder:
         return Part(
             source,
             footer,
-            dict(zip(numbers, group.chunks, strict=True)),
+            {
+                number: _named(chunk, like.chunks[number])
+                for number, chunk in zip(numbers, group.chunks, strict=True)
+            },
             summaries(zip(starts, rows.columns, strict=True)),
         )
 
@@ -134,28 +142,48 @@ class ColumnEncoder:
         fields, arrays = [], []
         for number, found in zip(columns, values.columns, strict=True):
             field = kept_dictionary(self._columns[number].arrow, found.type)
+            if any(_lacks_required(field, chunk) for chunk in found.chunks):
+                raise CannotEncode(f"NULL in column {field.name}, which the file requires")
             chunks = [encoded_as(chunk, field.type) for chunk in found.chunks]
             fields.append(field)
             arrays.append(_without_unused(pa.chunked_array(chunks, field.type)))
         return pa.table(arrays, schema=pa.schema(fields))
 
-    def _codecs(
-        self, schema: pa.Schema, numbers: Sequence[int], like: RowGroup
-    ) -> str | dict[str, str]:
-        codecs = [CODECS[like.chunks[number].codec] for number in numbers]
-        if len({*codecs}) == 1:
-            return codecs[0]
-        paths = (leaf.path for leaf in parquet_leaves(schema))
-        return dict(zip(paths, codecs, strict=True))
-
     def _filters(self, columns: Sequence[int], like: RowGroup) -> Mapping[str, float]:
         """The columns with filters, as `TableFormat.filters`."""
         there = {
-            self._fields[n].name: _FALSE_POSITIVES
-            for n in columns
-            if can_be_filtered(self._fields[n]) and like.chunks[self.starts[n]].filter is not None
+            self._fields[number].name: _FALSE_POSITIVES
+            for number in columns
+            if can_be_filtered(self._fields[number])
+            and like.chunks[self.starts[number]].filter is not None
         }
         return {**there, **self._table.filters}
+
+
+def _named(chunk: ColumnChunk, like: ColumnChunk) -> ColumnChunk:
+    """A chunk under the name that another has in its file."""
+    names = [field for field in like.metadata if field.id == n.M_NAMES]
+    others = [field for field in chunk.metadata if field.id != n.M_NAMES]
+    fields = sorted([*others, *names], key=lambda field: field.id)
+    return replace(chunk, metadata=tuple(fields))
+
+
+def _lacks_required(field: pa.Field, array: Any) -> bool:
+    """Whether an array, of the field's shape, has NULL where the field requires a value. Arrow's
+    writer does not notice that of a struct, list or map."""
+    if not field.nullable and array.null_count:
+        return True
+    type_ = field.type
+    if not pa.types.is_nested(type_) or pa.types.is_dictionary(type_):
+        return False
+    if array.null_count:
+        array = array.drop_null()
+    if pa.types.is_struct(type_):
+        return any(map(_lacks_required, type_, array.flatten()))
+    if pa.types.is_map(type_):
+        start, end = array.offsets[0].as_py(), array.offsets[-1].as_py()
+        return _lacks_required(type_.item_field, array.items.slice(start, end - start))
+    return _lacks_required(type_.value_field, array.flatten())
 
 
 def _without_unused(column: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -118,11 +118,14 @@ def unfit(footer: FileFooter, demands: Demands, *, deleted: int = 0) -> Unfit | 
     return None
 
 
-def foreign(footer: FileFooter, table: TableFormat, ours: FileFooter) -> Unfit | None:
-    """Why no file of a table may have row groups of a file as they are, None if one may."""
+def foreign(
+    footer: FileFooter, table: TableFormat, ours: FileFooter, *, any_spelling: bool = False
+) -> Unfit | None:
+    """Why no file of a table may have row groups of a file as they are, None if one may; one with
+    its schema, if elements of lists and maps may have any spelling."""
     if _OLD_WRITER.match(footer.creator):
         return Unfit.WRITER
-    if not footer.orders or not fits(footer, table, ours):
+    if not footer.orders or not fits(footer, table, ours, any_spelling=any_spelling):
         return Unfit.COLUMNS
     pairs = {key: value or b"" for key, value in footer.pairs.items()}
     return None if RebaseBoundaries.of(pairs).always else Unfit.CALENDAR
@@ -132,7 +135,7 @@ def cannot_be_edited(footer: FileFooter, table: TableFormat, ours: FileFooter) -
     """Why an edit of a file cannot keep its row groups, None if it can. Whatever their size and
     codec: the file is there already. Statistics must not become fewer than encoding would make
     them; it makes no bounds of long values either, and none that the log does not list."""
-    found = foreign(footer, table, ours)
+    found = foreign(footer, table, ours, any_spelling=True)
     if found is not None:
         return found
     listed = listed_leaves(table.data_schema, table.configuration)

@@ -132,6 +132,14 @@ def parse(data: bytes, size: int) -> FileFooter:
         raise FooterInvalid(str(error) or type(error).__name__) from error
 
 
+def parse_group(data: bytes, size: int) -> RowGroup:
+    """A row group by its encoded struct, of a file of `size` bytes. Raises: FooterInvalid."""
+    try:
+        return _group(data, 0, size, _Kept())[0]
+    except (ValueError, IndexError, RecursionError, KeyError) as error:
+        raise FooterInvalid(str(error) or type(error).__name__) from error
+
+
 def _parse(data: bytes, size: int) -> FileFooter:
     limit, kept = size - TAIL - len(data), _Kept()
     groups_of = read_each(partial(_group, limit=limit, kept=kept))
@@ -182,6 +190,8 @@ def _group(data: bytes, at: int, limit: int, kept: _Kept) -> tuple[RowGroup, int
     if rows < 0:
         raise FooterInvalid(f"a row group of {rows} rows")
     chunks = tuple(inner[n.G_COLUMNS])
+    if rows and not all(chunk.values for chunk in chunks):
+        raise FooterInvalid(f"a column without values in a row group of {rows} rows")
     end = len(MAGIC)
     for range_ in sorted((chunk.data for chunk in chunks), key=lambda each: each.start):
         if range_.start < end:
@@ -206,8 +216,11 @@ def _chunk(data: bytes, at: int, limit: int, kept: _Kept) -> tuple[ColumnChunk, 
     values = _by_id(metadata)
     start = _number(values, n.M_DATA)
     dictionary = _number(values, n.M_DICTIONARY) if n.M_DICTIONARY in values else 0
+    size, count = _number(values, n.M_SIZE), _number(values, n.M_VALUES)
     if 0 < dictionary < start:
         start = dictionary
+    elif not start and not count:  # a row group without rows, as Arrow writes it
+        start = dictionary or len(MAGIC)
     statistics: dict[int, EncodedField] = {}
     if n.M_STATISTICS in values:
         statistics = _by_id(thrift.fields(values[n.M_STATISTICS].value, 0)[0])
@@ -217,8 +230,8 @@ def _chunk(data: bytes, at: int, limit: int, kept: _Kept) -> tuple[ColumnChunk, 
         path=_path(values[n.M_NAMES].value) if n.M_NAMES in values else "",
         type=_number(values, n.M_TYPE),
         codec=_number(values, n.M_CODEC),
-        values=_number(values, n.M_VALUES),
-        data=_range(start, _number(values, n.M_SIZE), limit),
+        values=count,
+        data=_range(start, size, limit),
         filter=_optional(values, n.M_FILTER, n.M_FILTER_SIZE, limit),
         column_index=_optional(found, n.C_INDEX, n.C_INDEX_SIZE, limit),
         offset_index=_optional(found, n.C_OFFSETS, n.C_OFFSETS_SIZE, limit),

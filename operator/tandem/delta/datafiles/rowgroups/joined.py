@@ -110,8 +110,8 @@ class JoinedFile:
     rows: int = 0
     copied_in_store: int = 0
     """Bytes that never left the store, known when it is closed."""
-    footer: bytes = b""
-    """As it was written, once closed."""
+    encoded: list[bytes] = field(default_factory=list)
+    """The row groups, as structs of Thrift, once closed; without what the footer says of floats."""
     _groups: list[_Copied] = field(default_factory=list)
     _last: tuple[BinaryIO | None, int, int] = (None, 0, 0)
     """The source of the last copy, where it ended there, and here."""
@@ -221,7 +221,7 @@ class JoinedFile:
 
     def close(self, values: Mapping[str, str | None], describe: Describe | None) -> WrittenFile:
         """Finish the file, and read it back. Raises: StorageError, after which there is no file."""
-        groups = self._write_indexes()
+        self.encoded = groups = self._write_indexes()
         footer = footer_bytes(
             version=self._version,
             schema=self.like.schema,
@@ -236,7 +236,6 @@ class JoinedFile:
         size = self.size
         self._sink.close()
         self.copied_in_store = getattr(self._sink, "copied_in_store", 0)
-        self.footer = footer
         pages = [min(copied.data, default=0) for copied in self._groups]
         metadata = read_back(self.store, self.path, footer, size, self.rows, pages)
         return WrittenFile(

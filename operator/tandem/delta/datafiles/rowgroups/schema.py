@@ -50,6 +50,15 @@ _LOGICAL_OF: Final = {
 _WHOLE: Final = frozenset({_LOGICAL_OF[b"\x22"], _LOGICAL_OF[b"\x24"]})
 """What says of a column of 32 or 64 bits no more than its physical type."""
 
+_LIST, _ELEMENT, _KEY_VALUE, _KEY, _VALUE = (
+    thrift.binary_bytes(name) for name in (b"list", b"element", b"key_value", b"key", b"value")
+)
+_SPELLINGS: Final = {
+    _LIST: (_LIST, thrift.binary_bytes(b"bag")),
+    _KEY_VALUE: (_KEY_VALUE, thrift.binary_bytes(b"map"), thrift.binary_bytes(b"entries")),
+}
+"""Names of the groups that lists and maps repeat; what is in these may have any name."""
+
 Element = dict[int, bytes]
 Key = tuple[tuple[tuple[int, bytes], ...], ...]
 
@@ -163,20 +172,29 @@ def _stored(data: bytes) -> tuple[bytes | None, ...]:
     return element.get(_TYPE), length, element.get(_REPETITION), element.get(_CHILDREN)
 
 
-def fits(footer: FileFooter, table: TableFormat, ours: FileFooter) -> bool:
+def fits(
+    footer: FileFooter, table: TableFormat, ours: FileFooter, *, any_spelling: bool = False
+) -> bool:
     """Whether a file has the columns of a table, in its order, as in `ours`, which our writer wrote
-    for it."""
+    for it.
+
+    Args:
+        any_spelling: whatever the elements of lists and maps are called (delta-rs: `item`).
+    """
     ids = table.mapping != "none"
-    return _loose(footer.schema[1:], ids=ids) == _loose(ours.schema[1:], ids=ids)
+    return _loose(footer.schema[1:], ids, any_spelling) == _loose(ours.schema[1:], ids, False)
 
 
-def _loose(schema: Sequence[bytes], *, ids: bool) -> list[tuple[bytes | None, ...]]:
+def _loose(
+    schema: Sequence[bytes], ids: bool, any_spelling: bool
+) -> list[tuple[bytes | None, ...]]:
+    elements = [*map(_element, schema)]
+    names = _spelled(elements) if any_spelling else [each.get(_NAME) for each in elements]
     found: list[tuple[bytes | None, ...]] = []
-    for each in schema:
-        element = _element(each)
+    for element, name in zip(elements, names, strict=True):
         repeated = _REPEATED if element.get(_REPETITION) == _REPEATED else _OPTIONAL
         same = (
-            element.get(_NAME),
+            name,
             element.get(_CHILDREN),
             repeated,
             element.get(_ID) if ids else None,
@@ -187,6 +205,32 @@ def _loose(schema: Sequence[bytes], *, ids: bool) -> list[tuple[bytes | None, ..
         # parquet-go gives each column a length, in bits where the type is a number.
         length = element.get(_LENGTH) if element.get(_TYPE) == _FIXED else None
         found.append((*same, element.get(_TYPE), length, _meaning(element)))
+    return found
+
+
+def _spelled(schema: Sequence[Element]) -> list[bytes | None]:
+    """The names of elements, with those inside of lists and maps as our writer spells them. Other
+    names of a group that is repeated may mean another type ("LIST" in apache/parquet-format's
+    LogicalTypes.md)."""
+    found: list[bytes | None] = []
+    coming: list[
+        bytes
+    ] = []  # what the elements that follow are in a list or map, the next one last
+    for element in schema:
+        part = coming.pop() if coming else b""
+        name = element.get(_NAME)
+        is_ours = part and name in _SPELLINGS.get(part, (name,))
+        found.append(part if is_ours else name)
+        count = thrift.integer(element[_CHILDREN], 0)[0] if _CHILDREN in element else 0
+        meaning = _meaning(element)
+        if part == _LIST and count == 1:
+            coming.append(_ELEMENT)
+        elif part == _KEY_VALUE and count == 2:
+            coming += [_VALUE, _KEY]
+        elif count == 1 and meaning in (_LOGICAL_OF[b"\x06"], _LOGICAL_OF[b"\x02"]):
+            coming.append(_LIST if meaning == _LOGICAL_OF[b"\x06"] else _KEY_VALUE)
+        else:
+            coming += [b""] * min(count, len(schema))
     return found
 
 
