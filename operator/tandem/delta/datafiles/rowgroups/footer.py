@@ -65,6 +65,7 @@ class ColumnChunk:
     nulls: int | None
     has_bounds: bool
 
+
 @dataclass(frozen=True, slots=True)
 class RowGroup:
     """A row group of a file; `size` counts the bytes of its pages."""
