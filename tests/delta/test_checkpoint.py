@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ import pytest
 
 from support.lake import delta_log as dl
 from support.lake.memory_store import Call, MemoryStore
+from support.parquet.pages import flip, page_of
 from tandem.delta.log.checkpoint_write import unsupported_reason, write_checkpoint
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.maintenance import maintain
@@ -142,6 +144,20 @@ def test_truncated_checkpoint(keep: float) -> None:
     error = caught.value
     assert error.resource == f"{PREFIX}.parquet"
     assert all((error.found, error.expected, error.remedy))
+
+
+def test_a_page_of_a_checkpoint_that_does_not_match_its_checksum(tmp_path: Path) -> None:
+    store = _table()
+    path = tmp_path / "checkpoint"
+    path.write_bytes(dl.checkpoint_bytes(_state()))
+    pq.write_table(pq.read_table(path), path, write_page_checksum=True)
+    flip(path, page_of(path, "add.path"))
+    store.put(f"{PREFIX}.parquet", path.read_bytes())
+    assert _read(store) == (None, LIVE)
+    with pytest.raises(CorruptLog) as caught:
+        _read(_cut(store))
+    assert f"{PREFIX}.parquet" in caught.value.resource
+    assert "column add.path, data page 0 of its row group" in caught.value.found
 
 
 def test_checkpoint_without_metadata_is_corrupt() -> None:

@@ -15,6 +15,7 @@ from mergelog.orders import Orders, rows
 from mergelog.services import bits
 from mergelog.test_log_values import KEYS, PLAIN, ids, storable
 from support.jobs.inline_runner import InlineRunner
+from support.parquet.pages import flip, page_of
 from support.values.kinds import KINDS
 from tandem import mergelog
 from tandem.mergelog.state.log_table import state_of
@@ -84,6 +85,20 @@ def test_a_statement_sees_rows_that_were_appended_by_key(
     source = {"format": "Csv", "location": csv.as_uri(), "options": {"header": "true"}}
     assert orders.run({"source": source}, name="load", jobs=jobs).phase is Phase.SUCCEEDED
     assert (11, 10, "loaded") in orders.view()
+
+
+def test_a_damaged_page_of_the_source_writes_no_block(orders: Orders, jobs: InlineRunner) -> None:
+    before = orders.view()
+    table = rows(range(20, 40), "mine", 9)
+    source = orders.source(table)
+    path = orders.folder.parent / "source.parquet"
+    pq.write_table(table, path, write_page_checksum=True)
+    flip(path, page_of(path, "value"))
+    status = orders.run({"upsert": {"source": source}}, jobs=jobs)
+    assert status.phase is Phase.FAILED
+    assert reason(status) == "SourceUnreadable"
+    assert "source.parquet.value: " in status.conditions[0].message
+    assert orders.view() == before
 
 
 def test_values_of_every_type_come_back(tmp_path: Path, jobs: InlineRunner) -> None:

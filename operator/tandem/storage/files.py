@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, BinaryIO, cast
 
 from tandem.errors import TooLarge
@@ -135,9 +135,17 @@ def append_range(source: BinaryIO, start: int, size: int, sink: Any) -> None:
 
 def read_at(source: BinaryIO, start: int, size: int) -> bytes:
     """Read bytes of an open object, fewer only at its end, wherever its position is. Threads may do
-    so at once, also while others read it by its position."""
+    so at once, also while Arrow reads it. Before the next `read`, seek."""
     found: bytes = cast(Any, source).read_at(size, start)  # as in pyarrow's files
     return found
+
+
+def read_each(source: BinaryIO, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+    """Read several ranges (start, size) of an open object, as `read_at`; of one in a store far away
+    at once."""
+    if isinstance(source, RangeReader):
+        return source.read_each(ranges)
+    return [read_at(source, *each) for each in ranges]
 
 
 def is_distant(source: BinaryIO) -> bool:
@@ -205,6 +213,9 @@ class RangeReader(io.RawIOBase):
     def read_at(self, size: int, offset: int) -> bytes:
         size = min(size, self._size - offset)
         return self._fetch(offset, size) if size > 0 else b""
+
+    def read_each(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        return [self.read_at(size, start) for start, size in ranges]
 
     def _from_buffer(self, wanted: int) -> bytes | None:
         start = self._position - self._buffer_start

@@ -45,6 +45,8 @@ _RETRIES = 6
 _FIRST_PAUSE = timedelta(milliseconds=100)
 _NO_RETRY: RetryConfig = {"max_retries": 0}
 _LIST_CHUNK = 1000
+_LITTLE = 16 << 10
+"""Bytes between two ranges that are read with them rather than by another request."""
 _HEAD = 64
 """Bytes of an object after which it is a stream: a file's magic is shorter."""
 _SHARED_S = 300.0
@@ -119,6 +121,16 @@ class RemoteStore:
             if "416 Range Not Satisfiable" in str(error):
                 return b""  # begins at or after the end
             raise self._translate(error, key.removeprefix(self._prefix)) from error
+
+    def _fetch_each(self, key: str, starts: Sequence[int], sizes: Sequence[int]) -> list[bytes]:
+        """Ranges of an object of the bucket; those with little between them by one request."""
+        try:
+            found = obstore.get_ranges(
+                self._client, key, starts=starts, lengths=sizes, coalesce=_LITTLE
+            )
+        except CLIENT_ERRORS as error:
+            raise self._translate(error, key.removeprefix(self._prefix)) from error
+        return [each.to_bytes() for each in found]
 
     def _fetch_version(self, piece: SourceRange) -> bytes:
         """Of an object of the bucket, if it still is that version."""
@@ -260,6 +272,11 @@ class RemoteReader(RangeReader):
         super().__init__(fetch, found["size"])
         self.e_tag = found["e_tag"]
         self.store, self.key = store, store._key(path)
+
+    def read_each(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        starts, sizes = zip(*ranges, strict=True) if ranges else ((), ())
+        with waiting():
+            return self.store._fetch_each(self.key, starts, sizes)
 
 
 class RemoteWriter(PublishingWriter):

@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any, BinaryIO, Final
 
 from tandem.delta.datafiles import thrift
-from tandem.storage.files import READ_AHEAD, is_distant, read_at
+from tandem.storage.files import READ_AHEAD, is_distant, read_at, read_each
 from tandem.storage.store import side_by_side
 
 TYPE, RAW_SIZE, SIZE, CRC, DATA_PAGE, DICTIONARY_PAGE, DATA_PAGE_V2 = 1, 2, 3, 4, 5, 7, 8
@@ -40,13 +40,12 @@ _MOST_HEADER: Final = 16 << 20
 """Bytes of a header, as in Arrow."""
 _FIRST: Final = 64
 """Bytes of a header that have its first four fields, of up to six bytes each."""
-_NEAR: Final = 1 << 20
+_NEAR: Final = 128 << 10
 _FAR: Final = 8 << 20
 """Bytes that are read at once of a column: what a processor's cache holds, or what is worth a
 request."""
-_REQUESTS: Final = 16
 _COLUMNS: Final = 4
-"""Columns at once of an object store: of which the beginning is read, or all."""
+"""Columns that are read at once of an object store."""
 _MISMATCH: Final = "CRC checksum verification failed"
 """A part of Arrow's message."""
 
@@ -118,18 +117,21 @@ def require_pages(source: BinaryIO, columns: Sequence[ColumnPages]) -> None:
 
     Raises: PageDamaged, PageInvalid, OSError.
     """
-    read: Read = partial(read_at, source)
-    distant = is_distant(source)
     start = min((each.start for each in columns), default=0)
-    end = max((each.end for each in columns), default=0)
-    if end - start <= READ_AHEAD:
-        read, distant = partial(_part, read(start, end - start), start), False
-    begins = [partial(read, each.start, min(_FIRST, each.end - each.start)) for each in columns]
-    firsts = side_by_side(begins, _REQUESTS if distant else 1)
+    size = max((each.end for each in columns), default=0) - start
+    distant = is_distant(source)
+    read: Read = partial(read_at, source)
+    begins = [(each.start, min(_FIRST, each.end - each.start)) for each in columns]
+    if size <= READ_AHEAD:
+        read, distant = partial(_part, read(start, size), start), False
+        firsts = [read(*each) for each in begins]
+    else:
+        firsts = read_each(source, begins)
     checked = [c for c, first in zip(columns, firsts, strict=True) if has_checksum(first)]
+    if checked and distant and size <= _FAR:
+        read, distant = partial(_part, read(start, size), start), False
     ahead = _FAR if distant else _NEAR
-    checks = [partial(_require, read, each, ahead) for each in checked]
-    side_by_side(checks, _COLUMNS if distant else 1)
+    side_by_side([partial(_require, read, c, ahead) for c in checked], _COLUMNS if distant else 1)
 
 
 def damaged_page(
