@@ -47,7 +47,8 @@ class SourceAccess(Enum):
 @dataclass(frozen=True)
 class Table:
     """An opened table. `storage_options` contain no secrets; `display` is the name for messages
-    (`LakeTable/flights`). `base` is the base table of a log of blocks. `ceiling_s`: how long a
+    (`LakeTable/flights`). `allowed_prefixes`: below what an administrator lets tables and sources
+    lie, () for anywhere. `base` is the base table of a log of blocks. `ceiling_s`: how long a
     request of its store and of a source may take, in seconds; None for any time."""
 
     store: Store
@@ -63,6 +64,13 @@ class Table:
     @property
     def location(self) -> str:
         return self.store.location
+
+    @property
+    def readable_prefixes(self) -> tuple[str, ...]:
+        """Below what the log may name files of others; those that an administrator allows have the
+        sources of a shallow clone among them."""
+        own = () if self.spec is None else self.spec.spec.storage.clone_sources
+        return self.allowed_prefixes or own
 
     def will_write_vectors(self, snapshot: Snapshot) -> bool:
         """Whether the table has deletion vectors, or will have them: if the LakeTable enables them,
