@@ -149,6 +149,8 @@ WRONG = [
     # Nothing secret in clear text
     table("must not contain secrets", storage={"options": {"aws_secret_access_key": "hunter2"}}),
     table("must not contain secrets", storage={"options": {"AZURE_SAS": "hunter2"}}),
+    table("must be a URL with one of the schemes", storage={"cloneSources": ["/lake/source"]}),
+    table("must not contain '..'", storage={"cloneSources": ["s3://lake/source/../x"]}),
     table("has user info", storage={"options": {"endpoint": "https://user:hunter2@host"}}),
     # Empty texts
     update("must not be empty", delete={"where": " "}),

@@ -21,7 +21,7 @@ from tandem.errors import InvalidSpec, StatementFailed
 from tandem.jobs.formats import IngestJob, MergeClause, MergeJob
 from tandem.spark.jobs import ingest, merge
 from tandem.spark.runtime.control import Control, answer
-from tandem.spark.runtime.hive_folders import FolderColumn, HiveFolders, hive_folders
+from tandem.spark.runtime.listing import FolderColumn, HiveFolders, hive_folders
 
 # Names -------------------------------------------------------------------------------------------
 

@@ -102,7 +102,10 @@ def test_absolute_paths_need_an_allowed_prefix() -> None:
         assert path in caught.value.found
         assert root in caught.value.expected
         assert clone in caught.value.expected
-        assert "allowed prefixes" in caught.value.remedy
+        assert "spec.storage.cloneSources" in caught.value.remedy
+    with pytest.raises(LocationNotAllowed) as caught:
+        resolve(object_path("run-10:00/x.parquet"), root, [clone])
+    assert "%3A" in caught.value.remedy
 
 
 @pytest.mark.parametrize(

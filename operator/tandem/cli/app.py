@@ -15,6 +15,7 @@ from typer.models import CommandInfo
 
 import tandem
 from tandem.cli.commands.arguments import (
+    CloneSources,
     OptionalFilenames,
     StoreOptions,
     TableArgument,
@@ -181,9 +182,10 @@ def scan(
     ] = False,
     files: OptionalFilenames = None,
     options: StoreOptions = None,
+    clone_sources: CloneSources = None,
 ) -> None:
     """Print a table's rows."""
-    with opened(location, files, options) as target:
+    with opened(location, files, options, clone_sources) as target:
         from tandem.cli.commands import scan
 
         raise typer.Exit(

@@ -331,6 +331,7 @@ def open_index(
     *,
     base: bool = False,
     row_groups: bool = True,
+    allowed_prefixes: Sequence[str] = (),
 ) -> TableIndex:
     """The index of the table at a location.
 
@@ -339,9 +340,10 @@ def open_index(
         options: settings of the object store that are not secret. Credentials come from the
             environment.
         base, row_groups: as of `TableIndex`.
+        allowed_prefixes: of a shallow clone, the locations of its sources.
     Raises: InvalidSpec, UnsupportedFeature.
     """
-    log = DeltaLog(open_store(location, options))
+    log = DeltaLog(open_store(location, options, allowed_prefixes=allowed_prefixes))
     return TableIndex(log, base=base, row_groups=row_groups)
 
 

@@ -56,7 +56,8 @@ class SourceAccess(Enum):
 @dataclass(frozen=True)
 class Table:
     """An opened table. `storage_options` contain no secrets; `display` is the name for messages
-    (`LakeTable/flights`). `base` is the base table of a log of blocks. `ceiling_s`: how long a
+    (`LakeTable/flights`). `allowed_prefixes`: below what an administrator lets tables and sources
+    lie, () for anywhere. `base` is the base table of a log of blocks. `ceiling_s`: how long a
     request of its store and of a source may take, in seconds; None for any time."""
 
     store: Store
@@ -77,6 +78,13 @@ class Table:
     def vectors_only(self) -> bool:
         """Whether rows may be hidden by deletion vectors alone, never by edits of live files."""
         return self.spec is not None and self.spec.spec.vectors is VectorUse.ONLY
+
+    @property
+    def readable_prefixes(self) -> tuple[str, ...]:
+        """Below what the log may name files of others; those that an administrator allows have the
+        sources of a shallow clone among them."""
+        own = () if self.spec is None else self.spec.spec.storage.clone_sources
+        return self.allowed_prefixes or own
 
     def will_write_vectors(self, snapshot: Snapshot) -> bool:
         """Whether the table has deletion vectors, or will have them: if the LakeTable enables them,

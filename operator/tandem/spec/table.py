@@ -34,6 +34,7 @@ from tandem.spec.fields import (
     StrictInt,
     StrictStr,
     Text,
+    once,
 )
 from tandem.spec.fields import Granularity as Granularity
 from tandem.spec.index.table import IndexSettings
@@ -67,6 +68,11 @@ class Storage(Model):
     the secret is used."""
     options: Options = Field(default_factory=dict)
     """Options of the object store that are not secret: `endpoint`, `region`, …"""
+    clone_sources: Annotated[
+        tuple[Location, ...], Field(max_length=16), AfterValidator(once), ListType("set")
+    ] = ()
+    """Of a shallow clone: the locations of the tables that its log names files of. They are only
+    read. In a cluster they lie below the administrator's `allowedLocations`, if there are any."""
 
     @field_validator("options")
     @classmethod

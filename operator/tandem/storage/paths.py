@@ -32,6 +32,11 @@ _BUCKET = re.compile(r"^\$?[A-Za-z0-9][A-Za-z0-9._\-]*\Z")
 _CONTAINER_AT_ACCOUNT = re.compile(r"^[A-Za-z0-9$][A-Za-z0-9\-]*@[A-Za-z0-9.\-]+\Z")
 
 
+CLONE_REMEDY: Final = (
+    "If the table is a shallow clone, add the location of its source to "
+    "spec.storage.cloneSources of the LakeTable"
+)
+
 _F = TypeVar("_F", bound=Callable[..., Any])
 _KEPT: Final = 1024
 _LONGEST_KEPT: Final = 1024
@@ -324,12 +329,15 @@ def resolve(path: str, root: str, allowed_prefixes: Sequence[str] = ()) -> Resol
 
 
 def _not_allowed(path: str, root: str, allowed_prefixes: Sequence[str]) -> LocationNotAllowed:
+    scheme = _SCHEME.match(path)
+    known = scheme is None or _ALIASES.get(scheme[1].lower(), scheme[1].lower()) in SCHEMES
     return LocationNotAllowed(
         "the log names an absolute path outside the table",
         resource=root,
         field="path",
         found=without_userinfo(path)[:200],
         expected="a path below " + " or ".join((root, *allowed_prefixes)),
-        remedy="If the table may read there (a shallow clone), add the prefix to the allowed "
-        "prefixes of the LakeTable",
+        remedy=CLONE_REMEDY
+        if known
+        else "No store is known for this URL; a colon in the name of a file is %3A in a log",
     )

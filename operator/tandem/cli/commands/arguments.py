@@ -30,6 +30,14 @@ StoreOptions = Annotated[
     list[str] | None,
     typer.Option("--option", metavar="KEY=VALUE", help="Option of the object store; repeatable."),
 ]
+CloneSources = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--clone-source",
+        metavar="LOCATION",
+        help="Of a shallow clone: URL or path of its source; repeatable.",
+    ),
+]
 Version = Annotated[
     int | None, typer.Option("--version", min=0, help="Delta version; the latest by default.")
 ]
@@ -101,6 +109,8 @@ WORDS_OF_OPTIONS: Final[Mapping[str, str]] = {
     " the environment (AWS_…, GOOGLE_…, AZURE_…) or a Secret": " the environment (AWS_…, "
     "GOOGLE_…, AZURE_…)",
     'the option skip_signature: "true"': "--option skip_signature=true",
+    "add the location of its source to spec.storage.cloneSources of the LakeTable": "add "
+    "--clone-source with the location of its source",
 }
 """What is said of a store's options in resources, and what those who typed a command read instead.
 """
@@ -118,13 +128,16 @@ def _in_words_of_options(error: TandemError) -> None:
 
 @contextmanager
 def opened(
-    location: str, files: Sequence[str] | None, options: Sequence[str] | None
+    location: str,
+    files: Sequence[str] | None,
+    options: Sequence[str] | None,
+    clone_sources: Sequence[str] | None = None,
 ) -> Iterator[Target]:
     """The table of a command; errors end the command, and name the table."""
     with errors_to_exit():
         from tandem.cli.commands import tables
 
-        target = tables.target(location, files or [], options or [])
+        target = tables.target(location, files or [], options or [], clone_sources or [])
         try:
             with add_table_to_errors(target.location):
                 yield target

@@ -9,6 +9,7 @@ from urllib.parse import unquote, urlsplit
 import typer
 
 from tandem.cli.commands.arguments import (
+    CloneSources,
     OptionalFilenames,
     StoreOptions,
     TableArgument,
@@ -71,9 +72,10 @@ def count(
     output: OutputOption = Output.TABLE,
     files: OptionalFilenames = None,
     options: StoreOptions = None,
+    clone_sources: CloneSources = None,
 ) -> None:
     """Print the number of rows."""
-    with opened(table, files, options) as target:
+    with opened(table, files, options, clone_sources) as target:
         from tandem.cli.commands import index
 
         query = _query(where, version, timestamp, segments)
@@ -92,9 +94,10 @@ def bounds(
     output: OutputOption = Output.TABLE,
     files: OptionalFilenames = None,
     options: StoreOptions = None,
+    clone_sources: CloneSources = None,
 ) -> None:
     """Print the least and the greatest value of columns."""
-    with opened(table, files, options) as target:
+    with opened(table, files, options, clone_sources) as target:
         from tandem.cli.commands import index
 
         query = _query(where, version, timestamp, segments)
@@ -145,12 +148,13 @@ def verify(
     output: OutputOption = Output.TABLE,
     files: OptionalFilenames = None,
     options: StoreOptions = None,
+    clone_sources: CloneSources = None,
 ) -> None:
     """Read all rows, and list the files of which the log says something else.
 
     Exit code: 0 all is as the log says, 1 it is not.
     """
-    with opened(table, files, options) as target:
+    with opened(table, files, options, clone_sources) as target:
         from tandem.cli.commands import index
 
         raise typer.Exit(index.verify(target, version, base=base, output=output))

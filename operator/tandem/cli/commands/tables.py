@@ -37,17 +37,24 @@ if TYPE_CHECKING:
 
 class Target:
     """A table as given on the command line: by its location, or by the name of a LakeTable in the
-    given files."""
+    given files. `clone_sources`: of a shallow clone, those of the LakeTable among them."""
 
-    def __init__(self, location: str, table: LakeTable | None, options: dict[str, str]) -> None:
+    def __init__(
+        self,
+        location: str,
+        table: LakeTable | None,
+        options: dict[str, str],
+        clone_sources: tuple[str, ...] = (),
+    ) -> None:
         self.location = location
         self.table = table
         self.options = options
+        self.clone_sources = clone_sources
 
     def open(self) -> Store:
         from tandem.storage import open_store
 
-        return open_store(self.location, self.options)
+        return open_store(self.location, self.options, allowed_prefixes=self.clone_sources)
 
     def log(self) -> DeltaLog:
         from tandem.delta.log.delta_log import DeltaLog
@@ -78,30 +85,39 @@ class Target:
         return time_column(self.table, snapshot)
 
 
-def target(location_or_name: str, files: Sequence[str] = (), options: Sequence[str] = ()) -> Target:
+def target(
+    location_or_name: str,
+    files: Sequence[str] = (),
+    options: Sequence[str] = (),
+    clone_sources: Sequence[str] = (),
+) -> Target:
     """Find the table of an argument.
 
     Args:
         location_or_name: a URL, a path, or with `files` the name of a LakeTable in them.
         files: resources (`-f`).
         options: `key=value` of the object store, in addition to those of the LakeTable.
+        clone_sources: locations, in addition to those of the LakeTable.
 
     Raises:
         InvalidSpec, ReferenceNotFound
     """
     given = dict(key_and_value(text, "--option") for text in options)
+    sources = tuple(as_location(text) for text in clone_sources)
     if files:
         tables = [resource for resource in load(files) if isinstance(resource, LakeTable)]
         for table in tables:
             if location_or_name in (table.name, f"LakeTable/{table.name}", table.spec.location):
-                return Target(table.spec.location, table, {**table.spec.storage.options, **given})
+                storage = table.spec.storage
+                every = tuple(dict.fromkeys((*storage.clone_sources, *sources)))
+                return Target(table.spec.location, table, {**storage.options, **given}, every)
         if "://" not in location_or_name and "/" not in location_or_name:
             raise ReferenceNotFound(
                 "no LakeTable of this name in the files",
                 resource=location_or_name,
                 expected="one of " + ", ".join(table.name for table in tables),
             )
-    return Target(as_location(location_or_name), None, given)
+    return Target(as_location(location_or_name), None, given, sources)
 
 
 _ONE_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(/[^/].*)", re.DOTALL)

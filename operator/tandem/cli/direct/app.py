@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from tandem.cli.commands.arguments import (
+    CloneSources,
     OptionalFilenames,
     StoreOptions,
     TableArgument,
@@ -24,6 +25,8 @@ from tandem.spec.update import SourceFormat
 if TYPE_CHECKING:
     from tandem.cli.direct.resources import DirectOperation
 
+_Table = tuple[str, Sequence[str] | None, Sequence[str] | None, Sequence[str] | None]
+"""The arguments of `opened`."""
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only plan; change nothing.")]
 DirectOutput = Annotated[
     Output,
@@ -111,6 +114,7 @@ def compact(
     quiet: Quiet = False,
     files: OptionalFilenames = None,
     options: StoreOptions = None,
+    clone_sources: CloneSources = None,
 ) -> None:
     """Rewrite small files as larger ones: OPTIMIZE.
 
@@ -119,7 +123,8 @@ def compact(
     """
     spec = {**_selection(where), **_sizes(target_file_size)}
     found = _operation("compact", "TableCompaction", spec, {"spec.custom.where": "--where"})
-    _perform(context, location, files, options, lambda: found, output, dry_run=dry_run, quiet=quiet)
+    table = (location, files, options, clone_sources)
+    _perform(context, table, lambda: found, output, dry_run=dry_run, quiet=quiet)
 
 
 def zorder(
@@ -133,6 +138,7 @@ def zorder(
     quiet: Quiet = False,
     files: OptionalFilenames = None,
     options: StoreOptions = None,
+    clone_sources: CloneSources = None,
 ) -> None:
     """Cluster rows by several columns at once: OPTIMIZE … ZORDER BY.
 
@@ -143,7 +149,8 @@ def zorder(
     def asked() -> DirectOperation:
         return _laid_out("zorder", "ZOrder", columns, where, target_file_size)
 
-    _perform(context, location, files, options, asked, output, dry_run=dry_run, quiet=quiet)
+    table = (location, files, options, clone_sources)
+    _perform(context, table, asked, output, dry_run=dry_run, quiet=quiet)
 
 
 def sort(
@@ -157,6 +164,7 @@ def sort(
     quiet: Quiet = False,
     files: OptionalFilenames = None,
     options: StoreOptions = None,
+    clone_sources: CloneSources = None,
 ) -> None:
     """Sort rows by columns, the first one first.
 
@@ -166,7 +174,8 @@ def sort(
     def asked() -> DirectOperation:
         return _laid_out("sort", "Sort", columns, where, target_file_size)
 
-    _perform(context, location, files, options, asked, output, dry_run=dry_run, quiet=quiet)
+    table = (location, files, options, clone_sources)
+    _perform(context, table, asked, output, dry_run=dry_run, quiet=quiet)
 
 
 def update(
@@ -180,6 +189,7 @@ def update(
     quiet: Quiet = False,
     files: OptionalFilenames = None,
     options: StoreOptions = None,
+    clone_sources: CloneSources = None,
 ) -> None:
     """Update rows, beside compactions and other writers."""
 
@@ -194,7 +204,8 @@ def update(
             _vectors(enable_deletion_vectors),
         )
 
-    _perform(context, location, files, options, asked, output, dry_run=dry_run, quiet=quiet)
+    table = (location, files, options, clone_sources)
+    _perform(context, table, asked, output, dry_run=dry_run, quiet=quiet)
 
 
 def delete(
@@ -207,6 +218,7 @@ def delete(
     quiet: Quiet = False,
     files: OptionalFilenames = None,
     options: StoreOptions = None,
+    clone_sources: CloneSources = None,
 ) -> None:
     """Delete rows, beside compactions and other writers."""
     found = _operation(
@@ -216,7 +228,8 @@ def delete(
         {"spec.delete.where": "--where", "spec.delete": "--where"},
         _vectors(enable_deletion_vectors),
     )
-    _perform(context, location, files, options, lambda: found, output, dry_run=dry_run, quiet=quiet)
+    table = (location, files, options, clone_sources)
+    _perform(context, table, lambda: found, output, dry_run=dry_run, quiet=quiet)
 
 
 def merge(
@@ -263,6 +276,7 @@ def merge(
     quiet: Quiet = False,
     files: OptionalFilenames = None,
     options: StoreOptions = None,
+    clone_sources: CloneSources = None,
 ) -> None:
     """Merge a source into the table, beside other writers.
 
@@ -290,7 +304,8 @@ def merge(
             _vectors(enable_deletion_vectors),
         )
 
-    _perform(context, location, files, options, asked, output, dry_run=dry_run, quiet=quiet)
+    table = (location, files, options, clone_sources)
+    _perform(context, table, asked, output, dry_run=dry_run, quiet=quiet)
 
 
 def _clauses(deletes: bool) -> dict[str, str]:
@@ -319,6 +334,7 @@ def ingest(
     quiet: Quiet = False,
     files: OptionalFilenames = None,
     options: StoreOptions = None,
+    clone_sources: CloneSources = None,
 ) -> None:
     """Append the rows of a source."""
 
@@ -327,7 +343,8 @@ def ingest(
         spec = {"source": source, **_sizes(target_file_size)}
         return _operation("ingest", "TableIngest", spec, _source_fields("spec.source"))
 
-    _perform(context, location, files, options, asked, output, dry_run=dry_run, quiet=quiet)
+    table = (location, files, options, clone_sources)
+    _perform(context, table, asked, output, dry_run=dry_run, quiet=quiet)
 
 
 def maintain(
@@ -345,6 +362,7 @@ def maintain(
     quiet: Quiet = False,
     files: OptionalFilenames = None,
     options: StoreOptions = None,
+    clone_sources: CloneSources = None,
 ) -> None:
     """Do once what an operator would do now: for cron or Airflow.
 
@@ -357,7 +375,8 @@ def maintain(
         from tandem.cli.direct.command import options as options_of
 
         chosen = options_of(context, output, dry_run=dry_run, quiet=quiet)
-        code = command.maintain(location_or_file, files or [], options or [], chosen)
+        table = (location_or_file, files or [], options or [], clone_sources or [])
+        code = command.maintain(table, chosen)
         raise typer.Exit(code)
 
 
@@ -376,16 +395,14 @@ COMMANDS: Final[tuple[Callable[..., None], ...]] = (
 
 def _perform(
     context: typer.Context,
-    location: str,
-    files: Sequence[str] | None,
-    options: Sequence[str] | None,
+    table: _Table,
     asked: Callable[[], DirectOperation],
     output: Output,
     *,
     dry_run: bool,
     quiet: bool,
 ) -> None:
-    with opened(location, files, options) as target:
+    with opened(*table) as target:
         from tandem.cli.direct import command
 
         chosen = command.options(context, output, dry_run=dry_run, quiet=quiet)

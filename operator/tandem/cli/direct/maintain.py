@@ -25,12 +25,13 @@ _WITHOUT_A_POLICY = DirectOperation("maintain", "TableCompaction", {"type": "Sem
 
 
 def maintain(
-    location_or_file: str, files: Sequence[str], options: Sequence[str], chosen: DirectOptions
+    table: tuple[str, Sequence[str], Sequence[str], Sequence[str]], chosen: DirectOptions
 ) -> Exit:
-    """Do what is due on the tables of a file, or on the table at a location.
+    """Do what is due on the tables of a file, or on the table of the arguments of `target`.
 
     A table without a LakeTable is compacted, and cleaned by its property.
     """
+    location_or_file, files, *_ = table
     codes: list[Exit] = []
     outcomes: list[ResourceOutcome] = []
     wanted: list[AnyResource] = []
@@ -40,25 +41,25 @@ def maintain(
             (table, None) for table in _tables_in(location_or_file)
         ]
     else:
-        found = target(location_or_file, files, options)
+        found = target(*table)
         tables = [_at(found)]
         wording = words_of_table(tables[0][0], found)
     plan_only = chosen.dry_run or chosen.output is Output.YAML
     # A plan moves nothing that could be shown.
     progress = ProgressDisplay(quiet=chosen.quiet or plan_only, verbose=chosen.verbose)
     with interruptible() as cancel, progress as display:
-        for table, also in tables:
-            with add_table_to_errors(table.spec.location):
+        for lake, also in tables:
+            with add_table_to_errors(lake.spec.location):
                 done = engine.maintain(
-                    table, also=also, plan_only=plan_only, observer=display, cancel=cancel
+                    lake, also=also, plan_only=plan_only, observer=display, cancel=cancel
                 )
             outcomes += done.outcomes
-            wanted += [table, *(each.resource for each in done.operations)]
+            wanted += [lake, *(each.resource for each in done.operations)]
             for why in done.waits if not done.operations else ():
-                say(f"{table.id}: nothing is due. {why}")
+                say(f"{lake.id}: nothing is due. {why}")
             if done.cleaned is not None and chosen.output is not Output.YAML:
                 if done.cleaned.garbage:
-                    say(f"{table.id}: {clean.summary(done.cleaned, dry_run=plan_only)}")
+                    say(f"{lake.id}: {clean.summary(done.cleaned, dry_run=plan_only)}")
                 codes.append(clean.say_what_else(done.cleaned, dry_run=plan_only))
     if chosen.output is Output.YAML:
         print_documents(manifests(wanted))

@@ -70,14 +70,20 @@ def table_of(target: Target, word: str, more: Mapping[str, Any]) -> LakeTable:
 
     Raises: InvalidSpec for options of the store that are secret.
     """
-    options = {"spec.storage.options": "--option", "spec.location": "LOCATION"}
+    options = {
+        "spec.storage.options": "--option",
+        "spec.storage.cloneSources": "--clone-source",
+        "spec.location": "LOCATION",
+    }
     metadata: dict[str, Any] = {"name": _name_of(target.location)}
     spec: dict[str, Any] = {"location": target.location}
     if target.table is not None:
         manifest = target.table.manifest()
         metadata, spec = manifest["metadata"], manifest["spec"]
-    if target.options:
-        spec = {**spec, "storage": {**spec.get("storage", {}), "options": target.options}}
+    storage = {"options": target.options, "cloneSources": list(target.clone_sources)}
+    given = {name: value for name, value in storage.items() if value}
+    if given:
+        spec = {**spec, "storage": {**spec.get("storage", {}), **given}}
     found = _parsed(LakeTable.kind_name, metadata, {**spec, **more}, word, options)
     assert isinstance(found, LakeTable)
     return found

@@ -96,10 +96,15 @@ def index_of(
                 server=server,
                 problem=f"this is outside of its cluster, and {ENDPOINT_VARIABLE} names no address",
             )
-        return open_index(location, storage, base=base)
-    store = open_store(location, storage)
+        return _own_index(table, storage, base=base)
+    store = open_store(location, storage, allowed_prefixes=table.spec.storage.clone_sources)
     require_no_merge_log(DeltaLog(store))
-    return address.index(store, lambda: open_index(location, storage), fallback)
+    return address.index(store, lambda: _own_index(table, storage), fallback)
+
+
+def _own_index(table: LakeTable, storage: Mapping[str, str], *, base: bool = False) -> TableIndex:
+    sources = table.spec.storage.clone_sources
+    return open_index(table.spec.location, storage, base=base, allowed_prefixes=sources)
 
 
 def storage_of(table: LakeTable, options: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -62,8 +62,8 @@ class LocationPolicy:
         return tuple(found)
 
     def check(self, resource: LakeTable) -> tuple[str, ...]:
-        """Check that a table's location and endpoint are allowed for its namespace. Returns the
-        namespace's prefixes, none for anywhere.
+        """Check that a table's location, its sources if it is a shallow clone, and its endpoint are
+        allowed for its namespace. Returns the namespace's prefixes, none for anywhere.
 
         Raises: LocationNotAllowed, InvalidSpec.
         """
@@ -78,6 +78,9 @@ class LocationPolicy:
                 "(the chart's allowedLocations)",
             )
         require(resource.spec.location, prefixes, resource=resource.id, field="spec.location")
+        for number, source in enumerate(resource.spec.storage.clone_sources):
+            field = f"spec.storage.cloneSources[{number}]"
+            require(source, prefixes, resource=resource.id, field=field)
         scheme = split_location(canonical_location(resource.spec.location))[0]
         check_options(resource.spec.storage.options, scheme, resource=resource.id)
         self.check_endpoints(resource, None)

@@ -71,7 +71,7 @@ def persist(work: Work, attempt: int) -> None:
             partition_columns=snapshot.metadata.partition_columns,
             configuration=dict(snapshot.metadata.configuration),
             storage_options=dict(work.table.storage_options),
-            allowed_prefixes=work.table.allowed_prefixes,
+            allowed_prefixes=work.table.readable_prefixes,
             bloom_filters={**_filters(work), **planned.bloom_filters},
         ),
         data_prefix=paths.data(operation_id, attempt),

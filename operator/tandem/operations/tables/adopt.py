@@ -69,8 +69,8 @@ def open_table(
     ceiling_s: float | None = None,
     budget: TableBudget = UNLIMITED,
 ) -> Table:
-    """The table of a LakeTable; nothing is read yet. Arguments as of `open_store`; `budget`: what
-    reading it may take in memory.
+    """The table of a LakeTable; nothing is read yet. Arguments as of `open_store`, but
+    `allowed_prefixes` are `Table`'s; `budget`: what reading it may take in memory.
 
     Raises: InvalidSpec, LocationNotAllowed, StorageError.
     """
@@ -78,7 +78,7 @@ def open_table(
     store = open_store(
         resource.spec.location,
         options,
-        allowed_prefixes=allowed_prefixes,
+        allowed_prefixes=allowed_prefixes or resource.spec.storage.clone_sources,
         environ=environ,
         ceiling_s=ceiling_s,
         most_bytes=budget.limit,

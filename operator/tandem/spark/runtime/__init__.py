@@ -10,8 +10,7 @@ Must not import a job or a source. Credentials come from the environment only.
     row_files     writes rows to data files
     written_facts facts of these files, for the index
     input_splits  which files, or parts of a file, a task reads
-    listing       the files at a location
-    hive_folders  partition columns in names of folders
+    listing       the files at a location, and the columns in names of folders
     counters      progress of tasks
     ipc           Arrow tables as bytes
     names         quoted column names

@@ -1,22 +1,188 @@
-"""The files at a source's location."""
+"""The files at a source's location, and their partition columns: `year=2024/month=01/x.csv`.
+
+The rules for columns in names of folders are Spark's (`PartitioningUtils.parsePartitions`): folders
+below the location are columns of all files, and what a file has under such a name is not read.
+Unlike Spark, which reads no folder of the location itself, a column that the table has and a file
+lacks is taken from there, so that `…/year=2024` and `…` give the same rows. A value has the type of
+the table's column; a text that is no value of it is refused.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
-from urllib.parse import urlsplit
+from typing import Any, Final
+from urllib.parse import unquote_to_bytes, urlsplit
 
 import pyarrow as pa
 
 from tandem.delta.datafiles.page_walk import PageDamaged
 from tandem.delta.datafiles.schema_mismatch import SchemaMismatch
-from tandem.errors import InvalidSpec, ObjectNotFound, SourceUnreadable, StorageError
-from tandem.spark.runtime.hive_folders import FolderColumn, HiveFolders, hive_folders
+from tandem.delta.partition_text import to_scalar
+from tandem.delta.schema import PrimitiveType
+from tandem.delta.values import partition_texts
+from tandem.errors import (
+    CorruptLog,
+    InvalidSpec,
+    ObjectNotFound,
+    SourceUnreadable,
+    StatementFailed,
+    StorageError,
+)
 from tandem.storage import ObjectInfo, Store, open_store
 from tandem.storage.paths import canonical_location, split_location
 
 _NEVER_EMPTY = (".parquet", ".gz", ".bz2", ".zst")
+NULL: Final = "__HIVE_DEFAULT_PARTITION__"
+STRING: Final = "string"
+"""The type of a column that the table lacks, as in a CSV file."""
+
+_DAY = r"[+-]?\d{4,6}-\d{1,2}-\d{1,2}"
+_CLOCK = r"[ T]\d\d:\d\d(:\d\d(\.\d{1,6}0*)?)?"
+_EXACT: Final[Mapping[str, str]] = {
+    "date": rf"{_DAY}([ T]00:00(:00(\.0+)?)?)?",
+    "timestamp": rf"{_DAY}({_CLOCK}(Z|[+-]\d\d:?\d\d)?)?",
+    "timestamp_ntz": rf"{_DAY}({_CLOCK})?",
+}
+"""Texts of which nothing is dropped."""
+
+
+@dataclass(frozen=True)
+class FolderColumn:
+    """A column in names of folders. `type` is Delta's name of its type, or the body of a nested
+    one; `texts` are of the files, in their order, None for NULL. `overrides`: whatever the files
+    have under this name, which is only so for folders below the location."""
+
+    name: str
+    type: Any
+    texts: tuple[str | None, ...]
+    overrides: bool
+
+    def text(self, file: int, path: str) -> str | None:
+        """The value of a file as the log of a table has it. Raises: StatementFailed if it is none
+        of the column's type."""
+        text = self.texts[file]
+        if text is None or self.type == STRING:
+            return text
+        try:
+            if not re.fullmatch(_EXACT.get(self.type, ".*"), text, re.DOTALL):
+                raise ValueError(text)
+            value = to_scalar(text, PrimitiveType(self.type))
+            return partition_texts(pa.repeat(value, 1))[0]
+        except (CorruptLog, TypeError, ValueError, KeyError, pa.ArrowException) as error:
+            raise StatementFailed(
+                "the name of a folder is no value of its column",
+                resource=path,
+                field=self.name,
+                found=text[:100],
+                expected=f"a value of type {self.type}",
+                remedy="Rename the folder, or change the type of the column",
+            ) from error
+
+
+@dataclass(frozen=True)
+class HiveFolders:
+    """`names` are those of folders below the location, the same for all files, and `values` theirs
+    by file; `above` are the folders of the location itself."""
+
+    names: tuple[str, ...] = ()
+    values: tuple[tuple[str | None, ...], ...] = ()
+    above: Mapping[str, str | None] = field(default_factory=dict)
+
+    def columns(self, table: Mapping[str, Any], files: int) -> tuple[FolderColumn, ...]:
+        """The columns of so many files.
+
+        Args:
+            table: the columns that rows are for, with their types as `FolderColumn.type`.
+        """
+        known = {name.lower(): (name, type_) for name, type_ in table.items()}
+        below = [
+            FolderColumn(*known.get(name.lower(), (name, STRING)), texts, overrides=True)
+            for name, texts in zip(self.names, zip(*self.values, strict=True), strict=True)
+        ]
+        taken = {name.lower() for name in self.names}
+        above = [
+            FolderColumn(*known[name.lower()], (text,) * files, overrides=False)
+            for name, text in self.above.items()
+            if name.lower() in known and name.lower() not in taken
+        ]
+        return (*below, *above)
+
+
+def types_in(schema_string: str) -> dict[str, Any]:
+    """Column → type, as `FolderColumn.type`, of a schema as Delta or Spark writes it."""
+    return {each["name"]: each["type"] for each in json.loads(schema_string)["fields"]}
+
+
+def lacking(columns: Iterable[FolderColumn], names: Collection[str]) -> list[FolderColumn]:
+    """Those that a file takes from its folders, if it has columns of these names itself."""
+    own = {name.lower() for name in names}
+    return [c for c in columns if c.overrides or c.name.lower() not in own]
+
+
+def hive_folders(paths: Sequence[str], above: str, *, location: str, field: str) -> HiveFolders:
+    """The partition columns of the files of a source.
+
+    Args:
+        paths: below the location.
+        above: the path of the location, or of the folder that it is a file of.
+        field: the field of the resource that describes the source.
+    Raises: InvalidSpec for folders that Spark refuses, too, or of which it reads only some.
+    """
+
+    def refused(found: str, expected: str) -> InvalidSpec:
+        return InvalidSpec(
+            "the folders of the source do not agree on their partition columns",
+            field=field,
+            found=f"{found} in {location}",
+            expected=expected,
+            remedy="Move the files that do not belong to it out of the folder",
+        )
+
+    first: tuple[str, tuple[str, ...]] | None = None
+    values: list[tuple[str | None, ...]] = []
+    for path in paths:
+        base, found = _split(path.split("/")[:-1])
+        names = tuple(name for name, _ in found)
+        if "=" in base or any("" in folder for folder in found):
+            raise refused(path, "folders NAME=VALUE in UTF-8, one below the other")
+        if len({name.lower() for name in names}) < len(names):
+            raise refused(path, "each name once")
+        first = first or (base, names)
+        if first != (base, names):
+            expected = "/".join(filter(None, (first[0], *(f"{name}=…" for name in first[1]))))
+            raise refused(path, f"as in {paths[0]}: {expected or 'no such folder'}")
+        values.append(tuple(text for _, text in found))
+    own = dict(folder for folder in _split(above.split("/"))[1] if "" not in folder)
+    return HiveFolders(first[1] if first else (), tuple(values), own)
+
+
+def _split(folders: Sequence[str]) -> tuple[str, list[tuple[str, str | None]]]:
+    """What is above the partition folders of a file, and their names and values; "" for what is no
+    text. Folders below them do not count."""
+    end = len(folders)
+    while end and "=" not in folders[end - 1]:
+        end -= 1
+    start = end
+    while start and "=" in folders[start - 1]:
+        start -= 1
+    if start == end:
+        return "", []
+    found = []
+    for folder in folders[start:end]:
+        name, _, text = folder.partition("=")
+        found.append((_unescaped(name), None if text == NULL else _unescaped(text)))
+    return "/".join(folders[:start]), found
+
+
+def _unescaped(text: str) -> str:
+    """Escapes are of UTF-8, as other writers have them; Spark escapes ASCII only."""
+    try:
+        return unquote_to_bytes(text).decode()
+    except UnicodeDecodeError:
+        return ""
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,7 @@ import pyarrow.parquet as pq
 
 from tandem.delta.datafiles.conform import is_array
 from tandem.errors import InvalidSpec, SourceUnreadable
-from tandem.spark.runtime.hive_folders import FolderColumn
-from tandem.spark.runtime.listing import check_unique_names
+from tandem.spark.runtime.listing import FolderColumn, check_unique_names
 from tandem.storage import Store
 
 

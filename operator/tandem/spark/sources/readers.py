@@ -26,11 +26,12 @@ from tandem.errors import StorageError
 from tandem.jobs.formats import InputFile, JobTable, SourceJob
 from tandem.spark.runtime.control import Control
 from tandem.spark.runtime.frames import read_rows
-from tandem.spark.runtime.hive_folders import lacking, types_in
 from tandem.spark.runtime.listing import (
     ListedSource,
     decoding_error,
+    lacking,
     list_source,
+    types_in,
 )
 from tandem.spark.sources.footers import parquet_schema, schema_string
 from tandem.spark.sources.options import (
@@ -197,11 +198,11 @@ def delta_files(own: JobTable, job: SourceJob, version: int | None) -> SourceFil
     """The files of a Delta source at a version, None for its newest one.
 
     Args:
-        own: the table of the job.
+        own: the table of the job. A source that is a shallow clone is read as this table would be.
     Raises: SourceUnreadable, StorageError; as `DeltaLog.snapshot`.
     """
     options = storage_options(job.source_location, own.location, own.storage_options)
-    store = open_store(job.source_location, options)
+    store = open_store(job.source_location, options, allowed_prefixes=own.allowed_prefixes)
     snapshot = DeltaLog(store).snapshot(version)
     check_rows(snapshot)
     table = JobTable(
@@ -212,6 +213,7 @@ def delta_files(own: JobTable, job: SourceJob, version: int | None) -> SourceFil
         partition_columns=snapshot.metadata.partition_columns,
         configuration=dict(snapshot.metadata.configuration),
         storage_options=options,
+        allowed_prefixes=own.allowed_prefixes,
     )
     format_ = TableFormat(snapshot.schema, snapshot.partition_columns, snapshot.configuration)
     inputs = []

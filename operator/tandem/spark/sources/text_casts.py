@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType, StructType
 
-    from tandem.spark.runtime.hive_folders import FolderColumn
+    from tandem.spark.runtime.listing import FolderColumn
 
 _DAY = r"^\s*[+-]?\d{4,7}-\d{1,2}-\d{1,2}"
 _EXACT = r"(?!.*\.\d{6}\d*[1-9])"

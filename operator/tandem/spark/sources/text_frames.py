@@ -9,8 +9,13 @@ from typing import TYPE_CHECKING, Literal
 from tandem.errors import InvalidSpec, StatementFailed
 from tandem.jobs.formats import MergeJob
 from tandem.spark.runtime.control import Control
-from tandem.spark.runtime.hive_folders import FolderColumn, lacking, types_in
-from tandem.spark.runtime.listing import ListedSource, check_unique_names
+from tandem.spark.runtime.listing import (
+    FolderColumn,
+    ListedSource,
+    check_unique_names,
+    lacking,
+    types_in,
+)
 from tandem.spark.sources.options import check_option_names, source_job
 from tandem.spark.sources.text.csv import CsvParser, lines_in
 from tandem.spark.sources.text.csv_dialect import CsvProblem, Dialect

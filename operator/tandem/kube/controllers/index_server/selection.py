@@ -106,6 +106,6 @@ def _config(server: IndexServer, candidate: Candidate, policy: LocationPolicy) -
         location=table.spec.location,
         options=dict(storage.options),
         secret=storage.secret_ref.name if storage.secret_ref is not None else None,
-        allowed=policy.check(table),
+        allowed=policy.check(table) or storage.clone_sources,
         kept_ms=table.spec.retention.files if table.spec.retention is not None else None,
     )

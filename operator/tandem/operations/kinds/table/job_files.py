@@ -30,7 +30,8 @@ def require_inside(table: Table, adds: Iterable[AddFile]) -> None:
     Raises: LocationNotAllowed.
     """
     allowed = tuple(
-        paths.canonical_prefix(prefix, field="allowedPrefixes") for prefix in table.allowed_prefixes
+        paths.canonical_prefix(prefix, field="allowedPrefixes")
+        for prefix in table.readable_prefixes
     )
     for add in adds:
         paths.resolve(add.path, table.location, allowed)

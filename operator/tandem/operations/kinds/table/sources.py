@@ -29,7 +29,7 @@ from tandem.errors import (
 from tandem.jobs.formats import JobSpec, SourceJob
 from tandem.operations.attempt import paths, records
 from tandem.operations.model import SourceAccess, Work
-from tandem.spark.runtime.hive_folders import FolderColumn, lacking
+from tandem.spark.runtime.listing import FolderColumn, lacking
 from tandem.spark.sources.options import checked, storage_options
 from tandem.spark.sources.text.json_fields import fields_of
 from tandem.spec.update import Source, SourceFormat

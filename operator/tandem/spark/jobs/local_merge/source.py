@@ -21,8 +21,12 @@ from tandem.jobs.results import SidecarRef
 from tandem.pruning.keys import KEY_TYPES
 from tandem.spark.jobs import source_copy
 from tandem.spark.runtime.control import Control, job_table_format
-from tandem.spark.runtime.hive_folders import types_in
-from tandem.spark.runtime.listing import ListedSource, check_unique_names, decoding_error
+from tandem.spark.runtime.listing import (
+    ListedSource,
+    check_unique_names,
+    decoding_error,
+    types_in,
+)
 from tandem.spark.runtime.row_files import open_input
 from tandem.spark.sources.arrow_row_hash import with_identity
 from tandem.spark.sources.options import check_option_names
@@ -115,7 +119,11 @@ def load(control: Control, pin: SourcePin, listed: ListedSource | None) -> Arrow
 def _rows(files: SourceFiles) -> pa.Table:
     table = job_table_format(files.table)
     loose = replace(table, schema=all_nullable(table.schema))
-    store = open_store(files.table.location, files.table.storage_options)
+    store = open_store(
+        files.table.location,
+        files.table.storage_options,
+        allowed_prefixes=files.table.allowed_prefixes,
+    )
     batches: list[pa.RecordBatch] = []
     size = 0
     for input_ in files.inputs:
