@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tandem.delta.actions import AddFile
-from tandem.delta.datafiles.reader import TableFormat
+from tandem.delta.datafiles.reader import TableFormat, arrow_schema
 from tandem.distinct import IntArray, number_rows
 from tandem.errors import DataFileMissing
 from tandem.jobs.formats import InputFile
@@ -84,9 +84,9 @@ class HeirSearch:
                     for path in commit.files - commit.added
                 )
                 lost = frozenset[str]().union(*taken)
-                ancestors.update(
-                    (path, lost) for path in sorted(commit.added) if path not in self._inputs
-                )
+                for path in sorted(commit.added - self._inputs.keys()):
+                    # A restore may bring it back, when what it was made from is gone for long.
+                    ancestors.setdefault(path, lost)
         view.prefetch(ancestors)
         found = []
         for path, lost in ancestors.items():
@@ -114,17 +114,19 @@ class HeirSearch:
         rows = np.arange(state.rows, dtype=np.int64)
         origins, source = rows, path
         changed = np.zeros(state.rows, dtype=bool)
-        while (row_map := self._history.row_maps.get(source)) is not None:
+        # An input may be an edit itself: of rows that the rewrite has never read.
+        while source not in self._inputs:
+            row_map = self._history.row_maps.get(source)
+            if row_map is None:
+                return None
             sources = row_map.sources(source)
             if len(sources) != 1:
-                break  # a file of several ones: not an edit
+                return None  # a file of several ones: not an edit
             values = row_map.changed.get(source)
             if values:
                 changed |= np.isin(origins, to_array(values))
             _, origins = row_map.trace(source, origins)
             source = sources[0]
-        if source not in self._inputs:
-            return None
         return Heir(path, (HeirRows(source, rows, origins),), to_bitmap(rows[changed]))
 
     # By content
@@ -187,8 +189,10 @@ class HeirSearch:
 
 def read_rows(store: Store, table: TableFormat, file: InputFile) -> pa.Table:
     """The rows of a file, in all columns of the table. Raises: DataFileMissing."""
-    with open_input(store, table, file, table.data_schema.names) as reader:
-        return pa.Table.from_batches(list(reader.batches()))
+    names = table.data_schema.names
+    with open_input(store, table, file, names) as reader:
+        batches = list(reader.batches())
+    return pa.Table.from_batches(batches, None if batches else arrow_schema(table, names))
 
 
 def _found(inputs: Sequence[pa.Table], rows: pa.Table) -> Positions | None:
@@ -216,6 +220,8 @@ def aligned(before: pa.Table, after: pa.Table) -> Positions | None:
         pair = [_one_array(table.column(at)) for table in (before, after)]
         if pa.types.is_nested(pair[0].type) or pair[0].type != pair[1].type:
             return None
+        if pa.types.is_null(pair[0].type):
+            continue  # no values, which Arrow cannot compare
         columns.append([_as_integers(a) if pa.types.is_floating(a.type) else a for a in pair])
     rows, wanted = before.num_rows, after.num_rows
     found: list[Positions] = []
