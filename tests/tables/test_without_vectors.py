@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import random
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from support.jobs import quick_lake
 from support.jobs.quick_lake import QuickLake
 from support.lake.lake import loads, reconciled, result
 from support.lake.plain import (
+    Case,
     Hits,
     assert_edited_out,
     deletes,
@@ -158,11 +160,12 @@ def test_N3_an_input_that_was_edited_out_is_restored_before_the_put(
     tmp_path: Path, kind: str
 ) -> None:
     lake = plain(tmp_path)
-    operation = {
+    made: dict[str, Callable[[], Operation]] = {
         "bin-pack": lake.compaction,
         "sort": lambda: sort(lake),
         "segment rewrite": lambda: rewrite(lake, *lake.names, **RECOMPRESS),
-    }[kind]()
+    }
+    operation = made[kind]()
     held = lake.hold(operation, Point.RECONCILE)
     lake.foreign().update({"v": "v + 1"}, predicate="id = 1")
     held.go_on(Point.PUT_COMMIT, skip=1)  # the first one finds the version taken
@@ -258,7 +261,7 @@ def toggled(folder: Path, on: bool) -> QuickLake:
     return lake
 
 
-OF_N6 = {
+OF_N6: dict[str, Case] = {
     "bin-pack": (lambda lake: lake.compaction("Major"), lambda rows: rows),
     "sort": (sort, lambda rows: rows),
     "update": (
@@ -360,7 +363,7 @@ def test_N9_an_heir_that_has_a_row_which_was_dead_at_the_read_is_left_alone(
 
 # N12: row maps that are gone
 
-DAMAGES = {
+DAMAGES: dict[str, Callable[[bytes], bytes] | None] = {
     "cleaned": None,
     "cut off": lambda data: data[: len(data) // 2],
     "flipped": lambda data: data[:20] + bytes([data[20] ^ 1]) + data[21:],

@@ -26,7 +26,6 @@ from tandem.errors import InvalidSpec, TandemError
 from tandem.jobs.formats import (
     IngestJob,
     InputFile,
-    Job,
     LogMergeJob,
     MergeJob,
     ReplaceJob,
@@ -35,12 +34,14 @@ from tandem.jobs.formats import (
     StitchJob,
     UpsertJob,
 )
-from tandem.jobs.results import JobResult
+from tandem.jobs.results import JobResult, OutputFile
 from tandem.jobs.runner import JobPhase, JobRequest, JobStatus
 from tandem.mergelog.rows.columns import converted
 from tandem.rowmap.binary_format import to_bytes
 from tandem.rowmap.rowmap import merge
-from tandem.spark.jobs import log_merge, stitch
+from tandem.spark.jobs import local_statement, log_merge, stitch
+from tandem.spark.jobs.arrow_tasks import in_tasks
+from tandem.spark.jobs.edits import edit_round, maker_of
 from tandem.spark.jobs.replace import file_rows
 from tandem.spark.jobs.rewrite.bins import BinResult, rewrite_bin
 from tandem.spark.jobs.rewrite.decoded_rows import decoded
@@ -52,7 +53,7 @@ from tandem.spark.runtime import control
 from tandem.spark.runtime.control import Control, job_table_format, output_file
 from tandem.spark.runtime.frames import dead_rows
 from tandem.spark.runtime.ipc import to_file
-from tandem.spark.runtime.row_files import RowFiles, RowsWork
+from tandem.spark.runtime.row_files import InputSplit, RowFiles, RowsWork
 from tandem.spark.runtime.written_facts import store_facts
 
 Hook = Callable[[str], None]
@@ -96,13 +97,16 @@ class QuickJobs:
             return JobStatus(JobPhase.FAILED, f"exit code {self._codes[name]}")
         opened = self._open[name]
         job = opened.spec.job
-        if not _serves(job) or opened.is_done():
+        if not job.serves_rounds or opened.is_done():
             return JobStatus(JobPhase.ENDED)
         round_ = self._rounds[name]
         request = opened.request(round_)
         if request is not None:
             try:
-                self.round(opened, request.inputs, round_, part=request.part)
+                if request.edits is not None:
+                    edit_round(opened, request, maker_of(opened))
+                else:
+                    self.round(opened, request.inputs, round_, part=request.part)
             except (TandemError, duckdb.Error) as error:
                 # As a driver does, which lives on: the engine decides what it means.
                 opened.fail(control.translate(error), round_)
@@ -247,6 +251,21 @@ class QuickJobs:
         self, opened: Control, job: StatementJob, inputs: Sequence[InputFile], round_: int
     ) -> None:
         spec = opened.spec
+        if spec.table.partition_columns and job.set:
+            outputs_, answer = _in_partitions(opened, inputs, round_)
+            opened.publish(
+                JobResult(
+                    operation_id=spec.operation_id,
+                    attempt=spec.attempt,
+                    round=round_,
+                    outputs=outputs_,
+                    matches=opened.sidecar(round_, "matches", to_file(answer)),
+                    rows_written=sum(output.rows for output in outputs_),
+                    rows_matched=answer.num_rows,
+                )
+            )
+            self.hook("published")
+            return
         rows = _rows(opened, inputs)
         found = _select(rows, job.where, job.set)
         outputs: tuple[WrittenFile, ...] = ()
@@ -308,13 +327,6 @@ def _rewritten(opened: Control, job: RewriteJob, number: int) -> BinResult:
     return found
 
 
-def _serves(job: Job) -> bool:
-    """Whether the driver of a job stays for further rounds."""
-    if isinstance(job, ReplaceJob):
-        return job.serves_rounds
-    return isinstance(job, StatementJob | MergeJob)
-
-
 def _empty(opened: Control, round_: int) -> JobResult:
     spec = opened.spec
     return JobResult(operation_id=spec.operation_id, attempt=spec.attempt, round=round_)
@@ -325,7 +337,7 @@ def drive(opened: Control, stop: threading.Event) -> None:
     `stop` is set."""
     jobs = QuickJobs(copies=True)
     jobs.work(opened)
-    if not _serves(opened.spec.job):
+    if not opened.spec.job.serves_rounds:
         return
 
     def round_(inputs: Sequence[InputFile], number: int) -> None:
@@ -396,6 +408,21 @@ def _write(opened: Control, rows: pa.Table, target_size: int) -> tuple[WrittenFi
         for batch in rows.to_batches():
             writer.write(batch)
     return writer.files
+
+
+def _in_partitions(
+    opened: Control, inputs: Sequence[InputFile], round_: int
+) -> tuple[tuple[OutputFile, ...], pa.Table]:
+    """The files that an update writes in several partitions, and its matches, as Spark's tasks
+    find them."""
+    spec = opened.spec
+
+    def task(number: int, splits: Sequence[InputSplit]) -> local_statement.FoundRows:
+        return local_statement.find_rows(opened.store, spec, inputs, round_, number, splits)
+
+    found = in_tasks(opened, None, inputs, round_, "Evaluating", task)
+    store_facts(opened.store, spec.table.table_id, (file for each in found for file in each.files))
+    return local_statement.joined(found, round_)
 
 
 def _bare(rows: pa.Table) -> pa.Table:

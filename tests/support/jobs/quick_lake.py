@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from support.jobs.quick_jobs import QuickJobs
@@ -40,6 +41,10 @@ class QuickLake(Lake):
     @property
     def first_add(self) -> AddFile:
         return next(iter(self.log.snapshot().adds()))
+
+    def file(self, path: str) -> pa.Table:
+        """All rows of a data file, live or not."""
+        return pq.ParquetFile(self.path / path).read()
 
     def log_raw(self, *actions: Mapping[str, Any], **info: Any) -> None:
         """A commit of whatever content, as a foreign writer may put it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from support.jobs import quick_lake
@@ -15,7 +16,11 @@ from tandem.delta.actions import Protocol
 from tandem.delta.protocol import writes_deletion_vectors
 from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import Event
+from tandem.spec.resources import Operation
 from tandem.spec.status import OperationStatus, Reconciled
+
+Case = tuple[Callable[[QuickLake], Operation], Callable[[Rows], Rows]]
+"""An operation, and what it makes of rows."""
 
 PROTOCOL = Protocol(1, 2)
 FEATURE = {"delta.enableDeletionVectors": "true"}
@@ -92,15 +97,16 @@ class Hits:
 
 def updates(lake: Lake, *ids: int) -> list[Callable[[], object]]:
     """For each row an update by deltalake, which makes its file again with another value."""
-    return [
-        lambda id_=id_: lake.foreign().update({"v": "v + 1"}, predicate=f"id = {id_}")
-        for id_ in ids
-    ]
+
+    def update(id_: int) -> object:
+        return lake.foreign().update({"v": "v + 1"}, predicate=f"id = {id_}")
+
+    return [partial(update, id_) for id_ in ids]
 
 
 def deletes(lake: Lake, *ids: int) -> list[Callable[[], object]]:
     """For each row a delete by deltalake, which makes its file again without it."""
-    return [lambda id_=id_: lake.foreign().delete(f"id = {id_}") for id_ in ids]
+    return [partial(lambda id_: lake.foreign().delete(f"id = {id_}"), id_) for id_ in ids]
 
 
 def last_words(status: OperationStatus) -> str:
