@@ -429,6 +429,21 @@ def test_partition_columns_are_not_in_the_file(tmp_path: Path) -> None:
             read(path, lone), table, edit))  # fmt: skip
 
 
+def test_a_file_outside_of_the_table_is_edited_into_it(tmp_path: Path) -> None:
+    """As of a shallow clone, where the administrator allows it."""
+    (tmp_path / "table").mkdir()
+    path = tmp_path / "source.parquet"
+    pyarrow(row_group_size=100)(path, rows(1))
+    location = f"file://{tmp_path}"
+    store = open_store(f"{location}/table", allowed_prefixes=[location])
+    of = edited.FileEditor(store, f"{location}/source.parquet", path.stat().st_size, ROWS, TABLE,
+                           prefix="edits", partition_values={})  # fmt: skip
+    found = make(of, TABLE, EDITS["one column"])
+    assert found.bytes_copied
+    made = tmp_path / "table" / found.file.path
+    assert shown(read(made, TABLE)) == shown(wanted(OLD, TABLE, EDITS["one column"]))
+
+
 @pytest.mark.parametrize("mode", ["id", "name"])
 def test_field_ids_are_kept(mode: str, tmp_path: Path) -> None:
     fields = tuple(
