@@ -212,6 +212,8 @@ class TestEarlierEdits:
         assert again.file.stats == found.file.stats
         more = replace(first, drops=frozenset({1, 1_100}))
         last = make(of, TABLE, more)
+        creators = {footer_of(path.parent / f.file.path).creator for f in (found, again, last)}
+        assert creators == {footer_of(path).creator}  # pyarrow's, as ours
         assert 0 < last.bytes_encoded < found.bytes_encoded
         for each, edit in ((again, first), (last, more)):
             made = path.parent / each.file.path
@@ -237,6 +239,14 @@ class TestEarlierEdits:
         assert found.bytes_encoded
         expected = wanted(OLD, TABLE, other)
         assert shown(read(path.parent / found.file.path, TABLE)) == shown(expected)
+
+    def test_readers_are_told_of_two_writers(self, path: Path) -> None:
+        WRITERS["delta-rs"](path, rows(1))
+        of = editor(path, TABLE)
+        for _ in range(2):
+            found = make(of, TABLE, EDITS["one column"])
+            creator = footer_of(path.parent / found.file.path).creator
+            assert creator.startswith(b"tandem version ")
 
     def test_one_that_was_deleted_is_encoded_again(self, path: Path) -> None:
         of = editor(path, TABLE)
@@ -419,6 +429,21 @@ def test_partition_columns_are_not_in_the_file(tmp_path: Path) -> None:
             read(path, lone), table, edit))  # fmt: skip
 
 
+def test_a_file_outside_of_the_table_is_edited_into_it(tmp_path: Path) -> None:
+    """As of a shallow clone, where the administrator allows it."""
+    (tmp_path / "table").mkdir()
+    path = tmp_path / "source.parquet"
+    pyarrow(row_group_size=100)(path, rows(1))
+    location = f"file://{tmp_path}"
+    store = open_store(f"{location}/table", allowed_prefixes=[location])
+    of = edited.FileEditor(store, f"{location}/source.parquet", path.stat().st_size, ROWS, TABLE,
+                           prefix="edits", partition_values={})  # fmt: skip
+    found = make(of, TABLE, EDITS["one column"])
+    assert found.bytes_copied
+    made = tmp_path / "table" / found.file.path
+    assert shown(read(made, TABLE)) == shown(wanted(OLD, TABLE, EDITS["one column"]))
+
+
 @pytest.mark.parametrize("mode", ["id", "name"])
 def test_field_ids_are_kept(mode: str, tmp_path: Path) -> None:
     fields = tuple(
@@ -498,7 +523,7 @@ class TestRowGroups:
         old = self.write(path, 50, 2)
         found = make(editor(path, self.TABLE), self.TABLE, Edit(frozenset({1})))
         made = tmp_path / found.file.path
-        assert found.whole is not None
+        assert found.whole is Unfit.SMALL
         assert len(footer_of(made).groups) == 1
         assert read(made, self.TABLE) == [old[0], *old[2:]]
 

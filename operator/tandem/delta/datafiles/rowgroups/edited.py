@@ -28,7 +28,12 @@ from tandem.delta.datafiles.reader import (
 from tandem.delta.datafiles.rowgroups.encoded import CannotEncode, ColumnEncoder
 from tandem.delta.datafiles.rowgroups.fitness import GROUP_ROWS as ROWS_TOGETHER
 from tandem.delta.datafiles.rowgroups.fitness import Unfit, cannot_be_edited
-from tandem.delta.datafiles.rowgroups.footer import FileFooter, RowGroup, parse_group
+from tandem.delta.datafiles.rowgroups.footer import (
+    FileFooter,
+    FooterInvalid,
+    RowGroup,
+    parse_group,
+)
 from tandem.delta.datafiles.rowgroups.joined import MOST_GROUPS, JoinedFile, Part, read_back
 from tandem.delta.datafiles.rowgroups.new_values import NewValues, Positions, Replacement
 from tandem.delta.datafiles.rowgroups.schema import table_of, written_by_us
@@ -193,9 +198,10 @@ class FileEditor:
             if change.columns.keys() <= {*found.table.data_schema.names}:
                 try:
                     return self._split(found, change, task, check)
-                except CannotEncode:
-                    pass  # decided by the rows that were decoded
-            found = Unfit.COLUMNS
+                except CannotEncode as error:  # seen only when its rows are decoded
+                    found = error.why
+            else:
+                found = Unfit.COLUMNS
         return replace(self._whole(change, task, check), whole=found)
 
     def _source(self) -> _Splittable | Unfit:
@@ -251,7 +257,9 @@ class FileEditor:
         for record in edit.encoded:
             groups = joined.encoded[record.first : record.first + len(record.floats)]
             written = tuple(parse_group(each, file.size) for each in groups)
-            footer = replace(found.footer, groups=written)
+            footer = replace(
+                found.footer, groups=written, version=joined.version, creator=joined.creator
+            )
             self.earlier[record.key] = _Earlier(file.path, footer, tuple(record.floats))
         return EditedFile(file, edit.bytes_copied, edit.bytes_encoded)
 
@@ -282,10 +290,10 @@ class FileEditor:
         [file] = writer.files
         try:
             self._require_written(file.rows, change, file.path)
-        except CountMismatch:
+            read_back(self._store, file.path, footer, file.size, file.rows, [])
+        except BaseException:
             self._store.delete([file.path])
             raise
-        read_back(self._store, file.path, footer, file.size, file.rows, [])
         return EditedFile(file, 0, file.size)
 
     def _require_written(self, rows: int, change: Replacement, path: str) -> None:
@@ -387,8 +395,10 @@ class _Edit:
             held += batch.nbytes
             if held > GROUP_BYTES:
                 return False
-        rows = pa.Table.from_batches(batches)
-        parts = self._encode(columns, rows, number, reader)
+        decoded = sum(batch.num_rows for batch in batches)
+        if decoded != group.rows:
+            raise FooterInvalid(f"{decoded} rows in row group {number}, {group.rows} by the footer")
+        parts = self._encode(columns, pa.Table.from_batches(batches), number, reader)
         changed = {*self._found.encoder.leaves(columns)}
         kept = {n: chunk for n, chunk in enumerate(group.chunks) if n not in changed}
         others = [field.name for n, field in enumerate(fields) if n not in columns]
@@ -430,7 +440,7 @@ class _Edit:
 
     def _assemble(self, rows: int, parts: Sequence[Part], record: _Encoded) -> None:
         if self._joined.count >= MOST_GROUPS:
-            raise CannotEncode(f"more than {MOST_GROUPS} row groups")
+            raise CannotEncode(f"more than {MOST_GROUPS} row groups", Unfit.SMALL)
         self._joined.assemble(rows, parts)
         record.floats.append({n: each for part in parts for n, each in part.floats.items()})
 
@@ -508,7 +518,7 @@ def _pieces(found: _Splittable, change: Replacement) -> list[_Piece]:
         else:
             pieces.append(piece)
     if len(pieces) > MOST_GROUPS:
-        raise CannotEncode(f"{len(pieces)} row groups")
+        raise CannotEncode(f"{len(pieces)} row groups", Unfit.SMALL)
     return pieces
 
 

@@ -21,7 +21,7 @@ from tandem.delta.datafiles.bloom_filters import can_be_filtered, filter_options
 from tandem.delta.datafiles.float_bounds import leaves_of, parquet_leaves, summaries
 from tandem.delta.datafiles.reader import TableFormat
 from tandem.delta.datafiles.rowgroups import field_numbers as n
-from tandem.delta.datafiles.rowgroups.fitness import CODECS
+from tandem.delta.datafiles.rowgroups.fitness import CODECS, Unfit
 from tandem.delta.datafiles.rowgroups.footer import (
     ColumnChunk,
     FileFooter,
@@ -39,7 +39,11 @@ _FALSE_POSITIVES: Final = 0.01
 
 
 class CannotEncode(ValueError):
-    """A column whose values our writer does not encode as a file has it."""
+    """Row groups that a file cannot have, for a reason that its footer does not show: `why`."""
+
+    def __init__(self, message: str, why: Unfit = Unfit.COLUMNS) -> None:
+        super().__init__(message)
+        self.why = why
 
 
 class ColumnEncoder:

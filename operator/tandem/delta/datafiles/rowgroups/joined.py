@@ -110,6 +110,8 @@ class JoinedFile:
     rows: int = 0
     copied_in_store: int = 0
     """Bytes that never left the store, known when it is closed."""
+    version: int = 1
+    """Of the format, as the footer says."""
     encoded: list[bytes] = field(default_factory=list)
     """The row groups, as structs of Thrift, once closed; without what the footer says of floats."""
     _groups: list[_Copied] = field(default_factory=list)
@@ -117,7 +119,6 @@ class JoinedFile:
     """The source of the last copy, where it ended there, and here."""
     _floats: FloatBounds = field(default_factory=FloatBounds)
     _pairs: dict[bytes, bytes | None] | None = None
-    _version: int = 1
     _creators: set[bytes] = field(default_factory=set)
     _footer_size: int = 0
     _kept: int = 0
@@ -137,6 +138,11 @@ class JoinedFile:
     def count(self) -> int:
         """Row groups so far."""
         return len(self._groups)
+
+    @property
+    def creator(self) -> bytes:
+        """Who wrote the row groups."""
+        return next(iter(self._creators)) if len(self._creators) == 1 else _CREATOR
 
     @property
     def is_full(self) -> bool:
@@ -196,7 +202,7 @@ class JoinedFile:
                 append_range(part.source, chunk.filter.start, chunk.filter.size, self._sink)
 
     def _remember(self, footer: FileFooter) -> None:
-        self._version = max(self._version, footer.version)
+        self.version = max(self.version, footer.version)
         self._creators.add(footer.creator)
         kept = {key: value for key, value in footer.pairs.items() if key not in _PER_FILE}
         before = self._pairs
@@ -223,12 +229,12 @@ class JoinedFile:
         """Finish the file, and read it back. Raises: StorageError, after which there is no file."""
         self.encoded = groups = self._write_indexes()
         footer = footer_bytes(
-            version=self._version,
+            version=self.version,
             schema=self.like.schema,
             rows=self.rows,
             groups=groups,
             pairs=self._pairs or {},
-            creator=self._creators.pop() if len(self._creators) == 1 else _CREATOR,
+            creator=self.creator,
             orders=self.like.orders,
         )
         footer = with_floats(footer, self._floats)
@@ -237,15 +243,20 @@ class JoinedFile:
         self._sink.close()
         self.copied_in_store = getattr(self._sink, "copied_in_store", 0)
         pages = [min(copied.data, default=0) for copied in self._groups]
-        metadata = read_back(self.store, self.path, footer, size, self.rows, pages)
+        try:
+            metadata = read_back(self.store, self.path, footer, size, self.rows, pages)
+            stats = from_footer(
+                metadata, self.table.data_schema, self.table.configuration, self._floats
+            )
+        except BaseException:
+            self.store.delete([self.path])
+            raise
         return WrittenFile(
             path=self.path,
             size=size,
             rows=metadata.num_rows,
             modified_ms=time.time_ns() // 1_000_000,
-            stats=from_footer(
-                metadata, self.table.data_schema, self.table.configuration, self._floats
-            ),
+            stats=stats,
             partition_values=dict(values),
             facts=b"" if describe is None else describe(self.path, size, footer),
         )
@@ -294,7 +305,7 @@ def read_back(
     Args:
         footer, size, rows: what was written; size in bytes.
         pages: where some pages begin.
-    Raises: StorageError if the file is not what was written; then it is deleted.
+    Raises: StorageError if the file is not what was written.
     """
     try:
         with store.open_input(path) as source:
@@ -312,7 +323,6 @@ def read_back(
         if metadata.num_rows != rows:
             raise FooterInvalid(f"{metadata.num_rows} rows, {rows} were copied")
     except (ValueError, IndexError, OSError, ObjectNotFound) as error:
-        store.delete([path])
         raise StorageError(
             "a file of copied row groups is not what was written",
             resource=path,
