@@ -15,15 +15,16 @@ from uuid import UUID
 import pyarrow.compute as pc
 
 from tandem.delta import protocol
-from tandem.delta.actions import Action, Metadata
+from tandem.delta.actions import Action, CommitInfo, Metadata
 from tandem.delta.budget import UNLIMITED, TableBudget
 from tandem.delta.datafiles.filter_columns import required_filters
 from tandem.delta.log.commit import commit_info
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.files import SCHEMA
-from tandem.delta.log.snapshot import Snapshot
+from tandem.delta.log.snapshot import Snapshot, in_commit_timestamps
+from tandem.delta.log.timetravel import ENABLEMENT_TIMESTAMP, ENABLEMENT_VERSION
 from tandem.delta.properties import flag
-from tandem.delta.schema import parse, to_delta_json
+from tandem.delta.schema import column_mapping_mode, parse, to_delta_json
 from tandem.errors import (
     AccessDenied,
     AlreadyExists,
@@ -120,6 +121,16 @@ def adopt(table: Table, clock: Clock, nonces: Nonces, *, probe: bool = True) -> 
     return _with_log(table, adopted, clock, nonces)
 
 
+def must_upgrade(table: Table) -> bool:
+    """Whether `adopt` would enable deletion vectors on a table that is there."""
+    if table.spec is None or not table.spec.spec.enable_deletion_vectors:
+        return False
+    found = _existing(table)
+    return found is not None and not protocol.writes_deletion_vectors(
+        found.protocol, found.metadata
+    )
+
+
 def _with_log(table: Table, adopted: AdoptedTable, clock: Clock, nonces: Nonces) -> AdoptedTable:
     """Make the log of a merge-on-read table, if it is missing. Raises: InvalidSpec,
     UnsupportedFeature."""
@@ -191,7 +202,7 @@ def _check(table: Table, snapshot: Snapshot) -> None:
     _check_filters(table.spec, snapshot)
     enabled = protocol.writes_deletion_vectors(snapshot.protocol, snapshot.metadata)
     if table.spec.spec.enable_deletion_vectors and not enabled:
-        protocol.check_vectors(snapshot.metadata, resource=table.display)
+        protocol.check_vectors(snapshot.protocol, snapshot.metadata, resource=table.display)
     protocol.check_adoptable(snapshot.protocol, snapshot.metadata, resource=table.display)
     _check_log(table, snapshot)
 
@@ -219,9 +230,8 @@ def _check_log(table: Table, snapshot: Snapshot) -> None:
     wanted = table.spec.spec.merge_on_read
     if wanted is None:
         return
-    if table.spec.spec.enable_deletion_vectors:
-        new, metadata = protocol.enable_deletion_vectors(snapshot.protocol, snapshot.metadata)
-        snapshot = replace(snapshot, protocol=new, metadata=metadata)
+    new, metadata = table.rules(snapshot)
+    snapshot = replace(snapshot, protocol=new, metadata=metadata)
     try:
         new_log(snapshot, LogSettings(wanted.keys, wanted.ordering_column or ""))
         require_vectors_or_edits(table, snapshot, table.spec.id, "spec.mergeOnRead")
@@ -267,9 +277,18 @@ def _first_version(table: Table, create: Create, now_ms: int, nonce: str) -> Sna
         configuration=configuration,
         created_ms=now_ms,
     )
+    if column_mapping_mode(configuration) != "none":
+        raise InvalidSpec(
+            "columns of a new table are given no ids",
+            resource=table.spec.id,
+            field="spec.create.properties",
+            found="delta.columnMapping.mode",
+            expected="no column mapping",
+            remedy="Remove the property, or let the engine that needs it create the table",
+        )
+    new = protocol.for_new_table(metadata)
     if deletion_vectors:
-        protocol.check_vectors(metadata, resource=table.spec.id)
-    new = protocol.for_new_table(schema, deletion_vectors=deletion_vectors)
+        protocol.check_vectors(new, metadata, resource=table.spec.id)
     ingest = protocol.OperationKind.INGEST
     protocol.check(new, metadata, ingest, resource=table.spec.id, asked="creating the table")
     files = SCHEMA.empty_table()
@@ -293,6 +312,8 @@ def _create(table: Table, create: Create, clock: Clock, nonces: Nonces) -> bool:
         blind_append=True,
         tandem={"resource": f"{table.spec.namespace}/{table.spec.id}"},
     )
+    if in_commit_timestamps(first.metadata):
+        info = CommitInfo({"inCommitTimestamp": now, **info.body})
     return _put(table, 0, [info, first.protocol, first.metadata], nonce)
 
 
@@ -303,6 +324,7 @@ def _enable_deletion_vectors(
     for _ in range(_TRIES):
         if protocol.writes_deletion_vectors(snapshot.protocol, snapshot.metadata):
             return AdoptedTable(snapshot, Reason.ADOPTED, changed)
+        before = protocol.writer_features(snapshot.protocol)
         new, metadata = protocol.enable_deletion_vectors(snapshot.protocol, snapshot.metadata)
         info = commit_info(
             "SET TBLPROPERTIES",
@@ -311,6 +333,13 @@ def _enable_deletion_vectors(
             previous=snapshot,
             blind_append=False,
         )
+        if "inCommitTimestamp" in new.writer_features - before:
+            # Earlier commits may lack them (protocol, "In-Commit Timestamps").
+            since = {
+                ENABLEMENT_VERSION: str(snapshot.version + 1),
+                ENABLEMENT_TIMESTAMP: str(info.timestamp_ms),
+            }
+            metadata = replace(metadata, configuration={**metadata.configuration, **since})
         if _put(table, snapshot.version + 1, [info, new, metadata], nonces.nonce()):
             changed = "enabled deletion vectors"
         snapshot = table.log.update(snapshot)
