@@ -244,14 +244,14 @@ class _Runner:
         resource = table.spec
         assert resource is not None
         waiting = self._upgrades.get(resource.key)
-        if waiting is None:
+        if waiting is None or first.spec.dry_run:
             return None
         with waiting:
             if resource.key not in self._upgrades:
                 return None
             planned = self._execute(first, table, None, plan_only=True).status
             assert isinstance(planned, OperationStatus)
-            if planned.phase is Phase.FAILED and not _lacks_log(planned):
+            if planned.phase not in GOOD_ENDS and not _lacks_log(planned):
                 return planned
             outcome = self._table_outcome(table, resource, self._adopt(table, resource))
             with self._lock:
