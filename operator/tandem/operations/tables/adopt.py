@@ -15,16 +15,16 @@ from uuid import UUID
 import pyarrow.compute as pc
 
 from tandem.delta import protocol
-from tandem.delta.actions import Action, CommitInfo, Metadata
+from tandem.delta.actions import Action, Metadata
 from tandem.delta.budget import UNLIMITED, TableBudget
 from tandem.delta.datafiles.filter_columns import required_filters
 from tandem.delta.log.commit import commit_info
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.files import SCHEMA
-from tandem.delta.log.snapshot import Snapshot, in_commit_timestamps
+from tandem.delta.log.snapshot import Snapshot
 from tandem.delta.log.timetravel import ENABLEMENT_TIMESTAMP, ENABLEMENT_VERSION
 from tandem.delta.properties import flag
-from tandem.delta.schema import column_mapping_mode, parse, to_delta_json
+from tandem.delta.schema import parse, to_delta_json
 from tandem.errors import (
     AccessDenied,
     AlreadyExists,
@@ -277,15 +277,6 @@ def _first_version(table: Table, create: Create, now_ms: int, nonce: str) -> Sna
         configuration=configuration,
         created_ms=now_ms,
     )
-    if column_mapping_mode(configuration) != "none":
-        raise InvalidSpec(
-            "columns of a new table are given no ids",
-            resource=table.spec.id,
-            field="spec.create.properties",
-            found="delta.columnMapping.mode",
-            expected="no column mapping",
-            remedy="Remove the property, or let the engine that needs it create the table",
-        )
     new = protocol.for_new_table(metadata)
     if deletion_vectors:
         protocol.check_vectors(new, metadata, resource=table.spec.id)
@@ -312,8 +303,6 @@ def _create(table: Table, create: Create, clock: Clock, nonces: Nonces) -> bool:
         blind_append=True,
         tandem={"resource": f"{table.spec.namespace}/{table.spec.id}"},
     )
-    if in_commit_timestamps(first.metadata):
-        info = CommitInfo({"inCommitTimestamp": now, **info.body})
     return _put(table, 0, [info, first.protocol, first.metadata], nonce)
 
 
