@@ -120,6 +120,43 @@ def test_delete_rewrites_files_and_enables_deletion_vectors_only_if_asked_to(
     assert set(rows(lake)) == {0, 1, 2, 3}
 
 
+def test_only_a_statement_that_can_be_planned_upgrades_the_table_of_a_file(
+    tandem: Tandem, lake: Path, tmp_path: Path
+) -> None:
+    """With the table in a file, the upgrade is asked for there."""
+    table = tmp_path / "table.yaml"
+    body = {"apiVersion": "tandem.dev/v1alpha1", "kind": "LakeTable", "metadata": {"name": "lake"}}
+    spec = {"location": lake.as_uri(), "enableDeletionVectors": True}
+    table.write_text(yaml.safe_dump({**body, "spec": spec}))
+    typed = ("delete", "lake", "-f", str(table), "--where")
+    version, before = DeltaTable(lake).version(), DeltaTable(lake).protocol()
+    for wrong in ("id >", "id = 'x'", "missing = 1"):
+        refused = tandem(*typed, wrong)
+        assert refused.exit_code == 1
+        assert "InvalidStatement" in refused.stdout
+        assert (DeltaTable(lake).version(), DeltaTable(lake).protocol()) == (version, before)
+    tandem(*typed, "id >= 4", "--dry-run")
+    assert DeltaTable(lake).version() == version
+    done(tandem, *typed, "id >= 4")
+    assert DeltaTable(lake).protocol().min_reader_version == 3
+    assert set(rows(lake)) == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize("property_", ["delta.enableChangeDataFeed", "delta.enableIcebergCompatV2"])
+def test_an_upgrade_that_would_list_what_rules_the_statement_out_is_refused(
+    tandem: Tandem, lake: Path, property_: str
+) -> None:
+    """The old protocol does not list the feature; the new one would, and the table be stuck."""
+    log = lake / "_delta_log" / f"{0:020d}.json"
+    text = log.read_text()
+    log.write_text(text.replace('"configuration":{', f'"configuration":{{"{property_}":"true"', 1))
+    version, before = DeltaTable(lake).version(), DeltaTable(lake).protocol()
+    refused = tandem("delete", lake, "--where", "id >= 4", "--enable-deletion-vectors")
+    assert refused.exit_code == 1
+    assert "UnsupportedFeature" in refused.stdout
+    assert (DeltaTable(lake).version(), DeltaTable(lake).protocol()) == (version, before)
+
+
 @pytest.mark.parametrize("words", [("delete",), ("update", "--set", "n=0")])
 def test_where_vectors_alone_are_allowed_it_is_said_what_to_type(
     tandem: Tandem, lake: Path, tmp_path: Path, words: tuple[str, ...]

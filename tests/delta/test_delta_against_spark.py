@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 
 from support.some import every_case, some
 from tandem.delta.actions import Txn
@@ -17,7 +20,11 @@ from tandem.delta.log.commit import commit_info
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.snapshot import Snapshot
 from tandem.delta.protocol import OperationKind, features_in_use, refusals
+from tandem.json_types import Json
+from tandem.operations.ports import SystemClock, SystemNonces
+from tandem.operations.tables.adopt import adopt, open_table
 from tandem.pruning.selection import Selection
+from tandem.spec import LakeTable, load_text
 from tandem.statements import parse_where
 from tandem.storage import open_store
 
@@ -265,3 +272,96 @@ def _forget(spark: SparkSession) -> None:
     jvm = spark._jvm
     assert jvm is not None
     jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+
+
+def _legacy_table(root: Path, version: tuple[int, int], field: Json, configuration: Json) -> None:
+    """A table of two rows, whose old protocol says nothing of what its metadata uses."""
+    log = root / "_delta_log"
+    log.mkdir(parents=True)
+    type_ = field.pop("type", "long")
+    fields = [
+        {"name": "id", "type": "long", "nullable": True, "metadata": {}},
+        {"name": "x", "type": type_, "nullable": True, "metadata": field},
+    ]
+    arrow = pa.timestamp("us") if type_ == "timestamp_ntz" else pa.int64()
+    x = pa.array([1, 2], pa.int64()).cast(arrow)
+    pq.write_table(pa.table({"id": pa.array([1, 2], pa.int64()), "x": x}), root / "a.parquet")
+    metadata = {
+        "id": root.name,
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": json.dumps({"type": "struct", "fields": fields}),
+        "partitionColumns": [],
+        "configuration": configuration,
+        "createdTime": 0,
+    }
+    add = {
+        "path": "a.parquet",
+        "partitionValues": {},
+        "size": (root / "a.parquet").stat().st_size,
+        "modificationTime": 0,
+        "dataChange": True,
+        "stats": json.dumps({"numRecords": 2}),
+    }
+    actions = [
+        {"commitInfo": {"timestamp": 0, "inCommitTimestamp": 1, "operation": "WRITE"}},
+        {"protocol": {"minReaderVersion": version[0], "minWriterVersion": version[1]}},
+        {"metaData": metadata},
+        {"add": add},
+    ]
+    if version[1] == 7:
+        actions[1]["protocol"]["writerFeatures"] = []
+    (log / f"{0:020d}.json").write_text("\n".join(map(json.dumps, actions)))
+
+
+LEGACY_TABLES: dict[str, tuple[tuple[int, int], Json, Json]] = {
+    "constraint": ((1, 2), {}, {"delta.constraints.a": "id > 0"}),
+    "invariant": ((1, 1), {"delta.invariants": '{"expression":{"expression":"x > 0"}}'}, {}),
+    "generated": ((1, 2), {"delta.generationExpression": "id"}, {}),
+    "identity": (
+        (1, 2),
+        {
+            "delta.identity.start": 1,
+            "delta.identity.step": 1,
+            "delta.identity.highWaterMark": 2,
+            "delta.identity.allowExplicitInsert": True,
+        },
+        {},
+    ),
+    "feed": ((1, 3), {}, {"delta.enableChangeDataFeed": "true"}),
+    "ntz": ((1, 2), {"type": "timestamp_ntz"}, {}),
+    "stamps": ((1, 4), {}, {"delta.enableInCommitTimestamps": "true"}),
+    "widening": ((1, 5), {}, {"delta.enableTypeWidening": "true"}),
+    "policy": ((1, 2), {}, {"delta.checkpointPolicy": "v2"}),
+    "several": (
+        (1, 6), {}, {"delta.appendOnly": "true", "delta.enableInCommitTimestamps": "true"},
+    ),
+    "mapping": ((2, 5), {}, {"delta.checkpointPolicy": "v2"}),
+    "seven": ((1, 7), {}, {"delta.enableChangeDataFeed": "true"}),
+}  # fmt: skip
+_NOT_DELTALAKE = {"policy", "mapping", "widening", "stamps", "several", "identity", "generated"}
+
+
+def test_every_legacy_table_that_was_upgraded_is_read_and_written_by_spark(
+    delta_spark: SparkSession, tmp_path: Path
+) -> None:
+    for name, (version, field, configuration) in LEGACY_TABLES.items():
+        root = tmp_path / name
+        _legacy_table(root, version, dict(field), configuration)
+        [resource] = load_text(
+            "apiVersion: tandem.dev/v1alpha1\nkind: LakeTable\n"
+            f"metadata: {{name: {name}}}\n"
+            f"spec: {{location: '{root.as_uri()}', enableDeletionVectors: true}}\n"
+        )
+        assert isinstance(resource, LakeTable)
+        adopt(open_table(resource), SystemClock(), SystemNonces())
+        table = f"delta.`{root}`"
+        x = "TIMESTAMP_NTZ '2026-01-01 00:00:00'" if name == "ntz" else "3"
+        assert delta_spark.table(table).count() == 2, name
+        delta_spark.sql(f"INSERT INTO {table} (id, x) VALUES (3, {x})")
+        if name != "several":  # it is append-only
+            delta_spark.sql(f"DELETE FROM {table} WHERE id = 1")
+        ids = {row.id for row in delta_spark.table(table).collect()}
+        assert ids == ({1, 2, 3} if name == "several" else {2, 3}), name
+        if name not in _NOT_DELTALAKE:
+            found = pa.table(DeltaTable(root).scan()).column("id").to_pylist()
+            assert set(found) == ids, name

@@ -17,15 +17,16 @@ from tandem.delta.protocol import (
     check,
     check_commits,
     check_readable,
+    check_vectors,
     enable_deletion_vectors,
     features_in_use,
+    features_used,
     for_new_table,
     refusals,
     supports_deletion_vectors,
     writer_features,
     writes_deletion_vectors,
 )
-from tandem.delta.schema import parse
 from tandem.errors import UnsupportedFeature
 
 R, N, C, U, D, M, P = (
@@ -268,12 +269,110 @@ def test_upgrade_to_deletion_vectors_lists_all_legacy_features() -> None:
     assert not supports_deletion_vectors(Protocol(1, 4))
 
 
+# What Spark + Delta lists besides `deletionVectors` when such metadata is committed: (metadata,
+# readers' features, writers' features).
+SPARK_LISTS: dict[str, tuple[dict[str, Any], set[str], set[str]]] = {
+    "nothing": ({}, set(), set()),
+    "append-only": ({"configuration": {"delta.appendOnly": "true"}}, set(), {"appendOnly"}),
+    "invariants": ({"field": {"delta.invariants": "{}"}}, set(), {"invariants"}),
+    "constraints": (
+        {"configuration": {"delta.constraints.a": "id > 1"}}, set(), {"checkConstraints"},
+    ),
+    "change feed": (
+        {"configuration": {"delta.enableChangeDataFeed": "TRUE"}}, set(), {"changeDataFeed"},
+    ),
+    "generated": ({"field": {"delta.generationExpression": "1"}}, set(), {"generatedColumns"}),
+    "identity": ({"field": {"delta.identity.start": 1}}, set(), {"identityColumns"}),
+    "mapping": (
+        {"configuration": {"delta.columnMapping.mode": "name"}},
+        {"columnMapping"},
+        {"columnMapping"},
+    ),
+    "timestamp_ntz": ({"type_": "timestamp_ntz"}, {"timestampNtz"}, {"timestampNtz"}),
+    "v2 checkpoints": (
+        {"configuration": {"delta.checkpointPolicy": "v2"}}, {"v2Checkpoint"}, {"v2Checkpoint"},
+    ),
+    "classic checkpoints": (
+        {"configuration": {"delta.checkpointPolicy": "classic"}}, set(), set(),
+    ),
+    "commit timestamps": (
+        {"configuration": {"delta.enableInCommitTimestamps": "true"}}, set(), {"inCommitTimestamp"},
+    ),
+    "widening enabled": (
+        {"configuration": {"delta.enableTypeWidening": "true"}}, {"typeWidening"}, {"typeWidening"},
+    ),
+    "widened": ({"field": {"delta.typeChanges": []}}, {"typeWidening"}, {"typeWidening"}),
+    "defaults": ({"field": {"CURRENT_DEFAULT": "1"}}, set(), set()),
+    "row tracking": (
+        {"configuration": {"delta.enableRowTracking": "true"}},
+        set(),
+        {"rowTracking", "domainMetadata"},
+    ),
+    "Iceberg 1": (
+        {"configuration": {"delta.enableIcebergCompatV1": "true"}},
+        {"columnMapping"},
+        {"icebergCompatV1", "columnMapping"},
+    ),
+    "Iceberg 2": (
+        {"configuration": {"delta.enableIcebergCompatV2": "true"}},
+        {"columnMapping"},
+        {"icebergCompatV2", "columnMapping"},
+    ),
+    "Iceberg 3": (
+        {"configuration": {"delta.enableIcebergCompatV3": "true"}},
+        {"columnMapping"},
+        {"icebergCompatV3", "columnMapping", "rowTracking", "domainMetadata"},
+    ),
+    "variant": ({"type_": "variant"}, {"variantType"}, {"variantType"}),
+    "partition columns": (
+        {"configuration": {"delta.enableMaterializePartitionColumnsFeature": "true"}},
+        set(),
+        {"materializePartitionColumns"},
+    ),
+}  # fmt: skip
+REFUSED = {"row tracking", "Iceberg 1", "Iceberg 2", "Iceberg 3", "variant"}
+LEGACY = [(1, 1), (1, 2), (1, 3), (1, 4), (1, 5), (1, 6), (2, 5), (2, 6), (1, 7), (3, 7)]
+
+
+@pytest.mark.parametrize("version", LEGACY)
+@pytest.mark.parametrize("used", SPARK_LISTS)
+def test_an_upgrade_lists_what_the_old_version_implies_and_the_metadata_uses(
+    version: tuple[int, int], used: str
+) -> None:
+    arguments, readers, writers = SPARK_LISTS[used]
+    before, metadata = Protocol(*version), _metadata(**arguments)
+    assert features_used(metadata) == (readers, writers)
+    protocol, changed = enable_deletion_vectors(before, metadata)
+    own = {"columnMapping"} if version[0] == 2 else set()
+    assert protocol.reader_features == {"deletionVectors"} | own | readers
+    assert protocol.writer_features == writer_features(before) | {"deletionVectors"} | writers
+    assert protocol.reader_features <= protocol.writer_features
+    assert enable_deletion_vectors(protocol, changed) == (protocol, changed)
+    if used not in REFUSED:
+        check_vectors(before, metadata)
+        return
+    with pytest.raises(UnsupportedFeature, match="enabling deletion vectors is refused"):
+        check_vectors(before, metadata)
+
+
+def test_a_preview_that_is_listed_stands_for_its_feature() -> None:
+    """Clients of the preview know nothing else, and Spark does not list both."""
+    widening = _metadata({"delta.enableTypeWidening": "true"})
+    protocol, _ = enable_deletion_vectors(_named("typeWidening-preview"), widening)
+    assert protocol.writer_features == {"typeWidening-preview", "deletionVectors"}
+    assert protocol.reader_features == protocol.writer_features
+
+
 def test_protocol_of_a_new_table_is_the_lowest_sufficient() -> None:
-    plain = parse(_metadata().schema_string)
-    ntz = parse(_metadata(type_="timestamp_ntz").schema_string)
-    assert for_new_table(plain, deletion_vectors=False) == Protocol(1, 2)
-    assert for_new_table(plain, deletion_vectors=True).reader_features == {"deletionVectors"}
-    assert for_new_table(ntz, deletion_vectors=False).reader_features == {"timestampNtz"}
+    vectors = {"delta.enableDeletionVectors": "true"}
+    assert for_new_table(_metadata()) == Protocol(1, 2)
+    assert for_new_table(_metadata({"delta.appendOnly": "true"})) == Protocol(1, 2)
+    assert for_new_table(_metadata(vectors)).reader_features == {"deletionVectors"}
+    ntz = for_new_table(_metadata(type_="timestamp_ntz"))
+    assert ntz.reader_features == {"timestampNtz"}
+    assert ntz.writer_features == {"timestampNtz", "appendOnly", "invariants"}
+    feed = for_new_table(_metadata({"delta.enableChangeDataFeed": "true"}))
+    assert (feed.min_reader, feed.min_writer, feed.reader_features) == (1, 7, frozenset())
 
 
 def test_the_page_on_features_is_printed_from_the_table() -> None:

@@ -87,6 +87,11 @@ def _type(*names: str) -> InUse:
     return used
 
 
+def _widens(metadata: Metadata, schema: StructType) -> bool:
+    enabled = metadata.configuration.get("delta.enableTypeWidening", "").lower() == "true"
+    return enabled or any("delta.typeChanges" in f.metadata for f in fields_of(schema))
+
+
 def _maps_columns(metadata: Metadata, _: StructType) -> bool:
     return column_mapping_mode(metadata.configuration) != "none"
 
@@ -199,6 +204,56 @@ _TABLE = (
 
 FEATURES: Mapping[str, Feature] = {feature.name: feature for feature in _TABLE}
 
+# When Spark + Delta requires that a feature is listed: `metadataRequiresFeatureToBeEnabled` and
+# `requiredFeatures` of its TableFeature.scala. Where it is not the feature's own `in_use`, a
+# function says so. `allowColumnDefaults`, `clustering` and others are only ever asked for by name.
+_REQUIRED: Mapping[str, InUse] = {
+    **{
+        name: FEATURES[name].in_use
+        for name in (
+            *("appendOnly", "invariants", "checkConstraints", "changeDataFeed"),
+            *("generatedColumns", "identityColumns", "columnMapping", "timestampNtz"),
+            *("inCommitTimestamp", "variantType", "geospatial", "icebergCompatV1"),
+            *("icebergCompatV2", "icebergCompatV3", "icebergWriterCompatV1"),
+            *("icebergWriterCompatV3", "coordinatedCommits-preview"),
+            *("redirectReaderWriter-preview", "redirectWriterOnly-preview"),
+        )
+    },
+    "deletionVectors": _property("delta.enableDeletionVectors"),
+    "v2Checkpoint": _property("delta.checkpointPolicy", "v2"),
+    "typeWidening": _widens,
+    "rowTracking": _property("delta.enableRowTracking"),
+    "variantShredding": _property("delta.enableVariantShredding"),
+    "materializePartitionColumns": _property("delta.enableMaterializePartitionColumnsFeature"),
+}
+_WITH: Mapping[str, tuple[str, ...]] = {
+    "rowTracking": ("domainMetadata",),
+    "icebergCompatV1": ("columnMapping",),
+    "icebergCompatV2": ("columnMapping",),
+    "icebergCompatV3": ("columnMapping", "rowTracking", "domainMetadata"),
+    "variantShredding": ("variantType",),
+    "coordinatedCommits-preview": ("inCommitTimestamp", "vacuumProtocolCheck"),
+}
+_OF_READERS = frozenset(
+    {
+        *("columnMapping", "deletionVectors", "timestampNtz", "v2Checkpoint", "typeWidening"),
+        *("variantType", "variantShredding", "geospatial", "vacuumProtocolCheck"),
+        "redirectReaderWriter-preview",
+    }
+)
+"""Features that readers must support, too (protocol, "Valid Feature Names in Table Features")."""
+
+
+def features_used(metadata: Metadata) -> tuple[frozenset[str], frozenset[str]]:
+    """(reader features, writer features) that a protocol with features must list because the
+    schema, the metadata of fields or the properties use them. Spark cannot read a table without
+    them (DELTA_FEATURES_PROTOCOL_METADATA_MISMATCH)."""
+    schema = parse(metadata.schema_string)
+    used = {name for name, required in _REQUIRED.items() if required(metadata, schema)}
+    used |= {more for name in used for more in _WITH.get(name, ())}
+    return frozenset(used & _OF_READERS), frozenset(used)
+
+
 # Legacy protocol versions → the features that they stand for (protocol, "Writer Version
 # Requirements" and "Reader Version Requirements").
 _LEGACY_WRITER = {
@@ -273,11 +328,15 @@ def _vector_clashes(schema: StructType) -> Iterator[tuple[str, str]]:
             )
 
 
-def check_vectors(metadata: Metadata, *, resource: str = "") -> None:
-    """Reject enabling deletion vectors if they would make the table unreadable for Spark. Raises:
-    UnsupportedFeature."""
+def check_vectors(protocol: Protocol, metadata: Metadata, *, resource: str = "") -> None:
+    """Reject enabling deletion vectors if that would make the table unreadable for Spark, or if
+    what it uses, once it is listed, rules out even compactions. Raises: UnsupportedFeature."""
     schema = parse(metadata.schema_string, resource=resource)
-    _refuse(list(_vector_clashes(schema)), "enabling deletion vectors is refused", resource)
+    found = [
+        *_vector_clashes(schema),
+        *refusals(*enable_deletion_vectors(protocol, metadata), OperationKind.COMPACTION),
+    ]
+    _refuse(found, "enabling deletion vectors is refused", resource)
 
 
 def refusals(
@@ -435,26 +494,27 @@ def writes_deletion_vectors(protocol: Protocol, metadata: Metadata) -> bool:
 
 def enable_deletion_vectors(protocol: Protocol, metadata: Metadata) -> tuple[Protocol, Metadata]:
     """The upgrade that `enableDeletionVectors` of a LakeTable requests. All features that the
-    legacy versions stood for are listed, as the protocol requires."""
+    legacy versions stood for are listed, as the protocol requires, and all that are used."""
+    configuration = {**metadata.configuration, "delta.enableDeletionVectors": "true"}
+    metadata = replace(metadata, configuration=configuration)
+    readers, writers = features_used(metadata)
+    # Of a feature and its preview one is enough, and older clients know the preview only.
+    known = writer_features(protocol)
+    previewed = frozenset(name for name in writers if f"{name}-preview" in known)
     upgraded = replace(
         protocol,
         min_reader=3,
         min_writer=7,
-        reader_features=reader_features(protocol) | {"deletionVectors"},
-        writer_features=writer_features(protocol) | {"deletionVectors"},
+        reader_features=reader_features(protocol) | (readers - previewed),
+        writer_features=known | (writers - previewed),
     )
-    configuration = {**metadata.configuration, "delta.enableDeletionVectors": "true"}
-    return upgraded, replace(metadata, configuration=configuration)
+    return upgraded, metadata
 
 
-def for_new_table(schema: StructType, *, deletion_vectors: bool) -> Protocol:
-    """The lowest protocol for a table of this schema."""
-    ntz = any(t == PrimitiveType("timestamp_ntz") for t in types_of(schema))
-    both = {
-        name
-        for name, wanted in (("deletionVectors", deletion_vectors), ("timestampNtz", ntz))
-        if wanted
-    }
-    if not both:
+def for_new_table(metadata: Metadata) -> Protocol:
+    """The lowest protocol for a table with this schema and these properties."""
+    readers, writers = features_used(metadata)
+    basic = writer_features(Protocol(1, 2))
+    if writers <= basic:
         return Protocol(1, 2)
-    return Protocol(3, 7, frozenset(both), frozenset(both | {"appendOnly", "invariants"}))
+    return Protocol(3 if readers else 1, 7, readers, writers | basic)

@@ -14,10 +14,15 @@ from typing import TYPE_CHECKING, Protocol
 
 from pyroaring import BitMap64
 
-from tandem.delta.actions import Action, AddFile, Commit, DeletionVector, Txn
+from tandem.delta.actions import Action, AddFile, Commit, DeletionVector, Metadata, Txn
+from tandem.delta.actions import Protocol as TableProtocol
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.snapshot import Snapshot
-from tandem.delta.protocol import OperationKind, writes_deletion_vectors
+from tandem.delta.protocol import (
+    OperationKind,
+    enable_deletion_vectors,
+    writes_deletion_vectors,
+)
 from tandem.errors import Reason
 from tandem.jobs.formats import AnyJob, JobSpec, RoundRequest
 from tandem.jobs.results import JobResult
@@ -91,6 +96,16 @@ class Table:
         a plan may precede the commit that does."""
         enables = self.spec is not None and self.spec.spec.enable_deletion_vectors
         return enables or writes_deletion_vectors(snapshot.protocol, snapshot.metadata)
+
+    def rules(self, snapshot: Snapshot) -> tuple[TableProtocol, Metadata]:
+        """The protocol and metadata that an operation has to follow: those of the version, or those
+        that it will have once the LakeTable has enabled deletion vectors. What a table uses counts
+        from then on, even if its old protocol did not list it."""
+        own = snapshot.protocol, snapshot.metadata
+        of_log = self.base is not None
+        if of_log or writes_deletion_vectors(*own) or not self.will_write_vectors(snapshot):
+            return own
+        return enable_deletion_vectors(*own)
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,7 @@ from tandem.spec.status import OperationStatus, Phase, ResourceStatus, TableStat
 
 GOOD_ENDS = frozenset({Phase.SUCCEEDED, Phase.SUPERSEDED})
 _GLANCE_S = 0.2
+_LATER = "deletion vectors are enabled once an operation has been planned"
 
 
 @dataclass(frozen=True)
@@ -129,6 +130,8 @@ class _Runner:
         self._snapshots: dict[ResourceKey, Snapshot] = {}
         """Of a table as it was adopted, for the first operation on it."""
         self._absent: set[ResourceKey] = set()
+        self._upgrades: dict[ResourceKey, threading.Lock] = {}
+        """Tables that are upgraded once an operation on them has been planned."""
         self._sessions: dict[ResourceKey, Session] = {}
         self._lock = threading.Lock()
         self._stopping = False
@@ -198,25 +201,68 @@ class _Runner:
             return _failed(resource, error.reason, str(error))
 
     def _run_table(self, resource: LakeTable) -> ResourceOutcome:
-        options, ports = self._options, self._ports
+        options = self._options
         table = options.open_table(
             resource, allowed_prefixes=options.allowed_prefixes, environ=options.environ
         )
         if options.reads_sources:
             access = SourceAccess.MAY_COME if options.plan_only else SourceAccess.FULL
             table = replace(table, source_access=access)
-        if options.plan_only:
+        waits = (
+            not options.plan_only and self._has_operations(resource) and tables.must_upgrade(table)
+        )
+        if options.plan_only or waits:
             adopted = tables.preview(table)
         else:
-            adopted = tables.adopt(table, ports.clock, ports.nonces, probe=options.probe)
-            if resource.spec.merge_on_read is not None:
-                self._keep_fresh(table)
+            adopted = self._adopt(table, resource)
         with self._lock:
             self._tables[resource.key] = table
+            if waits:
+                self._upgrades[resource.key] = threading.Lock()
+                adopted = replace(adopted, changed=_LATER)
             if adopted.snapshot is None:
                 self._absent.add(resource.key)
             else:
                 self._snapshots[resource.key] = adopted.snapshot
+        return self._table_outcome(table, resource, adopted)
+
+    def _has_operations(self, resource: LakeTable) -> bool:
+        return any(resource.key in needs for needs in self._needs.values())
+
+    def _adopt(self, table: Table, resource: LakeTable) -> tables.AdoptedTable:
+        options, ports = self._options, self._ports
+        adopted = tables.adopt(table, ports.clock, ports.nonces, probe=options.probe)
+        if resource.spec.merge_on_read is not None:
+            self._keep_fresh(table)
+        return adopted
+
+    def _upgrade(self, first: Operation, table: Table) -> OperationStatus | None:
+        """Upgrade the table of an operation if it can be planned; the status if it cannot.
+
+        A statement that is refused must not leave a table that older readers refuse.
+        """
+        resource = table.spec
+        assert resource is not None
+        waiting = self._upgrades.get(resource.key)
+        if waiting is None or first.spec.dry_run:
+            return None
+        with waiting:
+            if resource.key not in self._upgrades:
+                return None
+            planned = self._execute(first, table, None, plan_only=True).status
+            assert isinstance(planned, OperationStatus)
+            if planned.phase not in GOOD_ENDS and not _lacks_log(planned):
+                return planned
+            outcome = self._table_outcome(table, resource, self._adopt(table, resource))
+            with self._lock:
+                self._outcomes[resource.key] = outcome
+                del self._upgrades[resource.key]
+        return None
+
+    def _table_outcome(
+        self, table: Table, resource: LakeTable, adopted: tables.AdoptedTable
+    ) -> ResourceOutcome:
+        options, ports = self._options, self._ports
         now_ms = ports.clock.now_ms()
         status = tables.status_of_table(table, adopted, now_ms=now_ms)
         if adopted.snapshot is not None:
@@ -249,6 +295,10 @@ class _Runner:
             )
         table = self._tables[table_key]
         try:
+            refused = self._upgrade(resource, table)
+            if refused is not None:
+                self._report(resource, refused)
+                return ResourceOutcome(resource, refused)
             with self._lock:
                 snapshot = self._snapshots.pop(table_key, None)
             outcome = self._execute(resource, table, snapshot)
@@ -262,13 +312,19 @@ class _Runner:
         return outcome
 
     def _execute(
-        self, resource: Operation, table: Table, snapshot: Snapshot | None
+        self,
+        resource: Operation,
+        table: Table,
+        snapshot: Snapshot | None,
+        *,
+        plan_only: bool = False,
     ) -> ResourceOutcome:
         options = self._options
+        silent, plan_only = plan_only, plan_only or options.plan_only
         execution = replace(
             options.execution,
             again=options.again,
-            plan_only=options.plan_only,
+            plan_only=plan_only,
             poll_ms=options.poll_ms,
         )
         session = open_session(
@@ -276,7 +332,7 @@ class _Runner:
             table,
             self._ports,
             execution,
-            on_status=lambda status: self._report(resource, status),
+            on_status=lambda status: None if silent else self._report(resource, status),
             snapshot=snapshot,
         )
         with self._lock:

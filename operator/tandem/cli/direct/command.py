@@ -10,13 +10,12 @@ from typing import Final
 
 import typer
 
-from tandem.cli import engine, report
 from tandem.cli.commands.arguments import WORDS_OF_OPTIONS
-from tandem.cli.commands.run import plan_resources, print_results, run_resources
+from tandem.cli.commands.run import plan_resources, run_resources
 from tandem.cli.commands.tables import Target
 from tandem.cli.direct.resources import DirectOperation, manifests, resources_of
 from tandem.cli.errors import Exit, is_set, pasteable, typed_words
-from tandem.cli.output import Output, print_data, print_documents
+from tandem.cli.output import Output, print_documents
 from tandem.cli.report import RepeatCommands, locations_of, message_of
 from tandem.errors import Reason
 from tandem.spec import LakeTable, Operation, ResourceOutcome, TableStatus
@@ -74,16 +73,6 @@ def perform(target: Target, asked: DirectOperation, options: DirectOptions) -> E
         locations=locations_of([lake]),
         more=MORE,
     )
-    if asked.table and not options.dry_run:
-        # What is refused must not change the table first: a run begins with the LakeTable.
-        planned = engine.plan(resources)
-        if report.exit_of(planned, interrupted=False) is not Exit.OK:
-            if options.output is Output.TABLE:
-                failed = [each for each in planned if each.status.phase is Phase.FAILED]
-                print_results([each for each in failed if says_something(each)], commands)
-            else:
-                print_data(report.documents(planned), options.output)
-            return Exit.FAILED
     if options.dry_run:
         return plan_resources(
             resources,

@@ -221,8 +221,7 @@ class Performer:
     def _plan(self, _effect: Effect, state: OperationState) -> Event:
         snapshot = self.work.snapshot
         protocol.check(
-            snapshot.protocol,
-            snapshot.metadata,
+            *self.work.table.rules(snapshot),
             self._kind.protocol_kind,
             resource=self.work.identity.display,
             asked=self.work.identity.asked,

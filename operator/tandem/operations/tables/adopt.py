@@ -22,6 +22,7 @@ from tandem.delta.log.commit import commit_info
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.files import SCHEMA
 from tandem.delta.log.snapshot import Snapshot
+from tandem.delta.log.timetravel import ENABLEMENT_TIMESTAMP, ENABLEMENT_VERSION
 from tandem.delta.properties import flag
 from tandem.delta.schema import parse, to_delta_json
 from tandem.errors import (
@@ -120,6 +121,16 @@ def adopt(table: Table, clock: Clock, nonces: Nonces, *, probe: bool = True) -> 
     return _with_log(table, adopted, clock, nonces)
 
 
+def must_upgrade(table: Table) -> bool:
+    """Whether `adopt` would enable deletion vectors on a table that is there."""
+    if table.spec is None or not table.spec.spec.enable_deletion_vectors:
+        return False
+    found = _existing(table)
+    return found is not None and not protocol.writes_deletion_vectors(
+        found.protocol, found.metadata
+    )
+
+
 def _with_log(table: Table, adopted: AdoptedTable, clock: Clock, nonces: Nonces) -> AdoptedTable:
     """Make the log of a merge-on-read table, if it is missing. Raises: InvalidSpec,
     UnsupportedFeature."""
@@ -191,7 +202,7 @@ def _check(table: Table, snapshot: Snapshot) -> None:
     _check_filters(table.spec, snapshot)
     enabled = protocol.writes_deletion_vectors(snapshot.protocol, snapshot.metadata)
     if table.spec.spec.enable_deletion_vectors and not enabled:
-        protocol.check_vectors(snapshot.metadata, resource=table.display)
+        protocol.check_vectors(snapshot.protocol, snapshot.metadata, resource=table.display)
     protocol.check_adoptable(snapshot.protocol, snapshot.metadata, resource=table.display)
     _check_log(table, snapshot)
 
@@ -219,9 +230,8 @@ def _check_log(table: Table, snapshot: Snapshot) -> None:
     wanted = table.spec.spec.merge_on_read
     if wanted is None:
         return
-    if table.spec.spec.enable_deletion_vectors:
-        new, metadata = protocol.enable_deletion_vectors(snapshot.protocol, snapshot.metadata)
-        snapshot = replace(snapshot, protocol=new, metadata=metadata)
+    new, metadata = table.rules(snapshot)
+    snapshot = replace(snapshot, protocol=new, metadata=metadata)
     try:
         new_log(snapshot, LogSettings(wanted.keys, wanted.ordering_column or ""))
         require_vectors_or_edits(table, snapshot, table.spec.id, "spec.mergeOnRead")
@@ -267,9 +277,9 @@ def _first_version(table: Table, create: Create, now_ms: int, nonce: str) -> Sna
         configuration=configuration,
         created_ms=now_ms,
     )
+    new = protocol.for_new_table(metadata)
     if deletion_vectors:
-        protocol.check_vectors(metadata, resource=table.spec.id)
-    new = protocol.for_new_table(schema, deletion_vectors=deletion_vectors)
+        protocol.check_vectors(new, metadata, resource=table.spec.id)
     ingest = protocol.OperationKind.INGEST
     protocol.check(new, metadata, ingest, resource=table.spec.id, asked="creating the table")
     files = SCHEMA.empty_table()
@@ -303,6 +313,7 @@ def _enable_deletion_vectors(
     for _ in range(_TRIES):
         if protocol.writes_deletion_vectors(snapshot.protocol, snapshot.metadata):
             return AdoptedTable(snapshot, Reason.ADOPTED, changed)
+        before = protocol.writer_features(snapshot.protocol)
         new, metadata = protocol.enable_deletion_vectors(snapshot.protocol, snapshot.metadata)
         info = commit_info(
             "SET TBLPROPERTIES",
@@ -311,6 +322,13 @@ def _enable_deletion_vectors(
             previous=snapshot,
             blind_append=False,
         )
+        if "inCommitTimestamp" in new.writer_features - before:
+            # Earlier commits may lack them (protocol, "In-Commit Timestamps").
+            since = {
+                ENABLEMENT_VERSION: str(snapshot.version + 1),
+                ENABLEMENT_TIMESTAMP: str(info.timestamp_ms),
+            }
+            metadata = replace(metadata, configuration={**metadata.configuration, **since})
         if _put(table, snapshot.version + 1, [info, new, metadata], nonces.nonce()):
             changed = "enabled deletion vectors"
         snapshot = table.log.update(snapshot)
