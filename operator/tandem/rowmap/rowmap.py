@@ -222,6 +222,10 @@ class RowMapBuilder:
         self._sorted_groups: list[SortedGroup] = []
         self._changed: dict[str, BitMap64] = {}
 
+    @property
+    def input_paths(self) -> Collection[str]:
+        return self._inputs.keys()
+
     def add_input(self, path: str, rows: int, dead: BitMap64 | None = None) -> None:
         """`rows`: physical rows. `dead`: those deleted at the read version. Inputs without live
         rows are added, too."""
