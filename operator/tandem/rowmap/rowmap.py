@@ -351,6 +351,7 @@ def merge(parts: Sequence[RowMap]) -> RowMap:
     outputs: list[MapOutput] = []
     runs: list[RowRun] = []
     sorted_groups: list[SortedGroup] = []
+    changed: dict[str, BitMap64] = {}
     for part in parts:
         if part.identity != parts[0].identity:
             raise RowMapInvalid(
@@ -380,7 +381,8 @@ def merge(parts: Sequence[RowMap]) -> RowMap:
         )
         inputs.extend(part.inputs)
         outputs.extend(part.outputs)
-    return RowMap(parts[0].identity, inputs, outputs, runs, sorted_groups)
+        changed.update(part.changed)
+    return RowMap(parts[0].identity, inputs, outputs, runs, sorted_groups, changed)
 
 
 def _subtract(whole: dict[str, BitMap64], part: dict[str, BitMap64]) -> dict[str, BitMap64]:
