@@ -249,9 +249,10 @@ def test_a_map_says_what_each_row_was_before_the_commit(case: Case, most_runs: i
     files = [piece.path for of in pieces.values() for piece in of] + [edit.path for edit in edits]
     assert set(row_map.output_paths) == set(files)
     origins = expected(case, decision, pieces, edits)
+    gone = {*decision.removes, *(edit.source for edit in edits)}
     for (path, row), (source, origin) in origins.items():
         # It leaves the file in this commit.
-        assert source in decision.removes or origin in decision.cuts[source].dead
+        assert source in gone or origin in decision.cuts[source].dead
         assert row_map.backward(path, BitMap64([row])) == {source: BitMap64([origin])}
         assert row_map.forward(source, BitMap64([origin])) == {path: BitMap64([row])}
     if files:
