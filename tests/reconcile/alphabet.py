@@ -5,20 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from reconcile.ours import (
-    Layout,
+from reconcile.attempt import Attempt
+from reconcile.replaces import Replace, Replacing, finish_replace, start_replace, step_replace
+from reconcile.rewrites import Layout, Rewrite, decide_rewrite, finish_rewrite, start_rewrite
+from reconcile.statements import (
     Merge,
-    Rewrite,
     Running,
     Statement,
-    finish_rewrite,
+    carry_statement,
     finish_statement,
-    start_rewrite,
     start_statement,
     step_statement,
-    try_rewrite,
 )
-from reconcile.replaces import Replace, Replacing, finish_replace, removal, start_replace
 from reconcile.theirs import (
     FOREIGN_DELETE,
     FOREIGN_DELETE_ALL,
@@ -37,6 +35,7 @@ from reconcile.theirs import (
     purge,
     replace_where,
     restore,
+    switch_vectors,
 )
 from reconcile.world import Row, World
 from tandem.reconcile.statement import ReadyToCommit
@@ -46,8 +45,11 @@ from tandem.spec.update import Isolation
 
 @dataclass(frozen=True)
 class Operation:
+    """`end`: what is left to do after all steps of all operations."""
+
     name: str
     steps: tuple[Step, ...]
+    end: Step | None = None
 
 
 # --- Statements: odd and even, so that each makes rows that the others match ------------------
@@ -99,9 +101,7 @@ DROP_AT_START = Replace("drop at start", Scope.AT_START, low=4, high=99)
 DROP_AT_COMMIT = Replace("drop at commit", Scope.AT_COMMIT, low=4, high=99)
 FROM_AN_EARLIER_VERSION = Replace("replace from an earlier version", Scope.AT_START, (5,), back=1)
 REPAIR = Replace("replace of one segment", Scope.AT_START, (1, 3), first_file=True)
-WITHOUT_VECTORS = Replace(
-    "replace without deletion vectors", Scope.AT_START, (3,), low=0, high=99, vectors=False
-)
+EVERYTHING = Replace("replace of everything", Scope.AT_START, (3,), low=0, high=99)
 
 # --- Layouts: none of them keeps the order of rows ----------------------------------------------
 
@@ -142,21 +142,28 @@ def rewrite_of(
     tries: int = 0,
     layout: Layout | None = None,
     each: bool = False,
-    vectors: bool = True,
     takes: Callable[[Row], bool] | None = None,
+    copies: bool = False,
+    splits: bool = False,
 ) -> Operation:
     """A compaction or a segment rewrite of `count` files from the `first` on."""
 
     def begin(world: World, _: object) -> object:
         paths = sorted(world.views[-1])[first : first + count]
         return start_rewrite(
-            world, paths, per_output, layout=layout, each=each, vectors=vectors, takes=takes
+            world,
+            paths,
+            per_output,
+            layout=layout,
+            each=each,
+            takes=takes,
+            copies=copies,
+            splits=splits,
         )
 
     def attempt(world: World, job: object) -> object:
         assert isinstance(job, Rewrite)
-        try_rewrite(world, job)
-        return job  # the put was lost: another writer had that version
+        return decide_rewrite(world, job)  # perhaps another writer takes that version
 
     def end(world: World, job: object) -> object:
         assert isinstance(job, Rewrite)
@@ -183,8 +190,12 @@ def statement_of_ours(statement: Statement, rounds: int = 0) -> Operation:
 
     def one_round(world: World, running: object) -> object:
         assert isinstance(running, Running)
+        if running.is_done:
+            return running
         outcome = step_statement(world, running)
-        return running if isinstance(outcome, ReadyToCommit) or outcome is None else outcome
+        if isinstance(outcome, ReadyToCommit):
+            return carry_statement(world, running, outcome)
+        return running if outcome is None else outcome
 
     def end(world: World, running: object) -> object:
         assert isinstance(running, Running)
@@ -200,9 +211,10 @@ def replace_of(asked: Replace, *, tries: int = 0) -> Operation:
 
     def attempt(world: World, running: object) -> object:
         assert isinstance(running, Replacing)
-        removal(world, running)
-        # The put was lost.
-        return replace(running, cutoff=world.latest) if world.rules.cutoff_moves else running
+        running = step_replace(world, running)  # perhaps another writer takes that version
+        if not world.rules.cutoff_moves:
+            return running
+        return replace(running, cutoff=world.latest, attempt=Attempt(0), is_done=False)
 
     def end(world: World, running: object) -> object:
         assert isinstance(running, Replacing)
@@ -236,6 +248,7 @@ THEIRS: Sequence[Operation] = (
     one("overwrite", overwrite),
     one("replaceWhere", replace_where),
     one("a commit without rows", nothing_of_note),
+    one("deletion vectors switched", switch_vectors),
     one("log clean-up", clean_log),
     one("log clean-up, old versions unreadable", clean_versions),
     one("row maps lost", lose_row_maps),
@@ -246,7 +259,8 @@ OURS: Sequence[Operation] = (
     rewrite_of("compaction of all, put lost", 0, 99, 99, tries=1),
     rewrite_of("compaction of two", 0, 2, 99),
     rewrite_of("compaction of the last two into small files", 1, 99, 2),
-    rewrite_of("compaction without deletion vectors", 0, 99, 99, each=True, vectors=False),
+    rewrite_of("compaction that copies deleted rows", 0, 99, 99, copies=True, tries=1),
+    rewrite_of("compaction of all, edits in two files", 0, 99, 99, splits=True, tries=1),
     rewrite_of("sort of all", 0, 99, 99, layout=by_value),
     rewrite_of("sort of two into small files", 0, 2, 2, layout=by_value),
     rewrite_of("z-order of all into small files", 0, 99, 2, layout=z_order),
@@ -283,7 +297,7 @@ REPLACES: Sequence[Operation] = (
     replace_of(DROP_AT_COMMIT),
     replace_of(FROM_AN_EARLIER_VERSION),
     replace_of(REPAIR),
-    replace_of(WITHOUT_VECTORS),
+    replace_of(EVERYTHING),
 )
 
 CUTS: Sequence[Operation] = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from reconcile.ours import Statement, finish_statement, start_statement
+from reconcile.statements import Statement, finish_statement, start_statement
 from reconcile.theirs import append
 from reconcile.world import Entry, Row, Rules, Serial, World, problem
 from tandem.reconcile.model import ChangeKind

@@ -49,7 +49,9 @@ class AccumulatingMasks:
         class Union:
             def get(self, path: str) -> FileState | None:
                 now = view.get(path)
-                return None if now is None else replace(now, dead=seen[path] | now.dead)
+                return (
+                    None if now is None else replace(now, dead=seen.get(path, now.dead) | now.dead)
+                )
 
         return rewrite(inputs, Union(), row_map, **more)
 
@@ -62,7 +64,7 @@ def differences_only(
     class Union:
         def get(self, path: str) -> FileState | None:
             now = view.get(path)
-            read = next(file.dead_at_read for file in inputs if file.path == path)
+            read = next((file.dead_at_read for file in inputs if file.path == path), BitMap64())
             return None if now is None else replace(now, dead=now.dead | read)
 
     return rewrite(inputs, Union(), row_map, **more)
@@ -75,8 +77,8 @@ def no_validation_of_inputs(
 
     class AsPlanned:
         def get(self, path: str) -> FileState | None:
-            file = next(file for file in inputs if file.path == path)
-            return FileState(path, file.rows, file.dead_at_read)
+            file = next((file for file in inputs if file.path == path), None)
+            return view.get(path) if file is None else FileState(path, file.rows, file.dead_at_read)
 
     return rewrite(inputs, AsPlanned(), row_map, **more)
 

@@ -28,8 +28,14 @@ class Place(NamedTuple):
 class ObviousMap:
     """A `RowMapLike`. `inputs`: path → (physical rows, rows dead when read)."""
 
-    def __init__(self, inputs: Mapping[str, tuple[int, BitMap64]], places: Sequence[Place]) -> None:
+    def __init__(
+        self,
+        inputs: Mapping[str, tuple[int, BitMap64]],
+        places: Sequence[Place],
+        changed: Mapping[str, BitMap64] | None = None,
+    ) -> None:
         self.places = tuple(places)
+        self.changed: Mapping[str, BitMap64] = changed or {}
         self.inputs = tuple(MapInput(path, *file) for path, file in inputs.items())
         rows: dict[str, int] = {}
         for place in places:
@@ -89,6 +95,19 @@ class ObviousMap:
 
     def forward_all(self, input_: str) -> dict[str, BitMap64]:
         return self.forward(input_, BitMap64(range(self.input(input_).rows)))
+
+    def trace(self, output: str, positions: Positions) -> tuple[Indexes, Positions]:
+        numbers = {file.path: number for number, file in enumerate(self.inputs)}
+        at = {
+            place.output_position: (numbers[place.input], place.position)
+            for place in self.places
+            if place.output == output
+        }
+        found = [at[position] for position in positions.tolist()]
+        return (
+            np.array([number for number, _ in found], dtype=np.int32),
+            np.array([position for _, position in found], dtype=np.int64),
+        )
 
     def locate(self, input_: str, positions: Positions) -> tuple[Indexes, Positions]:
         at = {

@@ -12,8 +12,9 @@ from pyroaring import BitMap64
 
 from reconcile.alphabet import low
 from reconcile.loaded import Table, deletes, updates
-from reconcile.ours import finish_rewrite, finish_statement, start_rewrite, start_statement
 from reconcile.replaces import Replace, finish_replace, start_replace
+from reconcile.rewrites import finish_rewrite, start_rewrite
+from reconcile.statements import finish_statement, start_statement
 from tandem.delta.actions import AddFile, Commit, CommitInfo, DeletionVector, RemoveFile
 from tandem.errors import CountMismatch, RowMapInvalid
 from tandem.reconcile import rewrite as rewrites

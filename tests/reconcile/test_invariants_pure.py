@@ -14,16 +14,8 @@ from pyroaring import BitMap64
 from reconcile.alphabet import RANDOM_UPDATE, UPSERT, by_value, z_order
 from reconcile.loaded import Table, deletes, updates
 from reconcile.obvious import ObviousMap
-from reconcile.ours import (
-    Layout,
-    Running,
-    Statement,
-    decide,
-    finish_rewrite,
-    finish_statement,
-    start_rewrite,
-    start_statement,
-)
+from reconcile.rewrites import Layout, finish_rewrite, start_rewrite
+from reconcile.statements import Running, Statement, decide, finish_statement, start_statement
 from reconcile.theirs import append, foreign, foreign_optimize, purge, restore
 from tandem.errors import CountMismatch, RowMapInvalid
 from tandem.reconcile.rewrite import RewriteDecision, rewrite

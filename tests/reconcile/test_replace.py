@@ -8,8 +8,9 @@ import pytest
 from pyroaring import BitMap64
 
 from reconcile.alphabet import UPDATE, UPSERT, by_value
-from reconcile.ours import finish_rewrite, finish_statement, start_rewrite, start_statement
 from reconcile.replaces import Replace, finish_replace, removal, start_replace
+from reconcile.rewrites import finish_rewrite, start_rewrite
+from reconcile.statements import finish_statement, start_statement
 from reconcile.theirs import (
     FOREIGN_DELETE,
     FOREIGN_UPDATE,

@@ -6,6 +6,8 @@ import hashlib
 import json
 import random
 import struct
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -172,18 +174,125 @@ def test_positions_beyond_the_file_are_refused() -> None:
         row_map.forward("o", BitMap64([0]))
 
 
+def edited(changed: dict[str, set[int]], *, is_sorted: bool = False) -> RowMap:
+    """Two files of three rows, the second without its first one, with new values in these rows;
+    perhaps beside a sorted one."""
+    builder = RowMapBuilder(IDENTITY)
+    for path, gone in (("i0", ()), ("i1", (0,))):
+        builder.add_input(path, 3, BitMap64(gone))
+        builder.add_run(path, 0, 3, path.replace("i", "e"))
+    if is_sorted:
+        builder.add_input("i2", 2)
+        at = np.array([0, 0]), np.array([0, 1])
+        builder.add_sorted(
+            ["i2"], [MapOutput("s", 2)], origins=at, destinations=(at[0], at[1][::-1])
+        )
+    for path, rows in changed.items():
+        builder.add_changed(path, BitMap64(sorted(rows)))
+    return builder.build()
+
+
+@given(st.sets(st.integers(0, 2)), st.sets(st.integers(0, 1)), st.booleans())
+def test_changed_rows_are_kept_in_version_3_and_no_other_map_needs_it(
+    first: set[int], second: set[int], is_sorted: bool
+) -> None:
+    row_map = edited({"e0": first, "e1": second}, is_sorted=is_sorted)
+    data = to_bytes(row_map)
+    found = from_bytes(data, expected=IDENTITY)
+    assert found == row_map
+    rows = {"e0": BitMap64(sorted(first)), "e1": BitMap64(sorted(second))}
+    assert found.changed == {path: these for path, these in rows.items() if these}
+    assert struct.unpack_from("<H", data, 8)[0] == (3 if first or second else 1 + is_sorted)
+    # Where a row comes from is the same, whatever its values.
+    assert found.backward("e1", BitMap64([0, 1])) == {"i1": BitMap64([1, 2])}
+    assert (found == edited({}, is_sorted=is_sorted)) == (not first and not second)
+
+
+def test_a_map_of_an_earlier_version_has_no_changed_rows_even_if_it_names_some() -> None:
+    """As an operator that wrote it read it: older ones know no such field."""
+    data = to_bytes(edited({}, is_sorted=True))
+    assert from_bytes(data).changed == {}
+    named = with_header(data, lambda header: header.update(changed=[[0, 1, 0]]))
+    assert from_bytes(named).changed == {}
+
+
+def test_parts_with_changed_rows_merge() -> None:
+    other = RowMapBuilder(IDENTITY)
+    other.add_input("j", 2)
+    other.add_run("j", 0, 2, "f")
+    other.add_changed("f", BitMap64([1]))
+    whole = merge([edited({"e1": {0}}), other.build(), edited_alone("k")])
+    assert whole.changed == {"e1": BitMap64([0]), "f": BitMap64([1])}
+
+
+def edited_alone(name: str) -> RowMap:
+    builder = RowMapBuilder(IDENTITY)
+    builder.add_input(name, 1)
+    builder.add_run(name, 0, 1, f"e-{name}")
+    return builder.build()
+
+
+@pytest.mark.parametrize(
+    "changed", [{"e1": BitMap64([2])}, {"i0": BitMap64([0])}, {"x": BitMap64([0])}]
+)
+def test_changed_rows_that_no_output_has_are_refused(changed: dict[str, BitMap64]) -> None:
+    row_map = edited({})
+    with pytest.raises(RowMapInvalid, match="a changed row of"):
+        RowMap(IDENTITY, row_map.inputs, row_map.outputs, row_map.runs, (), changed)
+
+
+def with_header(data: bytes, change: Callable[[dict[str, Any]], object]) -> bytes:
+    """A map with another header, and a checksum that fits."""
+    size = struct.unpack_from("<I", data, 12)[0]
+    header = json.loads(data[24 : 24 + size])
+    change(header)
+    text = json.dumps(header, separators=(",", ":")).encode()
+    found = data[:12] + struct.pack("<I", len(text)) + data[16:24] + text + data[24 + size : -32]
+    return found + hashlib.sha256(found).digest()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        [],  # as many bytes are left over
+        [[1, 1, 0]],
+        [[1, 2, 18]],  # a count that the bitmap does not have
+        [[7, 1, 18]],  # an output that is not there
+        [[1, 1, -18]],
+        [[1, 1, 10**6]],
+        [[1, 1, "18"]],
+        [[1, 1]],
+        None,
+    ],
+)
+def test_a_header_that_describes_other_changed_rows_is_refused(changed: object) -> None:
+    data = to_bytes(edited({"e1": {1}}))
+    size = len(BitMap64([1]).serialize())
+    assert with_header(data, dict) == data
+
+    def change(header: dict[str, Any]) -> None:
+        assert header["changed"] == [[1, 1, size]]
+        header["changed"] = json.loads(json.dumps(changed).replace("18", str(size)))
+
+    with pytest.raises(RowMapInvalid, match="does not describe its body"):
+        from_bytes(with_header(data, change))
+    with pytest.raises(RowMapInvalid, match="does not describe its body"):
+        from_bytes(with_header(data, lambda header: header.pop("changed")))
+
+
 def test_every_cut_and_every_flipped_byte_is_noticed() -> None:
     data = to_bytes(build([(40, {1, 7}), (3, set())], [(0, 0, 40, "a"), (1, 0, 3, "a")]))
     require_damage_noticed(data)
+    require_damage_noticed(to_bytes(edited({"e0": {0, 2}}, is_sorted=True)))
     with pytest.raises(RowMapInvalid, match="trailing bytes"):
         from_bytes(data + b"\0")
 
 
 def test_other_versions_and_other_rewrites_are_refused_by_name() -> None:
     data = to_bytes(build([(2, set())], [(0, 0, 2, "a")]))
-    later = data[:8] + struct.pack("<H", 3) + data[10:]
-    with pytest.raises(RowMapInvalid, match="another format version"):
-        from_bytes(later)
+    for version in (0, 4):
+        with pytest.raises(RowMapInvalid, match="another format version"):
+            from_bytes(data[:8] + struct.pack("<H", version) + data[10:])
     stranger = RowMapIdentity("table-2", "0123456789abcdef", 1, 7)
     with pytest.raises(ManifestInvalid, match="another rewrite"):
         from_bytes(data, expected=stranger)

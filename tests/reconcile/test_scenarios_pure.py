@@ -13,12 +13,11 @@ from pyroaring import BitMap64
 
 from reconcile import naive
 from reconcile.loaded import Table, deletes, updates
-from reconcile.ours import (
+from reconcile.rewrites import finish_rewrite, start_rewrite
+from reconcile.statements import (
     Running,
     Statement,
-    finish_rewrite,
     finish_statement,
-    start_rewrite,
     start_statement,
     step_statement,
 )

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from itertools import islice
 
 import pytest
 from pyroaring import BitMap64
 
-from reconcile import naive
+from reconcile import naive, without_vectors
 from reconcile.alphabet import by_value, z_order
 from reconcile.obvious import ObviousMap
-from reconcile.ours import start_rewrite
-from reconcile.search import search, search_at_random, wrong
+from reconcile.rewrites import start_rewrite
+from reconcile.search import (
+    interleavings,
+    search,
+    search_at_random,
+    search_without_vectors,
+    wrong,
+)
 from reconcile.theirs import append
 from reconcile.world import Rules, initial
 from support.some import few
@@ -30,6 +37,24 @@ def test_every_small_history_is_a_serial_one() -> None:
 def test_longer_histories_at_random_are_serial_ones() -> None:
     report = search_at_random(few(700, 2_000), seed=1)
     assert report.failures == 0, str(report.first)
+
+
+def test_every_history_without_vectors_is_a_serial_one_and_ends() -> None:
+    report = search_without_vectors(few(500, 3_000), seed=1)
+    assert report.failures == 0, str(report.first)
+
+
+def test_there_are_as_many_histories_as_the_model_of_tables_without_vectors_had() -> None:
+    """`make matrix` runs all of them."""
+    found = {each.name: sum(c.histories for c in each.choices) for each in without_vectors.ALL}
+    assert found["one operation"] == 841_640
+    assert sum(count for name, count in found.items() if "operations" in name) == 506_880
+    assert found["row maps lost"] == 142_800
+    (choice,) = islice(without_vectors.choices(), 57, 58)
+    assert len(choice.theirs) == 2
+    orders = list(interleavings(choice.operations, choice.world(Rules())))
+    assert len(orders) == choice.histories == 10
+    assert not any(orders)
 
 
 NAIVE: dict[str, Callable[[], Rules]] = {

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from pyroaring import BitMap64
 
-from reconcile.ours import Statement
+from reconcile.statements import Statement
 from reconcile.world import Entry, Row, Rows, Serial, World
 from tandem.reconcile.model import ChangeKind, NewRows
 
@@ -66,7 +66,8 @@ def foreign_insert_only_merge(world: World, _: object) -> object:
 
 
 def foreign(statement: Statement, *, vectors: bool, inserts: Sequence[int] = ()) -> Step:
-    """Another engine's update, delete or merge, with deletion vectors or by copying files.
+    """Another engine's update, delete or merge, with deletion vectors, if the table has them on, or
+    by copying files.
 
     `inserts` are keys of a merge's source: a row is inserted for each that no row has.
     """
@@ -89,7 +90,7 @@ def foreign(statement: Statement, *, vectors: bool, inserts: Sequence[int] = ())
             hits += 1
             changed = statement.apply([rows[p] for p in hit], 0)
             left = [rows[p] for p in world.live(path) if p not in hit]
-            if vectors:
+            if vectors and world.vectors:
                 updated += changed
                 now = dead | BitMap64(hit)
                 if len(now) < len(rows):
@@ -223,6 +224,13 @@ def nothing_of_note(world: World, _: object) -> object:
     """An abandonment, a property, a check constraint: a commit that changes no row."""
     serial = Serial("nothing", lambda rows: rows, passable_from=-1)
     world.commit(Entry(ChangeKind.NEUTRAL, frozenset(), serial), dict(world.views[-1]))
+    return None
+
+
+def switch_vectors(world: World, _: object) -> object:
+    """Set delta.enableDeletionVectors to the other value."""
+    nothing_of_note(world, None)
+    world.vectors = not world.vectors
     return None
 
 

@@ -1,10 +1,11 @@
 """A table small enough to understand: rows with an identity, and a log of who did what.
 
 The files, deletion vectors and row maps are real values of `tandem`, and our operations go
-through its rules (`reconcile.ours`); what rows *should* be there is worked out separately, by
-executing the same operations one after the other on plain lists (`allowed_states`). A row is
-(identity, x): an update changes x and keeps the identity, so lost, doubled and resurrected
-rows are distinguishable, and cannot cancel out.
+through its rules (`rewrites`, `statements`, `replaces`) and its code that carries decisions out
+(`attempt`); what rows *should* be there is worked out separately, by executing the same operations
+one after the other on plain lists (`allowed_states`). A row is (identity, x): an update changes x
+and keeps the identity, so lost, doubled and resurrected rows are distinguishable, and cannot cancel
+out.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 
 from pyroaring import BitMap64
 
+from tandem.delta.actions import AddFile
 from tandem.reconcile import rewrite as rewrites
 from tandem.reconcile import statement as statements
 from tandem.reconcile.classify import gap
@@ -21,7 +23,6 @@ from tandem.reconcile.model import (
     ChangeKind,
     CommitSummary,
     FileState,
-    FileView,
     NewRows,
     RowMapLike,
 )
@@ -74,6 +75,12 @@ class Working:
         dead = self.dead.get(path)
         return None if dead is None else FileState(path, len(self.files[path]), dead)
 
+    def add(self, path: str) -> AddFile | None:
+        """The live action, as far as the carrying out of a change looks at it."""
+        if path not in self.dead:
+            return None
+        return AddFile(path, {}, len(self.files[path]), 0, data_change=True)
+
     def prefetch(self, paths: Iterable[str]) -> None:
         """Nothing to do; but an `isinstance` check for a view that has it is fast."""
 
@@ -101,6 +108,8 @@ class World:
     next_id: int = 100
     next_file: int = 0
     broken: str = ""  # a commit that no table allows
+    vectors: bool = True  # whether the table has deletion vectors on
+    edited: dict[str, str] = field(default_factory=dict)  # file → what our statement edited it from
 
     def copy(self) -> World:
         return World(
@@ -114,6 +123,8 @@ class World:
             self.next_id,
             self.next_file,
             self.broken,
+            self.vectors,
+            dict(self.edited),
         )
 
     # The log.
@@ -122,12 +133,16 @@ class World:
     def latest(self) -> int:
         return len(self.views) - 1
 
-    def view(self, version: int) -> FileView | None:
+    def view(self, version: int) -> Working | None:
         return None if version in self.lost else Working(self.files, self.views[version])
 
     def commit(self, entry: Entry, view: View) -> None:
         self.views.append(view)
         self.log.append(entry)
+
+    def break_with(self, what: str) -> None:
+        """Note what the latest commit did wrong; the first such commit is kept."""
+        self.broken = self.broken or f"version {self.latest}: {what}"
 
     def rows_at(self, version: int) -> Rows:
         return sorted(
@@ -168,9 +183,10 @@ class World:
         return found
 
 
-def initial(rules: Rules) -> World:
-    """Three files, five live rows, one row deleted already."""
-    world = World(rules)
+def initial(rules: Rules, *, vectors: bool = True) -> World:
+    """Three files, six live rows, one row deleted already: by a deletion vector, which may be of
+    an earlier time if the table has them off, without `vectors`."""
+    world = World(rules, vectors=vectors)
     a = world.write([(0, 1), (1, 2), (2, 3)])
     b = world.write([(3, 5), (4, 9), (5, 4)])
     c = world.write([(6, 6)])
@@ -221,7 +237,7 @@ def problem(world: World) -> str:
     """ "" if the table's rows are those of an allowed serial order, else what is wrong."""
     found = world.rows_at(world.latest)
     states = allowed_states(world.log)
-    if found in states:
+    if world.broken or found in states:
         return world.broken
     ids = [identity for identity, _ in found]
     wanted = [identity for identity, _ in states[0]]

@@ -295,7 +295,7 @@ class Checker:
             statement = self._drawn(version, operation, before, met, found)
         passable: int | None = None if serializable else ours["readVersion"]
         if not touched and merge is None:
-            passable = -1  # it matched nothing, as the search sees it too (reconcile/ours.py)
+            passable = -1  # it matched nothing, as the search sees it too (reconcile/statements.py)
         self._serial(str(statement), before, statement.effect, passable_from=passable)
         self._check_counts(version, ours, statement, before, met)
         return [_applied(statement, before, to) for to in met]

@@ -119,6 +119,11 @@ def _add_rewrite(
             _add_runs(builder, rewrite, shown, pieces, of_group)
         else:
             _add_rows(builder, rewrite, shown, pieces, of_group, cut)
+    for path in sorted(removed.difference(builder.input_paths)):
+        # A file that goes without a row in any output; the commit is a rewrite all the same.
+        now = rewrite.view.get(path)
+        assert now is not None
+        builder.add_input(path, now.rows, span(0, now.rows))
 
 
 def _joined(
@@ -189,7 +194,12 @@ def _add_runs(
         key=lambda run: (run.output, run.out_start),
     )
     known: set[str] = set()
-    is_edited = any(piece.kept is not None for path in shown for piece in pieces[path])
+    hidden: dict[str, BitMap64] = {}  # rows that an output has although they are dead
+    for path in shown:
+        mask = rewrite.decision.masks.get(path)
+        if mask and pieces[path][0].kept is None:
+            for source, found in row_map.backward(path, mask).items():
+                hidden[source] = hidden.get(source, BitMap64()) | found
     for run in runs:
         file = row_map.inputs[run.input]
         rows = run.in_end - run.in_start
@@ -212,8 +222,7 @@ def _add_runs(
             known.add(source)
             now = view.get(source)
             assert now is not None
-            # Without an edit the outputs have all rows of the job's map.
-            dead = now.dead if is_edited or source != file.path else file.dead
+            dead = now.dead - hidden[source] if source in hidden else now.dead
             builder.add_input(source, now.rows, dead)
         builder.add_run(source, start, end, piece.path)
 
@@ -239,16 +248,17 @@ def _add_rows(
         total = row_map.outputs[row_map.output_number(output)].rows
         for piece in pieces[output]:
             rows = np.arange(total) if piece.kept is None else to_array(piece.kept)
-            found, positions = row_map.trace(output, rows)
-            codes = found.astype(np.int64)
-            positions = positions.copy()
+            found, origins = row_map.trace(output, rows)
+            codes, positions = found.astype(np.int64), origins.copy()
             for source, of_source in heirs.items():
                 here = np.flatnonzero(found == names[source])
                 for heir, part in of_source:
                     code = names.setdefault(heir.path, len(paths))
                     if code == len(paths):
                         paths.append(heir.path)
-                    _follow(codes, positions, here, heir, part, code, rewrite)
+                    kept, places = _followed(origins[here], heir, part, rewrite)
+                    codes[here[kept]] = code
+                    positions[here[kept]] = places
             files.append((piece.path, codes, positions))
     for edit in cut:
         stays = to_array(span(0, edit.rows) - edit.dead)
@@ -256,17 +266,10 @@ def _add_rows(
     _add_group(builder, rewrite.view, row_map, paths, files)
 
 
-def _follow(
-    codes: Positions,
-    positions: Positions,
-    here: Positions,
-    heir: Heir,
-    part: HeirRows,
-    code: int,
-    rewrite: CommittedRewrite,
-) -> None:
-    """Let the rows at the indexes `here`, which come from one input, come from an heir, `code`, if
-    it has them and lets them go."""
+def _followed(
+    origins: Positions, heir: Heir, part: HeirRows, rewrite: CommittedRewrite
+) -> tuple[Positions, Positions]:
+    """Which of these rows of an input an heir has and lets go, by index, and where it has them."""
     now = rewrite.view.get(heir.path)
     assert now is not None
     stays = rewrite.decision.cuts.get(now.path)
@@ -275,13 +278,12 @@ def _follow(
     if gone:
         live = ~np.isin(part.positions, to_array(gone))
     order = np.argsort(part.origins[live], kind="stable")
-    origins, rows = part.origins[live][order], part.positions[live][order]
-    at = np.searchsorted(origins, positions[here])
-    inside = at < len(origins)
-    hit = np.zeros(len(here), dtype=bool)
-    hit[inside] = origins[at[inside]] == positions[here][inside]
-    codes[here[hit]] = code
-    positions[here[hit]] = rows[at[hit]]
+    known, rows = part.origins[live][order], part.positions[live][order]
+    at = np.searchsorted(known, origins)
+    inside = at < len(known)
+    hit = np.zeros(len(origins), dtype=bool)
+    hit[inside] = known[at[inside]] == origins[inside]
+    return np.flatnonzero(hit).astype(np.int64), rows[at[hit]]
 
 
 def _add_group(

@@ -172,21 +172,28 @@ def rewrite(
         if not dropped.isdisjoint(members) or any(path in contended for path in members):
             bins_contended += 1
             dropped.update(members, outputs)
-    taken_heirs = _taken_heirs(heirs, files, fates, dropped, view, row_map)
+    without_heirs, left_alone = fates, 0
+    while True:
+        taken_heirs = _taken_heirs(heirs, files, without_heirs, dropped, view, row_map)
+        inherited = (source for heir in taken_heirs.values() for source in heir.sources)
+        fates = {**without_heirs, **dict.fromkeys(inherited, InputFate.HEIR)}
+        alone = [
+            (members, outputs)
+            for members, outputs in bins
+            if not deletion_vectors
+            and dropped.isdisjoint(members)
+            and _is_left_alone(members, files, fates, view)
+        ]
+        if not alone:
+            break
+        # Their heirs stay, and with those the rows that they have of other groups.
+        left_alone += len(alone)
+        for members, outputs in alone:
+            dropped.update(members, outputs)
     of_input: dict[str, list[tuple[Heir, HeirRows]]] = {}
     for heir in taken_heirs.values():
         for part in heir.rows:
             of_input.setdefault(part.source, []).append((heir, part))
-            fates[part.source] = InputFate.HEIR
-    left_alone = 0
-    if not deletion_vectors:
-        for members, outputs in bins:
-            if dropped.isdisjoint(members) and _is_left_alone(members, files, fates, view):
-                left_alone += 1
-                dropped.update(members, outputs)
-        taken_heirs = {
-            path: heir for path, heir in taken_heirs.items() if dropped.isdisjoint(heir.sources)
-        }
     masks: dict[str, BitMap64] = {}
     removes: list[str] = []
     cuts: dict[str, FileDeletes] = {}

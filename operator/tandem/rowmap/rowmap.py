@@ -222,6 +222,10 @@ class RowMapBuilder:
         self._sorted_groups: list[SortedGroup] = []
         self._changed: dict[str, BitMap64] = {}
 
+    @property
+    def input_paths(self) -> Collection[str]:
+        return self._inputs.keys()
+
     def add_input(self, path: str, rows: int, dead: BitMap64 | None = None) -> None:
         """`rows`: physical rows. `dead`: those deleted at the read version. Inputs without live
         rows are added, too."""
@@ -347,6 +351,7 @@ def merge(parts: Sequence[RowMap]) -> RowMap:
     outputs: list[MapOutput] = []
     runs: list[RowRun] = []
     sorted_groups: list[SortedGroup] = []
+    changed: dict[str, BitMap64] = {}
     for part in parts:
         if part.identity != parts[0].identity:
             raise RowMapInvalid(
@@ -376,7 +381,8 @@ def merge(parts: Sequence[RowMap]) -> RowMap:
         )
         inputs.extend(part.inputs)
         outputs.extend(part.outputs)
-    return RowMap(parts[0].identity, inputs, outputs, runs, sorted_groups)
+        changed.update(part.changed)
+    return RowMap(parts[0].identity, inputs, outputs, runs, sorted_groups, changed)
 
 
 def _subtract(whole: dict[str, BitMap64], part: dict[str, BitMap64]) -> dict[str, BitMap64]:

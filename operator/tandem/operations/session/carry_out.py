@@ -170,11 +170,8 @@ def by_edits(work: Work, change: CommitContent) -> CommitContent:
     made = work.edits
     row_map = change.row_map
     is_edited = edits or any(p.path != path for path, ps in pieces.items() for p in ps)
-    if is_edited or (change.rewrite is not None and change.rewrite.decision.heirs):
-        identity = RowMapIdentity(plan.table_id, plan.operation_id, plan.attempt, plan.read_version)
-        published = published_map(identity, pieces, edits, change.rewrite)
-        _require_rows(published.outputs, outputs)
-        row_map = binary_format.to_bytes(published) if outputs else b""
+    if is_edited or _takes_heirs(change):
+        row_map = _row_map(work, change, pieces, edits, outputs)
     said = of_edits(made.files, made.rounds, made.bytes_copied, made.bytes_encoded)
     return replace(
         change,
@@ -191,6 +188,36 @@ def by_edits(work: Work, change: CommitContent) -> CommitContent:
             }
         ),
     )
+
+
+def by_vectors(work: Work, change: CommitContent) -> CommitContent:
+    """The change set with the row map of its commit, where deletion vectors hide rows: the map of
+    what the job wrote does not know heirs (R-5)."""
+    if not _takes_heirs(change):
+        return change
+    pieces = {output.add.logged_path: [Piece(output.add.logged_path)] for output in change.outputs}
+    return replace(change, row_map=_row_map(work, change, pieces, [], change.outputs))
+
+
+def _takes_heirs(change: CommitContent) -> bool:
+    return change.rewrite is not None and bool(change.rewrite.decision.heirs)
+
+
+def _row_map(
+    work: Work,
+    change: CommitContent,
+    pieces: Mapping[str, Sequence[Piece]],
+    edits: Sequence[LiveEdit],
+    outputs: Sequence[OutputFileChange],
+) -> bytes:
+    """The map of a commit that adds `outputs`, as bytes."""
+    if not outputs:
+        return b""
+    plan, _ = work.frozen
+    identity = RowMapIdentity(plan.table_id, plan.operation_id, plan.attempt, plan.read_version)
+    published = published_map(identity, pieces, edits, change.rewrite)
+    _require_rows(published.outputs, outputs)
+    return binary_format.to_bytes(published)
 
 
 def _outputs(change: CommitContent) -> Iterator[_Part]:

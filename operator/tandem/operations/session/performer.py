@@ -470,9 +470,8 @@ class Performer:
             # a log the version is always taken by now: only puts that follow one another win.)
             # Edits stay, and the next decision probably wants the same.
             return CommitLost()
-        if not work.writes_vectors:
-            work.change = carry_out.by_edits(work, work.change)
-        change = work.change
+        as_allowed = carry_out.by_vectors if work.writes_vectors else carry_out.by_edits
+        change = work.change = as_allowed(work, work.change)
         folder = paths.deletion_vectors(self._id, effect.attempt)
 
         def write_vectors() -> None:
