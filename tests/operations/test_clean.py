@@ -56,7 +56,11 @@ def shown(store: MemoryStore, version: int | None = None) -> Counter[rows.Row]:
     for add in DeltaLog(store, parallel_reads=1).snapshot(version).adds():
         vector = add.deletion_vector
         dead = dv.load(store, vector) if vector is not None else ()
-        found.update(r for i, r in enumerate(rows.read(store, add.path)) if i not in dead)
+        found.update(
+            r
+            for i, r in enumerate(rows.read(store, add.path, add.partition_values))
+            if i not in dead
+        )
     return found
 
 

@@ -71,6 +71,7 @@ class Actor:
         if not self.operation_id and self.world.merge_log is not None:
             self.log_version = self.world.merge_log.version
         self.operation_id = session.identity.operation_id
+        self.world.sessions[self.operation_id] += 1
         self.process = Process(pid, session)
         self.world.say(f"{self.name}: process {pid} starts")
 
@@ -149,7 +150,7 @@ class Actor:
             fault = rng.choice(list(Fault))
             self.struck += 1
             self.world.say(f"{self.name}: {fault} {effect}")
-        return strike(fault, effect, call)
+        return strike(fault, effect, lambda: self.world.edits.perform(call))
 
 
 _QUIET = frozenset({"PollJob", "AwaitLocks"})
@@ -191,9 +192,9 @@ def cut(name: str, key: int) -> Operation:
     return operation("TableCompaction", name, {"type": "SemiMajor", "semiMajor": options})
 
 
-def in_batches(resource: Operation) -> Operation:
+def in_batches(resource: Operation, world: World) -> Operation:
     """The same compaction, with a commit for each bin of about two files."""
-    small = {"target_file_size": 120, "max_bytes_per_commit": 1}
+    small = {"target_file_size": 2 * world.file_bytes, "max_bytes_per_commit": 1}
     spec = resource.spec.model_copy(update=small)
     return resource.model_copy(update={"spec": spec})
 

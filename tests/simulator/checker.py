@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence, Set
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import unquote
 
 from mergelog import oracle
 from reconcile.world import Entry, Serial, allowed_states
-from simulator import rows
+from simulator import edit_invariants, rows
 from simulator.foreign import Intent, Model, unchanged
 from simulator.invariants import Invariants, Seen, Violation, mode_of
 from simulator.merge_log import SimulatedLog
@@ -31,6 +31,7 @@ from tandem.errors import ObjectNotFound, Reason
 from tandem.mergelog.state.log_table import LOG_FOLDER
 from tandem.mergelog.state.model import BASE
 from tandem.operations.attempt import paths
+from tandem.reconcile.classify import classify
 from tandem.reconcile.model import ChangeKind
 from tandem.spec.common import Mode
 from tandem.timeline.segments import segment_name
@@ -69,6 +70,8 @@ class Checker:
     invariants: Invariants = field(default_factory=Invariants)
     serial: list[Serial] = field(default_factory=list)
     contents: dict[str, list[Row]] = field(default_factory=dict)
+    dead: dict[str, set[int]] = field(default_factory=dict)
+    vectors: bool = False
     models: list[Model] = field(default_factory=list)
     files: dict[str, Any] = field(default_factory=dict)
     appended_at: dict[int, int] = field(default_factory=dict)
@@ -82,9 +85,10 @@ class Checker:
     ever: set[int] = field(default_factory=set)
     log_version: int = -1
     log_base: int = -1
+    evidence: edit_invariants.Reader = field(init=False)
 
     def __post_init__(self) -> None:
-        self.invariants.vectors = self.world.deletion_vectors
+        self.evidence = edit_invariants.Reader(self.world)
 
     @property
     def version(self) -> int:
@@ -121,10 +125,11 @@ class Checker:
     def _check(self, version: int, actions: list[dict[str, Any]]) -> None:
         info = next(a["commitInfo"] for a in actions if "commitInfo" in a)
         before = self.models[-1] if self.models else {}
-        seen = Seen(version, actions, dict(self.files))
+        live, dead, vectors = dict(self.files), self.dead, self.vectors
         touched = self._replay(actions)
         self._check_txns(version, actions, self.world.log)
         found = self._read()
+        seen = Seen(version, actions, live, vectors)
         log = self.world.merge_log
         merged = None if log is None else log.merged_up_to(actions)
         if log is None or merged is None:
@@ -133,7 +138,10 @@ class Checker:
             candidates = [self._merged(version, log, merged, before)]
         if found not in [Counter(c.values()) for c in candidates]:
             raise Violation(self._difference(version, info, candidates[0], found))
+        if seen.ours:
+            seen = self._check_edits(seen, dead)
         self.invariants.check(seen, Counter(before.values()), found)
+        self._check_lost_maps(seen)
         self.touched.append(touched)
         self._check_exclusive(seen)
         actual = {row.rid: row for row in found}
@@ -141,6 +149,29 @@ class Checker:
         self.ever |= actual.keys()
         if log is not None:
             log.changes.append(self._change(version, info, log, merged, found))
+
+    def _check_edits(self, seen: Seen, dead: Mapping[str, Set[int]]) -> Seen:
+        """What the version must show of edits; it, with what is known of its files."""
+        evidence = self.evidence.of(seen, self.contents, dead, self.dead)
+        for name, problem in edit_invariants.broken(seen, evidence):
+            self.invariants.checked[name] += 1
+            if problem:
+                raise Violation(f"{name}, version {seen.version}: {problem}")
+        heirs = () if evidence.job is None else edit_invariants.heirs_of(seen, evidence)
+        return replace(seen, edited=edit_invariants.edited(seen, evidence.edits), heirs=heirs)
+
+    def _check_lost_maps(self, seen: Seen) -> None:
+        """R-10: a rewrite whose map is lost is a change, for operations that commit after it."""
+        if seen.ours.get("readVersion") is None:
+            return
+        for version in range(seen.ours["readVersion"] + 1, seen.version):
+            commit = self.world.log.commit(version)
+            if commit is None or not self.evidence.is_lost(commit):
+                continue
+            self.invariants.checked["R-10"] += 1
+            kind = classify(commit, self.evidence.row_maps()).kind
+            if kind is not ChangeKind.CHANGE:
+                raise Violation(f"R-10, version {seen.version}: {version} is a {kind}")
 
     def _check_exclusive(self, seen: Seen) -> None:
         """An attempt that locks exclusively commits on what it has read, and no other does so more
@@ -190,6 +221,9 @@ class Checker:
     def _replay(self, actions: list[dict[str, Any]]) -> bool:
         touched = False
         for action in actions:
+            if "metaData" in action:
+                found = action["metaData"]["configuration"].get("delta.enableDeletionVectors")
+                self.vectors = found == "true"
             if "remove" in action:
                 self.files.pop(unquote(action["remove"]["path"]), None)
                 touched = True
@@ -203,6 +237,7 @@ class Checker:
     def _read(self) -> Counter[Row]:
         found: Counter[Row] = Counter()
         by_segment: dict[str, set[int]] = {}
+        self.dead = {}
         for path, add in self.files.items():
             dead: set[int] = set()
             body = add.get("deletionVector")
@@ -215,8 +250,9 @@ class Checker:
                     body.get("offset"),
                 )
                 dead = set(dv.load(self.world.store, vector))
+            self.dead[path] = dead
             try:
-                content = rows.read(self.world.store, path)
+                content = rows.read(self.world.store, path, add["partitionValues"])
             except ObjectNotFound as error:
                 raise Violation(f"I-5: a live file is gone: {error}") from None
             self.invariants.checked["I-1"] += 1
@@ -486,7 +522,7 @@ def _applied(statement: Statement, before: Model, to: Set[int]) -> Model:
 
 def _statement(recorded: dict[str, Any]) -> Statement:
     """The statement that a commit says it executed."""
-    set_ = recorded.get("set") or {}
+    set_ = {name: text for name, text in (recorded.get("set") or {}).items() if name != "t"}
     column, value = next(iter(set_.items()), ("", ""))
     return _BY_SQL[_plain(recorded["where"]), column, _plain(value)]
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 
-from simulator.single import BATCHES, EXCLUSIVE, SERIALIZABLE, Single
-from support.cases import OTHERS, PLAIN
+from simulator.single import BATCHES, EDITING, EXCLUSIVE, OFF, SERIALIZABLE, Single
+from support.cases import OTHERS, PLAIN, REWRITES
 from support.lake.faults import Call, Fault, StrikeOnce
 from support.some import in_turn
 from tandem.errors import OutcomeUnknown, Reason
@@ -32,15 +32,24 @@ NAMED_SEGMENTS_GONE = {
     ("segment rewrite", action) for action in ("update_by_rewrite", "an update and a delete")
 }
 """Where segments that an operation names may be gone, when it is planned again."""
-LAST_BATCH_GONE = {(BATCHES, "update_by_rewrite"), (BATCHES, "an update and a delete")}
-"""Where a compaction in batches may find that others have done without its last one."""
+REWRITES_OFF = frozenset(each for each in EDITING if each.partition(",")[0] in (*REWRITES, BATCHES))
+"""Rewrites of tables without deletion vectors."""
+LAST_BATCH_GONE = {
+    (BATCHES, "update_by_rewrite"),
+    (BATCHES, "an update and a delete"),
+    (BATCHES + OFF, "delete_with_vectors"),
+    (BATCHES + OFF, "an update and a delete"),
+    *((kind, "update_by_rewrite") for kind in REWRITES_OFF),
+}
+"""Where a compaction in batches may find that others have done without its last one, and where a
+rewrite leaves its bin alone, since others have rewritten all of its files but one."""
 MOST_PASSAGES = 3
 """Of one point: later ones are polls of the same job, or rounds like the one before."""
 
 
 class Beside(StrEnum):
     """What happens while the operation runs. TWICE: the delete takes the version that it is about
-    to put."""
+    to put; before it, the files of a rewrite that makes edits lose rows only."""
 
     NOTHING = ""
     APPEND = "append"
@@ -115,7 +124,8 @@ class Crowd:
             case Beside.APPEND | Beside.DELETE | Beside.UPDATE if number == 1:
                 self._foreign(str(self.beside))
             case Beside.TWICE:
-                self._foreign("update_by_rewrite" if number == 1 else "delete_with_vectors")
+                deletes = number == 2 or self.single.kind in REWRITES_OFF
+                self._foreign("delete_with_vectors" if deletes else "update_by_rewrite")
             case _:
                 return
         self.acted = number
@@ -171,7 +181,8 @@ def crash(
         assert (kind, beside) in NAMED_SEGMENTS_GONE
         did_not_happen(single, ending)
     elif ending.phase is Phase.SUPERSEDED:
-        # The other's update has rewritten the files of the last batch before it was planned.
+        # The other one has rewritten the files of the last batch before it was planned, or those
+        # of the bin.
         assert (kind, beside) in LAST_BATCH_GONE
         nothing_is_left(single)
         happens_no_more(single, ending)

@@ -29,7 +29,8 @@ class Evaluator:
         self._rng = rng
         self.is_random = any("rand()" in text for text in set_.values())
         self._where = _parsed(where)
-        self._set = {name: _parsed(text) for name, text in set_.items()}
+        # The time of a row follows from its `k`.
+        self._set = {name: _parsed(text) for name, text in set_.items() if name != "t"}
 
     @property
     def deletes(self) -> bool:

@@ -113,6 +113,11 @@ def delete_by_rewrite(world: World) -> Committed:
     return _by_rewrite(world, world.rng.choice(DELETES))
 
 
+def delete_some_by_rewrite(world: World) -> Committed:
+    """What `delete_with_vectors` deletes."""
+    return _by_rewrite(world, world.rng.choice(DELETES[:2]))
+
+
 def update_by_rewrite(world: World) -> Committed:
     return _by_rewrite(world, world.rng.choice(UPDATES))
 
@@ -128,7 +133,7 @@ def _merge(world: World) -> Merge:
 
 def _with_vectors(world: World, statement: Statement) -> Committed | None:
     """Spark: vectors in files of its own, statistics kept; removes before adds."""
-    if not world.deletion_vectors:
+    if not world.writes_vectors:
         return None
     actions: list[Action] = []
     marked: list[tuple[AddFile, BitMap64]] = []
@@ -210,7 +215,7 @@ def dead_in(world: World, add: AddFile) -> BitMap64:
 
 def live_in(world: World, add: AddFile) -> list[tuple[int, Row]]:
     dead = dead_in(world, add)
-    found = rows.read(world.store, add.path)
+    found = rows.read(world.store, add.path, add.partition_values)
     return [(position, row) for position, row in enumerate(found) if position not in dead]
 
 

@@ -22,6 +22,7 @@ COMMITS: tuple[tuple[int, Act], ...] = (
     (3, foreign.update_with_vectors),
     (3, foreign.merge_with_vectors),
     (2, foreign.delete_by_rewrite),
+    (1, foreign.delete_some_by_rewrite),
     (2, foreign.update_by_rewrite),
     (2, foreign.merge_by_rewrite),
     # W3, W7
@@ -46,7 +47,11 @@ HOUSEKEEPING: tuple[tuple[float, Callable[[World], None]], ...] = (
     (0.1, foreign_table.vacuum),
     (0.4, foreign_table.clean_log),
     (0.2, foreign_table.checkpoint),
+    (0.2, foreign_table.lose_row_map),
 )
 """What leaves no commit, with weights; only in histories with faults."""
 
-BY_NAME: dict[str, Act] = {act.__name__: act for _, act in COMMITS}
+SWITCHES: tuple[tuple[int, Act], ...] = ((5, foreign_table.switch_vectors),)
+"""On tables whose deletion vectors are switched on and off."""
+
+BY_NAME: dict[str, Act] = {act.__name__: act for _, act in (*COMMITS, *SWITCHES)}

@@ -7,7 +7,7 @@ from dataclasses import replace
 from urllib.parse import unquote
 
 from simulator.foreign import DELTA_RS, SPARK, Committed, Intent
-from simulator.world import World
+from simulator.world import VECTORS_ON, Vectors, World
 from tandem.delta.actions import RemoveFile
 from tandem.delta.log.checkpoint_write import write_checkpoint
 from tandem.delta.log.names import LogFileKind, commit_path, parse
@@ -20,6 +20,18 @@ NO_CHANGE = Intent(is_change=False)
 def set_property(world: World) -> Committed:
     metadata = world.log.snapshot().metadata
     found = {**metadata.configuration, "owner": f"owner-{world.clock.now_ms()}"}
+    action = replace(metadata, configuration=found)
+    return world.commit([action], "SET TBLPROPERTIES", SPARK), NO_CHANGE
+
+
+def switch_vectors(world: World) -> Committed | None:
+    """Deletion vectors off, or on: in some tables only."""
+    if world.vectors is not Vectors.SWITCHED:
+        return None
+    metadata = world.log.snapshot().metadata
+    found = dict(metadata.configuration)
+    (name,) = VECTORS_ON
+    found[name] = "false" if found.get(name) == "true" else "true"
     action = replace(metadata, configuration=found)
     return world.commit([action], "SET TBLPROPERTIES", SPARK), NO_CHANGE
 
@@ -67,6 +79,20 @@ def clean_log(world: World) -> None:
         ):
             world.store.delete([path])
     world.say(f"  foreign checkpoint {snapshot.version}, log cleaned")
+
+
+def lose_row_map(world: World) -> None:
+    """A row map of ours is removed, or damaged."""
+    found = [path for path in world.store.paths() if path.startswith("_tandem/rowmaps/")]
+    if not found:
+        return
+    path = world.rng.choice(found)
+    if world.rng.random() < 0.5:
+        world.store.delete([path])
+    else:
+        world.store.put(path, world.store.get(path)[:-7])
+    world.lost_maps.add(path)
+    world.say(f"  the row map {path} is lost")
 
 
 def vacuum(world: World) -> None:

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from simulator import foreign
 from simulator.actor import Actor
 from simulator.checker import LOG, Checker, Violation
-from simulator.foreign_mix import COMMITS, HOUSEKEEPING, Act
+from simulator.foreign_mix import COMMITS, HOUSEKEEPING, SWITCHES, Act
 from simulator.foreign_table import clean_log
 from simulator.invariants import check_locks, check_start
 from simulator.merge_log import Appender
 from simulator.mix import Mix
-from simulator.world import World
+from simulator.world import Vectors, World
 from tandem.errors import Reason, TandemError
 from tandem.jobs.formats import JobSpec
 from tandem.jobs.runner import JobRequest
@@ -27,6 +27,17 @@ from tandem.spec.status import Phase
 
 MOST_STEPS = 20_000
 """Far more than any history needs: one that has not ended by then hangs."""
+
+VECTORS = (
+    Vectors.ON,
+    Vectors.SWITCHED,
+    Vectors.ON,
+    Vectors.OFF,
+    Vectors.ON,
+    Vectors.SWITCHED,
+    Vectors.OFF,
+)
+"""By seed."""
 
 UNEXPECTED = frozenset(
     {
@@ -50,16 +61,17 @@ class History:
         faults: float = 0.03,
         foreign_commits: int | None = None,
         operations: int | None = None,
-        deletion_vectors: bool | None = None,
+        vectors: Vectors | None = None,
         merge_on_read: bool = False,
     ) -> None:
-        if deletion_vectors is None:
-            deletion_vectors = seed % 8 != 7 or merge_on_read
+        if vectors is None:
+            vectors = VECTORS[seed % len(VECTORS)]
         partitioned = seed % 5 == 3 and not merge_on_read
-        logged = merge_on_read or (deletion_vectors and not partitioned and seed % 12 == 10)
-        self.world = World(seed, deletion_vectors, partitioned, merge_on_read=logged)
+        logged = merge_on_read or (not partitioned and seed % 12 == 10)
+        self.world = World(seed, vectors, partitioned, merge_on_read=logged)
         self.checker = Checker(self.world, began=self._began)
         self.rng = self.world.rng
+        self.world.edits.by_job = vectors is not Vectors.ON and self.rng.random() < 0.2
         self.table = Table(self.world.store, self.world.log, "LakeTable/simulated")
         self.actors: list[Actor] = []
         # Most are small enough for every serial order; some are long.
@@ -187,8 +199,10 @@ class History:
 
     def _any_foreign(self) -> None:
         self.foreign_left -= 1
-        weights = [weight for weight, _ in COMMITS]
-        self._foreign(self.rng.choices([act for _, act in COMMITS], weights)[0])
+        switched = self.world.vectors is Vectors.SWITCHED
+        acts = (*COMMITS, *(SWITCHES if switched else ()))
+        weights = [weight for weight, _ in acts]
+        self._foreign(self.rng.choices([act for _, act in acts], weights)[0])
 
     def _foreign(self, act: Act) -> None:
         committed = act(self.world)

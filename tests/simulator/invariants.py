@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
@@ -37,11 +37,16 @@ class Violation(AssertionError):
 
 @dataclass(frozen=True)
 class Seen:
-    """One version: its actions, and the live files before it, by decoded path."""
+    """One version: its actions, and the live files before it, by decoded path. `vectors`: the
+    version before it has deletion vectors on. `edited`: which of its files are edits of live files,
+    and of which; `heirs`: files that a rewrite removes in places of its inputs."""
 
     version: int
     actions: list[Json]
     live: dict[str, Json]
+    vectors: bool = True
+    edited: Mapping[str, str] = field(default_factory=dict)
+    heirs: Collection[str] = ()
 
     def all(self, name: str) -> list[Json]:
         return [action[name] for action in self.actions if name in action]
@@ -84,12 +89,20 @@ class Seen:
         """Files that were not live before; the others got another deletion vector."""
         return {path: add for path, add in self.adds.items() if path not in self.live}
 
+    @property
+    def fresh(self) -> dict[str, Json]:
+        """New files that take no other one's place."""
+        return {path: add for path, add in self.new.items() if path not in self.edited}
+
+    def rows_of(self, path: str) -> int:
+        """The rows of a file that it adds, deleted ones included."""
+        return int(json.loads(self.adds[path]["stats"])["numRecords"])
+
 
 @dataclass
 class Invariants:
-    """What must be remembered from version to version. `vectors`: the table has them."""
+    """What must be remembered from version to version."""
 
-    vectors: bool = True
     first_seen: dict[str, int] = field(default_factory=dict)
     numbers: set[int] = field(default_factory=set)
     high_water: int = -1
@@ -116,7 +129,7 @@ class Invariants:
         yield "I-6", self.i_6_place_of_another_time(seen)
         yield "I-9", i_9_removed_but_not_live(seen)
         yield "I-20", i_20_files_without_a_row(seen)
-        yield "vectors", [] if self.vectors else [p for p, add in seen.adds.items() if _dead(add)]
+        yield "R-2", r_2_vectors_where_they_are_off(seen)
         yield "I-23", i_23_window_begins_later(seen)
         if seen.mode is Mode.REWRITE:
             yield "I-2", i_2_rows_changed(seen, before, after)
@@ -136,7 +149,7 @@ class Invariants:
             return []
         newest = max((_sequence(add) for add in seen.live.values()), default=-1)
         wrong = []
-        for path, add in seen.new.items():
+        for path, add in seen.fresh.items():
             name = parse_name(_segment(path, add))
             if name is None or name.number is None or name.number <= self.high_water:
                 wrong.append(f"{path} in segment {name}, {self.high_water} was given out")
@@ -146,7 +159,8 @@ class Invariants:
 
     def i_7_inputs_younger_than_the_plan(self, seen: Seen) -> object:
         read = seen.ours["readVersion"]
-        return [path for path in seen.removes if self.first_seen[path] > read]
+        planned = seen.removes.keys() - seen.heirs
+        return [path for path in planned if self.first_seen[path] > read]
 
 
 def i_2_rows_changed(seen: Seen, before: Counter[Row], after: Counter[Row]) -> object:
@@ -178,15 +192,23 @@ def i_10_segments_changed(seen: Seen) -> object:
 
 
 def i_13_not_one_new_segment(seen: Seen) -> object:
-    """Deletes on old files, inserts in one new segment, in the same commit."""
-    new = {_segment(path, add) for path, add in seen.new.items()}
+    """Deletes on old files, inserts in one new segment, in the same commit. An edit stays in the
+    segment of the file that it replaces."""
+    moved = [
+        path
+        for path, source in seen.edited.items()
+        if source not in seen.removes
+        or _segment(path, seen.adds[path]) != _segment(source, seen.live[source])
+        or _sequence(seen.adds[path]) != _sequence(seen.live[source])
+    ]
+    new = {_segment(path, add) for path, add in seen.fresh.items()}
     known = {_segment(path, add) for path, add in seen.live.items()}
     fewer = [
         path
         for path, add in seen.adds.items()
         if path in seen.live and _dead(add) <= _dead(seen.live[path])
     ]
-    return fewer or (new if len(new) > 1 else new & known)
+    return moved or fewer or (new if len(new) > 1 else new & known)
 
 
 def i_15_files_of_others_touched(seen: Seen) -> object:
@@ -223,6 +245,10 @@ def i_23_window_begins_later(seen: Seen) -> object:
         return f"it read version {read}"
     others = seen.version - 1 - read
     return "" if count == others else f"{count} commits were seen of {others} since {read}"
+
+
+def r_2_vectors_where_they_are_off(seen: Seen) -> object:
+    return [] if seen.vectors else [path for path, add in seen.adds.items() if _dead(add)]
 
 
 # --- Locks --------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -34,8 +35,9 @@ from simulator.job_rows import (
 )
 from simulator.log_jobs import log_job
 from simulator.statements import Merge
+from support.lake.faults import ProcessDied
 from support.lake.memory_store import MemoryStore
-from tandem.errors import AlreadyExists, ObjectNotFound
+from tandem.errors import AlreadyExists, ObjectNotFound, TandemError
 from tandem.jobs.formats import (
     IngestJob,
     InputFile,
@@ -56,7 +58,8 @@ from tandem.mergelog.state.log_table import LOG_FOLDER
 from tandem.operations.rounds.port import SmallRoundResult
 from tandem.rowmap import binary_format
 from tandem.rowmap.rowmap import RowMapBuilder, RowMapIdentity
-from tandem.spark.runtime.control import Control
+from tandem.spark.jobs.edits import edit_round, maker_of
+from tandem.spark.runtime.control import Control, translate
 from tandem.spark.runtime.row_files import MATCHES
 from tandem.storage.store import Store
 from tandem.storage.subfolder import Subfolder
@@ -89,11 +92,13 @@ class Driver:
 class SimulatedJobs:
     """A `JobRunner`. `batches` holds what sources of ingests contain, by location, `upserts`
     those of appends to a log; `merges` what a merge of the source at a location means. `drawn`: by
-    operation, the values that each execution of a random statement gave to rows, by identity."""
+    operation, the values that each execution of a random statement gave to rows, by identity.
+    `edits` is entered where a driver makes edits."""
 
     store: MemoryStore
     rng: random.Random
     say: Callable[[str], None]
+    edits: Callable[[], AbstractContextManager[None]] = nullcontext
     batches: dict[str, list[rows.Row]] = field(default_factory=dict)
     merges: dict[str, Merge] = field(default_factory=dict)
     upserts: dict[str, tuple[Event, ...]] = field(default_factory=dict)
@@ -138,6 +143,8 @@ class SimulatedJobs:
             next(driver.steps)
         except StopIteration:
             driver.alive = False
+        except ProcessDied:
+            self.die(driver)
 
     def die(self, driver: Driver) -> None:
         driver.alive, driver.failed = False, True
@@ -197,7 +204,10 @@ class SimulatedJobs:
             found: list[tuple[int, int, rows.Row]] = []
             members = [job.inputs[index] for index in each.inputs]
             for number, file in enumerate(members):
-                dead, content = dead_rows(file), rows.read(self.store, file.logged_path)
+                dead, content = (
+                    dead_rows(file),
+                    rows.read(self.store, file.logged_path, file.partition_values),
+                )
                 stays = BitMap64(p for p, row in enumerate(content) if not is_taken(job, row))
                 dead |= stays
                 builder.add_input(file.logged_path, len(content), dead)
@@ -232,6 +242,8 @@ class SimulatedJobs:
                 rows_written=sum(o.rows for o in outputs),
             ),
         )
+        if job.serves_rounds:
+            yield from self._requested(spec, 1)
 
     def _divided(
         self,
@@ -308,13 +320,26 @@ class SimulatedJobs:
         )
 
     def _requested(self, spec: JobSpec, round_: int) -> Generator[None, None, RoundRequest | None]:
-        """Wait for the request of a round; None if the engine ends the job instead."""
-        path = f"{spec.control_prefix}/rounds/{round_}/request.json"
-        while not self._exists(path):
-            if self._exists(f"{spec.control_prefix}/done.json"):
-                return None
+        """Wait for the request of a round; None if the engine ends the job instead. Rounds of edits
+        before it are served."""
+        control = Control(spec, self.store)
+        maker = maker_of(control)
+        while True:
+            path = f"{spec.control_prefix}/rounds/{round_}/request.json"
+            while not self._exists(path):
+                if self._exists(f"{spec.control_prefix}/done.json"):
+                    return None
+                yield
+            request = RoundRequest.model_validate_json(self.store.get(path))
+            if request.edits is None:
+                return request
             yield
-        return RoundRequest.model_validate_json(self.store.get(path))
+            try:
+                with self.edits():
+                    edit_round(control, request, maker)
+            except TandemError as error:
+                control.fail(translate(error), round_)
+            round_ += 1
 
     def _rounds(self, spec: JobSpec, job: StatementJob | MergeJob) -> Iterator[None]:
         merge: Merge | None = None
@@ -331,11 +356,10 @@ class SimulatedJobs:
             if merge is None and evaluator.is_random:
                 change = self._recorded(spec.operation_id, evaluator)
             yield from self._round(spec, matches, change, round_, inputs, merge, part=part)
-            round_ += 1
-            request = yield from self._requested(spec, round_)
+            request = yield from self._requested(spec, round_ + 1)
             if request is None:
                 return
-            inputs, part = request.inputs, request.part
+            round_, inputs, part = request.round, request.inputs, request.part
 
     def _recorded(
         self, operation_id: str, evaluator: Evaluator
@@ -401,7 +425,9 @@ class SimulatedJobs:
         for index, file in enumerate(inputs):
             yield
             dead = dead_rows(file)
-            for position, row in enumerate(rows.read(self.store, file.logged_path)):
+            for position, row in enumerate(
+                rows.read(self.store, file.logged_path, file.partition_values)
+            ):
                 if position in dead:
                     continue
                 answer.seen.append(row)

@@ -71,7 +71,7 @@ class Mix:
             ],
             "SegmentRewrite": [self._segment_rewrite],
             "TableIngest": [self._ingest_by_key if world.merge_on_read else self._ingest],
-            "TableUpdate": updates if world.deletion_vectors else [],
+            "TableUpdate": updates,
             "TableReplace": [] if world.merge_on_read else [self._replace],
         }
         assert by_kind.keys() == OPERATIONS.keys(), "a kind that no history has"
@@ -79,12 +79,12 @@ class Mix:
 
     def _compaction(self, number: int) -> Operation:
         world, spec = self._world, self._rng.choice(COMPACTIONS)
-        if world.deletion_vectors and not world.merge_on_read and self._rng.random() < 0.3:
+        if not world.merge_on_read and self._rng.random() < 0.3:
             return cut(f"cut-{number}", self._rng.randrange(4))
         if self._rng.random() < 0.2:
             return self._exclusive("TableCompaction", f"compact-{number}", spec)
         if number % 2 and not world.merge_on_read:
-            return in_batches(operation("TableCompaction", f"compact-{number}", spec))
+            return in_batches(operation("TableCompaction", f"compact-{number}", spec), world)
         return operation("TableCompaction", f"compact-{number}", spec)
 
     def _exclusive(self, kind: str, name: str, spec: dict[str, Any]) -> Operation:
@@ -115,11 +115,7 @@ class Mix:
         return self._statement(number, self._rng.choice(DELETES))
 
     def _statement(self, number: int, statement: Statement) -> Operation:
-        what = (
-            {"update": {"where": statement.where, "set": {statement.column: statement.set_to}}}
-            if statement.set_to
-            else {"delete": {"where": statement.where}}
-        )
+        what = statement.body(timed=self._world.timed)
         return self._table_update(
             f"{'update' if statement.set_to else 'delete'}-{number}", what, statement
         )
@@ -166,10 +162,8 @@ class Mix:
             named = None
             spec["scope"] = self._rng.choice(("AtStart", "AtCommit"))
         key = self._rng.choice((None, *range(4))) if named is None else None
-        if key is not None and self._world.deletion_vectors:
+        if key is not None:
             spec["replace"] = {"intervals": [day(key)]}
-        else:
-            key = None
         batch: list[Row] = []
         if self._rng.random() < 0.7:
             location = f"file:///replaces/{number}.csv"

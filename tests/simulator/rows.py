@@ -1,15 +1,15 @@
 """Tiny data files: JSON lists of rows that carry an identity, or Parquet in a `ParquetStore`.
 
 A row is (rid, k, v). `rid` identifies a row for the checker; statements look at `k` and
-`v` and never change `rid`. Its time is a day of 2013 by its `k`: a column `t` that no file has, but
-whose statistics say that each file may have rows of all days.
+`v` and never change `rid`. Its time is a day of 2013 by its `k`: a column `t` that only Parquet
+files have, and whose statistics say that each file may have rows of all days.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -68,29 +68,45 @@ def by_partition(
 
 class ParquetStore(MemoryStore):
     """A store in whose tables data files are Parquet: the engine itself reads the rows of a
-    merge-on-read table."""
+    merge-on-read table, and those of files that it edits. `columns` are those that files have."""
+
+    columns: tuple[str, ...] = Row._fields
 
 
 def write(store: Store, path: str, rows: Sequence[Row]) -> int:
     """Write a data file; its size in bytes."""
-    data = _parquet(rows) if isinstance(store, ParquetStore) else json.dumps(rows).encode()
+    if isinstance(store, ParquetStore):
+        data = _parquet(rows, store.columns)
+    else:
+        data = json.dumps(rows).encode()
     store.put(path, data)
     return len(data)
 
 
-def read(store: Store, path: str) -> list[Row]:
+def read(store: Store, path: str, partition: Mapping[str, str | None]) -> list[Row]:
+    """The rows of a file with these partition values."""
     data = store.get(path)
     if not data.startswith(b"PAR1"):
         return [Row(*row) for row in json.loads(data)]
-    found = pq.read_table(pa.BufferReader(data), columns=list(Row._fields))
-    columns = [found[name].to_pylist() for name in Row._fields]
+    found = pq.read_table(pa.BufferReader(data), use_threads=False)
+    columns = [
+        found[name].to_pylist()
+        if name in found.column_names
+        else [int(partition[name] or 0)] * found.num_rows
+        for name in Row._fields
+    ]
     return [Row(*values) for values in zip(*columns, strict=True)]
 
 
-def _parquet(rows: Sequence[Row]) -> bytes:
-    schema = pa.schema([(name, pa.int64()) for name in Row._fields])
+ROW_GROUP = 3
+"""Rows of a row group, so that files have several."""
+
+
+def _parquet(rows: Sequence[Row], columns: Sequence[str]) -> bytes:
+    schema = pa.schema([(name, pa.date32() if name == "t" else pa.int64()) for name in columns])
+    found = pa.Table.from_pylist([{**row._asdict(), "t": day_of(row)} for row in rows], schema)
     sink = pa.BufferOutputStream()
-    pq.write_table(pa.Table.from_pylist([row._asdict() for row in rows], schema), sink)
+    pq.write_table(found, sink, row_group_size=ROW_GROUP)
     return bytes(sink.getvalue())
 
 

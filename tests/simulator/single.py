@@ -12,15 +12,15 @@ from simulator.foreign_mix import BY_NAME
 from simulator.jobs import INGEST_ROWS
 from simulator.merge_log import Appender, log_event, some_keys
 from simulator.statements import MERGES
-from simulator.world import World
+from simulator.world import Vectors, World
 from support.cases import APPENDS, JOBLESS, ON_LOG
-from support.lake.faults import ProcessDied
+from support.lake.faults import Call, ProcessDied
 from tandem.operations.attempt import paths
 from tandem.operations.execute import ExecutionOptions, open_session
 from tandem.operations.kinds.batches.record import load
 from tandem.operations.kinds.batches.resource import batch_resource
 from tandem.operations.machine.effects import Effect, Point
-from tandem.operations.machine.events import Ending
+from tandem.operations.machine.events import Ending, Event
 from tandem.operations.model import Table
 from tandem.operations.registry import table_of
 from tandem.operations.rounds.port import NoSmallRounds
@@ -44,6 +44,10 @@ EXCLUSIVE = "exclusive"
 BATCHES = "batches"
 """A compaction that is committed in batches: the operations that come before it, and itself."""
 BATCH_COUNT = 3
+OFF = ", vectors off"
+"""Of a kind that is done to a table without deletion vectors."""
+BY_JOB = ", edited by its job"
+"""The same, where the driver of the job makes the edits."""
 MOST_YIELDS = 2
 MOST_STEPS = 2_000
 BATCH = "file:///batches/0.csv"
@@ -57,8 +61,12 @@ class Single:
     """Six loads, or two and three blocks of a log; and one operation of a kind. Foreign commits
     may be made in between."""
 
-    def __init__(self, kind: str, *, seed: int = 7) -> None:
-        self.world = World(seed, merge_on_read=kind in (*ON_LOG, *APPENDS))
+    def __init__(self, kind: str, *, seed: int = 7, vectors: Vectors | None = None) -> None:
+        self.kind = kind
+        kind, comma, how = kind.partition(", ")
+        vectors = vectors or (Vectors.OFF if how else Vectors.ON)
+        self.world = World(seed, vectors, merge_on_read=kind in (*ON_LOG, *APPENDS))
+        self.world.edits.by_job = f"{comma}{how}" == BY_JOB
         self.checker = Checker(self.world)
         self.merge = MERGES[0]
         self.base = Table(self.world.store, self.world.log, "LakeTable/simulated")
@@ -104,6 +112,8 @@ class Single:
         self.checker.catch_up()
 
     def _foreign(self, name: str) -> None:
+        if name == "delete_with_vectors" and not self.world.writes_vectors:
+            name = "delete_some_by_rewrite"
         committed = BY_NAME[name](self.world)
         if committed is not None:
             self.checker.intents[committed[0]] = committed[1]
@@ -141,13 +151,21 @@ class Single:
         *,
         again: bool = False,
         started_ms: int | None = None,
+        resource: Operation | None = None,
     ) -> Session:
-        """A new process for the operation."""
-        drive = ExecutionOptions(poll_ms=1, lock_wait_s=0, interceptor=interceptor, again=again)
+        """A new process for the operation, or for another one."""
+        resource = resource or self.resource
+
+        def perform(effect: Effect, call: Call) -> Event:
+            return interceptor(effect, lambda: self.world.edits.perform(call))
+
+        drive = ExecutionOptions(poll_ms=1, lock_wait_s=0, interceptor=perform, again=again)
         # Every round is the job's, so that operations reach all points.
         ports = replace(self.world.ports(), small_rounds=NoSmallRounds)
-        base = as_opened(self.base, self.resource)
-        return open_session(self.resource, base, ports, drive, started_ms=started_ms)
+        base = as_opened(self.base, resource)
+        found = open_session(resource, base, ports, drive, started_ms=started_ms)
+        self.world.sessions[found.identity.operation_id] += 1
+        return found
 
     def run(
         self,
@@ -311,7 +329,7 @@ MAKERS: Final[dict[str, Callable[[Single], Operation]]] = {
     "compaction": lambda _: _compaction("compact"),
     "sort": lambda _: _compaction("sort", {"strategy": "Sort", "columns": ["v"]}),
     "z-order": lambda _: _compaction("z-order", {"strategy": "ZOrder", "columns": ["v", "rid"]}),
-    BATCHES: lambda _: in_batches(_compaction(BATCHES)),
+    BATCHES: lambda single: in_batches(_compaction(BATCHES), single.world),
     EXCLUSIVE: lambda _: _exclusive(),
     CUT: lambda _: cut("cut", 0),
     "log merge": lambda _: operation("TableCompaction", "log-merge", {"type": "LogMerge"}),
@@ -335,3 +353,24 @@ MAKERS: Final[dict[str, Callable[[Single], Operation]]] = {
     "delete": _delete,
 }
 """How each case is made."""
+
+EDITING: Final = (
+    *(
+        f"{kind}{OFF}"
+        for kind in (
+            "compaction",
+            "sort",
+            "segment rewrite",
+            BATCHES,
+            CUT,
+            "update",
+            "delete",
+            "merge",
+            SERIALIZABLE,
+            *STRADDLING,
+            "log merge",
+        )
+    ),
+    *(f"{kind}{BY_JOB}" for kind in ("compaction", "sort", "update", "merge")),
+)
+"""Those that make edits: some always, others if their files change meanwhile."""

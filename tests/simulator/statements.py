@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from simulator.rows import Row
 
@@ -28,6 +29,14 @@ class Statement:
         """What becomes of all rows."""
         after = {rid: self.apply(row) for rid, row in before.items()}
         return {rid: row for rid, row in after.items() if row is not None}
+
+    def body(self, *, timed: bool) -> dict[str, Any]:
+        """As a resource says it. `timed`: the table has the time of each row, which follows from
+        its `k`."""
+        if not self.set_to:
+            return {"delete": {"where": self.where}}
+        moves = {"t": "t + INTERVAL 1 DAY"} if timed and self.column == "k" else {}
+        return {"update": {"where": self.where, "set": {self.column: self.set_to, **moves}}}
 
     @property
     def operation(self) -> str:

@@ -10,7 +10,15 @@ from functools import cache
 import pytest
 
 from simulator.crashing import crash, sample
-from simulator.single import CUT, EXCLUSIVE, REPLACE_DAY, SERIALIZABLE, STRADDLING, Single
+from simulator.single import (
+    CUT,
+    EDITING,
+    EXCLUSIVE,
+    REPLACE_DAY,
+    SERIALIZABLE,
+    STRADDLING,
+    Single,
+)
 from support.cases import APPENDS, JOBLESS, OTHERS, PLAIN
 from support.lake.faults import Call, Fault, StrikeOnce
 from support.some import in_turn
@@ -80,7 +88,7 @@ def test_C4_C5_C6_crash(kind: str, point: Point, fault: Fault) -> None:
         assert single.world.locks.entries(single.table.location) == ()
 
 
-OTHER_KINDS = (*OTHERS, CUT, *STRADDLING, *APPENDS, SERIALIZABLE, EXCLUSIVE)
+OTHER_KINDS = (*OTHERS, CUT, *STRADDLING, *APPENDS, SERIALIZABLE, EXCLUSIVE, *EDITING)
 
 
 @pytest.mark.part(3)

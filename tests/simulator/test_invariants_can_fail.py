@@ -4,14 +4,27 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
+from pyroaring import BitMap64
 
+from simulator.edit_invariants import Evidence, broken
 from simulator.invariants import Invariants, Json, Seen, Violation, check_locks, check_start
 from simulator.rows import Row
+from simulator.single import OFF, Single
+from tandem.delta import dv
+from tandem.delta.datafiles.rowgroups.edited import EditedFile
+from tandem.jobs.formats import InputFile, RewriteJob
 from tandem.locks.model import EntryState, LockEntry, LockRequest, Mode, named
+from tandem.operations.attempt import paths
+from tandem.operations.machine.effects import Point
+from tandem.rowmap import binary_format
+from tandem.rowmap.rowmap import RowMap, RowMapBuilder, RowMapIdentity
+from tandem.spark.jobs.edits import EditMaker, WantedEdit
 
 ROWS = Counter([Row(1, 0, 0), Row(2, 0, 0)])
 
@@ -119,11 +132,126 @@ def test_wrong_commits_are_found(name: str, wrong: Callable[[], Seen]) -> None:
         check(wrong())
 
 
-def test_a_table_without_vectors_gets_none() -> None:
-    known = Invariants(vectors=False, first_seen={"a": 3, "b": 4}, high_water=2)
-    known.check(RIGHT["compaction"](), ROWS, ROWS)
-    with pytest.raises(Violation, match="vectors, "):
-        known.check(RIGHT["update"](), ROWS, ROWS)
+def test_R2_a_table_without_vectors_gets_none() -> None:
+    known = Invariants(first_seen={"a": 3, "b": 4}, high_water=2)
+    known.check(replace(RIGHT["compaction"](), vectors=False), ROWS, ROWS)
+    with pytest.raises(Violation, match="R-2, "):
+        known.check(replace(RIGHT["update"](), vectors=False), ROWS, ROWS)
+
+
+# What edits must keep -------------------------------------------------------------------------
+
+OLD = {
+    "a": [Row(1, 0, 0), Row(2, 0, 0)],
+    "b": [Row(3, 0, 0), Row(4, 0, 0), Row(5, 0, 0)],  # the first one is dead
+}
+
+
+def row_map(*outputs: tuple[str, str, int, int], changed: Mapping[str, set[int]] = {}) -> RowMap:
+    """Each output has the rows of a range of one input."""
+    builder = RowMapBuilder(RowMapIdentity("simulated", "op", 1, 5))
+    for path in dict.fromkeys(source for _, source, _, _ in outputs):
+        builder.add_input(path, len(OLD[path]), BitMap64([0]) if path == "b" else BitMap64())
+    for output, source, start, end in outputs:
+        builder.add_run(source, start, end, output)
+    for output, rows in changed.items():
+        builder.add_changed(output, BitMap64(rows))
+    return builder.build()
+
+
+def evidence(row_map: RowMap | None = None, **new: list[Row]) -> Evidence:
+    return Evidence({**OLD, **new}, {"a": set(), "b": {0}}, row_map=row_map)
+
+
+def rewrites(found: Evidence, *inputs: str, job_map: RowMap | None = None) -> Evidence:
+    """It is that of a job with these inputs."""
+    vectors = {"a": "", "b": dv.to_base64(BitMap64([0]))}
+    files = tuple(
+        InputFile(logged_path=path, size=1, rows=len(OLD[path]), dv=vectors[path])
+        for path in inputs
+    )
+    job = RewriteJob(inputs=files, bins=(), target_file_size=0)
+    return replace(found, job=job, job_map=job_map)
+
+
+def edit(source: str, *drops: int) -> WantedEdit:
+    file = InputFile(logged_path=source, size=1, rows=len(OLD[source]))
+    return WantedEdit(file, BitMap64(drops))
+
+
+A1, A2, B1, B2 = OLD["a"] + OLD["b"][1:]
+BOTH = row_map(("c", "a", 0, 2), ("c", "b", 1, 3))
+WHOLE = evidence(BOTH, c=[A1, A2, B1, B2])
+COMPACTED = commit("TableCompaction", [add("c", 4)], [remove("a"), remove("b", 1)])
+UPDATED = commit("TableUpdate", [add("c", 2, segment="2")], [remove("b", 1)])
+
+KEPT: list[tuple[Seen, Evidence]] = [
+    (COMPACTED, rewrites(WHOLE, "a", "b", job_map=BOTH)),
+    (COMPACTED, rewrites(WHOLE, "a", job_map=row_map(("c", "a", 0, 2)))),  # b is an heir
+    (
+        UPDATED,
+        replace(
+            evidence(row_map(("c", "b", 1, 3), changed={"c": {1}}), c=[B1, B2._replace(v=9)]),
+            edits={"c": edit("b", 0)},
+        ),
+    ),
+]
+BROKEN: list[tuple[str, Seen, Evidence]] = [
+    ("R-1", COMPACTED, evidence(c=[A1, A2, B1])),
+    ("R-4", UPDATED, replace(evidence(c=[B1, B2]), edits={"c": edit("b")})),
+    ("R-4", UPDATED, replace(evidence(c=[A1, A2]), edits={"c": edit("a")})),
+    ("R-5", UPDATED, evidence(row_map(("c", "a", 0, 2)), c=[A1, A2])),
+    ("R-6", UPDATED, evidence(row_map(("c", "b", 1, 3)), c=[B1, B2._replace(v=9)])),
+    ("R-6", UPDATED, evidence(row_map(("c", "b", 1, 3), changed={"c": {1}}), c=[B1, A1])),
+    ("R-7", COMPACTED, rewrites(evidence(c=[A1, A2, B1, A1]), "a")),
+    ("R-8", COMPACTED, replace(rewrites(WHOLE, "a", "b"), dead_after={"c": {3}})),
+    ("R-9", UPDATED, rewrites(evidence(c=[B1, B2]), "b", job_map=row_map(("d", "a", 0, 2)))),
+]
+
+
+@pytest.mark.parametrize(("seen", "found"), KEPT)
+def test_correct_edits_pass(seen: Seen, found: Evidence) -> None:
+    assert [name for name, problem in broken(seen, found) if problem] == []
+
+
+@pytest.mark.parametrize(("name", "seen", "found"), BROKEN)
+def test_wrong_edits_are_found(name: str, seen: Seen, found: Evidence) -> None:
+    assert name in {broken_ for broken_, problem in broken(seen, found) if problem}
+
+
+def test_R1_an_edit_without_another_row_is_found_when_it_is_made() -> None:
+    single = Single(f"delete{OFF}")
+    make = EditMaker.make
+
+    def wrong(maker: EditMaker, wanted: Sequence[WantedEdit]) -> list[EditedFile]:
+        rows = BitMap64(range(wanted[0].source.rows))
+        others = BitMap64(sorted(rows - wanted[0].drops)[: len(wanted[0].drops)])
+        return make(maker, [replace(wanted[0], drops=others), *wanted[1:]])
+
+    with patch.object(EditMaker, "make", wrong), pytest.raises(Violation, match=r"^R-1: "):
+        single.run()
+
+
+def test_R3_an_edit_of_an_edit_is_found_when_it_is_made() -> None:
+    single = Single(f"delete{OFF}")
+    assert single.run() is not None
+    edits = single.world.edits
+    path, made = next(iter(edits.made.items()))
+    source = made.source.model_copy(
+        update={"logged_path": path, "rows": made.source.rows - len(made.drops)}
+    )
+    with pytest.raises(Violation, match=r"^R-3: "):
+        edits.check(WantedEdit(source, BitMap64()), path)
+
+
+def test_a_row_map_that_does_not_know_the_files_of_its_commit_is_found() -> None:
+    single = Single(f"update{OFF}")
+    session = single.session()
+    single.until(session, Point.PUT_COMMIT)
+    path = paths.row_map(single.operation_id, 1)
+    single.world.store.put(path, binary_format.to_bytes(BOTH))
+    with pytest.raises(Violation, match=r"^R-5, version 7: "):
+        single.drive(session)
 
 
 def test_a_rewrite_that_loses_a_row_is_noticed() -> None:

@@ -11,13 +11,13 @@ from itertools import cycle
 
 import pytest
 
-from simulator.single import CUT, EXCLUSIVE, MOST_STEPS, SERIALIZABLE, STRADDLING
+from simulator.single import CUT, EDITING, EXCLUSIVE, MOST_STEPS, SERIALIZABLE, STRADDLING
 from simulator.two_drivers import Pair, steps_of
 from support.cases import APPENDS, ON_LOG, PLAIN
 from support.some import few, in_turn
 from tandem.errors import Reason
 
-ALL = (*PLAIN, CUT, *ON_LOG, *APPENDS, SERIALIZABLE, EXCLUSIVE, *STRADDLING)
+ALL = (*PLAIN, CUT, *ON_LOG, *APPENDS, SERIALIZABLE, EXCLUSIVE, *STRADDLING, *EDITING)
 
 
 @pytest.mark.part(4)

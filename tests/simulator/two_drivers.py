@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache
 
-from simulator.single import MOST_STEPS, Single
+from simulator.single import BATCHES, EDITING, MOST_STEPS, Single
 from tandem.errors import Reason
 from tandem.operations.machine.effects import Point
 from tandem.operations.session.session import Session
@@ -24,7 +24,10 @@ class Pair:
     def __init__(self, kind: str) -> None:
         self.single = Single(kind)
         self.first = self.session()
-        self._others = ["append"]
+        # Where there are no deletion vectors, a delete makes rewrites edit their files; but of
+        # batches that are not planned yet it would take the files.
+        deletes = kind in EDITING and not kind.startswith(BATCHES)
+        self._others = ["delete_some_by_rewrite" if deletes else "append"]
 
     def session(self) -> Session:
         """Another driver starts, and every other process is considered dead."""

@@ -8,10 +8,13 @@ from __future__ import annotations
 import json
 import random
 import threading
+from collections import Counter
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import Any
 
 from simulator import rows
+from simulator.edits import SimulatedEdits
 from simulator.jobs import SimulatedJobs
 from simulator.merge_log import SimulatedLog
 from simulator.small_rounds import SimulatedRounds
@@ -19,6 +22,7 @@ from support.lake.memory_store import MemoryStore
 from tandem.delta import dv
 from tandem.delta.actions import AddFile, CommitInfo, Metadata, Protocol
 from tandem.delta.log.delta_log import DeltaLog
+from tandem.delta.protocol import writes_deletion_vectors
 from tandem.locks.memory import InProcessLocks
 from tandem.operations.ports import LocalClaims, Ports, ProcessId
 
@@ -64,13 +68,24 @@ class CountingNonces:
         return f"{self.prefix}{self.count:06d}"
 
 
+class Vectors(StrEnum):
+    """Whether the table has deletion vectors: always, never, or others switch them on and off."""
+
+    ON = "on"
+    OFF = "off"
+    SWITCHED = "switched"
+
+
+VECTORS_ON = {"delta.enableDeletionVectors": "true"}
+
+
 @dataclass
 class World:
     """`trace` is the readable history, a line per event. `living` are the processes that
     are not taken for dead, `departed` those that ended by themselves."""
 
     seed: int
-    deletion_vectors: bool = True
+    vectors: Vectors = Vectors.ON
     partitioned: bool = False  # by k
     merge_on_read: bool = False
     rng: random.Random = field(init=False)
@@ -87,18 +102,53 @@ class World:
     next_pid: int = 1
     next_file: int = 0
     merge_log: SimulatedLog | None = None
+    edits: SimulatedEdits = field(init=False)
     reserved: set[int] = field(default_factory=set)
     """Identities of rows that a merge of ours may yet insert: no upsert makes rows of them."""
+    lost_maps: set[str] = field(default_factory=set)
+    sessions: Counter[str] = field(default_factory=Counter)
+    """How many processes each operation has had."""
 
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)
-        store = rows.ParquetStore if self.merge_on_read else MemoryStore
-        self.store = store(LOCATION, clock=self.clock.now_ms)
+        self.edits = SimulatedEdits(self)
+        self.store = self._new_store()
         self.log = DeltaLog(self.store, parallel_reads=1)
-        self.jobs = SimulatedJobs(self.store, random.Random(self.seed + 1), self.say)
+        self.jobs = SimulatedJobs(
+            self.store, random.Random(self.seed + 1), self.say, edits=self.edits.here
+        )
         self._create()
         if self.merge_on_read:
             self.merge_log = SimulatedLog(self, ordered=self.rng.random() < 0.5)
+
+    def _new_store(self) -> MemoryStore:
+        if self.vectors is Vectors.ON and not self.merge_on_read:
+            return MemoryStore(LOCATION, clock=self.clock.now_ms)
+        store = rows.ParquetStore(LOCATION, clock=self.clock.now_ms)
+        columns = ("rid", "k", "v") if self.merge_on_read else ("rid", "k", "v", "t")
+        store.columns = tuple(n for n in columns if not (self.partitioned and n == "k"))
+        return store
+
+    @property
+    def file_bytes(self) -> int:
+        """About the size of a file."""
+        return 2_200 if isinstance(self.store, rows.ParquetStore) else 60
+
+    @property
+    def timed(self) -> bool:
+        """Whether the table has the column `t`."""
+        return not self.merge_on_read
+
+    @property
+    def writes_vectors(self) -> bool:
+        """Whether a commit may add deletion vectors now."""
+        snapshot = self.log.snapshot()
+        return writes_deletion_vectors(snapshot.protocol, snapshot.metadata)
+
+    def has_rivals(self, operation_id: str) -> bool:
+        """Whether an operation, or the one that it is a batch of, had more than one process."""
+        found = self.sessions.get(operation_id) or max(self.sessions.values(), default=0)
+        return found > 1
 
     def say(self, line: str) -> None:
         if not self.trace or self.trace[-1] != line:
@@ -175,10 +225,12 @@ class World:
 
     def _create(self) -> None:
         features = frozenset({"deletionVectors"})
-        protocol = Protocol(3, 7, features, features) if self.deletion_vectors else Protocol(1, 2)
-        configuration = {"delta.enableDeletionVectors": "true"} if self.deletion_vectors else {}
+        has = self.vectors is not Vectors.OFF
+        protocol = Protocol(3, 7, features, features) if has else Protocol(1, 2)
+        is_on = has and (self.vectors is Vectors.ON or self.rng.random() < 0.5)
+        configuration = VECTORS_ON if is_on else {}
         by = ("k",) if self.partitioned else ()
-        schema = rows.SCHEMA_STRING if self.merge_on_read else rows.TIMED_SCHEMA_STRING
+        schema = rows.TIMED_SCHEMA_STRING if self.timed else rows.SCHEMA_STRING
         metadata = Metadata("simulated", schema, by, configuration, created_ms=START_MS)
         info = CommitInfo(
             {"timestamp": START_MS, "operation": "CREATE TABLE", "engineInfo": "test"}

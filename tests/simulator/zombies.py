@@ -12,7 +12,15 @@ from functools import cache
 
 from simulator.crashing import ALL_KINDS, Beside, Crowd, happens_no_more, nothing_is_left
 from simulator.jobs import Driver
-from simulator.single import CUT, EXCLUSIVE, MOST_STEPS, SERIALIZABLE, STRADDLING, Single
+from simulator.single import (
+    CUT,
+    EDITING,
+    EXCLUSIVE,
+    MOST_STEPS,
+    SERIALIZABLE,
+    STRADDLING,
+    Single,
+)
 from simulator.two_drivers import Pair
 from support.cases import APPENDS
 from tandem.errors import Reason
@@ -21,7 +29,7 @@ from tandem.operations.clean.facts import CleaningDependencies
 from tandem.operations.machine.events import Ending
 from tandem.planning.cleaning import CleaningRules
 
-KINDS = (*ALL_KINDS, CUT, *STRADDLING, *APPENDS)
+KINDS = (*ALL_KINDS, CUT, *STRADDLING, *APPENDS, *EDITING)
 MOST_JOB_STEPS = 60
 """No job here takes as many, except one that waits for another round."""
 SHORT_MS = 500

@@ -203,12 +203,13 @@ class CommitContent:
     `operation` is Delta's standard name. `txns` are further ones that the commit records, and
     `further` other actions, which the result does not count. `row_map` is the row map to publish
     with the commit, "" for none; `rewrite` is what it was made from, for the map of a commit with
-    edits. `instants` are the intervals of a log whose blocks the commit replaces, `1-3`. `blocks`
-    counts the blocks that it appends to a log; None if that is not what it does. `replaced` is what
-    a replace did. `locks` are those that the commit needs beyond the plan's: where its files lie is
-    known only now. `most_lost_edits`: so many rounds of edits without progress end the operation as
-    a conflict; None for a kind that sees to its end itself. `earlier` are the results of the
-    batches that the operation has committed before.
+    edits. `is_carried_out`: edits have taken the places of hidden rows and new values. `instants`
+    are the intervals of a log whose blocks the commit replaces, `1-3`. `blocks` counts the blocks
+    that it appends to a log; None if that is not what it does. `replaced` is what a replace did.
+    `locks` are those that the commit needs beyond the plan's: where its files lie is known only
+    now. `most_lost_edits`: so many rounds of edits without progress end the operation as a
+    conflict; None for a kind that sees to its end itself. `earlier` are the results of the batches
+    that the operation has committed before.
     """
 
     operation: str
@@ -226,6 +227,7 @@ class CommitContent:
     reconciled: Reconciled = field(default_factory=Reconciled)
     row_map: bytes = b""
     rewrite: CommittedRewrite | None = None
+    is_carried_out: bool = False
     most_lost_edits: int | None = None
     txns: tuple[Txn, ...] = ()
     further: tuple[Action, ...] = ()

@@ -142,7 +142,10 @@ def wanted_edits(change: CommitContent) -> list[WantedEdit]:
 
 def by_edits(work: Work, change: CommitContent) -> CommitContent:
     """The change set with edits, all of which exist, in place of hidden rows and new values; and
-    with the row map of its commit."""
+    with the row map of its commit. One that has them already is the same: an effect whose answer
+    was lost is performed again."""
+    if change.is_carried_out:
+        return change
     outputs: list[OutputFileChange] = []
     pieces: dict[str, list[Piece]] = {}
     for part in _outputs(change):
@@ -180,6 +183,7 @@ def by_edits(work: Work, change: CommitContent) -> CommitContent:
         removes=tuple(removes),
         marked=(),
         row_map=row_map,
+        is_carried_out=True,
         reconciled=change.reconciled.model_copy(
             update={
                 "edit_rounds": made.rounds or None,
