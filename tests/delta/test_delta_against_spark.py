@@ -304,12 +304,16 @@ def _legacy_table(root: Path, version: tuple[int, int], field: Json, configurati
     }
     actions = [
         {"commitInfo": {"timestamp": 0, "inCommitTimestamp": 1, "operation": "WRITE"}},
-        {"protocol": {"minReaderVersion": version[0], "minWriterVersion": version[1]}},
+        {
+            "protocol": {
+                "minReaderVersion": version[0],
+                "minWriterVersion": version[1],
+                **({"writerFeatures": []} if version[1] == 7 else {}),
+            }
+        },
         {"metaData": metadata},
         {"add": add},
     ]
-    if version[1] == 7:
-        actions[1]["protocol"]["writerFeatures"] = []
     (log / f"{0:020d}.json").write_text("\n".join(map(json.dumps, actions)))
 
 

@@ -243,7 +243,7 @@ def test_no_first_vector_where_spark_could_not_read_the_table_after_it(
     write(root, column("id"), column(name))
     snapshot = DeltaLog(open_store(root.as_uri())).snapshot()
     with pytest.raises(UnsupportedFeature, match=f"column {name}"):
-        protocol.check_vectors(snapshot.metadata)
+        protocol.check_vectors(snapshot.protocol, snapshot.metadata)
     refused = {
         kind
         for kind in protocol.OperationKind
@@ -255,7 +255,8 @@ def test_no_first_vector_where_spark_could_not_read_the_table_after_it(
 
 def test_a_field_of_that_name_inside_a_struct_is_harmless(root: Path) -> None:
     write(root, column("s", struct(column("_metadata"))), rows=None)
-    protocol.check_vectors(DeltaLog(open_store(root.as_uri())).snapshot().metadata)
+    snapshot = DeltaLog(open_store(root.as_uri())).snapshot()
+    protocol.check_vectors(snapshot.protocol, snapshot.metadata)
 
 
 @pytest.fixture

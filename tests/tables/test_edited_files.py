@@ -24,7 +24,7 @@ from rowgroups.editing import assert_true_bounds
 from support.jobs import quick_lake
 from support.jobs.quick_lake import QuickLake
 from support.lake.held import Held
-from support.lake.lake import reconciled, result
+from support.lake.lake import reconciled
 from support.lake.plain import assert_no_vectors_of_ours
 from support.some import few
 from support.values.readers import live_files
@@ -246,9 +246,9 @@ class Story:
         try:
             held = self.lake.hold(operation, at)
         except AssertionError as error:
-            assert "ended before" in str(error), error  # nothing to do
-            assert "Phase.FAILED" not in str(error), error
-            return
+            if "ended before" not in str(error) or "Phase.FAILED" in str(error):
+                raise
+            return  # nothing to do
         self.told.append(f"{name} begins, held at {at}")
         self.running.append((held, effect))
 
@@ -345,4 +345,3 @@ def test_N29_random_operations_show_what_decoding_all_would(tmp_path: Path, seed
     protocol = story.lake.log.snapshot().protocol
     assert protocol == story.lake.log.snapshot(0).protocol
     assert not any(add.deletion_vector for add in story.lake.log.snapshot().adds())
-    assert result  # the readers have agreed
