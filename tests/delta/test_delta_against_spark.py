@@ -302,14 +302,14 @@ def _legacy_table(root: Path, version: tuple[int, int], field: Json, configurati
         "dataChange": True,
         "stats": json.dumps({"numRecords": 2}),
     }
-    actions = [
+    features: Json = {"writerFeatures": []} if version[1] == 7 else {}
+    protocol = {"minReaderVersion": version[0], "minWriterVersion": version[1], **features}
+    actions: list[Json] = [
         {"commitInfo": {"timestamp": 0, "inCommitTimestamp": 1, "operation": "WRITE"}},
-        {"protocol": {"minReaderVersion": version[0], "minWriterVersion": version[1]}},
+        {"protocol": protocol},
         {"metaData": metadata},
         {"add": add},
     ]
-    if version[1] == 7:
-        actions[1]["protocol"]["writerFeatures"] = []
     (log / f"{0:020d}.json").write_text("\n".join(map(json.dumps, actions)))
 
 
