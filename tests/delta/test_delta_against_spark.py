@@ -302,15 +302,11 @@ def _legacy_table(root: Path, version: tuple[int, int], field: Json, configurati
         "dataChange": True,
         "stats": json.dumps({"numRecords": 2}),
     }
-    actions = [
+    features: Json = {"writerFeatures": []} if version[1] == 7 else {}
+    protocol = {"minReaderVersion": version[0], "minWriterVersion": version[1], **features}
+    actions: list[Json] = [
         {"commitInfo": {"timestamp": 0, "inCommitTimestamp": 1, "operation": "WRITE"}},
-        {
-            "protocol": {
-                "minReaderVersion": version[0],
-                "minWriterVersion": version[1],
-                **({"writerFeatures": []} if version[1] == 7 else {}),
-            }
-        },
+        {"protocol": protocol},
         {"metaData": metadata},
         {"add": add},
     ]

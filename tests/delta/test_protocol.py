@@ -341,8 +341,7 @@ def test_an_upgrade_lists_what_the_old_version_implies_and_the_metadata_uses(
 ) -> None:
     arguments, readers, writers = SPARK_LISTS[used]
     before, metadata = Protocol(*version), _metadata(**arguments)
-    found = features_used(metadata)
-    assert (set(found[0]), set(found[1])) == (readers, writers)
+    assert tuple(map(set, features_used(metadata))) == (readers, writers)
     protocol, changed = enable_deletion_vectors(before, metadata)
     own = {"columnMapping"} if version[0] == 2 else set()
     assert protocol.reader_features == {"deletionVectors"} | own | readers
