@@ -242,7 +242,7 @@ def test_N6_vectors_are_switched_before_any_step_and_back_before_a_later_one(
             if ending.phase is Phase.SUPERSEDED:
                 # With vectors on, files of other writers are no heirs of its inputs.
                 assert f"{kind}{OFF}" in REWRITES_OFF
-                assert single.checker.vectors
+                assert single.checker.vectors or back
                 nothing_is_left(single)
             else:
                 happened_once(single, ending)

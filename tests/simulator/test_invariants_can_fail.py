@@ -205,7 +205,7 @@ BROKEN: list[tuple[str, Seen, Evidence]] = [
     ("R-6", UPDATED, evidence(row_map(("c", "b", 1, 3), changed={"c": {1}}), c=[B1, A1])),
     ("R-7", COMPACTED, rewrites(evidence(c=[A1, A2, B1, A1]), "a")),
     ("R-8", COMPACTED, replace(rewrites(WHOLE, "a", "b"), dead_after={"c": {3}})),
-    ("R-9", UPDATED, rewrites(evidence(c=[B1, B2]), "b", job_map=row_map(("d", "a", 0, 2)))),
+    ("R-9", UPDATED, rewrites(evidence(c=[B1, B2]), "a", "b", job_map=row_map(("d", "a", 0, 2)))),
 ]
 
 
