@@ -129,7 +129,7 @@ class JoinedFile:
         floats: Mapping[int, FloatStatistics],
     ) -> None:
         """Add a row group of a file. Raises: FooterInvalid, PageDamaged, StorageError, OSError."""
-        _require_pages(source, group)
+        _require_pages(source, footer, group)
         copied = _Copied(group, self._copy_pages(source, group), [], [], [])
         indexes = _Indexes(source, group)
         for chunk, start in zip(group.chunks, copied.data, strict=True):
@@ -299,11 +299,11 @@ class _Indexes:
         return bytes(self._source.read(where.size))
 
 
-def _require_pages(source: BinaryIO, group: RowGroup) -> None:
+def _require_pages(source: BinaryIO, footer: FileFooter, group: RowGroup) -> None:
     """That the pages match their checksums, where they have some: nobody decodes what is copied.
     Raises: PageDamaged, PageInvalid, OSError."""
     columns = [ColumnPages(each.path, each.data.start, each.data.end) for each in group.chunks]
-    require_pages(source, columns)
+    require_pages(source, columns, one_writer=footer.creator != _CREATOR)
 
 
 def _require_page(source: BinaryIO, at: int) -> None:
