@@ -255,6 +255,9 @@ def test_of_columns_without_checksums_only_the_beginning_is_read(tmp_path: Path)
     found = Requests(path)
     require_pages(found.source, columns_of(path))
     assert found.ranges == [(each.start, 64) for each in columns_of(path)]
+    found.ranges.clear()
+    require_pages(found.source, columns_of(path), one_writer=True)
+    assert found.ranges == [(columns_of(path)[0].start, 64)]
 
 
 def test_a_small_row_group_is_one_request(tmp_path: Path) -> None:
@@ -292,7 +295,7 @@ def test_every_page_is_verified_however_pieces_cut_it(
         store = open_store(wide.parent.as_uri())
         source = Requests(wide).source if distant else store.open_input(wide.name)
         with pytest.raises(PageDamaged) as refused:
-            require_pages(source, columns_of(wide))
+            require_pages(source, columns_of(wide), one_writer=page is found[-1])
         assert f"{page.size} bytes from byte {page.start}" in refused.value.page
 
 

@@ -3,8 +3,8 @@ checksums.
 
 Arrow verifies what it decodes, but does not say in which column: `damaged_page` finds that. Bytes
 that are copied are decoded by nobody: `require_pages` verifies them. Only pages tell whether they
-have checksums, no footer does. Writers give one to each page of a file or to none, so the first
-page of a column tells it for the others.
+have checksums, no footer does. Writers give one to each page of a file or to none, but a file may
+have columns of several writers: the first page of a column tells it for the others.
 
 Source: `parquet.thrift` of apache/parquet-format, `PageHeader`. Its `crc` is the CRC-32, as of
 gzip, of what follows the header: all bytes of the page as they are stored, with levels.
@@ -111,23 +111,29 @@ def headers(read: Read, start: int, end: int) -> Iterator[tuple[Mapping[int, Any
         yield header, data
 
 
-def require_pages(source: BinaryIO, columns: Sequence[ColumnPages]) -> None:
+def require_pages(
+    source: BinaryIO, columns: Sequence[ColumnPages], *, one_writer: bool = False
+) -> None:
     """That the pages of a row group match their checksums, as far as they have some. Reads 64 bytes
     of a column whose first page has none, and all bytes of the others.
 
+    Args:
+        one_writer: who wrote a column wrote them all. In a store far away the first column then
+            tells for the others: a request for each takes longer than to have the store copy them.
     Raises: PageDamaged, PageInvalid, OSError.
     """
     start = min((each.start for each in columns), default=0)
     size = max((each.end for each in columns), default=0) - start
     distant = is_distant(source)
     read: Read = partial(read_at, source)
-    begins = [(each.start, min(_FIRST, each.end - each.start)) for each in columns]
     if size <= READ_AHEAD:
         read, distant = partial(_part, read(start, size), start), False
-        firsts = [read(*each) for each in begins]
-    else:
-        firsts = read_each(source, begins)
-    checked = [c for c, first in zip(columns, firsts, strict=True) if has_checksum(first)]
+    told = columns[:1] if distant and one_writer else columns
+    begins = [(each.start, min(_FIRST, each.end - each.start)) for each in told]
+    firsts = read_each(source, begins) if distant else [read(*each) for each in begins]
+    checked = [c for c, first in zip(told, firsts, strict=True) if has_checksum(first)]
+    if checked and len(told) < len(columns):
+        checked = list(columns)
     if checked and distant and size <= _FAR:
         read, distant = partial(_part, read(start, size), start), False
     ahead = _FAR if distant else _NEAR

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from typing import Final
 
@@ -23,6 +24,7 @@ from tandem.jobs.formats import InputFile, RoundRequest, SidecarRef
 from tandem.jobs.results import OutputFile
 from tandem.jobs.runner import SMALL_BYTES
 from tandem.operations.attempt import paths
+from tandem.operations.attempt.sidecars import read_sidecar
 from tandem.operations.machine.events import Verdict
 from tandem.operations.model import CommitContent, Decision, OutputFileChange, Work
 from tandem.operations.report.sentences import of_edits
@@ -74,9 +76,11 @@ def round_of_edits(work: Work) -> RoundRequest | None:
     number = max(work.results) + 1
     inputs, new, edits = encoded_round(missing)
     if new:
-        path = paths.round_file(plan.operation_id, plan.attempt, number, "edits.arrow")
-        work.table.store.put(path, new)
         digest = hashlib.sha256(new).hexdigest()
+        # Another driver of the attempt may ask for other edits in the same round.
+        name = f"edits-{digest[:16]}.arrow"
+        path = paths.round_file(plan.operation_id, plan.attempt, number, name)
+        work.table.store.put(path, new)
         edits = edits.model_copy(
             update={"new": SidecarRef(path=path, size=len(new), sha256=digest)}
         )
@@ -94,7 +98,7 @@ def round_of_edits(work: Work) -> RoundRequest | None:
 def load_edits(work: Work, round_: int, *, seconds: float = 0.0) -> None:
     """Take over the edits that the job's driver made in a round. Raises: ManifestInvalid."""
     request, result = work.requests[round_], work.results[round_]
-    wanted = wanted_of(work.table.store, request)
+    wanted = wanted_of(request, partial(read_sidecar, work.table.store))
     expected = [each.source.rows - len(each.drops) for each in wanted]
     if [output.rows for output in result.outputs] != expected:
         raise ManifestInvalid(

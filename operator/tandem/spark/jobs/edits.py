@@ -8,7 +8,7 @@ one, never from an edit (R-3). It must not import Spark, which the engine does n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -23,7 +23,7 @@ from tandem.delta.datafiles.reader import TableFormat
 from tandem.delta.datafiles.rowgroups.edited import EditedFile, FileEditor
 from tandem.delta.datafiles.rowgroups.new_values import NewValues
 from tandem.errors import CountMismatch
-from tandem.jobs.formats import EditRound, InputFile, JobTable, RoundRequest
+from tandem.jobs.formats import EditRound, InputFile, JobTable, RoundRequest, SidecarRef
 from tandem.jobs.results import JobResult
 from tandem.rowmap.positions import Positions, span, to_bitmap
 from tandem.spark.runtime.control import Control, job_table_format, output_file
@@ -169,7 +169,7 @@ class EditMaker:
 
 def edit_round(control: Control, request: RoundRequest, maker: EditMaker) -> None:
     """Make the edits of a round, and publish its result: an output for each, in their order."""
-    files = maker.make(wanted_of(control.store, request))
+    files = maker.make(wanted_of(request, control.read_sidecar))
     control.publish(
         JobResult(
             operation_id=request.operation_id,
@@ -219,13 +219,14 @@ def encoded_round(wanted: Sequence[WantedEdit]) -> tuple[tuple[InputFile, ...], 
     return inputs, to_file(pa.concat_tables(tables)) if tables else b"", round_
 
 
-def wanted_of(store: Store, request: RoundRequest) -> list[WantedEdit]:
-    """The edits that a request asks for. Raises: ObjectNotFound, StorageError."""
+def wanted_of(request: RoundRequest, read: Callable[[SidecarRef], bytes]) -> list[WantedEdit]:
+    """The edits that a request asks for; `read` reads a file beside it, verified. Raises:
+    ManifestInvalid, StorageError."""
     found = request.edits
     assert found is not None
     new: list[list[Replacement]] = [[] for _ in request.inputs]
     if found.new is not None:
-        with pa.ipc.open_file(pa.BufferReader(store.get(found.new.path))) as reader:
+        with pa.ipc.open_file(pa.BufferReader(read(found.new))) as reader:
             rows = reader.read_all()
         edits, files = (np.asarray(rows[name]) for name in ("edit", "values"))
         keys = edits.astype(np.int64) * max(1, len(found.values)) + files

@@ -173,10 +173,13 @@ class JoinedFile:
         count = len(group.chunks)
         copied = _Copied(group, [0] * count, [0] * count, [b""] * count, [b""] * count)
         for part in parts:
-            _require_pages(part.source, part.chunks.values())
+            _require_pages(part.source, part.footer, part.chunks.values())
             self._copy_pages(part, copied.data)
         for part in parts:
             self._copy_indexes(part, copied)
+        if len(parts) > 1:
+            # The first column of a row group no longer tells whether all have checksums.
+            self._creators.add(_CREATOR)
         self._groups.append(copied)
         self._floats.groups.append({n: found for part in parts for n, found in part.floats.items()})
         self._footer_size += sum(len(each.value) for each in group.fields)
@@ -362,11 +365,11 @@ class _Indexes:
         return bytes(self._source.read(where.size))
 
 
-def _require_pages(source: BinaryIO, chunks: Iterable[ColumnChunk]) -> None:
+def _require_pages(source: BinaryIO, footer: FileFooter, chunks: Iterable[ColumnChunk]) -> None:
     """That the pages match their checksums, where they have some: nobody decodes what is copied.
     Raises: PageDamaged, PageInvalid, OSError."""
     columns = [ColumnPages(each.path, each.data.start, each.data.end) for each in chunks]
-    require_pages(source, columns)
+    require_pages(source, columns, one_writer=footer.creator != _CREATOR)
 
 
 def _require_page(source: BinaryIO, at: int) -> None:
