@@ -82,8 +82,9 @@ class Reader:
         store = self.world.store
         job = JobSpec.model_validate_json(store.get(paths.job(operation, attempt))).job
         job_map = None
-        if isinstance(job, RewriteJob):
-            path = paths.round_file(operation, attempt, 0, "result.json")
+        path = paths.round_file(operation, attempt, 0, "result.json")
+        # A batch that has ended cleans its attempt before it is looked at.
+        if isinstance(job, RewriteJob) and path in store.paths():
             ref = JobResult.model_validate_json(store.get(path)).row_map
             assert ref is not None
             job_map = binary_format.from_bytes(store.get(ref.path), resource=ref.path)
@@ -93,7 +94,7 @@ class Reader:
             after,
             self.world.edits.made,
             self._published(seen, operation, attempt),
-            job if isinstance(job, RewriteJob) else None,
+            job if isinstance(job, RewriteJob) and job_map is not None else None,
             job_map,
         )
 

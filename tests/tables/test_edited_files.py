@@ -122,9 +122,10 @@ def comparable(found: pa.Table) -> list[str]:
 
 
 def by_duckdb(lake: QuickLake) -> pa.Table:
-    with duckdb.connect(config={"TimeZone": "UTC"}) as engine:
+    with duckdb.connect() as engine:
+        engine.execute("SET TimeZone = 'UTC'")
         names = live_files(lake.path)
-        return engine.execute("SELECT * FROM read_parquet($1)", [names]).to_arrow_table()
+        return engine.sql("SELECT * FROM read_parquet($1)", params=[names]).to_arrow_table()
 
 
 READERS: dict[str, Callable[[QuickLake], pa.Table]] = {

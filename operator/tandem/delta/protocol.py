@@ -87,6 +87,22 @@ def _type(*names: str) -> InUse:
     return used
 
 
+def _constrained(metadata: Metadata, _: StructType) -> bool:
+    """Spark finds constraints in any case."""
+    return any(key.lower().startswith(_CONSTRAINT) for key in metadata.configuration)
+
+
+def _feeds_changes(metadata: Metadata, _: StructType) -> bool:
+    """`delta.enableChangeDataCapture` is the old name, which Spark reads, too."""
+    names = ("delta.enableChangeDataFeed", "delta.enableChangeDataCapture")
+    return any(metadata.configuration.get(name, "").lower() == "true" for name in names)
+
+
+def _has_invariants(_: Metadata, schema: StructType) -> bool:
+    """To Spark, a column that must not be null is an invariant."""
+    return any("delta.invariants" in f.metadata or not f.nullable for f in fields_of(schema))
+
+
 def _widens(metadata: Metadata, schema: StructType) -> bool:
     enabled = metadata.configuration.get("delta.enableTypeWidening", "").lower() == "true"
     return enabled or any("delta.typeChanges" in f.metadata for f in fields_of(schema))
@@ -129,9 +145,9 @@ _TABLE = (
             "rows of an append-only table may be rearranged, never changed or removed"),
     Feature("invariants", _field_key("delta.invariants"), _NEW_VALUES,
             "column invariants are SQL that we do not check on new values"),
-    Feature("checkConstraints", _property_set(_CONSTRAINT), _NEW_VALUES,
+    Feature("checkConstraints", _constrained, _NEW_VALUES,
             "CHECK constraints are SQL that we do not check on new values"),
-    Feature("changeDataFeed", _property("delta.enableChangeDataFeed"), _STATEMENTS,
+    Feature("changeDataFeed", _feeds_changes, _STATEMENTS,
             "we do not write change data files; appends and rewrites need none"),
     Feature("generatedColumns", _field_key("delta.generationExpression"), _NEW_VALUES,
             "generated columns are SQL that we do not evaluate on new values"),
@@ -211,7 +227,7 @@ _REQUIRED: Mapping[str, InUse] = {
     **{
         name: FEATURES[name].in_use
         for name in (
-            *("appendOnly", "invariants", "checkConstraints", "changeDataFeed"),
+            *("appendOnly", "checkConstraints", "changeDataFeed"),
             *("generatedColumns", "identityColumns", "columnMapping", "timestampNtz"),
             *("inCommitTimestamp", "variantType", "geospatial", "icebergCompatV1"),
             *("icebergCompatV2", "icebergCompatV3", "icebergWriterCompatV1"),
@@ -219,9 +235,10 @@ _REQUIRED: Mapping[str, InUse] = {
             *("redirectReaderWriter-preview", "redirectWriterOnly-preview"),
         )
     },
+    "invariants": _has_invariants,
     "deletionVectors": _property("delta.enableDeletionVectors"),
     "v2Checkpoint": _property("delta.checkpointPolicy", "v2"),
-    "typeWidening": _widens,
+    "typeWidening": _property("delta.enableTypeWidening"),
     "rowTracking": _property("delta.enableRowTracking"),
     "variantShredding": _property("delta.enableVariantShredding"),
     "materializePartitionColumns": _property("delta.enableMaterializePartitionColumnsFeature"),
@@ -334,9 +351,48 @@ def check_vectors(protocol: Protocol, metadata: Metadata, *, resource: str = "")
     schema = parse(metadata.schema_string, resource=resource)
     found = [
         *_vector_clashes(schema),
+        *_not_to_upgrade(protocol, metadata, schema),
         *refusals(*enable_deletion_vectors(protocol, metadata), OperationKind.COMPACTION),
     ]
     _refuse(found, "enabling deletion vectors is refused", resource)
+
+
+def _not_to_upgrade(
+    protocol: Protocol, metadata: Metadata, schema: StructType
+) -> Iterator[tuple[str, str]]:
+    """What has no certain meaning once features are listed: Spark reads it on a table that lists
+    features only, or takes it out when it upgrades the table."""
+    if protocol.min_writer >= _NEWEST_WRITER:
+        return
+    known = writer_features(protocol)
+    for name in ("generatedColumns", "identityColumns"):
+        if name not in known and FEATURES[name].in_use(metadata, schema):
+            yield name, "the schema has them, but the protocol does not have them in effect"
+    for key in _WHETHER:
+        value = metadata.configuration.get(key, "false")
+        if value.lower() not in ("true", "false"):
+            yield key, f"{value!r} is neither true nor false, which Spark then refuses"
+    policy = metadata.configuration.get("delta.checkpointPolicy", "classic")
+    if policy not in ("classic", "v2"):
+        yield "delta.checkpointPolicy", f"{policy!r} is neither classic nor v2"
+    symlinks = metadata.configuration.get(_SYMLINKS, "false")
+    if symlinks.lower() == "true":
+        yield _SYMLINKS, "a manifest of files cannot say which of their rows are deleted"
+    maps = column_mapping_mode(metadata.configuration) != "none"
+    if maps and any(_COLUMN_ID not in field.metadata for field in schema):
+        yield "columnMapping", "it is on, and columns have no ids"
+
+
+_COLUMN_ID = "delta.columnMapping.id"
+_SYMLINKS = "delta.compatibility.symlinkFormatManifest.enabled"
+_WHETHER = (
+    "delta.appendOnly",
+    "delta.enableChangeDataFeed",
+    "delta.enableChangeDataCapture",
+    "delta.enableInCommitTimestamps",
+    "delta.enableRowTracking",
+    "delta.enableTypeWidening",
+)
 
 
 def refusals(
@@ -501,6 +557,9 @@ def enable_deletion_vectors(protocol: Protocol, metadata: Metadata) -> tuple[Pro
     # Of a feature and its preview one is enough, and older clients know the preview only.
     known = writer_features(protocol)
     previewed = frozenset(name for name in writers if f"{name}-preview" in known)
+    if "columnMapping" not in reader_features(protocol) | readers:
+        # Writers of version 5 and 6 knew it; it is listed for both or not at all.
+        known -= {"columnMapping"}
     upgraded = replace(
         protocol,
         min_reader=3,
