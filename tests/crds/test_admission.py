@@ -230,6 +230,7 @@ def test_a_table_keeps_its_location_and_nothing_else(
     made = created(cluster, space, manifest("LakeTable", {}, "keeps"))
     others = {
         "enableDeletionVectors": True,
+        "vectors": "Only",
         "retention": {"files": "1h", "rowMaps": "1h"},
         "storage": {"options": {"region": "eu-central-1"}},
         "time": {"column": "day"},
