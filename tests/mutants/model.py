@@ -40,6 +40,10 @@ class Check(Enum):
         "the search over small histories",
         "-m reconcile.search --small 40000 --random 20000 --first",
     )
+    EDITS = (
+        "the search without deletion vectors",
+        "-m reconcile.search --without-vectors 4000 --first",
+    )
     SIMULATOR = ("the simulator", "-m simulator --seeds 0:400 --seconds 60")
     CRASHES = (
         "a crash at every point",
@@ -65,6 +69,10 @@ class Check(Enum):
         "tests/reconcile/test_search.py",
     )
     ENGINE = ("the tests of the engine", "-m pytest -q -x -p no:cacheprovider tests/operations")
+    HEIRS = (
+        "the tests of heirs",
+        "-m pytest -q -x -p no:cacheprovider tests/operations/test_heirs.py",
+    )
     EXCLUSIVE = (
         "the tests of exclusive attempts",
         "-m pytest -q -x -p no:cacheprovider tests/operations/test_step_yields.py "

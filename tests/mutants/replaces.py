@@ -95,10 +95,10 @@ REPLACES = (
     ),
     Mutant(
         "replace-vectors-where-there-are-none",
-        "without deletion vectors only whole files go",
+        "with vectors: Only, and none, only whole files go",
         _RULE,
-        "if not found.is_whole and not deletion_vectors:",
-        "if found.is_whole and not deletion_vectors:",
+        "if not found.is_whole and not in_part:",
+        "if found.is_whole and not in_part:",
         (Check.RULES,),
     ),
     Mutant(

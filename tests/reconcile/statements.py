@@ -228,6 +228,8 @@ def finish_statement(world: World, running: Running) -> rule.ReadyToCommit | Non
 def carry_statement(world: World, running: Running, agreed: rule.ReadyToCommit) -> Running:
     """What it agreed to commit on top of the latest version, with the edits for that."""
     content = _content_of_statement(world, running.statement, agreed)
+    if running.statement.moves and any(file.new for file in content.marked):
+        world.break_with("a row with a new partition value stays in its file")
     return replace(running, agreed=agreed, attempt=carry(world, running.attempt, content))
 
 
