@@ -173,9 +173,9 @@ def test_reading_a_missing_table_does_not_create_it(lake: BadLake, jobs: QuickJo
 OUTSIDE = {
     "steps out": ("../outside.parquet", "leaves its folder", "stays below"),
     "steps out, encoded": ("%2e%2e/outside.parquet", "leaves its folder", "stays below"),
-    "absolute": ("/etc/passwd", "absolute path outside", "allowed prefixes"),
-    "absolute URL": ("file:///etc/passwd", "absolute path outside", "allowed prefixes"),
-    "another store": ("s3://other/x.parquet", "absolute path outside", "allowed prefixes"),
+    "absolute": ("/etc/passwd", "absolute path outside", "shallow clone"),
+    "absolute URL": ("file:///etc/passwd", "absolute path outside", "shallow clone"),
+    "another store": ("s3://other/x.parquet", "absolute path outside", "shallow clone"),
     "a percent sign that hides a step": (
         "a%2f..%2f..%2foutside.parquet", "leaves its folder", "stays below",
     ),

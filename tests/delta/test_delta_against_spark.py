@@ -316,9 +316,9 @@ def _legacy_table(root: Path, version: tuple[int, int], field: Json, configurati
 LEGACY_TABLES: dict[str, tuple[tuple[int, int], Json, Json]] = {
     "constraint": ((1, 2), {}, {"delta.constraints.a": "id > 0"}),
     "invariant": ((1, 1), {"delta.invariants": '{"expression":{"expression":"x > 0"}}'}, {}),
-    "generated": ((1, 2), {"delta.generationExpression": "id"}, {}),
+    "generated": ((1, 4), {"delta.generationExpression": "id"}, {}),
     "identity": (
-        (1, 2),
+        (1, 6),
         {
             "delta.identity.start": 1,
             "delta.identity.step": 1,

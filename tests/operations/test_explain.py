@@ -103,15 +103,6 @@ def met(
             ],
         ),
         (
-            Reconciled(commits_seen=1, rounds=1, bins_dropped=1),
-            {},
-            False,
-            [
-                "1 commit since version 41",
-                "1 bin left out: inputs had changed, and there are no deletion vectors",
-            ],
-        ),
-        (
             Reconciled(commits_seen=1, rounds=1, deletes_remapped=8, files_masked=1),
             {"0.1": 8},
             True,

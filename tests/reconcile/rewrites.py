@@ -23,7 +23,7 @@ from tandem.reconcile import rewrite as rule
 from tandem.reconcile.model import ChangeKind
 from tandem.reconcile.published import CommittedRewrite
 from tandem.rowmap.rowmap import MapOutput, RowMap, RowMapBuilder, RowMapIdentity
-from tandem.spark.jobs.edits import Replacement
+from tandem.spark.jobs.edits import ReplacedRows
 
 Layout = Callable[[Row], int]
 """The key by which a sort or a z-order arranges the rows of a bin."""
@@ -171,7 +171,7 @@ def _content(view: Working, job: Rewrite, decision: rule.RewriteDecision) -> Com
     for path in decision.outputs:
         rows = job.row_map.output(path).rows
         new = tuple(
-            Replacement(input_file(cast(Any, view), each.heir, None), each.positions, each.rows)
+            ReplacedRows(input_file(cast(Any, view), each.heir, None), each.positions, each.rows)
             for each in decision.new_rows.get(path, ())
         )
         add = AddFile(path, {}, rows, 0, data_change=False)

@@ -22,8 +22,8 @@ from tandem.reconcile import statement as rule
 from tandem.reconcile.matches import KEPT, FileMatches, InsertFile, RoundResult
 from tandem.reconcile.merge_sources import matched_sources
 from tandem.reconcile.model import ChangeKind, NewRows, RowMaps
-from tandem.reconcile.outcomes import NewValues
-from tandem.spark.jobs.edits import Replacement
+from tandem.reconcile.outcomes import UpdatedRows
+from tandem.spark.jobs.edits import ReplacedRows
 from tandem.spec.update import Isolation
 
 
@@ -273,10 +273,10 @@ def _added(world: World, path: str, dead: BitMap64 | None) -> OutputFileChange:
     return OutputFileChange(AddFile(path, {}, 1, 0, data_change=True), len(world.files[path]), dead)
 
 
-def _replacement(world: World, new: NewValues) -> Replacement:
+def _replacement(world: World, new: UpdatedRows) -> ReplacedRows:
     rows = len(world.files[new.insert])
     values = InputFile(logged_path=new.insert, size=rows, rows=rows)
-    return Replacement(values, new.positions, new.rows)
+    return ReplacedRows(values, new.positions, new.rows)
 
 
 def _put_statement(world: World, running: Running) -> Running:

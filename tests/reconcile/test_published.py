@@ -16,7 +16,7 @@ from pyroaring import BitMap64
 from support.some import few
 from tandem.reconcile import published
 from tandem.reconcile.model import FileState
-from tandem.reconcile.published import CommittedRewrite, LiveEdit, Piece, published_map
+from tandem.reconcile.published import CommittedRewrite, LiveEdit, OutputPiece, published_map
 from tandem.reconcile.rewrite import Heir, HeirRows, RewriteDecision, RewriteInput, rewrite
 from tandem.rowmap.binary_format import from_bytes, to_bytes
 from tandem.rowmap.positions import span
@@ -53,21 +53,21 @@ class Case:
             self.inputs, self.view, self.row_map, deletion_vectors=self.vectors, heirs=self.heirs
         )
 
-    def pieces(self, decision: RewriteDecision) -> dict[str, list[Piece]]:
+    def pieces(self, decision: RewriteDecision) -> dict[str, list[OutputPiece]]:
         """The files of each output: as the job wrote it, or edited, in one or two files."""
-        found: dict[str, list[Piece]] = {}
+        found: dict[str, list[OutputPiece]] = {}
         for path in decision.outputs:
             rows = self.row_map.output(path).rows
             hidden = decision.masks.get(path, BitMap64())
             borders = self._borders(path) if self.cuts else []
             is_edited = hidden or path in decision.new_rows or borders
             if self.vectors or not is_edited:
-                found[path] = [Piece(path)]
+                found[path] = [OutputPiece(path)]
                 continue
             ends = [0, *borders[:1], rows]
             parts = [span(a, b) - hidden for a, b in pairwise(ends)]
             found[path] = [
-                Piece(f"{path}.{number}", kept) for number, kept in enumerate(parts) if kept
+                OutputPiece(f"{path}.{number}", kept) for number, kept in enumerate(parts) if kept
             ]
         return found
 
@@ -91,7 +91,10 @@ def rows_of_gone(heir: Heir) -> dict[At, int]:
 
 
 def expected(
-    case: Case, decision: RewriteDecision, pieces: dict[str, list[Piece]], edits: list[LiveEdit]
+    case: Case,
+    decision: RewriteDecision,
+    pieces: dict[str, list[OutputPiece]],
+    edits: list[LiveEdit],
 ) -> dict[At, At]:
     """Each visible row of the commit's files → the row that it was before the commit."""
     before = {place: origin for origin, place in case.places.items()}
@@ -282,7 +285,10 @@ def test_a_file_in_order_is_described_by_runs_however_it_was_edited() -> None:
     )
     decision = rewrite(inputs, view, row_map, deletion_vectors=False, heirs=[heir])
     hidden = decision.masks["o"]
-    pieces = [Piece("x", span(0, 1_000) - hidden), Piece("y", span(1_000, 2_000) - hidden)]
+    pieces = [
+        OutputPiece("x", span(0, 1_000) - hidden),
+        OutputPiece("y", span(1_000, 2_000) - hidden),
+    ]
     committed = CommittedRewrite(row_map, decision, view)
     found = published_map(IDENTITY, {"o": pieces}, [], committed)
     assert len(found.runs) == 2
@@ -316,7 +322,7 @@ def test_edits_of_live_files_say_which_rows_have_new_values(
         kept = [row for row in range(rows) if row not in dead]
         changed = BitMap64(n for n, row in enumerate(kept) if row in new)
         edits.append(LiveEdit(f"f{number}", rows, BitMap64(dead), f"e{number}", changed))
-    row_map = published_map(IDENTITY, {"insert": [Piece("insert")]}, edits)
+    row_map = published_map(IDENTITY, {"insert": [OutputPiece("insert")]}, edits)
     assert from_bytes(to_bytes(row_map)) == row_map
     assert set(row_map.output_paths) == {edit.path for edit in edits}
     for edit, (rows, dead, new) in zip(edits, files, strict=True):
@@ -344,7 +350,7 @@ def test_several_heirs_of_one_input_are_each_the_origin_of_their_rows(vectors: b
     inputs = [RewriteInput("a", BitMap64(), 4)]
     decision = rewrite(inputs, view, row_map, deletion_vectors=vectors, heirs=heirs)
     committed = CommittedRewrite(row_map, decision, view)
-    found = published_map(IDENTITY, {"o": [Piece("o")]}, [], committed)
+    found = published_map(IDENTITY, {"o": [OutputPiece("o")]}, [], committed)
     assert found.origin("o") == {"f": BitMap64([0, 1]), "g": BitMap64([0]), "h": BitMap64([0])}
     assert found.backward("o", BitMap64([0])) == {"g": BitMap64([0])}
     assert found.backward("o", BitMap64([2])) == {"f": BitMap64([1])}

@@ -35,7 +35,7 @@ from tandem.operations.rounds.edits import Edits
 from tandem.operations.rounds.port import NoSmallRounds, SmallRounds
 from tandem.reconcile.attempts import Attempts
 from tandem.reconcile.published import CommittedRewrite
-from tandem.spark.jobs.edits import EditMaker, Replacement
+from tandem.spark.jobs.edits import EditMaker, ReplacedRows
 from tandem.spec.common import Operation
 from tandem.spec.status import OperationResult, Plan, Reconciled, RowsAffected, RowsReplaced
 from tandem.spec.table import LakeTable, VectorUse
@@ -186,7 +186,7 @@ class OutputFileChange:
     rows: int
     dead: BitMap64 | None = None
     tags: Mapping[str, str] | None = None
-    new: tuple[Replacement, ...] = ()
+    new: tuple[ReplacedRows, ...] = ()
     columns: frozenset[str] | None = None
     cut_at: tuple[int, ...] = ()
 

@@ -7,6 +7,7 @@ apply them.
     rules            the rules as tables (design, section 3)
     classify         what a foreign commit did, by its actions
     rewrite          the rule for rewrites
+    published        the row map of a commit with edits
     replace          package: the rule for replaces
     statement        the rule for update, delete and merge
     outcomes         the input and the results of that rule

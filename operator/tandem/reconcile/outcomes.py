@@ -97,7 +97,7 @@ class ReadyToCommit:
 
 
 @dataclass(frozen=True, slots=True)
-class NewValues:
+class UpdatedRows:
     """Rows of a file, at ascending `positions`, that take the values of `rows` of an insert
     file."""
 
@@ -114,7 +114,7 @@ class FileEdit:
     path: str
     rows: int
     dead: BitMap64
-    new: tuple[NewValues, ...]
+    new: tuple[UpdatedRows, ...]
 
     @property
     def is_whole(self) -> bool:

@@ -24,7 +24,7 @@ _MOST_RUNS = 4_096
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class OutputPiece:
     """A file of a commit that holds the rows `kept` of an output, in order; None: all of them."""
 
     path: str
@@ -54,7 +54,7 @@ class CommittedRewrite:
 
 def published_map(
     identity: RowMapIdentity,
-    pieces: Mapping[str, Sequence[Piece]],
+    pieces: Mapping[str, Sequence[OutputPiece]],
     edits: Sequence[LiveEdit],
     rewrite: CommittedRewrite | None = None,
 ) -> RowMap:
@@ -81,7 +81,7 @@ def published_map(
 def _add_rewrite(
     builder: RowMapBuilder,
     rewrite: CommittedRewrite,
-    pieces: Mapping[str, Sequence[Piece]],
+    pieces: Mapping[str, Sequence[OutputPiece]],
     edits: dict[str, LiveEdit],
 ) -> None:
     """Add the groups of a rewrite, and take the edits of its inputs out of `edits`."""
@@ -167,7 +167,7 @@ def _has_rows(
     rewrite: CommittedRewrite,
     path: str,
     shown: Sequence[str],
-    pieces: Mapping[str, Sequence[Piece]],
+    pieces: Mapping[str, Sequence[OutputPiece]],
 ) -> bool:
     """Whether a file of the commit has rows of an input, hidden ones included."""
     places = rewrite.row_map.forward_all(path)
@@ -183,7 +183,7 @@ def _add_runs(
     builder: RowMapBuilder,
     rewrite: CommittedRewrite,
     shown: Sequence[str],
-    pieces: Mapping[str, Sequence[Piece]],
+    pieces: Mapping[str, Sequence[OutputPiece]],
     heirs: Mapping[str, Sequence[tuple[Heir, HeirRows]]],
 ) -> None:
     """Runs of the job's map, on what of their files is left; a piece ends where a run ends."""
@@ -227,7 +227,7 @@ def _add_runs(
         builder.add_run(source, start, end, piece.path)
 
 
-def _holds(piece: Piece, start: int, end: int) -> bool:
+def _holds(piece: OutputPiece, start: int, end: int) -> bool:
     return piece.kept is None or piece.kept.range_cardinality(start, end) > 0
 
 
@@ -235,7 +235,7 @@ def _add_rows(
     builder: RowMapBuilder,
     rewrite: CommittedRewrite,
     shown: Sequence[str],
-    pieces: Mapping[str, Sequence[Piece]],
+    pieces: Mapping[str, Sequence[OutputPiece]],
     heirs: Mapping[str, Sequence[tuple[Heir, HeirRows]]],
     cut: Sequence[LiveEdit],
 ) -> None:

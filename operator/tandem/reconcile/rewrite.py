@@ -63,7 +63,7 @@ class Heir:
 
 
 @dataclass(frozen=True, slots=True)
-class NewRows:
+class TakenRows:
     """Rows of an output that take their values from a live file: ascending `positions` in the
     output, and for each the row of the file `heir`."""
 
@@ -108,7 +108,7 @@ class RewriteDecision:
     cuts: Mapping[str, FileDeletes] = field(default_factory=dict)
     carried: Mapping[str, int] = field(default_factory=dict)
     heirs: Mapping[str, Heir] = field(default_factory=dict)
-    new_rows: Mapping[str, tuple[NewRows, ...]] = field(default_factory=dict)
+    new_rows: Mapping[str, tuple[TakenRows, ...]] = field(default_factory=dict)
     left_alone: int = 0
 
 
@@ -197,7 +197,7 @@ def rewrite(
     masks: dict[str, BitMap64] = {}
     removes: list[str] = []
     cuts: dict[str, FileDeletes] = {}
-    new_rows: dict[str, list[NewRows]] = {}
+    new_rows: dict[str, list[TakenRows]] = {}
     remapped = masked = gone = 0
     replayed: dict[str, int] = {}
     carried: dict[str, int] = {}
@@ -343,7 +343,7 @@ def _among(positions: Positions, rows: BitMap64) -> np.ndarray[tuple[int], np.dt
 
 
 def _replace(
-    new_rows: dict[str, list[NewRows]],
+    new_rows: dict[str, list[TakenRows]],
     heir: Heir,
     part: HeirRows,
     rows: Positions,
@@ -357,7 +357,7 @@ def _replace(
     for number in np.unique(outputs).tolist():
         chosen = np.flatnonzero(outputs == number)
         chosen = chosen[np.argsort(places[chosen], kind="stable")]
-        found = NewRows(heir.path, places[chosen], part.positions[changed[chosen]])
+        found = TakenRows(heir.path, places[chosen], part.positions[changed[chosen]])
         new_rows.setdefault(row_map.outputs[number].path, []).append(found)
 
 

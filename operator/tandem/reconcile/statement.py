@@ -44,7 +44,6 @@ from tandem.reconcile.outcomes import (
     Evaluate,
     FileDeletes,
     FileEdit,
-    NewValues,
     Outcome,
     Policy,
     ReadyToCommit,
@@ -52,6 +51,7 @@ from tandem.reconcile.outcomes import (
     Reinsert,
     StatementConflict,
     StatementProgress,
+    UpdatedRows,
 )
 from tandem.reconcile.round_history import RoundHistory, with_round
 from tandem.reconcile.row_tracing import prefetch, trace_matches
@@ -354,7 +354,7 @@ def in_place(
             here = np.flatnonzero(found.outputs == number)
             positions, rows = found.positions[here], found.output_positions[here]
             if stays(path, inserts[number].path):
-                new.append(NewValues(inserts[number].path, positions, rows))
+                new.append(UpdatedRows(inserts[number].path, positions, rows))
                 dead = dead - to_bitmap(positions)
             else:
                 moved[number] = moved.get(number, BitMap64()) | to_bitmap(rows)

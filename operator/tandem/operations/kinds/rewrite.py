@@ -40,7 +40,7 @@ from tandem.reconcile.published import CommittedRewrite
 from tandem.reconcile.rewrite import Heir, Moved, RewriteDecision, RewriteInput, rewrite
 from tandem.rowmap import binary_format
 from tandem.rowmap.rowmap import RowMap, RowMapIdentity
-from tandem.spark.jobs.edits import Replacement
+from tandem.spark.jobs.edits import ReplacedRows
 from tandem.spark.runtime.control import job_table_format
 from tandem.spec.status import Reconciled
 from tandem.text import counted
@@ -353,10 +353,10 @@ class RewriteKind:
             for output in published(work, decision)
         )
 
-    def _new_rows(self, decision: RewriteDecision, output: str) -> tuple[Replacement, ...]:
+    def _new_rows(self, decision: RewriteDecision, output: str) -> tuple[ReplacedRows, ...]:
         assert self._view is not None
         return tuple(
-            Replacement(input_file(self._view, new.heir, None), new.positions, new.rows)
+            ReplacedRows(input_file(self._view, new.heir, None), new.positions, new.rows)
             for new in decision.new_rows.get(output, ())
         )
 

@@ -20,8 +20,8 @@ from tandem.operations.kinds.table.job_files import FileChanges, changes_of, out
 from tandem.operations.kinds.table.segment_numbers import new_segment, numbers_at
 from tandem.operations.model import CommitContent, OutputFileChange, Work
 from tandem.reconcile import statement as rule
-from tandem.reconcile.outcomes import NewValues
-from tandem.spark.jobs.edits import Replacement
+from tandem.reconcile.outcomes import UpdatedRows
+from tandem.spark.jobs.edits import ReplacedRows
 from tandem.spec.status import Reconciled, RowsAffected
 from tandem.spec.update import Isolation
 from tandem.timeline.file_columns import TAG_CHUNK, TAG_LAYOUT
@@ -144,7 +144,7 @@ def change_set_by_edits(
     return _content(work, run, written, described, isolation, changed, inserts)
 
 
-def _replacement(new: NewValues, written: Mapping[str, OutputFile]) -> Replacement:
+def _replacement(new: UpdatedRows, written: Mapping[str, OutputFile]) -> ReplacedRows:
     output = written[new.insert]
     values = InputFile(
         logged_path=output.path,
@@ -152,7 +152,7 @@ def _replacement(new: NewValues, written: Mapping[str, OutputFile]) -> Replaceme
         rows=output.rows,
         partition_values=dict(output.partition_values),
     )
-    return Replacement(values, new.positions, new.rows)
+    return ReplacedRows(values, new.positions, new.rows)
 
 
 def _physical(work: Work, columns: frozenset[str] | None) -> frozenset[str] | None:

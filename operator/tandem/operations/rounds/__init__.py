@@ -4,5 +4,6 @@ Evaluates only what is proven to mean the same as in Spark; everything else is l
 
     port         the port
     arrow        its implementation over Arrow
+    edits        the edits that an attempt has made
     source_copy  a merge's source, as its job copied it
 """

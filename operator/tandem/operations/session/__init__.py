@@ -8,6 +8,7 @@ The only package that commits. Does not depend on the kinds of operations.
     options         lock mode, maintenance, and the hook around effects
     committer       commits an attempt, or its abandonment
     commit_actions  from a change set to the actions of a commit
+    carry_out       hidden rows and new values as edits, where vectors are off
     job_control     start and watch the job, verify its result
     recovery        what earlier processes left, and whether it is usable
     identity        the operation id of a resource

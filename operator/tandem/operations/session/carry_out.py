@@ -28,11 +28,11 @@ from tandem.operations.attempt.sidecars import read_sidecar
 from tandem.operations.machine.events import Verdict
 from tandem.operations.model import CommitContent, Decision, OutputFileChange, Work
 from tandem.operations.report.sentences import of_edits
-from tandem.reconcile.published import LiveEdit, Piece, published_map
+from tandem.reconcile.published import LiveEdit, OutputPiece, published_map
 from tandem.rowmap import binary_format
 from tandem.rowmap.positions import span, to_array, to_bitmap
 from tandem.rowmap.rowmap import MapOutput, RowMapIdentity
-from tandem.spark.jobs.edits import Replacement, WantedEdit, encoded_round, wanted_of
+from tandem.spark.jobs.edits import ReplacedRows, WantedEdit, encoded_round, wanted_of
 from tandem.text import counted
 from tandem.timeline.segments import successor_tags
 from tandem.timeline.working_set.masks import TAG_MASKED, format_masked, parse_masked
@@ -151,15 +151,15 @@ def by_edits(work: Work, change: CommitContent) -> CommitContent:
     if change.is_carried_out:
         return change
     outputs: list[OutputFileChange] = []
-    pieces: dict[str, list[Piece]] = {}
+    pieces: dict[str, list[OutputPiece]] = {}
     for part in _outputs(change):
         path = part.change.add.logged_path
         if part.edit is None:
-            pieces[path] = [Piece(path)]
+            pieces[path] = [OutputPiece(path)]
             outputs.append(part.change)
             continue
         file = _made(work, part.edit)
-        pieces.setdefault(path, []).append(Piece(file.path, part.kept))
+        pieces.setdefault(path, []).append(OutputPiece(file.path, part.kept))
         outputs.append(_output(part.change.add, file))
     removes, edits = list(change.removes), list[LiveEdit]()
     plan, _ = work.frozen
@@ -203,7 +203,9 @@ def by_vectors(work: Work, change: CommitContent) -> CommitContent:
     what the job wrote does not know heirs (R-5)."""
     if not _takes_heirs(change):
         return change
-    pieces = {output.add.logged_path: [Piece(output.add.logged_path)] for output in change.outputs}
+    pieces = {
+        output.add.logged_path: [OutputPiece(output.add.logged_path)] for output in change.outputs
+    }
     return replace(change, row_map=_row_map(work, change, pieces, [], change.outputs))
 
 
@@ -214,7 +216,7 @@ def _takes_heirs(change: CommitContent) -> bool:
 def _row_map(
     work: Work,
     change: CommitContent,
-    pieces: Mapping[str, Sequence[Piece]],
+    pieces: Mapping[str, Sequence[OutputPiece]],
     edits: Sequence[LiveEdit],
     outputs: Sequence[OutputFileChange],
 ) -> bytes:
@@ -269,7 +271,7 @@ def _edit(
     return WantedEdit(source, drops, new, file.columns, part)
 
 
-def _within(new: Replacement, start: int, end: int) -> Replacement:
+def _within(new: ReplacedRows, start: int, end: int) -> ReplacedRows:
     first, last = np.searchsorted(new.positions, (start, end)).tolist()
     return replace(new, positions=new.positions[first:last], rows=new.rows[first:last])
 

@@ -6,6 +6,7 @@ A job never commits, and never writes to `_delta_log`.
     statement        update and delete
     local_statement  a task of it over Arrow, without Spark's rows
     arrow_tasks      the inputs of a round as tasks over Arrow
+    edits            files without some rows, and with others replaced
     merge            merge
     local_merge      package: a merge over Arrow, without Spark's rows
     merge_frames     a merge by Spark: the join

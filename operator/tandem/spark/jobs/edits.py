@@ -43,7 +43,7 @@ _NEW: Final = pa.schema(
 
 
 @dataclass(frozen=True, slots=True)
-class Replacement:
+class ReplacedRows:
     """Rows of an edited file, at ascending `positions`, that get the values of `rows` of another
     file, `values`."""
 
@@ -51,7 +51,7 @@ class Replacement:
     positions: Positions
     rows: Positions
 
-    def equals(self, other: Replacement) -> bool:
+    def equals(self, other: ReplacedRows) -> bool:
         return (
             self.values.logged_path == other.values.logged_path
             and np.array_equal(self.positions, other.positions)
@@ -67,7 +67,7 @@ class WantedEdit:
 
     source: InputFile
     drops: BitMap64
-    new: tuple[Replacement, ...] = ()
+    new: tuple[ReplacedRows, ...] = ()
     columns: frozenset[str] | None = None
     part: tuple[int, int] | None = None
 
@@ -147,7 +147,7 @@ class EditMaker:
             positions, rows = positions[order], rows.take(pa.array(order))
         return NewValues(positions, rows, wanted.columns)
 
-    def _read(self, new: Replacement) -> pa.Table:
+    def _read(self, new: ReplacedRows) -> pa.Table:
         """The rows of a replacement, in its order, with all columns that data files hold."""
         names = self.format.data_schema.names
         order = np.argsort(new.rows, kind="stable")
@@ -224,7 +224,7 @@ def wanted_of(request: RoundRequest, read: Callable[[SidecarRef], bytes]) -> lis
     ManifestInvalid, StorageError."""
     found = request.edits
     assert found is not None
-    new: list[list[Replacement]] = [[] for _ in request.inputs]
+    new: list[list[ReplacedRows]] = [[] for _ in request.inputs]
     if found.new is not None:
         with pa.ipc.open_file(pa.BufferReader(read(found.new))) as reader:
             rows = reader.read_all()
@@ -236,7 +236,7 @@ def wanted_of(request: RoundRequest, read: Callable[[SidecarRef], bytes]) -> lis
             positions, places = (
                 np.asarray(rows[name]).astype(np.int64)[here] for name in ("position", "row")
             )
-            new[edit].append(Replacement(found.values[at], positions, places))
+            new[edit].append(ReplacedRows(found.values[at], positions, places))
     return [
         WantedEdit(
             source.model_copy(update={"dv": ""}),

@@ -34,10 +34,10 @@ from tandem.delta.datafiles.rowgroups.footer import (
     RowGroup,
     parse_group,
 )
-from tandem.delta.datafiles.rowgroups.joined import MOST_GROUPS, JoinedFile, Part, read_back
+from tandem.delta.datafiles.rowgroups.joined import MOST_GROUPS, ChunkSource, JoinedFile, read_back
 from tandem.delta.datafiles.rowgroups.new_values import NewValues, Positions, Replacement
 from tandem.delta.datafiles.rowgroups.schema import table_of, written_by_us
-from tandem.delta.datafiles.rowgroups.source import FloatColumns, SourceFile, copying, opened
+from tandem.delta.datafiles.rowgroups.source import CopySource, FloatColumns, copying, opened
 from tandem.delta.datafiles.writer import (
     GROUP_BYTES,
     GROUP_ROWS,
@@ -119,7 +119,7 @@ class _Splittable:
         starts: the position of the first row of each row group, and the number of rows.
     """
 
-    source: SourceFile
+    source: CopySource
     footer: FileFooter
     table: TableFormat
     starts: Positions
@@ -207,11 +207,11 @@ class FileEditor:
     def _source(self) -> _Splittable | Unfit:
         if self._found is None:
             with copying(self._path, self._table):
-                source = SourceFile.read(self._store, self._path, self._size)
+                source = CopySource.read(self._store, self._path, self._size)
             self._found = self._judge(source)
         return self._found
 
-    def _judge(self, source: SourceFile) -> _Splittable | Unfit:
+    def _judge(self, source: CopySource) -> _Splittable | Unfit:
         footer = source.footer
         if footer is None:
             return Unfit.FOOTER
@@ -403,7 +403,7 @@ class _Edit:
         kept = {n: chunk for n, chunk in enumerate(group.chunks) if n not in changed}
         others = [field.name for n, field in enumerate(fields) if n not in columns]
         floats = self._floats(number, others)
-        part = Part(self._source(), self._found.footer, kept, floats)
+        part = ChunkSource(self._source(), self._found.footer, kept, floats)
         self.bytes_copied += sum(chunk.data.size for chunk in kept.values())
         self._assemble(group.rows, [part, *parts], record)
         return True
@@ -431,14 +431,14 @@ class _Edit:
 
     def _encode(
         self, columns: Sequence[int], rows: pa.Table, number: int, reader: DataFileReader
-    ) -> list[Part]:
+    ) -> list[ChunkSource]:
         like = self._found.footer.groups[number]
         dictionary = compact_leaves(reader.metadata, number)
         parts = self._found.encoder.encode(columns, rows, like, dictionary)
         self.bytes_encoded += sum(c.data.size for part in parts for c in part.chunks.values())
         return parts
 
-    def _assemble(self, rows: int, parts: Sequence[Part], record: _Encoded) -> None:
+    def _assemble(self, rows: int, parts: Sequence[ChunkSource], record: _Encoded) -> None:
         if self._joined.count >= MOST_GROUPS:
             raise CannotEncode(f"more than {MOST_GROUPS} row groups", Unfit.SMALL)
         self._joined.assemble(rows, parts)

@@ -30,7 +30,7 @@ from tandem.delta.datafiles.rowgroups.footer import (
     parse,
     read_footer,
 )
-from tandem.delta.datafiles.rowgroups.joined import Part
+from tandem.delta.datafiles.rowgroups.joined import ChunkSource
 from tandem.delta.datafiles.rowgroups.schema import FileColumn, file_columns
 from tandem.delta.datafiles.writer import arrow_writer, encoded_as, kept_dictionary
 
@@ -73,7 +73,7 @@ class ColumnEncoder:
 
     def encode(
         self, columns: Sequence[int], rows: pa.Table, like: RowGroup, dictionary: Sequence[int]
-    ) -> list[Part]:
+    ) -> list[ChunkSource]:
         """A row group of some columns.
 
         Args:
@@ -103,7 +103,7 @@ class ColumnEncoder:
         dictionary: Sequence[int],
         *,
         integers: bool,
-    ) -> Part:
+    ) -> ChunkSource:
         numbers = self.leaves(columns)
         chunks = [like.chunks[number] for number in numbers]
         try:
@@ -131,7 +131,7 @@ class ColumnEncoder:
         [group] = footer.groups
         _require_values(group, rows)
         starts = [self.starts[number] for number in columns]
-        return Part(
+        return ChunkSource(
             source,
             footer,
             {

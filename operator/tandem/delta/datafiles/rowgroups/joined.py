@@ -72,7 +72,7 @@ _TOGETHER: Final = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ChunkSource:
     """Columns of a row group that are in one file: their chunks, and the statistics of their
     floats, by the number of the column."""
 
@@ -161,15 +161,15 @@ class JoinedFile:
         floats: Mapping[int, FloatStatistics],
     ) -> None:
         """Add a row group of a file. Raises: FooterInvalid, PageDamaged, StorageError, OSError."""
-        self._add(group, [Part(source, footer, dict(enumerate(group.chunks)), floats)])
+        self._add(group, [ChunkSource(source, footer, dict(enumerate(group.chunks)), floats)])
 
-    def assemble(self, rows: int, parts: Sequence[Part]) -> None:
+    def assemble(self, rows: int, parts: Sequence[ChunkSource]) -> None:
         """Add a row group whose columns are in several files; each is in one part. Raises:
         FooterInvalid, PageDamaged, StorageError, OSError."""
         chunks = {number: chunk for part in parts for number, chunk in part.chunks.items()}
         self._add(group_of(rows, [chunks[number] for number in range(len(chunks))]), parts)
 
-    def _add(self, group: RowGroup, parts: Sequence[Part]) -> None:
+    def _add(self, group: RowGroup, parts: Sequence[ChunkSource]) -> None:
         count = len(group.chunks)
         copied = _Copied(group, [0] * count, [0] * count, [b""] * count, [b""] * count)
         for part in parts:
@@ -189,7 +189,7 @@ class JoinedFile:
         for part in parts:
             self._remember(part.footer)
 
-    def _copy_indexes(self, part: Part, copied: _Copied) -> None:
+    def _copy_indexes(self, part: ChunkSource, copied: _Copied) -> None:
         """Copy filters, and read page indexes, which are written later."""
         indexes = _Indexes(part.source, part.chunks.values())
         for number, chunk in part.chunks.items():
@@ -211,7 +211,7 @@ class JoinedFile:
         before = self._pairs
         self._pairs = kept if before is None else dict(before.items() & kept.items())
 
-    def _copy_pages(self, part: Part, starts: list[int]) -> None:
+    def _copy_pages(self, part: ChunkSource, starts: list[int]) -> None:
         """Sets where the pages of each column begin; ranges that almost touch are copied at once,
         with what lies between them, also from one row group to the next."""
         source = part.source

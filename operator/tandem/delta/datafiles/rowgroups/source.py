@@ -26,7 +26,7 @@ _SMALL: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class SourceFile:
+class CopySource:
     """A data file, and the version of it of which `footer` is the footer; None if that cannot be
     parsed. `data` is the content of a small file."""
 
@@ -37,7 +37,7 @@ class SourceFile:
     data: bytes | None = None
 
     @classmethod
-    def read(cls, store: Store, path: str, size: int = 0) -> SourceFile:
+    def read(cls, store: Store, path: str, size: int = 0) -> CopySource:
         """Read its footer; all of a small file, if `size` says how many bytes it has. Raises:
         DataFileMissing, StorageError, OSError."""
         data = read_whole(store, path, size) if 0 < size < _SMALL else None

@@ -6,6 +6,7 @@ Decides nothing about an operation.
     copied_files        what of a compaction's inputs is copied
     snapshot_view       the live files as reconciliation sees them
     commit_history      what was committed since a version
+    heirs               files that hold what is left of inputs that are gone
     table_changes       schema and protocol changes in between
     sources             sources: their columns, and the version of a Delta table
     prerequisite_merge  the log merge that has to end before a statement plans

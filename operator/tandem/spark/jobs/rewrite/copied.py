@@ -26,7 +26,7 @@ from tandem.delta.datafiles.rowgroups.fitness import (
 from tandem.delta.datafiles.rowgroups.footer import FileFooter, parse, read_footer
 from tandem.delta.datafiles.rowgroups.joined import JoinedFile
 from tandem.delta.datafiles.rowgroups.schema import key_of
-from tandem.delta.datafiles.rowgroups.source import FloatColumns, SourceFile, copying
+from tandem.delta.datafiles.rowgroups.source import CopySource, FloatColumns, copying
 from tandem.delta.datafiles.writer import Describe, ParquetDataWriter, WrittenFile
 from tandem.delta.protocol import asks_for_deletion_vectors
 from tandem.errors import ObjectNotFound
@@ -104,7 +104,7 @@ def _judge(
     deleted = len(dead_rows(input_))
     if deleted and not keeps_deleted:
         return Unfit.DELETED, None
-    source = SourceFile.read(store, decoded(input_))
+    source = CopySource.read(store, decoded(input_))
     if source.footer is None:
         return Unfit.FOOTER, None
     require_rows(input_, source.footer.rows)
@@ -175,7 +175,7 @@ class BinFiles:
     ) -> None:
         with (
             copying(path, self.table),
-            SourceFile(store, path, footer, version).open() as source,
+            CopySource(store, path, footer, version).open() as source,
             FloatColumns(store, path, self.table) as floats,
         ):
             for number, group in enumerate(footer.groups):
