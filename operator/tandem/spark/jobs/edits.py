@@ -28,7 +28,6 @@ from tandem.jobs.results import JobResult
 from tandem.rowmap.positions import Positions, span, to_bitmap
 from tandem.spark.runtime.control import Control, job_table_format, output_file
 from tandem.spark.runtime.ipc import to_file
-from tandem.spark.runtime.row_files import open_input
 from tandem.spark.runtime.written_facts import FileDescriber, store_facts
 from tandem.storage.store import Store, side_by_side
 
@@ -151,6 +150,8 @@ class EditMaker:
         """The rows of a replacement, in its order, with all columns that data files hold."""
         names = self.format.data_schema.names
         order = np.argsort(new.rows, kind="stable")
+        from tandem.spark.runtime.row_files import open_input  # of edits with new values alone
+
         ascending = new.rows[order]
         batches: list[pa.RecordBatch] = []
         start = 0

@@ -26,7 +26,6 @@ from tandem.operations.kinds.table.snapshot_view import SnapshotView
 from tandem.reconcile.model import ChangeKind, RowMapLike
 from tandem.reconcile.rewrite import Heir, HeirRows
 from tandem.rowmap.positions import Positions, span, to_array, to_bitmap
-from tandem.spark.runtime.row_files import open_input
 from tandem.storage.store import Store
 
 MOST_BYTES: Final = 64 << 20
@@ -189,6 +188,8 @@ class HeirSearch:
 
 def read_rows(store: Store, table: TableFormat, file: InputFile) -> pa.Table:
     """The rows of a file, in all columns of the table. Raises: DataFileMissing."""
+    from tandem.spark.runtime.row_files import open_input  # beside other writers alone
+
     names = table.data_schema.names
     with open_input(store, table, file, names) as reader:
         batches = list(reader.batches())
