@@ -145,7 +145,7 @@ def test_percentiles_are_those_of_the_sorted_sizes() -> None:
 
 
 def test_rows_that_are_neither_new_nor_changed_are_copied() -> None:
-    """A file that an update wrote anew: two of its rows were deleted by others meanwhile."""
+    """A file that an update wrote: two of its rows were deleted by others meanwhile."""
     rows_affected = RowsAffected(updated=3)
     change = CommitContent("UPDATE", {}, (output(0, 50, dead=2),), rows=rows_affected)
     found = operation_metrics(change)

@@ -84,7 +84,7 @@ def test_N1_compactions_beside_two_deleters_of_another_engine_all_commit(
         assert deleter.error is None
     assert done.phase is Phase.SUCCEEDED, done
     assert reconciled(done).bins_dropped == 0
-    # At least the files that nobody touched are in one file now.
+    # At least the files that no other writer changed are in one file now.
     assert len(lake.log.snapshot().files) <= 1 + 16
     assert_edited_out(lake, without(rows, id_in(ids)))
 

@@ -154,7 +154,7 @@ def object_path(logged: str) -> str:
 
 
 def path_identity(logged: str) -> str:
-    """The spelling of a logged path by which files of a log are told apart.
+    """The spelling of a logged path that distinguishes the files of a log.
 
     It is Spark's, which `remove`s and checkpoints of Spark have (`DeltaLog.getCanonicalPathUdf`):
     without empty, `.` and `..` segments, as far as they are not encoded, and a local path as a URL.

@@ -2,7 +2,7 @@
 checksums.
 
 Arrow verifies what it decodes, but does not say in which column: `damaged_page` finds that. Bytes
-that are copied are decoded by nobody: `require_pages` verifies them. Only pages tell whether they
+that are copied are never decoded: `require_pages` verifies them. Only pages tell whether they
 have checksums, no footer does. Writers give one to each page of a file or to none, but a file may
 have columns of several writers: the first page of a column tells it for the others.
 

@@ -366,7 +366,7 @@ class _Indexes:
 
 
 def _require_pages(source: BinaryIO, footer: FileFooter, chunks: Iterable[ColumnChunk]) -> None:
-    """That the pages match their checksums, where they have some: nobody decodes what is copied.
+    """That the pages match their checksums, where they have some: what is copied is never decoded.
     Raises: PageDamaged, PageInvalid, OSError."""
     columns = [ColumnPages(each.path, each.data.start, each.data.end) for each in chunks]
     require_pages(source, columns, one_writer=footer.creator != _CREATOR)
