@@ -212,8 +212,9 @@ class TestEarlierEdits:
         assert again.file.stats == found.file.stats
         more = replace(first, drops=frozenset({1, 1_100}))
         last = make(of, TABLE, more)
-        creators = {footer_of(path.parent / f.file.path).creator for f in (found, again, last)}
-        assert creators == {footer_of(path).creator}  # pyarrow's, as ours
+        for each in (found, again, last):
+            # Columns of two files in one row group: the first does not speak for all.
+            assert footer_of(path.parent / each.file.path).creator.startswith(b"tandem version ")
         assert 0 < last.bytes_encoded < found.bytes_encoded
         for each, edit in ((again, first), (last, more)):
             made = path.parent / each.file.path
@@ -622,7 +623,7 @@ class TestErrors:
         content = bytearray(path.read_bytes())
         content[chunk.data.end - 3] ^= 1
         path.write_bytes(content)
-        with pytest.raises(StorageError, match="cannot be read"):
+        with pytest.raises(StorageError, match="does not match its checksum"):
             make(of, TABLE, EDITS[name])
         self.assert_only(path)
 
