@@ -105,6 +105,10 @@ def test_delete_rewrites_files_and_enables_deletion_vectors_only_if_asked_to(
     }  # fmt: skip
     assert DeltaTable(lake).protocol() == before
     words = ("delete", str(lake), "--where", "id >= 4")
+    overflow = ("update", str(lake), "--where", "id >= 0", "--set", f"id = id + {2**63 - 1}")
+    failed = tandem(*overflow, "--enable-deletion-vectors")
+    assert failed.exit_code == 1
+    assert DeltaTable(lake).protocol() == before, "it fails after it was planned"
     version = DeltaTable(lake).version()
     wrong = ("delete", str(lake), "--where", "id = 'x'", "--enable-deletion-vectors")
     refused = tandem(*wrong)

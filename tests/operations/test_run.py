@@ -236,7 +236,7 @@ def test_deletion_vectors_are_turned_on_only_when_asked_for(bench: Bench) -> Non
     statuses = by_name(run([off, delete], bench.options()))
     assert statuses["TableUpdate/u"].conditions[0].reason == Reason.DELETION_VECTORS_DISABLED
     statuses = by_name(run([lake(), delete], bench.options()))
-    once = "deletion vectors are enabled once an operation has been planned"
+    once = "deletion vectors are enabled once an operation has done its work"
     assert statuses["LakeTable/t"].conditions[0].message == once
     # A reported ending stays until another run is requested.
     assert statuses["TableUpdate/u"].conditions[0].reason == Reason.DELETION_VECTORS_DISABLED

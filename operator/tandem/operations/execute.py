@@ -39,7 +39,7 @@ OnStatus = Callable[[OperationStatus], None]
 class ExecutionOptions:
     """How to run an operation. `again` starts a new run of one that has ended; with
     `only_failed` not of one that has succeeded. `deadline_s`: `activeDeadlineSeconds` of operations
-    that name none."""
+    that name none. `upgrade` enables deletion vectors on its table, before its first commit."""
 
     again: bool = False
     only_failed: bool = False
@@ -48,6 +48,7 @@ class ExecutionOptions:
     lock_wait_s: float = 1.0
     deadline_s: int | None = None
     interceptor: Interceptor = passthrough
+    upgrade: Callable[[], None] | None = None
 
     def deadline_of(self, resource: Operation) -> int | None:
         """Seconds from its start to its commit; None for no limit."""
@@ -93,6 +94,7 @@ def open_session(
         maintain=lambda table_, snapshot_: _maintain(table_, snapshot_, ports),
         begun_elsewhere=lambda: _begun_elsewhere(resource, lake, table, execution),
         written=ChunkWrites().since_read,
+        upgrade=execution.upgrade,
     )
     kind = kind_of(resource, table)
     performer = Performer(identity, table, kind, ports, options, execution.interceptor)

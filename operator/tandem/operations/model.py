@@ -258,7 +258,7 @@ class Work:
     without a pause. `exclusive`: the attempt locks its chunks exclusively. `new_commits`: those by
     which `latest` was read, for a kind that `keeps_commits`, until it takes them. `part`: what it
     does is one batch, perhaps the last, of several. `edit_attempts`: the rounds in which it made
-    edits, by their bytes."""
+    edits, by their bytes. `upgrade`: enables deletion vectors, to be called before a commit."""
 
     identity: Identity
     table: Table
@@ -286,6 +286,7 @@ class Work:
     keeps_commits: bool = False
     new_commits: dict[int, Commit] = field(default_factory=dict)
     edit_attempts: Attempts = field(default_factory=Attempts)
+    upgrade: Callable[[], None] | None = None
     _edits: Edits | None = None
     _small_rounds: SmallRounds | None = None
 
@@ -309,6 +310,12 @@ class Work:
     def writes_vectors(self) -> bool:
         """Whether a commit on the version last read may add deletion vectors (R-2)."""
         return writes_deletion_vectors(self.snapshot.protocol, self.snapshot.metadata)
+
+    @property
+    def vectors_only(self) -> bool:
+        """Whether the commit may hide rows by deletion vectors alone, and the table is not about to
+        get them."""
+        return self.table.vectors_only and self.upgrade is None
 
     def forget_attempt(self) -> None:
         """Drop everything that belongs to the last attempt, since another one begins."""

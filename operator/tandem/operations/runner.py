@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from tandem.delta.log.snapshot import Snapshot
 from tandem.errors import (
@@ -41,7 +42,7 @@ from tandem.spec.status import OperationStatus, Phase, ResourceStatus, TableStat
 
 GOOD_ENDS = frozenset({Phase.SUCCEEDED, Phase.SUPERSEDED})
 _GLANCE_S = 0.2
-_LATER = "deletion vectors are enabled once an operation has been planned"
+_LATER = "deletion vectors are enabled once an operation has done its work"
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,7 @@ class _Runner:
         """Of a table as it was adopted, for the first operation on it."""
         self._absent: set[ResourceKey] = set()
         self._upgrades: dict[ResourceKey, threading.Lock] = {}
-        """Tables that are upgraded once an operation on them has been planned."""
+        """Tables that are upgraded once an operation on them has done its work."""
         self._sessions: dict[ResourceKey, Session] = {}
         self._lock = threading.Lock()
         self._stopping = False
@@ -236,27 +237,34 @@ class _Runner:
             self._keep_fresh(table)
         return adopted
 
-    def _upgrade(self, first: Operation, table: Table) -> OperationStatus | None:
-        """Upgrade the table of an operation if it can be planned; the status if it cannot.
-
-        A statement that is refused must not leave a table that older readers refuse.
-        """
+    def _upgrade(self, table: Table) -> None:
+        """Upgrade a table that waits for it."""
         resource = table.spec
         assert resource is not None
         waiting = self._upgrades.get(resource.key)
-        if waiting is None or first.spec.dry_run:
-            return None
+        if waiting is None:
+            return
         with waiting:
             if resource.key not in self._upgrades:
-                return None
-            planned = self._execute(first, table, None, plan_only=True).status
-            assert isinstance(planned, OperationStatus)
-            if planned.phase not in GOOD_ENDS and not _lacks_log(planned):
-                return planned
+                return
             outcome = self._table_outcome(table, resource, self._adopt(table, resource))
             with self._lock:
                 self._outcomes[resource.key] = outcome
                 del self._upgrades[resource.key]
+
+    def _make_log_first(self, first: Operation, table: Table) -> OperationStatus | None:
+        """Upgrade a table that gets its log with it, if the operation can be planned; the status
+        if it cannot."""
+        resource = table.spec
+        assert resource is not None
+        waits = resource.key in self._upgrades and not first.spec.dry_run
+        if not waits or resource.spec.merge_on_read is None:
+            return None
+        planned = self._execute(first, table, None, plan_only=True).status
+        assert isinstance(planned, OperationStatus)
+        if planned.phase not in GOOD_ENDS and not _lacks_log(planned):
+            return planned
+        self._upgrade(table)
         return None
 
     def _table_outcome(
@@ -295,13 +303,16 @@ class _Runner:
             )
         table = self._tables[table_key]
         try:
-            refused = self._upgrade(resource, table)
+            refused = self._make_log_first(resource, table)
             if refused is not None:
                 self._report(resource, refused)
                 return ResourceOutcome(resource, refused)
             with self._lock:
                 snapshot = self._snapshots.pop(table_key, None)
             outcome = self._execute(resource, table, snapshot)
+            runs = not (self._options.plan_only or resource.spec.dry_run)
+            if runs and outcome.status.phase in GOOD_ENDS:
+                self._upgrade(table)
         except NotMergeOnRead as error:
             outcome = _failed(resource, error.reason, str(error))
         makes_log = table.spec is not None and table.spec.spec.merge_on_read is not None
@@ -326,6 +337,7 @@ class _Runner:
             again=options.again,
             plan_only=plan_only,
             poll_ms=options.poll_ms,
+            upgrade=self._upgrade_of(table),
         )
         session = open_session(
             resource,
@@ -345,6 +357,11 @@ class _Runner:
         finally:
             with self._lock:
                 del self._sessions[resource.key]
+
+    def _upgrade_of(self, table: Table) -> Callable[[], None] | None:
+        """What upgrades the table of an operation; None if it does not wait for that."""
+        waits = table.spec is not None and table.spec.key in self._upgrades
+        return partial(self._upgrade, table) if waits else None
 
     def _report(self, resource: AnyResource, status: ResourceStatus) -> None:
         if self._observer is not None:

@@ -210,7 +210,7 @@ class LogMergeKind:
         self._places = {at: winners.tolist() for at, winners in found.outputs.items()}
 
     def decide(self, work: Work) -> Decision:
-        refusal = verdict_of_table(work, self.protocol_kind, needs_vectors=work.table.vectors_only)
+        refusal = verdict_of_table(work, self.protocol_kind, needs_vectors=work.vectors_only)
         if refusal is not None:
             return refusal
         plan, spec = work.frozen

@@ -291,7 +291,7 @@ class ReplaceKind:
                 return found
             ages = found
         parts = self._candidates(work, scope, ages)
-        in_part = work.writes_vectors or not work.table.vectors_only
+        in_part = work.writes_vectors or not work.vectors_only
 
         def decided() -> rule.Removal | rule.ReadFiles | StatementConflict:
             rows = self._rows_in(latest, parts)

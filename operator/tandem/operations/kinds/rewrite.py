@@ -145,7 +145,7 @@ class RewriteKind:
         assert isinstance(job.job, RewriteJob)
         snapshot = work.snapshot
         cuts = job.job.take is not None
-        needs_vectors = cuts and work.table.vectors_only
+        needs_vectors = cuts and work.vectors_only
         refusal = verdict_of_table(work, self.protocol_kind, needs_vectors=needs_vectors)
         if refusal is not None:
             return refusal

@@ -226,7 +226,7 @@ class RowLevelKind(ABC, Generic[S]):
         run.evaluation = run.request = None
 
     def decide(self, work: Work) -> Decision:
-        only = work.table.vectors_only
+        only = work.vectors_only
         refusal = verdict_of_table(work, self.protocol_kind, needs_vectors=only)
         if refusal is not None:
             return refusal

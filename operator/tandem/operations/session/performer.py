@@ -88,7 +88,7 @@ class Performer:
         options: PerformerOptions,
         interceptor: Interceptor = passthrough,
     ) -> None:
-        self.work = Work(identity, table, ports.small_rounds)
+        self.work = Work(identity, table, ports.small_rounds, upgrade=options.upgrade)
         self._id = identity.operation_id
         self._table = table
         self._store = table.store
@@ -434,6 +434,12 @@ class Performer:
         work.rounds += 1
         begun_ms = self._ports.clock.now_ms()
         decision = work.decision = self._kind.decide(work)
+        if decision.verdict is Verdict.COMMIT and work.upgrade is not None:
+            # The rest is to commit. What fails must not leave a table that older readers refuse.
+            upgrade, work.upgrade = work.upgrade, None
+            upgrade()
+            self._committer.refresh(work)
+            decision = work.decision = self._kind.decide(work)
         if decision.verdict is Verdict.COMMIT:
             change = self._kind.change(work)
             took_ms = self._ports.clock.now_ms() - begun_ms
