@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import BinaryIO, Final, Self, cast
@@ -38,16 +38,18 @@ class CopySource:
 
     @classmethod
     def read(cls, store: Store, path: str, size: int = 0) -> CopySource:
-        """Read its footer; all of a small file, if `size` says how many bytes it has. Raises:
+        """Read its footer; all of a small file, if `size` says how many bytes it has. Then, a long
+        footer that is most of the file is not parsed: its rows are sooner decoded. Raises:
         DataFileMissing, StorageError, OSError."""
         data = read_whole(store, path, size) if 0 < size < _SMALL else None
         with opened(store, path, data) as source:
             read_ahead(source, FOOTER)
             version = version_of(source)
-            try:
-                footer = parse(read_footer(source), source.seek(0, 2))
-            except FooterInvalid:
-                footer = None  # decoding says what is wrong, if anything is
+            footer = None
+            with suppress(FooterInvalid):  # decoding says what is wrong, if anything is
+                found = read_footer(source)
+                if len(found) < _SMALL or not 0 < size < 2 * len(found):
+                    footer = parse(found, source.seek(0, 2))
         return cls(store, path, footer, version, data)
 
     @contextmanager
