@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 from pyroaring import BitMap64
@@ -98,15 +99,16 @@ def _add_rewrite(
         if not shown:
             continue
         of_group = {path: heirs[path] for path in members if path in heirs}
+        runs = {path: _HeirRuns.of(found, rewrite.view) for path, found in of_group.items()}
         cut = [edits.pop(path) for path in members if path in edits]
         # Where vectors hide rows, the outputs have rows of inputs whose heirs have others.
         hides = any(p in decision.masks and pieces[p][0].kept is None for p in shown)
         in_order = (
             not cut
             and not (hides and of_group)
+            and sum(len(found.starts) for found in runs.values()) <= _MOST_RUNS
             and all(
                 path not in sorted_paths
-                and (path not in of_group or _keeps_order(of_group[path]))
                 and (
                     path in removed
                     or path in of_group
@@ -116,7 +118,7 @@ def _add_rewrite(
             )
         )
         if in_order:
-            _add_runs(builder, rewrite, shown, pieces, of_group)
+            _add_runs(builder, rewrite, shown, pieces, runs)
         else:
             _add_rows(builder, rewrite, shown, pieces, of_group, cut)
     for path in sorted(removed.difference(builder.input_paths)):
@@ -156,11 +158,57 @@ def _joined(
     return found
 
 
-def _keeps_order(heirs: Sequence[tuple[Heir, HeirRows]]) -> bool:
-    """Whether an input has one heir, which has rows of no other input, in the input's order."""
-    if len(heirs) != 1 or len(heirs[0][0].rows) != 1:
-        return False
-    return bool((np.diff(heirs[0][1].origins) > 0).all())
+@dataclass(frozen=True, slots=True)
+class _HeirRuns:
+    """The rows of an input that its heirs have, in the input's order: ascending `origins`, for each
+    the number of the heir in `paths` and the position there. `starts` are the indexes at which
+    another heir begins, or a live row of the same one was skipped."""
+
+    paths: tuple[str, ...]
+    origins: Positions
+    numbers: Positions
+    positions: Positions
+    starts: Positions
+
+    @classmethod
+    def of(cls, heirs: Sequence[tuple[Heir, HeirRows]], view: FileView) -> _HeirRuns:
+        positions, origins, numbers, ranks = [], [], [], []
+        for index, (heir, part) in enumerate(heirs):
+            now = view.get(heir.path)
+            assert now is not None
+            dead = to_array(now.dead)
+            live = ~np.isin(part.positions, dead)
+            found = part.positions[live]
+            positions.append(found)
+            origins.append(part.origins[live])
+            numbers.append(np.full(len(found), index, np.int64))
+            ranks.append(found - np.searchsorted(dead, found))
+        order = np.argsort(np.concatenate(origins), kind="stable")
+        number, rank = np.concatenate(numbers)[order], np.concatenate(ranks)[order]
+        begins = np.ones(len(order), dtype=bool)
+        begins[1:] = (np.diff(number) != 0) | (np.diff(rank) != 1)
+        return cls(
+            tuple(heir.path for heir, _ in heirs),
+            np.concatenate(origins)[order],
+            number,
+            np.concatenate(positions)[order],
+            np.flatnonzero(begins).astype(np.int64),
+        )
+
+    def within(self, start: int, end: int) -> list[tuple[str, int, int]]:
+        """Path, start and end of the runs for these rows of the input."""
+        first, last = np.searchsorted(self.origins, (start, end)).tolist()
+        if first == last:
+            return []
+        inner = self.starts[(self.starts > first) & (self.starts < last)].tolist()
+        return [
+            (
+                self.paths[int(self.numbers[begin])],
+                int(self.positions[begin]),
+                int(self.positions[until - 1]) + 1,
+            )
+            for begin, until in pairwise((first, *inner, last))
+        ]
 
 
 def _has_rows(
@@ -184,7 +232,7 @@ def _add_runs(
     rewrite: CommittedRewrite,
     shown: Sequence[str],
     pieces: Mapping[str, Sequence[OutputPiece]],
-    heirs: Mapping[str, Sequence[tuple[Heir, HeirRows]]],
+    heirs: Mapping[str, _HeirRuns],
 ) -> None:
     """Runs of the job's map, on what of their files is left; a piece ends where a run ends."""
     row_map, view = rewrite.row_map, rewrite.view
@@ -210,21 +258,17 @@ def _add_runs(
         piece = next((p for p in pieces[output] if _holds(p, run.out_start, ends)), None)
         if piece is None:
             continue
-        source, start, end = file.path, run.in_start, run.in_end
-        if source in heirs:
-            heir, part = heirs[source][0]
-            source = heir.path
-            first, last = np.searchsorted(part.origins, (start, end)).tolist()
-            if first == last:
-                continue
-            start, end = int(part.positions[first]), int(part.positions[last - 1]) + 1
-        if source not in known:
-            known.add(source)
-            now = view.get(source)
-            assert now is not None
-            dead = now.dead - hidden[source] if source in hidden else now.dead
-            builder.add_input(source, now.rows, dead)
-        builder.add_run(source, start, end, piece.path)
+        parts = [(file.path, run.in_start, run.in_end)]
+        if file.path in heirs:
+            parts = heirs[file.path].within(run.in_start, run.in_end)
+        for source, start, end in parts:
+            if source not in known:
+                known.add(source)
+                now = view.get(source)
+                assert now is not None
+                dead = now.dead - hidden[source] if source in hidden else now.dead
+                builder.add_input(source, now.rows, dead)
+            builder.add_run(source, start, end, piece.path)
 
 
 def _holds(piece: OutputPiece, start: int, end: int) -> bool:
@@ -296,15 +340,17 @@ def _add_group(
     codes = np.concatenate([codes for _, codes, _ in files])
     positions = np.concatenate([rows for _, _, rows in files])
     sizes = [len(rows) for _, _, rows in files]
-    used = np.unique(codes).tolist()
+    used = np.flatnonzero(np.bincount(codes, minlength=len(paths))).tolist()
     ranks = np.empty(len(codes), dtype=np.int64)
     for code in used:
         now = view.get(paths[code])
         rows = now.rows if now is not None else row_map.input(paths[code]).rows
-        here = codes == code
-        there = np.sort(positions[here])
+        here = np.flatnonzero(codes == code)
+        found = positions[here]
+        in_order = bool((np.diff(found) > 0).all())
+        there = found if in_order else np.sort(found)
         builder.add_input(paths[code], rows, span(0, rows) - to_bitmap(there))
-        ranks[here] = np.searchsorted(there, positions[here])
+        ranks[here] = np.arange(len(here)) if in_order else np.searchsorted(there, found)
     begins = np.cumsum([0, *sizes])
     is_first = np.ones(len(codes), dtype=bool)
     is_first[1:] = (codes[1:] != codes[:-1]) | (ranks[1:] != ranks[:-1] + 1)

@@ -446,7 +446,7 @@ def live_mask(dead: BitMap64 | None, start: int, rows: int) -> Any | None:
     if not window:
         return None
     keep = np.ones(rows, dtype=np.bool_)
-    keep[np.fromiter(window, dtype=np.int64, count=len(window)) - start] = False
+    keep[np.asarray(window.to_array()).astype(np.int64) - start] = False
     return keep
 
 

@@ -229,8 +229,6 @@ class RewriteKind:
             for _, edit in edits_of(output):
                 lost = 0 if edit is None or work.edits.find(edit) else work.edits.lost(edit)
                 path = output.add.logged_path
-                if lost >= LOST_BEFORE_CUT and self._heirs is not None:
-                    self._heirs.settled |= frozenset(self.row_map.sources(path))
                 if job.job.layout is not None and lost >= MOST_LOST:
                     late.update(self.row_map.sources(path))
                 elif job.job.layout is None and lost >= LOST_BEFORE_CUT and edit is not None:

@@ -191,7 +191,7 @@ class FileEditor:
         require_positions(drops, self._rows, self._path)
         if len(drops) >= self._rows:
             raise ValueError(f"an edit of {self._path} drops all of its {self._rows} rows")
-        dropped = np.fromiter(drops, np.int64, len(drops))
+        dropped = np.asarray(drops.to_array()).astype(np.int64)
         change = Replacement.of(self._rows, dropped, new, self._table.data_schema)
         found = self._source()
         if isinstance(found, _Splittable):

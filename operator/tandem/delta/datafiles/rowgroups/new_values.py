@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from tandem.delta.datafiles.conform import conform
 from tandem.delta.schema import StructType
 
+_MOST_SLICES: Final = 32
+"""Of a batch: more are sooner filtered than put together."""
 Positions = NDArray[np.int64]
 
 
@@ -95,9 +97,7 @@ class Replacement:
             ]
             batch = pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
         if len(part.dropped):
-            keep = np.ones(batch.num_rows, np.bool_)
-            keep[part.dropped - start] = False
-            batch = batch.filter(pa.array(keep))
+            batch = _without(batch, part.dropped - start)
         return batch
 
     def digest(self) -> bytes:
@@ -110,6 +110,24 @@ class Replacement:
             writer.write_table(table)
         found.update(sink.getvalue())
         return found.digest()
+
+
+def _without(batch: pa.RecordBatch, dropped: Positions) -> pa.RecordBatch:
+    """The batch without rows, whose indexes ascend: in slices where they are together, as those of
+    an input that is gone."""
+    gaps = np.flatnonzero(np.diff(dropped) > 1)
+    if len(gaps) >= _MOST_SLICES:
+        keep = np.ones(batch.num_rows, np.bool_)
+        keep[dropped] = False
+        return batch.filter(pa.array(keep))
+    starts = [0, *(dropped[gaps] + 1).tolist(), int(dropped[-1]) + 1]
+    ends = [int(dropped[0]), *dropped[gaps + 1].tolist(), batch.num_rows]
+    kept = [
+        batch.slice(start, end - start)
+        for start, end in zip(starts, ends, strict=True)
+        if start < end
+    ]
+    return pa.concat_batches(kept) if len(kept) > 1 else kept[0] if kept else batch.slice(0, 0)
 
 
 def replaced(array: Any, at: Positions, values: Any) -> Any:

@@ -8,7 +8,10 @@ whichever rows it was made from: rows that are equal in all columns are intercha
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -26,13 +29,15 @@ from tandem.operations.kinds.table.snapshot_view import SnapshotView
 from tandem.reconcile.model import ChangeKind, RowMapLike
 from tandem.reconcile.rewrite import Heir, HeirRows
 from tandem.rowmap.positions import Positions, span, to_array, to_bitmap
-from tandem.storage.store import Store
+from tandem.storage.store import Store, side_by_side
 
 MOST_BYTES: Final = 64 << 20
 """Bytes of files that are compared with one file, at most; and of rows that are kept for the next
 comparison."""
 
 
+_AT_ONCE: Final = 4
+"""Files that are read at once."""
 _FIRST_BLOCK: Final = 1 << 10
 _MOST_GAPS: Final = 2_000
 """Rows that are left out one by one, at most, before rows are compared in any order."""
@@ -64,9 +69,9 @@ class HeirSearch:
         self._by_map: dict[str, Heir | None] = {}
         self._by_content: dict[str, Heir | None] = {}
         self._rows: dict[str, pa.Table] = {}
-        self.settled: frozenset[str] = frozenset()
-        """Inputs whose new files are no longer compared: each comparison gives other writers time
-        for the next commit."""
+        self._lock = threading.Lock()
+        self._most: int | None = None
+        """How many new files are compared at once, at most: half as many as the last time."""
 
     def of(
         self, gone: Collection[str], view: SnapshotView, *, by_content: bool
@@ -87,17 +92,16 @@ class HeirSearch:
                     # A restore may bring it back, when what it was made from is gone for long.
                     ancestors.setdefault(path, lost)
         view.prefetch(ancestors)
-        found = []
-        for path, lost in ancestors.items():
-            add = view.add(path)
-            if add is None or lost.isdisjoint(gone):
-                continue
-            heir = self._traced(path, view)
-            if heir is None and by_content:
-                heir = self._compared(path, add, lost & set(gone), view)
-            if heir is not None and set(heir.sources) <= set(gone):
-                found.append(heir)
-        return tuple(found)
+        candidates = {
+            path: lost & set(gone)
+            for path, lost in ancestors.items()
+            if view.add(path) is not None and not lost.isdisjoint(gone)
+        }
+        found = {path: self._traced(path, view) for path in candidates}
+        if by_content:
+            unknown = {path: lost for path, lost in candidates.items() if found[path] is None}
+            found |= self._compared(unknown, view)
+        return tuple(h for h in found.values() if h is not None and set(h.sources) <= set(gone))
 
     # By row maps
 
@@ -131,24 +135,27 @@ class HeirSearch:
     # By content
 
     def _compared(
-        self, path: str, add: AddFile, lost: Collection[str], view: SnapshotView
-    ) -> Heir | None:
-        if path not in self._by_content:
-            if not self.settled.isdisjoint(lost):
-                return None
-            self._by_content[path] = self._compare(path, add, lost, view)
-        return self._by_content[path]
+        self, candidates: Mapping[str, Collection[str]], view: SnapshotView
+    ) -> dict[str, Heir | None]:
+        """Compares new files only while they become fewer fast: each comparison gives other writers
+        time for the next commits, and what they change meanwhile has to be compared again."""
+        new = [path for path in candidates if path not in self._by_content]
+        if self._most is not None and len(new) > self._most:
+            self._most = 0
+        elif new:
+            self._most = len(new) // 2
+            for first in range(0, len(new), _AT_ONCE):
+                together = new[first : first + _AT_ONCE]
+                self._read_ahead(together, candidates, view)
+                for path in together:
+                    self._by_content[path] = self._compare(path, candidates[path], view)
+        return {path: self._by_content.get(path) for path in candidates}
 
-    def _compare(
-        self, path: str, add: AddFile, lost: Collection[str], view: SnapshotView
-    ) -> Heir | None:
-        values = dict(add.partition_values)
-        sources = [
-            self._inputs[source]
-            for source in sorted(lost)
-            if dict(self._inputs[source].partition_values) == values
-        ]
-        if not sources or add.size + sum(source.size for source in sources) > MOST_BYTES:
+    def _compare(self, path: str, lost: Collection[str], view: SnapshotView) -> Heir | None:
+        add = view.add(path)
+        assert add is not None
+        sources = self._sources(add, lost)
+        if not sources:
             return None
         try:
             after = self._read(input_file(view, path, None))
@@ -176,13 +183,42 @@ class HeirSearch:
                 parts.append(HeirRows(source.logged_path, live[here], origins))
         return Heir(path, tuple(parts))
 
+    def _sources(self, add: AddFile, lost: Collection[str]) -> list[InputFile]:
+        """The inputs that a new file is compared with."""
+        values = dict(add.partition_values)
+        sources = [
+            self._inputs[source]
+            for source in sorted(lost)
+            if dict(self._inputs[source].partition_values) == values
+        ]
+        large = add.size + sum(source.size for source in sources) > MOST_BYTES
+        return [] if large else sources
+
+    def _read_ahead(
+        self, paths: Sequence[str], candidates: Mapping[str, Collection[str]], view: SnapshotView
+    ) -> None:
+        """Read what comparisons need, several files at once."""
+        files: dict[str, InputFile] = {}
+        for path in paths:
+            add = view.add(path)
+            assert add is not None
+            sources = self._sources(add, candidates[path])
+            if sources:
+                files |= {file.logged_path: file for file in sources}
+                files[path] = input_file(view, path, None)
+        left = [file for path, file in files.items() if path not in self._rows]
+        with suppress(DataFileMissing):  # the comparison says of which
+            side_by_side([partial(self._read, file) for file in left], _AT_ONCE)
+
     def _read(self, file: InputFile) -> pa.Table:
         kept = self._rows.get(file.logged_path)
         if kept is not None:
             return kept
-        found = self._rows[file.logged_path] = self._read_file(file)
-        while sum(table.nbytes for table in self._rows.values()) > MOST_BYTES:
-            del self._rows[next(iter(self._rows))]
+        found = self._read_file(file)
+        with self._lock:
+            self._rows[file.logged_path] = found
+            while sum(table.nbytes for table in self._rows.values()) > MOST_BYTES:
+                del self._rows[next(iter(self._rows))]
         return found
 
 
@@ -204,8 +240,38 @@ def _found(inputs: Sequence[pa.Table], rows: pa.Table) -> Positions | None:
         if found is not None:
             return found + start
         start += each.num_rows
-    numbers = row_numbers(pa.concat_tables([*inputs, rows]))
+    before = pa.concat_tables(inputs)
+    key = _key_of(before)
+    if key is not None:
+        return _by_key(before, rows, key)
+    numbers = row_numbers(pa.concat_tables([before, rows]))
     return matched(numbers[:start], numbers[start:])
+
+
+def _key_of(rows: pa.Table) -> str | None:
+    """The first column of integers that are all different, if no column is nested."""
+    if any(pa.types.is_nested(field.type) for field in rows.schema):
+        return None
+    for field in rows.schema:
+        values = rows.column(field.name)
+        if pa.types.is_integer(field.type) and not values.null_count:
+            numbers = np.sort(np.asarray(values))
+            if (numbers[1:] != numbers[:-1]).all():
+                return str(field.name)
+    return None
+
+
+def _by_key(before: pa.Table, after: pa.Table, key: str) -> Positions | None:
+    """As `matched`, for rows of which no two have the same `key`."""
+    known, wanted = (np.asarray(table.column(key)) for table in (before, after))
+    if after.column(key).null_count or not len(known):
+        return None
+    order = np.argsort(known, kind="stable")
+    found = order[np.minimum(np.searchsorted(known[order], wanted), len(known) - 1)]
+    if len(np.unique(found)) < len(found):
+        return None
+    same = aligned(before.take(pa.array(found)), after)
+    return None if same is None else found
 
 
 def _chosen(table: pa.Table, rows: Positions) -> pa.Table:
