@@ -183,17 +183,18 @@ def write_groups(root: Path, setting: Setting, groups: int) -> None:
 def victims(writer: int, arena: Arena) -> Iterator[tuple[int, int]]:
     """Endless (group, id): a row of the current group that no other writer picks, each once."""
     chance = random.Random(writer)
-    left: dict[int, list[int]] = {}
+    taken: dict[int, set[int]] = {}
     while True:
         group = arena.group()
-        if group not in left:
-            mine = [i for i in arena.ids(group) if i % WRITERS == writer]
-            chance.shuffle(mine)
-            left[group] = mine
-        if not left[group]:
+        ids, of_group = arena.ids(group), taken.setdefault(group, set())
+        mine = ids[(writer - ids.start) % WRITERS :: WRITERS]
+        if len(of_group) == len(mine):
             time.sleep(0.01)
             continue
-        yield group, left[group].pop()
+        victim = chance.choice(mine)
+        if victim not in of_group:
+            of_group.add(victim)
+            yield group, victim
 
 
 def delete_with_deltalake(folder: str, rows: int, files: int, writer: int) -> dict[str, Any]:
