@@ -39,7 +39,7 @@ comparison."""
 _AT_ONCE: Final = 4
 """Files that are read at once."""
 _FIRST_BLOCK: Final = 1 << 10
-_MOST_GAPS: Final = 2_000
+_MOST_GAPS: Final = 50
 """Rows that are left out one by one, at most, before rows are compared in any order."""
 
 
