@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -51,7 +52,8 @@ class Table:
     partitions: dict[str, dict[str, str | None]] = field(default_factory=dict)
     commits: list[CommitSummary] = field(default_factory=list)
     read: list[str] = field(default_factory=list)
-    snapshot: None = None
+    snapshot: Any = field(default_factory=lambda: SimpleNamespace(version=0))
+    newest: int = 0
 
     def __post_init__(self) -> None:
         self.live = set(self.rows)
@@ -90,7 +92,9 @@ class Table:
                 builder.add_input(path, len(self.rows[path]), BitMap64(self.dead.get(path, ())))
                 builder.add_run(path, 0, len(self.rows[path]), "o")
             inputs = {path: self._input(path) for path in self.inputs}
-            self.search = HeirSearch(self._read, cast(Any, self), 0, inputs, builder.build())
+            self.search = HeirSearch(
+                self._read, cast(Any, self), 0, inputs, builder.build(), lambda _: self.newest
+            )
         gone = [path for path in self.inputs if path not in self.live]
         return list(self.search.of(gone, cast(Any, self), by_content=by_content))
 
@@ -250,7 +254,28 @@ def test_rows_of_other_partitions_are_other_rows() -> None:
     assert origins(heir) == {0: ("b", 0)}
 
 
-def test_files_that_are_gone_too_large_or_settled_are_not_compared(
+def test_files_are_compared_while_they_become_fewer() -> None:
+    """Half as many in a round as in the one before, and no more once others commit as fast."""
+    table = Table({name: [number] for number, name in enumerate("abcdefgh")})
+    for number, name in enumerate("abcd"):
+        table.commit({name * 2: [number]}, name)
+    assert len(table.heirs()) == 4
+    for number, name in enumerate("ef", 4):
+        table.commit({name * 2: [number]}, name)
+    assert len(table.heirs()) == 6
+    for number, name in enumerate("gh", 6):
+        table.commit({name * 2: [number]}, name)
+    assert len(table.heirs()) == 6  # two are not half of two
+    assert {"gg", "hh"}.isdisjoint(table.read)
+    table = Table({name: [number] for number, name in enumerate("abcdefgh")})
+    for number, name in enumerate("abcdefgh"):
+        table.commit({name * 2: [number]}, name)
+    table.newest = 2
+    assert len(table.heirs()) == 4
+    assert len(table.heirs()) == 4
+
+
+def test_files_that_are_gone_too_large_or_compared_before_are_not_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     table = Table({"a": [1, 2]})
@@ -262,8 +287,6 @@ def test_files_that_are_gone_too_large_or_settled_are_not_compared(
     assert sorted(table.read) == ["a", "f"]
     table.heirs()
     assert len(table.read) == 2  # nothing is compared twice
-    assert table.search is not None
-    table.search.settled = frozenset({"a"})
     assert [heir.path for heir in table.heirs()] == ["f"]  # that is known already
     table.commit({"g": [1]}, "f")
     assert table.heirs() == []

@@ -213,6 +213,7 @@ class RewriteKind:
                 plan.read_version,
                 {file.logged_path: file for file in job.job.inputs},
                 self.row_map,
+                work.table.log.latest_version,
             )
         return self._heirs.of(gone, view, by_content=not work.writes_vectors)
 

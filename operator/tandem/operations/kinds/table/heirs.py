@@ -38,6 +38,8 @@ comparison."""
 
 _AT_ONCE: Final = 4
 """Files that are read at once."""
+_AHEAD_BYTES: Final = 8 << 20
+"""Bytes of new files that are read ahead, at most: decoded, they must be kept until compared."""
 _FIRST_BLOCK: Final = 1 << 10
 _MOST_GAPS: Final = 50
 """Rows that are left out one by one, at most, before rows are compared in any order."""
@@ -51,6 +53,7 @@ class HeirSearch:
         read: reads all columns of a file. Raises: DataFileMissing.
         history: the commits since the version that the rewrite read, `since`.
         inputs: its inputs, by path, as the job read them; `row_map` says which rows it took.
+        newest: the newest version of the table, which is at least that of its argument.
     """
 
     def __init__(
@@ -60,7 +63,9 @@ class HeirSearch:
         since: int,
         inputs: Mapping[str, InputFile],
         row_map: RowMapLike,
+        newest: Callable[[int], int],
     ) -> None:
+        self._newest = newest
         self._read_file = read
         self._history = history
         self._since = since
@@ -137,18 +142,25 @@ class HeirSearch:
     def _compared(
         self, candidates: Mapping[str, Collection[str]], view: SnapshotView
     ) -> dict[str, Heir | None]:
-        """Compares new files only while they become fewer fast: each comparison gives other writers
-        time for the next commits, and what they change meanwhile has to be compared again."""
+        """Compares new files only while they become fewer fast, in one round and from one round to
+        the next: each comparison gives other writers time for commits, and what they change
+        meanwhile has to be compared again."""
         new = [path for path in candidates if path not in self._by_content]
         if self._most is not None and len(new) > self._most:
             self._most = 0
         elif new:
             self._most = len(new) // 2
-            for first in range(0, len(new), _AT_ONCE):
-                together = new[first : first + _AT_ONCE]
-                self._read_ahead(together, candidates, view)
-                for path in together:
+            largest = max(add.size for add in map(view.add, new) if add is not None)
+            together = max(1, min(_AT_ONCE, _AHEAD_BYTES // max(1, largest)))
+            for first in range(0, len(new), together):
+                some = new[first : first + together]
+                self._read_ahead(some, candidates, view)
+                for path in some:
                     self._by_content[path] = self._compare(path, candidates[path], view)
+                version = view.snapshot.version
+                if 2 * (self._newest(version) - version) >= first + len(some):
+                    self._most = 0
+                    break
         return {path: self._by_content.get(path) for path in candidates}
 
     def _compare(self, path: str, lost: Collection[str], view: SnapshotView) -> Heir | None:
