@@ -6,6 +6,7 @@ from mutants.assignment import ASSIGNMENT
 from mutants.automatic import AUTOMATIC
 from mutants.batches import BATCHES
 from mutants.blocks import BLOCKS
+from mutants.edits import EDITS
 from mutants.engine import ENGINE
 from mutants.index import INDEX
 from mutants.replaces import REPLACES
@@ -14,6 +15,6 @@ from mutants.serving import SERVING
 from mutants.spread import SPREAD
 
 MUTANTS = (
-    *(*RULES, *REPLACES, *SERVING, *ENGINE, *BATCHES, *BLOCKS, *AUTOMATIC),
+    *(*RULES, *REPLACES, *SERVING, *ENGINE, *EDITS, *BATCHES, *BLOCKS, *AUTOMATIC),
     *(*ASSIGNMENT, *INDEX, *SPREAD),
 )

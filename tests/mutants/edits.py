@@ -1,7 +1,4 @@
-"""Bugs of tables without deletion vectors: heirs, edits, and the row maps of commits with them.
-
-Not in the catalogue yet: none of them has been run.
-"""
+"""Bugs of tables without deletion vectors: heirs, edits, and the row maps of commits with them."""
 
 from __future__ import annotations
 
@@ -214,9 +211,25 @@ EDITS = (
         "map-to-the-input",
         "R-5: a map leads to the files that its own commit removes",
         _PUBLISHED,
-        "        if source in heirs:\n            heir, part",
-        "        if source in heirs and source in known:\n            heir, part",
+        "        if file.path in heirs:\n            parts",
+        "        if file.path in heirs and file.path in known:\n            parts",
         _MAPS,
+    ),
+    Mutant(
+        "reordered-heir-in-one-run",
+        "R-5: rows that an heir has in another order have runs of their own",
+        _PUBLISHED,
+        "(np.diff(number) != 0) | (np.diff(rank) != 1)",
+        "np.diff(number) != 0",
+        _MAPS,
+    ),
+    Mutant(
+        "heir-by-its-key",
+        "R-7: a row of an heir equals a row of an input in all columns",
+        _HEIRS,
+        "return None if same is None else found",
+        "return found",
+        (Check.HEIRS,),
     ),
     Mutant(
         "map-of-the-job-published",

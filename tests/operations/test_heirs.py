@@ -30,6 +30,7 @@ from tandem.operations.kinds.table.heirs import (
     HeirSearch,
     aligned,
     matched,
+    origins_in,
     read_rows,
     row_numbers,
 )
@@ -437,3 +438,24 @@ def test_long_runs_of_equal_rows_are_aligned(rows: int, gone: set[int], distinct
     assert found is not None
     assert (np.diff(found) > 0).all()
     assert before.take(pa.array(found)).equals(after)
+
+
+@pytest.mark.parametrize("key", [True, False], ids=["key", "no key"])
+def test_rows_in_another_order_are_found_by_all_their_columns(key: bool) -> None:
+    ids = list(range(300)) if key else [number // 2 for number in range(300)]
+    before = pa.table({"id": ids, "x": [float(i % 7) for i in range(300)]})
+    order = [*range(200, 300), *range(100), 150]
+    after = before.take(order)
+    found = origins_in([before.slice(0, 120), before.slice(120)], after)
+    assert found is not None
+    assert before.take(pa.array(found)).equals(after)
+    assert len(set(found.tolist())) == len(order)
+    for other in (-0.0, float("nan"), 8.0, None):
+        values = after["x"].to_pylist()
+        values[3] = other
+        changed = after.set_column(1, "x", pa.array(values, pa.float64()))
+        assert origins_in([before], changed) is None
+    assert origins_in([before], pa.concat_tables([after, after.slice(5, 1)])) is None or not key
+    assert (
+        origins_in([before], after.set_column(0, "id", pa.array([None] * 201, pa.int64()))) is None
+    )

@@ -183,7 +183,7 @@ class HeirSearch:
         live = to_array(span(0, after.num_rows) - state.dead)
         rows = _chosen(after, live)
         inputs = [_chosen(table, rows) for table, rows in zip(before, taken, strict=True)]
-        found = _found(inputs, rows)
+        found = origins_in(inputs, rows)
         if found is None:
             return None
         starts = np.cumsum([0, *(len(rows) for rows in taken)])
@@ -244,7 +244,7 @@ def read_rows(store: Store, table: TableFormat, file: InputFile) -> pa.Table:
     return pa.Table.from_batches(batches, None if batches else arrow_schema(table, names))
 
 
-def _found(inputs: Sequence[pa.Table], rows: pa.Table) -> Positions | None:
+def origins_in(inputs: Sequence[pa.Table], rows: pa.Table) -> Positions | None:
     """The index of each row in the concatenated inputs; None if there is one that none has."""
     start = 0
     for each in inputs:
