@@ -120,7 +120,7 @@ class _History:
 
 @dataclass(frozen=True)
 class _View(Working):
-    snapshot: None = None
+    snapshot: Any = field(default_factory=lambda: SimpleNamespace(version=0))
 
 
 def _forked(thing: T) -> T:
@@ -151,7 +151,7 @@ def heirs_of(
         return _table(world.files[file.logged_path])
 
     if attempt.heirs is None:
-        search = HeirSearch(read, history, since, inputs, attempt.jobs_map)
+        search = HeirSearch(read, history, since, inputs, attempt.jobs_map, lambda version: version)
     else:
         search = _forked(attempt.heirs)
         vars(search).update(_history=history, _read_file=read)
