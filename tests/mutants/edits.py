@@ -126,9 +126,9 @@ EDITS = (
         "equal-but-for-the-sign-of-zero",
         "heirs by content: rows are equal bit by bit",
         _HEIRS,
-        "    if is_.is_floating(array.type):\n        array = _as_integers(array)\n",
-        "",
-        _EDITS,
+        "columns.append([_as_integers(a) if pa.types.is_floating(a.type) else a for a in pair])",
+        "columns.append(pair)",
+        (Check.HEIRS,),
     ),
     # Edits.
     Mutant(

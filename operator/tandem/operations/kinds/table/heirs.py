@@ -366,7 +366,8 @@ def row_numbers(rows: pa.Table) -> IntArray:
 
 
 def _codes(column: Any) -> IntArray:
-    """A number for each value of a column; null has one of its own."""
+    """A number for each value of a column; null has one of its own, and so have floats that differ
+    in a bit."""
     array = _one_array(column) if isinstance(column, pa.ChunkedArray) else column
     is_ = pa.types
     if is_.is_struct(array.type):
@@ -374,8 +375,6 @@ def _codes(column: Any) -> IntArray:
         return number_rows([_validity(array), *fields])[0]
     if is_.is_map(array.type) or is_.is_list(array.type) or is_.is_large_list(array.type):
         return _list_codes(array)
-    if is_.is_floating(array.type):
-        array = _as_integers(array)
     if is_.is_dictionary(array.type):
         array = array.dictionary_decode()
     codes = pc.dictionary_encode(array, null_encoding="mask").indices
