@@ -159,7 +159,7 @@ EDITS = (
         (Check.EDITS,),
     ),
     Mutant(
-        "edit-with-rows-that-nobody-wants",
+        "edit-with-unwanted-rows",
         "R-4: an edit is published only if it is what the decision wants",
         _KEPT,
         "            if each.wanted.equals(wanted):\n",

@@ -99,14 +99,12 @@ def _add_rewrite(
         if not shown:
             continue
         of_group = {path: heirs[path] for path in members if path in heirs}
-        runs = {path: _HeirRuns.of(found, rewrite.view) for path, found in of_group.items()}
         cut = [edits.pop(path) for path in members if path in edits]
         # Where vectors hide rows, the outputs have rows of inputs whose heirs have others.
         hides = any(p in decision.masks and pieces[p][0].kept is None for p in shown)
         in_order = (
             not cut
             and not (hides and of_group)
-            and sum(len(found.starts) for found in runs.values()) <= _MOST_RUNS
             and all(
                 path not in sorted_paths
                 and (
@@ -117,7 +115,10 @@ def _add_rewrite(
                 for path in members
             )
         )
+        runs: dict[str, _HeirRuns] = {}
         if in_order:
+            runs = {path: _HeirRuns.of(found, rewrite.view) for path, found in of_group.items()}
+        if in_order and sum(len(found.starts) for found in runs.values()) <= _MOST_RUNS:
             _add_runs(builder, rewrite, shown, pieces, runs)
         else:
             _add_rows(builder, rewrite, shown, pieces, of_group, cut)

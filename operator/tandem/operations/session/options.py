@@ -29,8 +29,8 @@ class PerformerOptions:
     last. `begun_elsewhere` says why an attempt with a plan must not go on, since another process
     works for the same operation on another table; "" if it may. `written` names the first commit
     by which another writer changed the chunks of an exclusive attempt since its read version; ""
-    for none. `upgrade` enables deletion vectors on a table that waits for it: before the first
-    commit, when nothing else can fail."""
+    for none. `upgrade` enables deletion vectors on a table that waits for it: once
+    a commit has been decided."""
 
     mode: Mode
     lock_wait_s: float = _LOCK_WAIT_S

@@ -21,6 +21,7 @@ from tandem.storage.store import Store
 
 FOOTER: Final = 64 << 10
 """Bytes that are read at a file's end: most footers are shorter."""
+_LONG_FOOTER: Final = 1 << 20
 _SMALL: Final = 1 << 20
 """Files of fewer bytes are read in one request."""
 
@@ -48,7 +49,8 @@ class CopySource:
             footer = None
             with suppress(FooterInvalid):  # decoding says what is wrong, if anything is
                 found = read_footer(source)
-                if len(found) < _SMALL or not 0 < size < 2 * len(found):
+                rows_are_less = 0 < size < 2 * len(found)
+                if len(found) < _LONG_FOOTER or not rows_are_less:
                     footer = parse(found, source.seek(0, 2))
         return cls(store, path, footer, version, data)
 

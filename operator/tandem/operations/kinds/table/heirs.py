@@ -18,7 +18,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tandem.delta.actions import AddFile
 from tandem.delta.datafiles.reader import TableFormat, arrow_schema
 from tandem.distinct import IntArray, number_rows
 from tandem.errors import DataFileMissing
@@ -34,8 +33,6 @@ from tandem.storage.store import Store, side_by_side
 MOST_BYTES: Final = 64 << 20
 """Bytes of files that are compared with one file, at most; and of rows that are kept for the next
 comparison."""
-
-
 _AT_ONCE: Final = 4
 """Files that are read at once."""
 _AHEAD_BYTES: Final = 8 << 20
@@ -150,27 +147,29 @@ class HeirSearch:
             self._most = 0
         elif new:
             self._most = len(new) // 2
-            largest = max(add.size for add in map(view.add, new) if add is not None)
+            files = {path: input_file(view, path, None) for path in new}
+            largest = max(file.size for file in files.values())
             together = max(1, min(_AT_ONCE, _AHEAD_BYTES // max(1, largest)))
             for first in range(0, len(new), together):
                 some = new[first : first + together]
-                self._read_ahead(some, candidates, view)
+                sources = {path: self._sources(files[path], candidates[path]) for path in some}
+                known = [path for path in some if sources[path]]
+                self._read_ahead([f for path in known for f in (files[path], *sources[path])])
                 for path in some:
-                    self._by_content[path] = self._compare(path, candidates[path], view)
+                    self._by_content[path] = self._compare(path, files[path], sources[path], view)
                 version = view.snapshot.version
                 if 2 * (self._newest(version) - version) >= first + len(some):
                     self._most = 0
                     break
         return {path: self._by_content.get(path) for path in candidates}
 
-    def _compare(self, path: str, lost: Collection[str], view: SnapshotView) -> Heir | None:
-        add = view.add(path)
-        assert add is not None
-        sources = self._sources(add, lost)
+    def _compare(
+        self, path: str, file: InputFile, sources: Sequence[InputFile], view: SnapshotView
+    ) -> Heir | None:
         if not sources:
             return None
         try:
-            after = self._read(input_file(view, path, None))
+            after = self._read(file)
             before = [self._read(source) for source in sources]
         except DataFileMissing:
             return None  # another writer's vacuum
@@ -195,32 +194,22 @@ class HeirSearch:
                 parts.append(HeirRows(source.logged_path, live[here], origins))
         return Heir(path, tuple(parts))
 
-    def _sources(self, add: AddFile, lost: Collection[str]) -> list[InputFile]:
+    def _sources(self, file: InputFile, lost: Collection[str]) -> list[InputFile]:
         """The inputs that a new file is compared with."""
-        values = dict(add.partition_values)
+        values = dict(file.partition_values)
         sources = [
             self._inputs[source]
             for source in sorted(lost)
             if dict(self._inputs[source].partition_values) == values
         ]
-        large = add.size + sum(source.size for source in sources) > MOST_BYTES
+        large = file.size + sum(source.size for source in sources) > MOST_BYTES
         return [] if large else sources
 
-    def _read_ahead(
-        self, paths: Sequence[str], candidates: Mapping[str, Collection[str]], view: SnapshotView
-    ) -> None:
+    def _read_ahead(self, files: Sequence[InputFile]) -> None:
         """Read what comparisons need, several files at once."""
-        files: dict[str, InputFile] = {}
-        for path in paths:
-            add = view.add(path)
-            assert add is not None
-            sources = self._sources(add, candidates[path])
-            if sources:
-                files |= {file.logged_path: file for file in sources}
-                files[path] = input_file(view, path, None)
-        left = [file for path, file in files.items() if path not in self._rows]
+        missing = {each.logged_path: each for each in files if each.logged_path not in self._rows}
         with suppress(DataFileMissing):  # the comparison says of which
-            side_by_side([partial(self._read, file) for file in left], _AT_ONCE)
+            side_by_side([partial(self._read, each) for each in missing.values()], _AT_ONCE)
 
     def _read(self, file: InputFile) -> pa.Table:
         kept = self._rows.get(file.logged_path)
@@ -276,13 +265,8 @@ def _key_of(rows: pa.Table) -> str | None:
 def _by_key(before: pa.Table, after: pa.Table, key: str) -> Positions | None:
     """As `matched`, for rows of which no two have the same `key`."""
     known, wanted = (np.asarray(table.column(key)) for table in (before, after))
-    if after.column(key).null_count or not len(known):
-        return None
-    order = np.argsort(known, kind="stable")
-    found = order[np.minimum(np.searchsorted(known[order], wanted), len(known) - 1)]
-    if len(np.unique(found)) < len(found):
-        return None
-    same = aligned(before.take(pa.array(found)), after)
+    found = None if after.column(key).null_count else matched(known, wanted)
+    same = None if found is None else aligned(before.take(pa.array(found)), after)
     return None if same is None else found
 
 
