@@ -4,6 +4,8 @@ N14 and N19. Their jobs evaluate, the engine makes files again.
 
 from __future__ import annotations
 
+import random
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -42,6 +44,7 @@ from tandem.operations.machine.effects import Point
 from tandem.operations.session import carry_out
 from tandem.spec.resources import Operation
 from tandem.spec.status import Phase
+from tandem.text import human_bytes
 from tandem.timeline.segments import segment_name
 
 FOUR = loads(range(4))
@@ -586,3 +589,43 @@ def test_what_is_logged_of_an_update_by_edits(tmp_path: Path) -> None:
 def data_changes(commit: Commit) -> list[bool]:
     adds = [add.data_change for add in commit.adds]
     return [*adds, *(remove.data_change for remove in commit.removes)]
+
+
+# Plans
+
+
+def test_a_plan_tells_what_will_be_copied_and_encoded(tmp_path: Path) -> None:
+    """As much as is done where each row group has a match, but for what compresses otherwise."""
+    lake = plain(tmp_path)
+    drawn = random.Random(7)  # both have a dictionary of a few hundred values
+    columns = {name: [drawn.randrange(300) for _ in range(20_000)] for name in ("id", "v")}
+    lake.load(pa.table({**columns, "k": [1] * 20_000}).select(["id", "k", "v"]).cast(model.SCHEMA))
+    status = lake.do(lake.update("k = 1", v="v + 1"))
+    assert status.plan is not None
+    files = lake.log.snapshot().files.num_rows
+    assert status.plan.edits is not None
+    told = re.search(
+        r"up to (\d+) files .* only v is encoded: about (.*) at most, and (.*) copied\.",
+        status.plan.edits,
+    )
+    assert told is not None, status.plan.edits
+    done = reconciled(status)
+    assert done.bytes_encoded is not None
+    assert done.bytes_copied is not None
+    assert told[1] == str(files)
+    assert in_kib(told[2]) == pytest.approx(done.bytes_encoded / 1024, rel=0.15)
+    assert in_kib(told[3]) == pytest.approx(done.bytes_copied / 1024, rel=0.15)
+
+
+def test_a_plan_of_a_delete_tells_an_upper_bound(tmp_path: Path) -> None:
+    lake = plain(tmp_path)
+    status = lake.do(lake.delete("k = 1"))
+    assert status.plan is not None
+    size = human_bytes(status.plan.input_bytes)
+    assert status.plan.edits is not None
+    assert f"others are encoded, up to {size}. With enableDeletionVectors" in status.plan.edits
+
+
+def in_kib(text: str) -> float:
+    number, unit = text.split()
+    return float(number) * {"B": 1 / 1024, "KiB": 1, "MiB": 1024}[unit]

@@ -10,11 +10,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import replace
 from typing import ClassVar, Generic
+from urllib.parse import unquote
 
 import pyarrow as pa
 
 from tandem.delta import protocol
 from tandem.delta.actions import Metadata
+from tandem.delta.datafiles.rowgroups.source import share_of_columns
 from tandem.delta.log import files as files_
 from tandem.delta.log.snapshot import Snapshot
 from tandem.errors import ManifestInvalid
@@ -154,14 +156,23 @@ class RowLevelKind(ABC, Generic[S]):
     def _edits_in_words(
         self, work: Work, statement: S, inputs: tuple[InputFile, ...]
     ) -> str | None:
-        if work.table.will_write_vectors(work.snapshot):
+        if work.table.will_write_vectors(work.snapshot) or not inputs:
             return None
-        return of_statement_edits(
-            len(inputs),
-            sum(file.size for file in inputs),
-            self.new_values(statement),
-            deletes=self.protocol_kind is not protocol.OperationKind.UPDATE,
-        )
+        updates = self.protocol_kind is protocol.OperationKind.UPDATE
+        wanted = self.new_values(statement) if updates else None
+        named, share = None, None
+        if wanted is not None:
+            fields = [each for each in work.snapshot.schema if each.name.lower() in wanted]
+            named = [field.name for field in fields]
+            largest = max(inputs, key=lambda file: file.size)
+            share = share_of_columns(
+                work.table.store,
+                unquote(largest.logged_path),
+                largest.size,
+                [field.physical_name for field in fields],
+            )
+        size = sum(file.size for file in inputs)
+        return of_statement_edits(len(inputs), size, named, share)
 
     def plan_of_adopted(self, work: Work) -> Planned:
         summary = work.frozen[0].summary

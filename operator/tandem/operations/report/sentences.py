@@ -6,7 +6,7 @@ same thing in the same words.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from tandem.spec.replace import Replaced
@@ -147,24 +147,27 @@ def gone_to(mets: Sequence[ReconciledCommit]) -> str:
 
 
 def of_statement_edits(
-    files: int, size: int, columns: Collection[str] | None, *, deletes: bool
-) -> str | None:
-    """What a statement costs on a table without deletion vectors; None if it reads no file.
+    files: int, size: int, columns: Sequence[str] | None, share: float | None
+) -> str:
+    """What a statement costs on a table without deletion vectors.
 
     Args:
         files: those that may have a match, of `size` bytes.
-        columns: the names of those that it sets; None for all.
-        deletes: it may delete rows.
+        columns: the names of those of which alone the values change; None if rows may be deleted.
+        share: of the bytes that these columns have; None if that is not known.
     """
-    if not files:
-        return None
-    encoded = "others are encoded"
-    if columns is not None and not deletes:
-        encoded = f"of others, only {listed(sorted(columns))} is encoded"
+    bytes_ = human_bytes(size)
+    if columns is None:
+        how = f"row groups without one are copied, others are encoded, up to {bytes_}"
+    else:
+        how = f"row groups without one are copied, of others, only {listed(columns)} is encoded"
+        if share is not None:
+            encoded = human_bytes(round(share * size))
+            kept = human_bytes(round((1 - share) * size))
+            how += f": about {encoded} at most, and {kept} copied"
     return (
-        f"rewrites up to {counted(files, 'file')} ({human_bytes(size)}), those with a match: their "
-        f"row groups without one are copied, {encoded}. {_WITH_VECTORS}no file is rewritten; "
-        f"{_READERS}"
+        f"rewrites up to {counted(files, 'file')} ({bytes_}), those with a match: their {how}. "
+        f"{_WITH_VECTORS}no file is rewritten; {_READERS}"
     )
 
 

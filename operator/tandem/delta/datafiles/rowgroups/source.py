@@ -15,7 +15,7 @@ from tandem.delta.datafiles.missing import missing, unreadable
 from tandem.delta.datafiles.page_walk import PageDamaged
 from tandem.delta.datafiles.reader import DataFileReader, TableFormat, arrow_schema, read_whole
 from tandem.delta.datafiles.rowgroups.footer import FileFooter, FooterInvalid, parse, read_footer
-from tandem.errors import ObjectNotFound, StorageError
+from tandem.errors import DataFileMissing, ObjectNotFound, StorageError
 from tandem.storage.files import read_ahead, version_of
 from tandem.storage.store import Store
 
@@ -93,6 +93,21 @@ def copying(path: str, table: TableFormat) -> Iterator[None]:
             expected="the bytes that its footer names",
             remedy="Restore the file, or the table to a version without it",
         ) from error
+
+
+def share_of_columns(store: Store, path: str, size: int, names: Collection[str]) -> float | None:
+    """The share of a file's pages that belongs to the top-level columns with these physical names,
+    by its footer; None where that cannot be read."""
+    try:
+        footer = CopySource.read(store, path, size).footer
+    except (DataFileMissing, StorageError, OSError):  # what needs the file says so
+        return None
+    every = 0 if footer is None else sum(group.size for group in footer.groups)
+    if footer is None or not every:
+        return None
+    chunks = (chunk for group in footer.groups for chunk in group.chunks)
+    belongs = tuple(f"{name}." for name in names)
+    return sum(c.data.size for c in chunks if f"{c.path}.".startswith(belongs)) / every
 
 
 class FloatColumns:
