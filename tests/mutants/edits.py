@@ -28,8 +28,8 @@ EDITS = (
         "heir-forgets-its-deletes",
         "rewrites: rows that an heir lacks are hidden",
         "reconcile/rules.py",
-        "InputFate.HEIR: RewriteRule(OutputMask.LEFT_OUT, False, remove_heir=True)",
-        "InputFate.HEIR: RewriteRule(OutputMask.NONE, False, remove_heir=True)",
+        "InputFate.HEIR: RewriteRule(OutputMask.LEFT_OUT, False)",
+        "InputFate.HEIR: RewriteRule(OutputMask.NONE, False)",
         _MAPS,
     ),
     Mutant(

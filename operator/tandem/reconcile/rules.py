@@ -152,12 +152,10 @@ class OutputMask(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RewriteRule:
-    """What happens to an input, and to its rows in the outputs; `remove_heir`: to the file that
-    has its rows now."""
+    """What happens to an input, and to its rows in the outputs."""
 
     mask: OutputMask
     remove_input: bool
-    remove_heir: bool = False
 
 
 REWRITE: Mapping[InputFate, RewriteRule] = {
@@ -165,7 +163,7 @@ REWRITE: Mapping[InputFate, RewriteRule] = {
     InputFate.SAME: RewriteRule(OutputMask.NONE, True),
     InputFate.SUPERSET: RewriteRule(OutputMask.DIFFERENCE, True),
     InputFate.OTHER: RewriteRule(OutputMask.ALL, False),  # still live beside the outputs
-    InputFate.HEIR: RewriteRule(OutputMask.LEFT_OUT, False, remove_heir=True),
+    InputFate.HEIR: RewriteRule(OutputMask.LEFT_OUT, False),  # its heir is removed
     InputFate.GONE: RewriteRule(OutputMask.ALL, False),
 }
 """Rows are hidden by deletion vectors, or, where the table has them off, by edits: the outputs are
