@@ -110,10 +110,20 @@ SIX_COLUMNS = (
 """Of lineitem: a key, a number, a decimal, a date and two texts."""
 
 
-def write_lineitem(root: Path, *, files: int, rows: int, seed: int = 7, columns: str = "*") -> None:
-    """A Delta table, deletion vectors on, of `files` appends by deltalake of `rows` rows each."""
+def write_lineitem(
+    root: Path,
+    *,
+    files: int,
+    rows: int,
+    seed: int = 7,
+    columns: str = "*",
+    vectors: bool = True,
+) -> None:
+    """A Delta table of `files` appends by deltalake of `rows` rows each; deletion vectors are on
+    unless `vectors` is False."""
     from deltalake import WriterProperties, write_deltalake
 
+    enabled = {"delta.enableDeletionVectors": "true"} if vectors else None
     for index in range(files):
         part = lineitem(index * rows, (index + 1) * rows, seed=seed, columns=columns)
         write_deltalake(
@@ -121,7 +131,7 @@ def write_lineitem(root: Path, *, files: int, rows: int, seed: int = 7, columns:
             query(part).to_arrow_table(),
             mode="append",
             writer_properties=WriterProperties(compression="ZSTD", compression_level=1),
-            configuration={"delta.enableDeletionVectors": "true"} if index == 0 else None,
+            configuration=enabled if index == 0 else None,
         )
 
 

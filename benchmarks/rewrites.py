@@ -3,13 +3,15 @@
 Seconds are those of the engine's own call on a warm session or in its own process; Spark's start is
 not in them, but `tandem run` as typed in a terminal has its own line. Beside each stand the bytes
 that were written and the CPU time of reading the files that the table has then. Every engine writes
-zstd at level 1. The rows that change are in every file.
+zstd at level 1. The rows that change are in every file. The changes are measured again on a table
+without deletion vectors, where files are made again, and there as whole commands of deltalake, too.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ from benchmarks.harness import (
     progress,
     timed,
 )
+from benchmarks.of_deltalake import AT, BY, MODE, SOME
 
 FILES = 24
 ROWS = {"toy": 400, "small": 20_000, "full": 262_144}
@@ -40,10 +43,9 @@ TITLES = {
     DELETE: "Delete of 1 % of the rows",
     MERGE: f"Merge: 1 % of the rows updated, {NEW:,} inserted",
 }
-AT, BY = "l_shipdate", "l_partkey"
-SOME = "l_id % 100 = 7"
-MODE = "CHANGED"
+CHANGES = (UPDATE, DELETE, MERGE)
 COLUMNS = "l_id, l_partkey, l_extendedprice, l_shipdate, l_shipmode, l_comment"
+WITH, WITHOUT = "with deletion vectors", "without deletion vectors"
 Found = dict[str, dict[str, Any]]
 
 
@@ -155,11 +157,12 @@ def _operations(source: str) -> dict[str, tuple[str, dict[str, Any]]]:
     }
 
 
-def tandem_warm(source: str, work: str, times: int) -> Found:
+def tandem_warm(source: str, work: str, times: int, names: list[str]) -> Found:
     """The engine with planning and commit, and its job alone, on a warm session."""
     warm = operations.Warm(Path(work))
     found: Found = {}
-    for name, (kind, spec) in _operations(source).items():
+    for name in names:
+        kind, spec = _operations(source)[name]
         seconds, before = [], len(warm.jobs)
         for index in range(times + 1):
             root = data.copy_table(Path(source), Path(work, "tandem"))
@@ -171,10 +174,11 @@ def tandem_warm(source: str, work: str, times: int) -> Found:
     return found
 
 
-def tandem_run(source: str, work: str, times: int) -> Found:
+def tandem_run(source: str, work: str, times: int, names: list[str]) -> Found:
     """`tandem run -f`, as typed in a terminal: a new process each time."""
     found: Found = {}
-    for name, (kind, spec) in _operations(source).items():
+    for name in names:
+        kind, spec = _operations(source)[name]
         seconds = []
         for index in range(times):
             root = data.copy_table(Path(source), Path(work, "tandem-run"))
@@ -184,7 +188,7 @@ def tandem_run(source: str, work: str, times: int) -> Found:
     return found
 
 
-def duckdb(source: str, work: str, times: int) -> Found:
+def duckdb(source: str, work: str, times: int, names: list[str]) -> Found:  # noqa: ARG001
     target = Path(work, "duckdb.parquet")
     text = (
         f"COPY ({_old(Path(source))} ORDER BY {AT}) TO '{target}' "
@@ -196,7 +200,7 @@ def duckdb(source: str, work: str, times: int) -> Found:
     return {SORT: _of_files([target], seconds[1:])}
 
 
-def polars(source: str, work: str, times: int) -> Found:
+def polars(source: str, work: str, times: int, names: list[str]) -> Found:  # noqa: ARG001
     import polars as pl
 
     files, target = data.data_files(Path(source)), Path(work, "polars.parquet")
@@ -209,39 +213,27 @@ def polars(source: str, work: str, times: int) -> Found:
     return {SORT: _of_files([target], seconds[1:])}
 
 
-def deltalake(source: str, work: str, times: int) -> Found:
-    import pyarrow.parquet as pq
-    from deltalake import DeltaTable, WriterProperties
-
-    properties = WriterProperties(compression="ZSTD", compression_level=1)
-
-    def z_order(table: DeltaTable) -> None:
-        table.optimize.z_order([AT, BY], target_size=128 << 20, writer_properties=properties)
-
-    def update(table: DeltaTable) -> None:
-        table.update({"l_shipmode": f"'{MODE}'"}, predicate=SOME, writer_properties=properties)
-
-    def delete(table: DeltaTable) -> None:
-        table.delete(SOME, writer_properties=properties)
-
-    def merge(table: DeltaTable) -> None:
-        table.merge(
-            pq.read_table(_source(source)),
-            "t.l_id = s.l_id",
-            source_alias="s",
-            target_alias="t",
-            writer_properties=properties,
-        ).when_matched_update_all().when_not_matched_insert_all().execute()
-
-    ways = {Z_ORDER: z_order, UPDATE: update, DELETE: delete, MERGE: merge}
+def deltalake(source: str, work: str, times: int, names: list[str]) -> Found:
+    from benchmarks import of_deltalake
 
     def perform(name: str, root: Path) -> None:
-        ways[name](DeltaTable(root.as_uri()))
+        of_deltalake.change(name, str(root), str(_source(source)))
 
-    return _each(ways, perform, source, Path(work, "deltalake"), times)
+    possible = [name for name in names if name in of_deltalake.CHANGES]
+    return _each(possible, perform, source, Path(work, "deltalake"), times)
 
 
-def spark_delta(source: str, work: str, times: int) -> Found:
+def deltalake_command(source: str, work: str, times: int, names: list[str]) -> Found:
+    """A new process each time, with its imports."""
+    code = "import sys; from benchmarks.of_deltalake import change; change(*sys.argv[1:])"
+
+    def perform(name: str, root: Path) -> None:
+        operations.script(code, name, str(root), str(_source(source)))
+
+    return _each(names, perform, source, Path(work, "deltalake-command"), times)
+
+
+def spark_delta(source: str, work: str, times: int, names: list[str]) -> Found:
     """Delta's statements in a warm session with the optimizing compiler, and Spark's own sort of
     the files; a first run of each is not counted."""
     from benchmarks.warm import start_delta
@@ -268,9 +260,12 @@ def spark_delta(source: str, work: str, times: int) -> Found:
     def perform(name: str, root: Path) -> None:
         spark.sql(texts[name].format(f"delta.`{root}`")).collect()
 
-    seconds = [timed(sort)[0] for _ in range(times + 1)]
-    found = {SORT: _of_files(sorted(target.glob("*.parquet")), seconds[1:])}
-    found |= _each(texts, perform, source, Path(work, "spark"), times)
+    found: Found = {}
+    if SORT in names:
+        seconds = [timed(sort)[0] for _ in range(times + 1)]
+        found[SORT] = _of_files(sorted(target.glob("*.parquet")), seconds[1:])
+    statements = [name for name in names if name in texts]
+    found |= _each(statements, perform, source, Path(work, "spark"), times)
     spark.stop()
     return found
 
@@ -298,59 +293,92 @@ ENGINES = (
     (deltalake, "deltalake", SLOW),
     (spark_delta, "Spark + Delta, warm; its sort is Spark's (no table)", SLOW),
 )
+OF_CHANGES = (
+    (tandem_warm, "tandem, warm Spark: plan, job, edits, commit", TIMES),
+    (tandem_run, "`tandem run`, the start of the process included", TIMES),
+    (deltalake, "deltalake", TIMES),
+    (deltalake_command, "deltalake, the start of the process included", TIMES),
+    (spark_delta, "Spark + Delta, warm", SLOW),
+)
+"""Engines that change rows of a table without deletion vectors."""
 JOB = "tandem, of that the job"
 
 
-def run(size: str, work: Path) -> Report:
-    """Raises: WrongResult if an engine's output has other rows than DuckDB computes."""
-    source = work / "source"
-    progress("the table")
-    data.write_lineitem(source, files=FILES, rows=ROWS[size], columns=data.SIX_COLUMNS)
-    rows = FILES * ROWS[size]
-    _write_source(source, rows)
-    megabytes = sum(file.stat().st_size for file in data.data_files(source)) / 1e6
+def _measured(
+    source: Path, work: Path, engines: Any, names: Sequence[str], size: str
+) -> dict[str, Found]:
+    """Raises: WrongResult."""
     expected = _expected(source)
-    raw: dict[str, Any] = {}
-    for function, title, times in ENGINES:
+    raw: dict[str, Found] = {}
+    for function, title, times in engines:
         progress(title)
         folder = work / "out"
         folder.mkdir()
-        found = in_child(function, source=str(source), work=str(folder), times=times[size])
+        found = in_child(
+            function, source=str(source), work=str(folder), times=times[size], names=list(names)
+        )
         shutil.rmtree(folder)
         for name, each in found.items():
             if each["truth"] != expected[name]:
                 raise WrongResult(f"{title}, {name}: {each['truth']}, expected {expected[name]}")
         raw[function.__name__] = found
+    return raw
+
+
+def run(size: str, work: Path) -> Report:
+    """Raises: WrongResult if an engine's output has other rows than DuckDB computes."""
+    rows = FILES * ROWS[size]
+    raw: dict[str, dict[str, Found]] = {}
+    for vectors in (True, False):
+        progress("the table" if vectors else "the table without deletion vectors")
+        source = work / "source"
+        data.write_lineitem(
+            source, files=FILES, rows=ROWS[size], columns=data.SIX_COLUMNS, vectors=vectors
+        )
+        _write_source(source, rows)
+        megabytes = sum(file.stat().st_size for file in data.data_files(source)) / 1e6
+        if vectors:
+            raw[WITH] = _measured(source, work, ENGINES, list(TITLES), size)
+        else:
+            raw[WITHOUT] = _measured(source, work, OF_CHANGES, CHANGES, size)
+        shutil.rmtree(source)
     columns = ("engine", "seconds", "times tandem's (warm) time", "MB written",
                "files of the table", "CPU s to scan them")  # fmt: skip
-    tables = tuple(Table(title, columns, _rows(name, raw)) for name, title in TITLES.items())
+    tables = [
+        Table(title, columns, _rows(name, raw[WITH], ENGINES)) for name, title in TITLES.items()
+    ]
+    tables += [
+        Table(f"{TITLES[name]}, {WITHOUT}", columns, _rows(name, raw[WITHOUT], OF_CHANGES))
+        for name in CHANGES
+    ]
     return Report(
         name="rewrites",
         title="Sorts, and changes of 1 % of the rows",
         setting=(
             f"{FILES} files, {megabytes:,.0f} MB, {rows:,} rows of six columns (two numbers, a "
-            "decimal, a date, two texts) with deletion vectors, written by deltalake with zstd; "
-            f"every engine writes zstd level 1. {TIMES[size]} runs after one that is not counted; "
-            f"of the slower ones, `tandem run`, deltalake and Spark, {SLOW[size]}. Files are read "
-            "by pyarrow on one core, without their deletion vectors. An engine that writes whole "
-            "files for a change of 1 % has a re-encoded output: compare its scan."
+            "decimal, a date, two texts), written by deltalake with zstd; every engine writes zstd "
+            f"level 1. {TIMES[size]} runs after one that is not counted; of the slower ones, "
+            f"`tandem run`, deltalake and Spark, {SLOW[size]} where the table has deletion "
+            "vectors. Files are read by pyarrow on one core, without their deletion vectors. An "
+            "engine that writes whole files for a change of 1 % has a re-encoded output: compare "
+            "its scan."
         ),
-        tables=tables,
+        tables=tuple(tables),
         checks=(
             "The tables of every engine, read by deltalake, have the number of rows and the sum "
             "over the hashes of whole rows that DuckDB computes; sorted files are in order.",
         ),
         raw=raw,
-        figures=_figures(raw),
+        figures=(*_figures(raw[WITH]), *_figures_without(raw[WITHOUT])),
     )
 
 
-def _rows(name: str, raw: dict[str, Any]) -> tuple[tuple[str, ...], ...]:
+def _rows(name: str, raw: dict[str, Found], engines: Any) -> tuple[tuple[str, ...], ...]:
     ours = raw["tandem_warm"][name]
     base = Samples.of(ours["seconds"]).median
     lines = [(JOB, ours["jobs"], ours)] + [
         (title, raw[function.__name__][name]["seconds"], raw[function.__name__][name])
-        for function, title, _ in ENGINES
+        for function, title, _ in engines
         if name in raw.get(function.__name__, {})
     ]
     return tuple(
@@ -366,43 +394,65 @@ def _rows(name: str, raw: dict[str, Any]) -> tuple[tuple[str, ...], ...]:
     )
 
 
-def _figures(raw: dict[str, Any]) -> tuple[Figure, ...]:
+def _median(raw: dict[str, Found], engine: str, name: str, of: str = "seconds") -> float:
+    return Samples.of(raw[engine][name][of]).median
+
+
+def _at_most(what: str, found: float, aim: float, unit: str = " s") -> Figure:
+    return Figure(what, f"{found:.2f}{unit}", f"≤ {aim:g}{unit}", found <= aim)
+
+
+def _at_least(what: str, found: float, aim: float) -> Figure:
+    return Figure(what, f"{found:.2f}", f"≥ {aim:g}", found >= aim)
+
+
+def _figures(raw: dict[str, Found]) -> tuple[Figure, ...]:
     """The aims, on medians of this run."""
-
-    def median(engine: str, name: str, of: str = "seconds") -> float:
-        return Samples.of(raw[engine][name][of]).median
-
-    def at_most(what: str, found: float, aim: float, unit: str = " s") -> Figure:
-        return Figure(what, f"{found:.2f}{unit}", f"≤ {aim:g}{unit}", found <= aim)
-
-    def at_least(what: str, found: float, aim: float) -> Figure:
-        return Figure(what, f"{found:.2f}", f"≥ {aim:g}", found >= aim)
-
+    median = partial(_median, raw)
     z_order = median("tandem_warm", Z_ORDER, "jobs")
     figures = [
-        at_most(
+        _at_most(
             f"{TITLES[SORT]}: warm job ÷ DuckDB",
             median("tandem_warm", SORT, "jobs") / median("duckdb", SORT),
             2,
             "",
         ),
-        at_most(f"{TITLES[Z_ORDER]}: warm job", z_order, 5),
-        at_least("… deltalake ÷ it", median("deltalake", Z_ORDER) / z_order, 1),
+        _at_most(f"{TITLES[Z_ORDER]}: warm job", z_order, 5),
+        _at_least("… deltalake ÷ it", median("deltalake", Z_ORDER) / z_order, 1),
     ]
     if "spark_delta" in raw:
         figures.append(
-            at_least("… Spark + Delta ÷ it", median("spark_delta", Z_ORDER) / z_order, 1)
+            _at_least("… Spark + Delta ÷ it", median("spark_delta", Z_ORDER) / z_order, 1)
         )
     figures += [
-        at_most(f"{TITLES[UPDATE]}: warm", median("tandem_warm", UPDATE), 1.5),
-        at_most(f"{TITLES[DELETE]}: warm", median("tandem_warm", DELETE), 1),
+        _at_most(f"{TITLES[UPDATE]}: warm", median("tandem_warm", UPDATE), 1.5),
+        _at_most(f"{TITLES[DELETE]}: warm", median("tandem_warm", DELETE), 1),
     ]
     if "spark_delta" in raw:
         merge = median("spark_delta", MERGE) / median("tandem_warm", MERGE)
-        figures.append(at_least(f"{TITLES[MERGE]}: warm, Spark + Delta ÷ it", merge, 3))
+        figures.append(_at_least(f"{TITLES[MERGE]}: warm, Spark + Delta ÷ it", merge, 3))
     aims = {SORT: 10.0, Z_ORDER: 12.0, UPDATE: 8.0}
     figures += [
-        at_most(f"{TITLES[name]}: `tandem run`", median("tandem_run", name), aim)
+        _at_most(f"{TITLES[name]}: `tandem run`", median("tandem_run", name), aim)
         for name, aim in aims.items()
     ]
+    return tuple(figures)
+
+
+def _figures_without(raw: dict[str, Found]) -> tuple[Figure, ...]:
+    """The same on a table without deletion vectors: whole commands beside each other."""
+    median = partial(_median, raw)
+    figures = [
+        _at_most(
+            f"{TITLES[name]}, {WITHOUT}: `tandem run` ÷ deltalake's process",
+            median("tandem_run", name) / median("deltalake_command", name),
+            aim,
+            "",
+        )
+        for name, aim in {UPDATE: 0.6, DELETE: 1.1}.items()
+    ]
+    if "spark_delta" in raw:
+        merge = median("spark_delta", MERGE) / median("tandem_warm", MERGE)
+        what = f"{TITLES[MERGE]}, {WITHOUT}: warm, Spark + Delta ÷ it"
+        figures.append(_at_least(what, merge, 3))
     return tuple(figures)
