@@ -37,6 +37,7 @@ from showing import (
     has_the_rows,
     load_daily,
     relocated,
+    show_edited,
     show_outcomes,
     show_replayed,
     show_sizes,
@@ -189,7 +190,10 @@ def main() -> int:
         shutil.copytree(original if story.vectors else default, story.folder)
         outcomes = run_story(story, resources)
         show_outcomes(outcomes)
-        show_replayed(story.folder)
+        if story.vectors:
+            show_replayed(story.folder)
+        else:
+            show_edited(outcomes)
         show_sizes(original, story.folder)
         right &= verdict(
             "every operation succeeded",
