@@ -421,6 +421,16 @@ def test_N14_rows_whose_partition_value_is_set_move(tmp_path: Path, whole: str) 
     assert_edited_out(lake, after)
 
 
+@pytest.mark.parametrize("more", [0, 1])
+def test_N14_rows_that_have_the_partition_value_already_stay(tmp_path: Path, more: int) -> None:
+    lake = quick_lake.make(tmp_path, 4, properties={}, partition_by=["k"])
+    hit = [2, 7, 11]
+    set_ = {"k": "2", "v": "v + 1"} if more else {"k": "2"}
+    lake.do(lake.update("id IN (2, 7, 11)", **set_))
+    changed = tuple((i, 2, v + more) for i, _, v in FOUR if i in hit)
+    assert_edited_out(lake, join(without(FOUR, id_in(hit)), changed))
+
+
 # N19: replaces, drops, log merges; cuts are in `test_cuts`
 
 

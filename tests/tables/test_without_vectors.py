@@ -240,6 +240,20 @@ def test_N5_an_output_becomes_two_and_two_more_and_commits(
     assert_edited_out(lake, plus(rows, id_in(ids), 1))
 
 
+def test_N5_a_small_output_whose_heirs_change_in_each_round_is_left_as_it_was(
+    tmp_path: Path,
+) -> None:
+    """An heir that our own update makes costs no input, and the bin is too small to cut."""
+    lake = plain(tmp_path)
+    hits = Hits([lambda: lake.do(lake.update("id = 3", v="v + 1"))] * 30)
+    done = lake.run(lake.compaction("Major"), interceptor=hits)
+    assert done.phase is Phase.FAILED
+    assert "1 bin left as it was" in last_words(done)
+    assert "use BinPack" not in last_words(done)
+    assert hits.done == rule.MOST_LOST + 4 + 1
+    assert_edited_out(lake, plus(FOUR, id_in([3]), hits.done))
+
+
 # N6: vectors go off and on
 
 TOGGLES = [

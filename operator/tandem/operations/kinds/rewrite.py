@@ -4,8 +4,8 @@ A rewrite leaves the table's rows as they are, so it conflicts with no other com
 inputs that others delete meanwhile are hidden in its outputs (design, "Reconciliation"), by
 deletion vectors or by edits. An edit may come too late, again and again, where writers are faster
 than edits. An output that keeps the order of rows becomes two then, at the border of an input; each
-lost round has cost an input, so this ends. A sorted bin is left as it was ("Real tables", section
-3).
+lost round has cost an input, so this ends; where it has not, since an update of ours left an heir,
+the bin is left as it was after some more. So is a sorted bin ("Real tables", section 3).
 """
 
 from __future__ import annotations
@@ -233,15 +233,19 @@ class RewriteKind:
                 if job.job.layout is not None and lost >= MOST_LOST:
                     late.update(self.row_map.sources(path))
                 elif job.job.layout is None and lost >= LOST_BEFORE_CUT and edit is not None:
-                    self._cut_output(output, edit.part or (0, output.rows))
+                    sources = self.row_map.sources(path)
+                    is_cut = self._cut_output(output, edit.part or (0, output.rows))
+                    # An heir by a row map comes back changed, and costs no input.
+                    if not is_cut and lost >= MOST_LOST + len(sources):
+                        late.update(sources)
         if not late:
             return decision
         self._contended |= late
         return self._rewrite(work, self._view, inputs)
 
-    def _cut_output(self, output: OutputFileChange, part: tuple[int, int]) -> None:
+    def _cut_output(self, output: OutputFileChange, part: tuple[int, int]) -> bool:
         """Cut a part of an output in the middle, at the border of an input, if both are large
-        enough."""
+        enough. Returns whether it was cut."""
         path, (start, end) = output.add.logged_path, part
         number = self.row_map.output_number(path)
         least = max(1, LEAST_PART * output.rows // max(1, output.add.size))
@@ -253,6 +257,7 @@ class RewriteKind:
         if borders:
             middle = min(borders, key=lambda at: abs(2 * at - start - end))
             self._cut_at[path] = tuple(sorted({*self._cut_at.get(path, ()), middle}))
+        return bool(borders)
 
     def to_commit(self, work: Work) -> tuple[RewriteDecision, JobLayout | None]:
         """The decision to commit, and the layout that the job gave the outputs."""
@@ -363,11 +368,13 @@ class RewriteKind:
 def contended_in_words(work: Work, decision: RewriteDecision) -> str:
     """Why bins were left as they were, and what helps."""
     bins = counted(decision.counts.bins_contended, "bin")
-    edits = work.edits
+    edits, (_, job) = work.edits, work.frozen
+    assert isinstance(job.job, RewriteJob)
+    other = "" if job.job.layout is None else "use BinPack, "
     each = edits.seconds / max(1, edits.rounds)
     return (
         f"{bins} left as it was: an edit took {each:.1f} s, and other commits changed its rows "
-        f"{edits.rounds} times before it could be published. Enable deletion vectors, use BinPack, "
+        f"{edits.rounds} times before it could be published. Enable deletion vectors, {other}"
         "or choose a time with fewer writes (spec.compaction.maintenanceWindow)"
     )
 

@@ -156,10 +156,15 @@ def _replacement(new: UpdatedRows, written: Mapping[str, OutputFile]) -> Replace
 
 
 def _physical(work: Work, columns: frozenset[str] | None) -> frozenset[str] | None:
+    """The columns of data files among these: a row that stays in its file keeps its partition."""
     if columns is None:
         return None
-    fields = work.snapshot.schema
-    return frozenset(field.physical_name for field in fields if field.name.lower() in columns)
+    in_paths = work.snapshot.partition_columns
+    return frozenset(
+        field.physical_name
+        for field in work.snapshot.schema
+        if field.name.lower() in columns and field.name not in in_paths
+    )
 
 
 def _tags(work: Work, add: AddFile, columns: frozenset[str] | None) -> dict[str, str]:
