@@ -32,7 +32,13 @@ from tandem.operations.machine.events import (
     TableRead,
     Verdict,
 )
-from tandem.operations.machine.state import Limits, OperationState
+from tandem.operations.machine.state import (
+    AttemptState,
+    Limits,
+    LogState,
+    OperationState,
+    Request,
+)
 from tandem.operations.machine.step import step
 from tandem.operations.machine.transitions import AFTER_SUCCESS
 from tandem.spec.status import Phase
@@ -133,6 +139,24 @@ def test_I5_a_recorded_success_ends_after_later_attempts_are_cleaned(
     assert state.outcome.ended == recorded
     last = Effect(Point.CLEAN_ATTEMPT, 2) if cleans else Effect(Point.CHECK_EARLIER_OUTCOME)
     assert effects[-1] == last
+
+
+@pytest.mark.parametrize(
+    ("given_up", "succeeded", "cleans"),
+    [(1, 1, Point.CLEAN_UNUSED), (1, 2, Point.CLEAN_ATTEMPT), (2, 1, Point.CLEAN_ATTEMPT)],
+)
+def test_I5_a_session_that_gave_an_attempt_up_deletes_what_it_wrote_after_the_others_cleaning(
+    given_up: int, succeeded: int, cleans: Point
+) -> None:
+    recorded = Ending(Phase.SUCCEEDED, Reason.COMMITTED, "done", succeeded)
+    state = OperationState(
+        Request(), log=LogState(9, succeeded=succeeded), attempt=AttemptState(given_up=given_up)
+    )
+    state, [effect] = step(state, EarlierFound(recorded=recorded, attempt=succeeded))
+    assert effect == Effect(cleans, max(given_up, succeeded))
+    state, effects = step(state, EffectDone(cleans))
+    assert effects == ()
+    assert state.outcome.ended == recorded
 
 
 def test_a_success_in_the_log_overrides_a_contradictory_record() -> None:

@@ -85,9 +85,11 @@ def test_N15_each_step_is_cut_off_lost_or_repeated(
     assert ours == [result(done).version]
 
 
+@pytest.mark.parametrize("at", [Point.RECONCILE, Point.WRITE_SIDECARS, Point.PUT_COMMIT])
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "replace"])
-def test_N15_two_processes_make_the_same_edits(tmp_path: Path, kind: str) -> None:
-    """One only seemed dead, and goes on once the other has committed."""
+def test_N15_two_processes_make_the_same_edits(tmp_path: Path, kind: str, at: Point) -> None:
+    """One only seemed dead, and goes on once the other has committed and cleaned up: what it wrote
+    since is deleted, too."""
     lake = plain(tmp_path)
     lake.backoff_limit = 3
     make, after = KINDS[kind]
@@ -95,10 +97,11 @@ def test_N15_two_processes_make_the_same_edits(tmp_path: Path, kind: str) -> Non
     first, second = (lake.ports(processes=Process(pid, {2})) for pid in (1, 2))
     zombie = lake.hold(operation, Point.READ_RESULT, ports=first)
     lake.foreign().update({"v": "v + 1"}, predicate="id = 11")
-    zombie.go_on(Point.PUT_COMMIT)
+    zombie.go_on(at)
     lake.foreign().update({"v": "v + 1"}, predicate="id = 21")
     done = lake.do(operation, ports=second)
     late = zombie.finish()
+    assert lake.unreachable() == set()
     assert late.phase is Phase.SUCCEEDED
     assert result(late).version == result(done).version
     assert_edited_out(lake, after(plus(FOUR, id_in([11, 21]), 1)))

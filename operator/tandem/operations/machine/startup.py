@@ -85,11 +85,7 @@ def earlier_found(state: OperationState, event: EarlierFound) -> Transition:
     if event.recorded is not None and not (
         log.succeeded and event.recorded.reason is not Reason.COMMITTED
     ):
-        if 0 < log.succeeded < event.attempt and not limits.dry_run:
-            # A session that was taken for dead has committed, and could not know of this attempt.
-            closing = Closing((Point.CLEAN_ATTEMPT,), event.recorded)
-            return close(_work_on(state, event.attempt), closing)
-        return end(state, event.recorded)
+        return _end_recorded(state, event.recorded, event.attempt)
     attempt = replace(state.attempt, last_claimed=event.attempt, failures=event.failures)
     state = _with_yields(replace(state, attempt=attempt), event)
     if log.succeeded:
@@ -127,6 +123,24 @@ def earlier_found(state: OperationState, event: EarlierFound) -> Transition:
         yields = replace(state.yields, next_try_ms=event.now_ms + delay_ms)
         state = replace(state, yields=yields)
     return perform(state, Effect(Point.CLEAN_ATTEMPT, log.abandoned, delay_ms=delay_ms))
+
+
+def _end_recorded(state: OperationState, recorded: Ending, last: int) -> Transition:
+    """Report an ending that is known; first delete what came too late for the one that recorded it.
+
+    That session cannot know of an attempt that was claimed since it was taken for dead, and has
+    cleaned up before this one wrote the last files of an attempt that it gave up.
+    """
+    log, given_up = state.log, state.attempt.given_up
+    if state.request.limits.dry_run:
+        return end(state, recorded)
+    if log.succeeded and log.succeeded == given_up:
+        closing = Closing((Point.CLEAN_UNUSED,), recorded)
+        return close(_work_on(state, given_up), closing)
+    if given_up or 0 < log.succeeded < last:
+        closing = Closing((Point.CLEAN_ATTEMPT,), recorded)
+        return close(_work_on(state, max(last, given_up)), closing)
+    return end(state, recorded)
 
 
 def _with_yields(state: OperationState, event: EarlierFound) -> OperationState:

@@ -69,7 +69,8 @@ class AttemptState:
     of its `plan` are frozen once it is `persisted`. `last_claimed` is the highest attempt that
     any session claimed, `failures` counts attempts that failed, and `unknown_puts` counts the
     puts of this attempt's commit whose answer did not arrive. `without_job`: its result is there
-    as soon as its plan is.
+    as soon as its plan is. `given_up` is the last attempt that this session worked on before (0:
+    none): another one may have finished it.
     """
 
     number: int = 0
@@ -80,6 +81,7 @@ class AttemptState:
     failures: int = 0
     unknown_puts: int = 0
     without_job: bool = False
+    given_up: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,12 @@ from tandem.operations.attempt.paths import MOST_ATTEMPTS
 from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import Ending
 from tandem.operations.machine.parts import with_batches
-from tandem.operations.machine.state import Closing, OperationState, PendingEffect
+from tandem.operations.machine.state import (
+    AttemptState,
+    Closing,
+    OperationState,
+    PendingEffect,
+)
 from tandem.spec.status import OperationResult, Phase
 
 Transition = tuple[OperationState, tuple[Effect, ...]]
@@ -126,8 +131,13 @@ def close(state: OperationState, closing: Closing) -> Transition:
             f"attempt {ending.attempt}: {ending.message}" if ending.attempt else ending.message
         )
         delay = 0 if state.request.stop is not None else closing.delay_ms
+        attempt = state.attempt
         fresh = OperationState(
-            state.request, yields=state.yields, refusal=state.refusal, message=message
+            state.request,
+            attempt=AttemptState(given_up=attempt.number if attempt.owned else attempt.given_up),
+            yields=state.yields,
+            refusal=state.refusal,
+            message=message,
         )
         return do(fresh, Point.READ_TABLE, delay_ms=delay)
     return end(state, closing.ending)
