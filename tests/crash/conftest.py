@@ -35,5 +35,21 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def tables(template: Path, tmp_path: Path) -> Callable[[], CrashTable]:
     """Makes a fresh copy of the table."""
+    return _copies(template, tmp_path)
+
+
+@pytest.fixture(scope="session")
+def plain_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same without deletion vectors, where rows are hidden and changed by edits."""
+    return make_template(tmp_path_factory.mktemp("crash") / "plain", vectors=False)
+
+
+@pytest.fixture
+def plain_tables(plain_template: Path, tmp_path: Path) -> Callable[[], CrashTable]:
+    """Makes a fresh copy of the table without deletion vectors."""
+    return _copies(plain_template, tmp_path)
+
+
+def _copies(template: Path, folder: Path) -> Callable[[], CrashTable]:
     numbers = itertools.count()
-    return lambda: CrashTable.copy(template, tmp_path / f"{next(numbers)}")
+    return lambda: CrashTable.copy(template, folder / f"{next(numbers)}")

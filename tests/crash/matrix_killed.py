@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import pytest
 
-from support.cases import APPENDS, OTHERS, PLAIN, TAKE_ROUNDS
+from support.cases import APPENDS, EDIT_ALONE, OTHERS, PLAIN, TAKE_ROUNDS
 from support.crash.killed import (
     COMMIT_LOOP,
+    EDITED_BESIDE,
     SECOND_DEATH,
     STRAIGHT,
     ProcessStarters,
@@ -103,3 +104,30 @@ def test_Z20_the_answer_of_every_point_is_lost(
         assert point not in starters[0].run(tables().order(kind, meanwhile="append")).points
         return
     answers_are_lost(starters[0], tables(), kind, point)
+
+
+# Without deletion vectors ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("by_job", [False, True], ids=["here", "by its job"])
+@pytest.mark.parametrize(("kind", "meanwhile"), EDITED_BESIDE)
+def test_N15_killed_at_every_edit(
+    starters: ProcessStarters, plain_tables: Tables, kind: str, meanwhile: str, by_job: bool
+) -> None:
+    more = {"meanwhile": meanwhile, "edited_by_job": by_job}
+    assert at_every_change(starters, plain_tables, kind, "edit", **more) > 0
+
+
+@pytest.mark.parametrize(("kind", "meanwhile"), EDITED_BESIDE)
+def test_N15_killed_at_every_change_of_the_file_system(
+    starters: ProcessStarters, plain_tables: Tables, kind: str, meanwhile: str
+) -> None:
+    assert at_every_change(starters, plain_tables, kind, meanwhile=meanwhile) > 10
+
+
+@pytest.mark.parametrize("point", STRAIGHT)
+@pytest.mark.parametrize("kind", EDIT_ALONE)
+def test_N15_Z20_the_answer_of_every_point_is_lost(
+    starters: ProcessStarters, plain_tables: Tables, kind: str, point: Point
+) -> None:
+    answers_are_lost(starters[0], plain_tables(), kind, point)

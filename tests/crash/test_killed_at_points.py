@@ -15,11 +15,13 @@ from support.cases import APPENDS, OTHERS, PLAIN, TAKE_ROUNDS
 from support.crash.killed import (
     COMMIT_LOOP,
     CROWDED,
+    EDITED_BESIDE,
     SECOND_DEATH,
     STRAIGHT,
     ProcessStarters,
     Tables,
     append_before_and_after,
+    around_edits,
     before_and_after,
     circumstances,
     side_by_side,
@@ -101,6 +103,35 @@ def test_killed_while_doing_something_else_in_the_second_round(
     starters: ProcessStarters, tables: Tables, point: Point, before: str, after: str
 ) -> None:
     side_by_side(starters, tables, (before, after), point, nth=2, meanwhile="update")
+
+
+# Without deletion vectors ---------------------------------------------------------------------
+
+
+@pytest.mark.part(12)
+@pytest.mark.parametrize(
+    ("kind", "meanwhile", "at", "nth"),
+    [(*beside, *place) for beside in EDITED_BESIDE for place in around_edits(beside[0])],
+)
+def test_N15_killed_around_an_edit(
+    starters: ProcessStarters, plain_tables: Tables, kind: str, meanwhile: str, at: str, nth: int
+) -> None:
+    """Edits are there, or half of them, that the next process does not know of."""
+    before_and_after(starters, plain_tables, kind, at, nth=nth, meanwhile=meanwhile)
+
+
+@pytest.mark.part(21)
+@pytest.mark.parametrize(
+    ("kind", "meanwhile"), [beside for beside in EDITED_BESIDE if beside[0] != "log merge"]
+)
+@pytest.mark.parametrize(
+    ("at", "nth"), [("edit", 1), (Point.REQUEST_ROUND, 1), (Point.READ_RESULT, 2)]
+)
+def test_N15_killed_around_an_edit_of_its_job(
+    starters: ProcessStarters, plain_tables: Tables, kind: str, meanwhile: str, at: str, nth: int
+) -> None:
+    more = {"meanwhile": meanwhile, "edited_by_job": True}
+    before_and_after(starters, plain_tables, kind, at, nth=nth, **more)
 
 
 # Appends by key -----------------------------------------------------------------------------

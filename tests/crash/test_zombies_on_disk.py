@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from support.cases import PLAIN
+from support.cases import EDITORS, PLAIN
 from support.crash.killed import ProcessStarters, Tables
-from support.crash.zombies import FEW, KINDS, Stop, Takeover, resumes
+from support.crash.zombies import FEW, KINDS, Stop, Takeover, resumes, stops_around_edits
 from support.some import some
 
 CLEANED = (Takeover.CLEANED, Takeover.CLEANED_REPLACED, Takeover.REPLACED_CLEANED)
@@ -38,3 +38,21 @@ def test_Z1_Z14_a_zombie_whose_files_were_cleaned(
     starters: ProcessStarters, tables: Tables, kind: str, stop: Stop, takeover: Takeover
 ) -> None:
     assert resumes(starters, tables(), kind, stop, takeover)
+
+
+@pytest.mark.part(77)
+@pytest.mark.parametrize(
+    ("kind", "stop", "takeover"),
+    [
+        (k, stop, takeover)
+        for k in EDITORS
+        for stop in stops_around_edits(k)
+        for takeover in Takeover
+    ],
+    ids=str,
+)
+def test_N15_Z1_Z6_a_zombie_around_its_edits(
+    starters: ProcessStarters, plain_tables: Tables, kind: str, stop: Stop, takeover: Takeover
+) -> None:
+    """Two processes make edits of one attempt, or one whose files were cleaned comes back."""
+    assert resumes(starters, plain_tables(), kind, stop, takeover)

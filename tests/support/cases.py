@@ -39,3 +39,9 @@ COMMIT_TO_LOG: Final = ("log compaction", *APPENDS)
 TAKE_ROUNDS: Final = tuple(case for case in OTHERS if case not in COMMIT_TO_LOG)
 """Those of `OTHERS` that go through all effects again after a lost put. A commit to a log is put
 again at once, in the same effect."""
+EDITORS: Final = tuple(
+    case for case in (*PLAIN, *TAKE_ROUNDS) if case not in ("ingest", "replace", *COMMIT_TO_LOG)
+)
+"""Those that make edits of a table without deletion vectors where another writer came between."""
+EDIT_ALONE: Final = ("log merge", *(case for case in EDITORS if case not in REWRITES))
+"""Of those, the ones that do so in any case."""

@@ -20,8 +20,9 @@ from support.lake import rows as model
 from support.lake.log_blocks import LogBlocks
 from support.lake.rows import Rows, id_in, k_is, plus, rows, without
 from tandem.delta import dv
-from tandem.delta.actions import Txn
+from tandem.delta.actions import AddFile, Protocol, Txn
 from tandem.delta.log.delta_log import DeltaLog
+from tandem.delta.protocol import writes_deletion_vectors
 from tandem.storage import open_store
 from tandem.timeline.segments import TAG_ROW_MAP, segment_name
 
@@ -51,13 +52,14 @@ _OURS = re.compile(r"[0-9a-f]{16}(r\d+)?-\d+/|_tandem/dv/|_tandem/rowmaps/")
 _SUCCESS = re.compile(r"tandem:[0-9a-f]{16}(r\d+)?")
 
 
-def make_template(folder: Path) -> Path:
+def make_template(folder: Path, *, vectors: bool = True) -> Path:
+    on = {"delta.enableDeletionVectors": "true"} if vectors else None
     for load in range(4):
         write_deltalake(
             str(folder / "lake"),
             model.table(rows(range(load * 10, load * 10 + 10))),
             mode="append",
-            configuration={"delta.enableDeletionVectors": "true"} if not load else None,
+            configuration=None if load else on,
         )
     pq.write_table(model.table(SOURCE), folder / "source.parquet")
     pq.write_table(model.table(MERGED), folder / "merged.parquet")
@@ -125,6 +127,8 @@ def after_foreign(what: str, before: Rows) -> Rows:
             return tuple(
                 sorted((i, k, -1) if k == 2 and i < 20 else (i, k, v) for i, k, v in before)
             )
+        case "delete":
+            return without(before, lambda row: row[1] == 2 and row[0] < 10)
     raise ValueError(what)
 
 
@@ -224,20 +228,21 @@ class CrashTable:
         return self.path / LOG
 
     def _make_log(self) -> None:
-        """A base table of which the log changes rows, brings back deleted ones, and deletes one."""
+        """A base table of which the log changes rows, of a file all or one, brings back deleted
+        ones, and deletes one."""
         table = DeltaTable(str(self.path))
         table.update(predicate=OTHERWISE, updates={"v": "-7"})
         table.delete("id = 39")
         write_deltalake(str(self.path), model.table(((200, 0, 0),)), mode="append")
         log = LogBlocks(str(self.path), "shop", made=True)
         log.upsert(tuple((i, k, -8) for i, k, _ in FIRST[32:]))
-        log.upsert(FIRST[30:])
+        log.upsert((FIRST[15], *FIRST[30:]))
         log.delete(200)
 
     # Looking
 
     @property
-    def _begins(self) -> int:
+    def begins(self) -> int:
         """The version with which the story begins."""
         return 3 if not self._log_path.exists() else 6
 
@@ -260,7 +265,7 @@ class CrashTable:
 
     def history(self) -> list[Rows]:
         """What each version shows, from where the story begins."""
-        return [self.shown(version) for version in range(self._begins, self.version + 1)]
+        return [self.shown(version) for version in range(self.begins, self.version + 1)]
 
     def files(self) -> dict[str, int]:
         """Every file below the table's root and its size, staged ones included."""
@@ -288,6 +293,17 @@ class CrashTable:
             for action in commit.actions
             if isinstance(action, Txn)
         )
+
+    def assert_as_allowed(self) -> None:
+        """Nobody changed the protocol; where deletion vectors are off there never was one (R-2)."""
+        log = DeltaLog(open_store(str(self.path)))
+        snapshot = log.snapshot()
+        commits = log.commits(1, snapshot.version)
+        actions = [action for commit in commits for action in commit.actions]
+        assert not [action for action in actions if isinstance(action, Protocol)]
+        if not writes_deletion_vectors(snapshot.protocol, snapshot.metadata):
+            adds = [action for action in actions if isinstance(action, AddFile)]
+            assert not [add.path for add in adds if add.deletion_vector is not None]
 
     def append_to_log(self, writer: str, upserts: Rows) -> None:
         """Append a batch by a log writer, and have it acknowledged."""

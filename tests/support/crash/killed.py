@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from support.cases import EDIT_ALONE, EDITORS
 from support.crash.crash_table import (
     FIRST,
     STAGED,
@@ -16,7 +17,7 @@ from support.crash.crash_table import (
     expected_beside,
     over,
 )
-from support.crash.processes import CLEANING, End, Order, ProcessStarter, Strike
+from support.crash.processes import CLEANING, Order, ProcessStarter, Strike
 from support.lake.rows import Rows
 from tandem.operations.machine.effects import Point
 
@@ -70,6 +71,16 @@ CROWDED: Mapping[Point, Mapping[str, Any]] = {
 COMMIT_LOOP = (Point.RECONCILE, Point.WRITE_SIDECARS, Point.ENTER_COMMIT, Point.PUT_COMMIT)
 """Done again for each version that another writer took."""
 
+EDITED_BESIDE = tuple(
+    (kind, meanwhile)
+    for kind in EDITORS
+    for meanwhile in ("update", "delete")
+    if (kind, meanwhile) != ("segment rewrite", "update")
+)
+"""What edits a table without deletion vectors, and what another writer does meanwhile: a file that
+it made of others with changed rows a rewrite leaves alone; one that is another one less some rows
+it takes. (Of the segment whose rows the update changes nothing is left to rewrite.)"""
+
 
 def circumstances(point: Point) -> dict[str, Any]:
     """What makes an operation reach a point."""
@@ -77,6 +88,16 @@ def circumstances(point: Point) -> dict[str, Any]:
         suspended = {"suspended": True} if point in SUSPENDED else {}
         return {"first": SECOND_DEATH[point], **suspended}
     return dict(CROWDED.get(point, {}))
+
+
+def around_edits(kind: str) -> Iterator[tuple[str, int]]:
+    """Places around the edits of an operation to which another writer comes, and at which passage.
+    Those that edit alone see when they have done so that the other writer was faster; the others
+    lose a put, and edit after that."""
+    put = 1 if kind in EDIT_ALONE else 2
+    yield "edit", 1
+    yield from ((Point.RECONCILE, 2), (Point.WRITE_SIDECARS, 2))
+    yield from ((Point.ENTER_COMMIT, put), (Point.PUT_COMMIT, put), (Point.CLEAN_UNUSED, 1))
 
 
 def kill(
@@ -117,6 +138,7 @@ def die_and_recover(
     assert set(table.history()) <= {*begun, final}
     assert table.unreachable() == set()
     assert table.successes() == 1
+    table.assert_as_allowed()
 
     version, files = table.version, table.files()
     again = starter.run(table.order(kind))
@@ -188,7 +210,7 @@ def append_before_and_after(
 
 
 def before_and_after(
-    starters: ProcessStarters, tables: Tables, kind: str, point: Point, *, nth: int = 1, **more: Any
+    starters: ProcessStarters, tables: Tables, kind: str, point: str, *, nth: int = 1, **more: Any
 ) -> None:
     """Both sides of a point, in two processes at once."""
     side_by_side(starters, tables, (kind, kind), point, nth=nth, **more)
@@ -237,44 +259,60 @@ def answers_are_lost(starter: ProcessStarter, table: CrashTable, kind: str, poin
     assert set(table.history()) <= {FIRST, after_foreign(meanwhile, FIRST), final}
     assert table.unreachable() == set()
     assert table.successes() == 1
+    table.assert_as_allowed()
     version, files = table.version, table.files()
     again = starter.run(table.order(kind))
     assert again.status["result"] == end.status["result"]
     assert (table.version, table.files()) == (version, files)
 
 
-def recover(starter: ProcessStarter, table: CrashTable, kind: str, end: End) -> None:
-    final = expected(kind, FIRST)
-    assert table.shown() in (FIRST, final)
+def recover(starter: ProcessStarter, table: CrashTable, kind: str, meanwhile: str = "") -> None:
+    """Look, restart, look, run once more, look. `meanwhile`: what another writer did, unless the
+    process died before."""
+    begun = after_foreign(meanwhile if table.version > table.begins else "", FIRST)
+    final = expected(kind, begun)
+    assert table.shown() in (begun, final)
     finished = starter.run(table.order(kind))
     assert finished.phase == "Succeeded", finished.condition
     assert table.shown() == final
-    assert set(table.history()) <= {FIRST, final}
+    assert set(table.history()) <= {FIRST, begun, final}
     # Neither complete files that no version names nor parts of them.
     assert table.unreachable() == set()
+    assert table.successes() == 1
+    table.assert_as_allowed()
     version = table.version
     again = starter.run(table.order(kind))
     assert again.status["result"] == finished.status["result"]
     assert table.version == version
 
 
-def strikes_in_turn(starter: ProcessStarter, tables: Tables, kind: str, numbers: range) -> int:
-    """Kill at the n-th change for each number until there is none; how many there were."""
+def strikes_in_turn(
+    starter: ProcessStarter,
+    tables: Tables,
+    kind: str,
+    numbers: range,
+    at: str,
+    **more: Any,
+) -> int:
+    """Kill at the n-th passage for each number until there is none; how many there were."""
     for struck, number in enumerate(numbers):
         table = tables()
-        end = starter.run(table.order(kind, strike=Strike("disk", nth=number)))
+        strike = Strike(at, nth=number)
+        end = starter.run(table.order(kind, strike=strike, **more))
         if not end.killed:
             assert end.phase == "Succeeded", end
             return struck
-        recover(starter, table, kind, end)
+        recover(starter, table, kind, more.get("meanwhile", ""))
     raise AssertionError(f"more than {MOST} changes: raise MOST")
 
 
-def at_every_change(starters: ProcessStarters, tables: Tables, kind: str) -> int:
-    """Kill at every change of the file system; how many there are."""
+def at_every_change(
+    starters: ProcessStarters, tables: Tables, kind: str, at: str = "disk", **more: Any
+) -> int:
+    """Kill at every change of the file system, or passage of another place; how many there are."""
     with ThreadPoolExecutor(2) as pool:
         odd, even = (
-            pool.submit(strikes_in_turn, starter, tables, kind, range(first, MOST, 2))
+            pool.submit(strikes_in_turn, starter, tables, kind, range(first, MOST, 2), at, **more)
             for first, starter in zip((1, 2), starters, strict=True)
         )
     return odd.result() + even.result()
@@ -293,7 +331,7 @@ def die_while_clearing(starter: ProcessStarter, tables: Tables, kind: str) -> No
         assert starter.run(table.order(kind, strike=Strike("job:written"))).killed
         end = starter.run(table.order(kind, strike=Strike("disk", nth=number)))
         assert end.killed
-        recover(starter, table, kind, end)
+        recover(starter, table, kind)
         # The log is other people's ground: a name that they might take for a commit never stays.
         log = [p for p in table.files() if p.startswith("_delta_log/") and STAGED not in p]
         assert all(p.endswith((".json", ".parquet", ".crc")) or "_last" in p for p in log)

@@ -24,23 +24,28 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import tandem.operations.execute as driver
 from support.foreign import writer as foreign_writer
 from support.jobs.quick_jobs import QuickJobs
 from tandem import spec
+from tandem.delta.datafiles.rowgroups.edited import EditedFile
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.errors import OutcomeUnknown
 from tandem.locks.memory import InProcessLocks
 from tandem.locks.model import WHOLE_TABLE, LockRequest, Mode
 from tandem.operations.clean.clean import clean
+from tandem.operations.kinds import rewrite
 from tandem.operations.machine.effects import Effect, Point
 from tandem.operations.machine.events import Event
 from tandem.operations.model import Table
 from tandem.operations.ports import Ports
 from tandem.operations.registry import import_kinds, table_of
 from tandem.operations.rounds.port import NoSmallRounds
+from tandem.operations.session import carry_out
 from tandem.planning.cleaning import CleaningRules
+from tandem.spark.jobs.edits import EditMaker, WantedEdit
 from tandem.spec.resources import Operation
 from tandem.storage import open_store
 
@@ -53,9 +58,9 @@ CLEANING = "Cleaning"
 
 @dataclass(frozen=True)
 class Strike:
-    """Where the process is struck. `at` is a `Point`, `job:written`, `job:published`, or
-    `disk` (a link, rename or unlink below the table); `nth` counts from 1; `signal` is SIGKILL
-    or SIGSTOP."""
+    """Where the process is struck. `at` is a `Point`, `job:written`, `job:published`, `edit` (one
+    of two that are made at a time), or `disk` (a link, rename or unlink below the table); `nth`
+    counts from 1; `signal` is SIGKILL or SIGSTOP."""
 
     at: str
     after: bool = False
@@ -69,10 +74,11 @@ class Strike:
 
 @dataclass(frozen=True)
 class Order:
-    """What a process is to do. `answer` is the file for its status; `meanwhile` an append or an
-    update by deltalake just before the first reconciliation; `blocked` makes the locks be held
+    """What a process is to do. `answer` is the file for its status; `meanwhile` what
+    deltalake commits just before the first reconciliation; `blocked` makes the locks be held
     by another owner at first; `lost_answers` are points of which the first answer is lost;
-    `suspended`: the resource is, so that the process stops what an earlier one has begun."""
+    `suspended`: the resource is, so that the process stops what an earlier one has begun;
+    `edited_by_job`: its job makes the edits, as if all files were large."""
 
     location: str
     resource: dict[str, Any]
@@ -82,6 +88,7 @@ class Order:
     blocked: bool = False
     lost_answers: tuple[str, ...] = ()
     suspended: bool = False
+    edited_by_job: bool = False
 
 
 @dataclass(frozen=True)
@@ -231,6 +238,17 @@ class _Striker:
         if self._seen == strike.nth:
             os.kill(os.getpid(), strike.signal)
 
+    def watch_edits(self) -> None:
+        make = EditMaker._make
+
+        def watched(maker: EditMaker, wanted: WantedEdit) -> EditedFile:
+            self.at("edit", after=False)
+            made = make(maker, wanted)
+            self.at("edit", after=True)
+            return made
+
+        patch.object(EditMaker, "_make", watched).start()
+
     def watch_disk(self, root: str) -> None:
         """Count what makes a file appear or vanish below the table."""
         for name in ("link", "rename", "unlink"):
@@ -254,6 +272,10 @@ def _operate(order: Order, foreign: _Foreign | None) -> dict[str, Any]:
     store = open_store(order.location)
     striker = _Striker(order.strike)
     striker.watch_disk(order.location.removeprefix("file://"))
+    striker.watch_edits()
+    if order.edited_by_job:
+        for module, most in ((carry_out, "MOST_HERE"), (rewrite, "SMALL_BYTES")):
+            patch.object(module, most, 0).start()
     if order.resource["kind"] == CLEANING:
         table = Table(store=store, log=DeltaLog(store), display="LakeTable/lake")
         cleaned = clean(table, CleaningRules(0, row_maps_ms=0, staging_ms=0, dead_ms=0))

@@ -14,7 +14,14 @@ from typing import Any
 
 from support.cases import APPENDS, COMMIT_TO_LOG, OTHERS, PLAIN
 from support.crash.crash_table import FIRST, CrashTable, after_foreign, expected
-from support.crash.killed import COMMIT_LOOP, ProcessStarters, circumstances, cleaning
+from support.crash.killed import (
+    COMMIT_LOOP,
+    EDITED_BESIDE,
+    ProcessStarters,
+    around_edits,
+    circumstances,
+    cleaning,
+)
 from support.crash.processes import ProcessStarter, Strike
 from support.lake.rows import Rows
 from tandem.cli.commands.clean import clean
@@ -114,6 +121,15 @@ def stops(kind: str) -> Iterator[Stop]:
             yield at(place, nth=3, meanwhile="append")
 
 
+def stops_around_edits(kind: str) -> Iterator[Stop]:
+    """On a table without deletion vectors, to which another writer comes."""
+    beside = [meanwhile for editor, meanwhile in EDITED_BESIDE if editor == kind]
+    for number, (place, nth) in enumerate(around_edits(kind)):
+        for after in (False, True):
+            meanwhile = beside[(number + after) % len(beside)]
+            yield at(place, after=after, nth=nth, meanwhile=meanwhile)
+
+
 def resumes(
     starters: ProcessStarters, table: CrashTable, kind: str, stop: Stop, takeover: Takeover
 ) -> bool:
@@ -130,7 +146,7 @@ def resumes(
     begun = after_foreign(stop.between, FIRST)
     seen = {FIRST, begun, expected(kind, begun)}
     reason = "Committed"
-    if stop.between == "update" and takeover.starts_again:
+    if stop.between == "update" and takeover.starts_again and not table.successes():
         reason = ENDS_WHEN_PLANNED_AGAIN.get(kind, reason)
     final = expected(kind, begun) if reason == "Committed" else begun
     table.move_claims_to_another_host()
@@ -168,6 +184,7 @@ def resumes(
     clean(target(str(table.path)), output=Output.JSON, dry_run=False)
     assert table.unreachable() == set()
     assert table.shown() == final
+    table.assert_as_allowed()
     return True
 
 

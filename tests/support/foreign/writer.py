@@ -14,7 +14,8 @@ from support.lake import rows
 
 def write(location: str, what: str) -> None:
     """`append` rows 100 to 104; `update` sets `v` to -1 where `k = 2` in half of the files. The
-    same `by the log`: a log writer's upserts have the same effect."""
+    same `by the log`: a log writer's upserts have the same effect. `delete` where `k = 2` in the
+    first file."""
     match what:
         case "append by the log":
             _upsert(location, rows.rows(range(100, 105)))
@@ -24,6 +25,8 @@ def write(location: str, what: str) -> None:
             write_deltalake(location, rows.table(rows.rows(range(100, 105))), mode="append")
         case "update":
             DeltaTable(location).update(predicate="k = 2 AND id < 20", updates={"v": "-1"})
+        case "delete":
+            DeltaTable(location).delete("k = 2 AND id < 10")
         case _:
             raise ValueError(what)
 
