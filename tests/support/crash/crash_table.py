@@ -295,7 +295,7 @@ class CrashTable:
         )
 
     def assert_as_allowed(self) -> None:
-        """Nobody changed the protocol; where deletion vectors are off there never was one (R-2)."""
+        """No commit changes the protocol; where deletion vectors are off, none adds one (R-2)."""
         log = DeltaLog(open_store(str(self.path)))
         snapshot = log.snapshot()
         commits = log.commits(1, snapshot.version)
