@@ -6,6 +6,8 @@ none of them says is "not found".
 
 from __future__ import annotations
 
+from typing import Final
+
 AS_OF = "November 2026"
 TRIED = "tried"
 
@@ -28,7 +30,12 @@ READERS: tuple[tuple[str, str, tuple[Source, ...]], ...] = (
         "`to_pandas()` refuse, `count()` ignores them. Writes beside them, but none itself",
         (TRIED,),
     ),
-    ("Polars", "from 1.40, with `deltalake` 1.4.2; `use_pyarrow=True` refuses", (TRIED,)),
+    (
+        "Polars",
+        "from 1.40, with `deltalake` 1.4.2, but in 2.1 not those of files of partition values with "
+        "a blank, a colon or a letter beyond ASCII; `use_pyarrow=True` refuses",
+        (TRIED,),
+    ),
     (
         "DuckDB",
         "the extension `delta`, from DuckDB 0.10.3; writes appends only",
@@ -136,10 +143,23 @@ READERS: tuple[tuple[str, str, tuple[Source, ...]], ...] = (
 )
 
 
+WRONG: Final = """
+With or without vectors, by default settings:
+
+- Polars 2.1 takes partition values from folders, not from the log. Files of Tandem lie in such
+  folders ([decision 0197](decisions/0197-folders-of-partition-values.md)), but not those of its
+  releases before November 2026: it reads NULL for these, until they are compacted.
+- `to_pandas(filters=…)`, `to_pyarrow_table(filters=…)` and `to_pyarrow_dataset()` of `deltalake`
+  1.6 find no row of a file that has statistics, but no bounds of the column: of a decimal that a
+  JSON number cannot hold, an infinity, NaN, a text with U+10FFFF as its 33rd character.
+"""
+"""What readers answer wrongly, found by comparing them after our operations."""
+
+
 def readers_table() -> str:
     """`READERS` in Markdown."""
     lines = ["| reader | reads deletion vectors | source |", "|---|---|---|"]
     for reader, words, sources in READERS:
         named = (each if isinstance(each, str) else f"[{each[0]}]({each[1]})" for each in sources)
         lines.append(f"| {reader} | {words} | {', '.join(named)} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n" + WRONG

@@ -29,4 +29,4 @@ def joined(
             read_ahead(source, 1)
             for number, group in enumerate(footer.groups):
                 file.copy(source, footer, group, floats.summaries(number))
-    return file.close({}, None)
+    return file.close(None)

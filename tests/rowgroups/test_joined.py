@@ -202,4 +202,4 @@ def test_a_file_that_changes_while_it_is_copied_is_not_published(tmp_path: Path)
         for group in footer.groups:
             file.copy(source, footer, group, {})
     with pytest.raises(StorageError, match="is not what was written"):
-        file.close({}, None)
+        file.close(None)

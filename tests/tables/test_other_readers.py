@@ -12,6 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 
 from support.jobs import quick_lake
 from support.jobs.no_spark import NoSpark
@@ -108,3 +109,17 @@ def test_every_value_survives(
         if files in READ_BY_FASTPARQUET or not was_copied(path):
             wanted = by_fastparquet.expected(rows)
             assert by_fastparquet.read(path, wanted) == wanted
+
+
+def test_deltalakes_filter_on_a_boolean_finds_the_rows_of_our_files(tmp_path: Path) -> None:
+    """Its dataset takes a file whose statistics have no bounds of a column for one without rows."""
+    schema = pa.schema({"id": pa.int64(), "yes": pa.bool_()})
+    lake = quick_lake.make(tmp_path, 0, schema=schema, properties={})
+    for load in range(2):
+        lake.load(pa.table({"id": [load, load + 10], "yes": [True, None]}, schema=schema))
+    ports = Ports(jobs=InProcessJobs(NoSpark()), locks=InProcessLocks())
+    for operation in (lake.compaction("Major"), lake.update("id = 0", yes="NOT yes")):
+        assert lake.run(operation, ports=ports).phase is Phase.SUCCEEDED
+    for value, ids in ((True, [1]), (False, [0])):
+        found = DeltaTable(lake.location).to_pyarrow_table(filters=[("yes", "=", value)])
+        assert found["id"].to_pylist() == ids

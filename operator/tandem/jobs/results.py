@@ -16,8 +16,8 @@ from tandem.jobs.formats import SidecarRef as SidecarRef
 
 
 class OutputFile(Format):
-    """A data file that a job wrote. `path` is relative to the root and decoded; `rows` are
-    physical; `stats` is Delta's JSON text (tight); `run` is the bin's run, `modified_ms` Unix
+    """A data file that a job wrote. `path` is relative to the root, as the log will name it; `rows`
+    are physical; `stats` is Delta's JSON text (tight); `run` is the bin's run, `modified_ms` Unix
     milliseconds. `round` says which round of a statement wrote it. `fresh`: its rows are not in
     `matches`, since a merge inserted them. `deletes` counts the records of a block that delete; it
     is written only if there are some: an engine of an earlier version knows no such field."""

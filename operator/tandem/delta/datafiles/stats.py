@@ -37,6 +37,8 @@ _PIECE = re.compile(r"\s*(?:`((?:[^`]|``)+)`|([^`.,\s](?:[^`.,]*[^`.,\s])?))\s*(
 
 _FLOATS = {"float", "double"}
 _BOUNDED = {"byte", "short", "integer", "long", "string", "date"}
+_BOUNDED_BY_OTHERS = {"boolean"}
+"""Spark has no bounds of these. deltalake has, and its dataset finds no row of a file without."""
 _INSTANTS = {"timestamp", "timestamp_ntz"}
 _HIGHEST = "\U0010ffff"
 
@@ -87,7 +89,7 @@ def from_footer(
 @dataclass(frozen=True, slots=True)
 class CountedLeaf:
     """A simple column outside of arrays and maps: the logical name of the top-level column that it
-    is in, and whether Delta has bounds for its type."""
+    is in, and whether Spark has bounds for its type."""
 
     column: str
     bounded: bool
@@ -231,7 +233,7 @@ def _has_bounds(type_: PrimitiveType) -> bool:
 
 
 def _lower(value: Any, type_: PrimitiveType) -> Any:
-    if not _has_bounds(type_):
+    if not (_has_bounds(type_) or type_.name in _BOUNDED_BY_OTHERS):
         return None
     if isinstance(value, str):
         return value[:PREFIX]
@@ -243,7 +245,7 @@ def _lower(value: Any, type_: PrimitiveType) -> Any:
 def _upper(value: Any, type_: PrimitiveType) -> Any:
     """The upper bound: a bound may be wide, never narrow. That of a time has all of its digits, as
     delta-rs writes them: rounded up to a millisecond it may lie in the next time chunk."""
-    if not _has_bounds(type_):
+    if not (_has_bounds(type_) or type_.name in _BOUNDED_BY_OTHERS):
         return None
     if isinstance(value, str):
         if len(value) <= PREFIX:

@@ -15,7 +15,6 @@ caller reads on; pyarrow releases the interpreter's lock in both.
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -29,6 +28,7 @@ from tandem.delta.datafiles.bloom_filters import FilterOptions, filter_options
 from tandem.delta.datafiles.conform import all_nullable, relabel
 from tandem.delta.datafiles.float_bounds import FloatBounds, has_float, paths_without_floats
 from tandem.delta.datafiles.footer import TailBuffer, with_floats
+from tandem.delta.datafiles.names import logged, new_path
 from tandem.delta.datafiles.reader import TableFormat
 from tandem.delta.datafiles.stats import from_footer
 from tandem.delta.schema import Field, to_arrow_field
@@ -62,9 +62,9 @@ _SAVED = 0.7
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """A closed data file. `path` is relative to the root and decoded; `size` in bytes, `rows`
-    physical, `modified_ms` Unix milliseconds, `stats` Delta's JSON text. `facts` is what the
-    writer's `describe` made of its footer."""
+    """A closed data file. `path` is relative to the root, as the log names it (`names`); `size` in
+    bytes, `rows` physical, `modified_ms` Unix milliseconds, `stats` Delta's JSON text. `facts` is
+    what the writer's `describe` made of its footer."""
 
     path: str
     size: int
@@ -105,7 +105,8 @@ class ParquetDataWriter:
     """Writes rows of one partition to one file, or several of about `target_size` bytes each.
 
     Args:
-        prefix: folder of the files below the root; names are `part-<task>-<uuid4>.parquet`.
+        prefix: folder of the files below the root (`names`).
+        partition_folders: whether they are in folders of their partition values there.
         table: batches have the columns of `table.data_schema`, in that order.
         partition_values: as they will be logged (physical names under column mapping).
         target_size: bytes at which a file is closed and another one started; 0 for never. A file
@@ -127,6 +128,7 @@ class ParquetDataWriter:
         table: TableFormat,
         *,
         partition_values: Mapping[str, str | None] | None = None,
+        partition_folders: bool = True,
         target_size: int = 0,
         task: int = 0,
         dictionary: Sequence[str] | None = None,
@@ -144,6 +146,7 @@ class ParquetDataWriter:
         self._columns = all_nullable(table.data_schema).fields
         self._names = [field.name for field in self._columns]
         self._values = dict(partition_values or {})
+        self._folders = self._values if partition_folders else {}
         self._target = target_size
         self._task = task
         self._codec = _Compression(
@@ -240,10 +243,9 @@ class ParquetDataWriter:
             # The encoder keeps a dictionary only as long as it does not change.
             table = table.unify_dictionaries()
         if self._file is None:
-            name = f"{self._prefix}/part-{self._task:05d}-{uuid.uuid4()}.parquet"
             self._file = _OpenFile(
                 self._store,
-                name.lstrip("/"),
+                new_path(self._prefix, self._folders, self._task),
                 table.schema,
                 self._codec,
                 self._dictionary,
@@ -259,10 +261,10 @@ class ParquetDataWriter:
             return
         file, self._file = self._file, None
         metadata, size = file.close()
-        describe = self._describe
+        describe, path = self._describe, logged(file.path)
         self._done.append(
             WrittenFile(
-                path=file.path,
+                path=path,
                 size=size,
                 rows=metadata.num_rows,
                 modified_ms=time.time_ns() // 1_000_000,
@@ -273,7 +275,7 @@ class ParquetDataWriter:
                     file.floats,
                 ),
                 partition_values=self._values,
-                facts=b"" if describe is None else describe(file.path, size, file.footer),
+                facts=b"" if describe is None else describe(path, size, file.footer),
             )
         )
 

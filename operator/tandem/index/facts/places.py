@@ -1,7 +1,7 @@
 """Where the stored facts of a table lie, and which of its files may describe a data file.
 
-    _tandem/index/facts/<folder>/<name>.facts   of data files in `<folder>/`, by the job that wrote
-                                                them
+    _tandem/index/facts/<folder>/<name>.facts   of data files below `<folder>/`, by the job that
+                                                wrote them
     _tandem/index/facts/<name>.facts            of any data files, by who has read their footers
 
 So one listing of all of them, however many data files there are, leads from a path to its facts. It
@@ -40,8 +40,12 @@ _CELL: Final = 40
 
 
 def folder_of(path: str) -> str:
-    """The folder of a data file, as its path is logged; "" for the table's root."""
-    return path.rpartition("/")[0]
+    """The folder of a data file, as its path is logged, without those of partition values; "" for
+    the table's root."""
+    folders = path.split("/")[:-1]
+    while folders and "=" in folders[-1]:
+        folders.pop()
+    return "/".join(folders)
 
 
 def packs(parts: Sequence[FileFacts], table_id: str) -> Iterator[tuple[FileFacts, bytes]]:

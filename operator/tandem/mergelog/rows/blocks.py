@@ -178,6 +178,7 @@ def write_blocks(
             prefix,
             table,
             partition_values=values,
+            partition_folders=False,
             task=task,
             dictionary=repetitive_columns(table, data),
             checksums=True,

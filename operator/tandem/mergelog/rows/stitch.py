@@ -178,6 +178,7 @@ class _Stitcher:
             self.prefix,
             self.table,
             partition_values=group,
+            partition_folders=False,
             task=self.task,
             dictionary=repetitive_columns(self.table, rows),
             checksums=True,

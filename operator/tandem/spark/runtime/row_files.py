@@ -205,10 +205,9 @@ class RowFiles:
     `names` are the columns of the batches, in order.
     """
 
-    checksums: ClassVar[bool] = False
-    """Whether the files have a checksum of each page."""
-    describes: ClassVar[bool] = True
-    """Whether the index has facts of the files."""
+    are_blocks: ClassVar[bool] = False
+    """Whether they are blocks of a log: with a checksum of each page, in no folders of their
+    partition values, and without facts for the index."""
 
     def __init__(self, control: Store, work: RowsWork, names: tuple[str, ...]) -> None:
         super().__init__()
@@ -217,7 +216,9 @@ class RowFiles:
         self._hidden = INPUT in names
         self._columns = tuple(n for n in names if n not in HIDDEN)
         self._table = job_table_format(work.table)
-        self._describe = FileDescriber(control, work.table.table_id) if self.describes else None
+        self._describe = (
+            FileDescriber(control, work.table.table_id) if not self.are_blocks else None
+        )
         self._logged: dict[str, dict[tuple[int, str | None], str | None]] = {}
         for each in work.logged_values:
             self._logged.setdefault(each.column, {})[each.input, each.ours] = each.logged
@@ -276,9 +277,10 @@ class RowFiles:
             self._work.data_prefix,
             self._table,
             partition_values=dict(zip(names, key, strict=True)),
+            partition_folders=not self.are_blocks,
             target_size=self._work.target_file_size,
             task=self._task(),
-            checksums=self.checksums,
+            checksums=self.are_blocks,
             describe=self._describe,
         )
 

@@ -48,6 +48,7 @@ from tandem.delta.datafiles.writer import (
     encoding_like,
 )
 from tandem.errors import CountMismatch, DataFileMissing
+from tandem.storage.paths import object_path
 from tandem.storage.store import Store
 
 _TINY: Final = 2_048
@@ -135,7 +136,7 @@ class FileEditor:
     Args:
         path: of the file, for the store: decoded, relative to the root or absolute.
         size, rows: of the file, as the log says.
-        prefix: folder of the edits below the root; names are `part-<task>-<uuid4>.parquet`.
+        prefix: folder of the edits below the root (`names`).
         partition_values: as they will be logged.
         describe: called for each edit after it is closed.
     """
@@ -240,7 +241,9 @@ class FileEditor:
     ) -> EditedFile:
         """Raises: CannotEncode, and as `edit`."""
         pieces = _pieces(found, change)
-        joined = JoinedFile(self._store, self._prefix, found.table, found.footer, task)
+        joined = JoinedFile(
+            self._store, self._prefix, found.table, found.footer, task, self._values
+        )
         try:
             with (
                 copying(self._path, self._table),
@@ -250,7 +253,7 @@ class FileEditor:
                     check()
                     edit.add(piece)
             self._require_written(joined.rows, change, joined.path)
-            file = joined.close(self._values, self._describe)
+            file = joined.close(self._describe)
         except BaseException:
             joined.abort()
             raise
@@ -260,7 +263,7 @@ class FileEditor:
             footer = replace(
                 found.footer, groups=written, version=joined.version, creator=joined.creator
             )
-            self.earlier[record.key] = _Earlier(file.path, footer, tuple(record.floats))
+            self.earlier[record.key] = _Earlier(joined.path, footer, tuple(record.floats))
         return EditedFile(file, edit.bytes_copied, edit.bytes_encoded)
 
     def _whole(self, change: Replacement, task: int, check: Callable[[], None]) -> EditedFile:
@@ -288,11 +291,12 @@ class FileEditor:
                     check()
                     writer.write(batch)
         [file] = writer.files
+        path = object_path(file.path)
         try:
-            self._require_written(file.rows, change, file.path)
-            read_back(self._store, file.path, footer, file.size, file.rows, [])
+            self._require_written(file.rows, change, path)
+            read_back(self._store, path, footer, file.size, file.rows, [])
         except BaseException:
-            self._store.delete([file.path])
+            self._store.delete([path])
             raise
         return EditedFile(file, 0, file.size)
 

@@ -10,7 +10,6 @@ may their column indexes, and filters may hide one of the two zeros: floats get 
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, Final
@@ -20,6 +19,7 @@ import pyarrow.parquet as pq
 from tandem.delta.datafiles import thrift
 from tandem.delta.datafiles.float_bounds import FloatBounds, FloatStatistics
 from tandem.delta.datafiles.footer import with_floats
+from tandem.delta.datafiles.names import logged, new_path
 from tandem.delta.datafiles.page_walk import ColumnPages, require_pages
 from tandem.delta.datafiles.reader import TableFormat
 from tandem.delta.datafiles.rowgroups import footer as footers
@@ -98,8 +98,9 @@ class JoinedFile:
     """One unfinished file of row groups whose schemas have the same key (`schema.key_of`).
 
     Args:
-        prefix: folder of the file below the root; its name is `part-<task>-<uuid4>.parquet`.
+        prefix: folder of the file below the root (`names`).
         like: a footer of that schema.
+        values: its partition values, as they will be logged.
     """
 
     store: Store
@@ -107,6 +108,7 @@ class JoinedFile:
     table: TableFormat
     like: FileFooter
     task: int = 0
+    values: Mapping[str, str | None] = field(default_factory=dict)
     rows: int = 0
     copied_in_store: int = 0
     """Bytes that never left the store, known when it is closed."""
@@ -124,8 +126,7 @@ class JoinedFile:
     _kept: int = 0
 
     def __post_init__(self) -> None:
-        name = f"{self.prefix.rstrip('/')}/part-{self.task:05d}-{uuid.uuid4()}.parquet"
-        self.path = name.lstrip("/")
+        self.path = new_path(self.prefix.rstrip("/"), self.values, self.task)
         self._sink: Any = self.store.open_output(self.path)
         self._sink.write(MAGIC)
 
@@ -228,7 +229,7 @@ class JoinedFile:
         append_range(source, run.start, run.size, self._sink)
         self._last = source, run.end, self.size
 
-    def close(self, values: Mapping[str, str | None], describe: Describe | None) -> WrittenFile:
+    def close(self, describe: Describe | None) -> WrittenFile:
         """Finish the file, and read it back. Raises: StorageError, after which there is no file."""
         self.encoded = groups = self._write_indexes()
         footer = footer_bytes(
@@ -254,14 +255,15 @@ class JoinedFile:
         except BaseException:
             self.store.delete([self.path])
             raise
+        path = logged(self.path)
         return WrittenFile(
-            path=self.path,
+            path=path,
             size=size,
             rows=metadata.num_rows,
             modified_ms=time.time_ns() // 1_000_000,
             stats=stats,
-            partition_values=dict(values),
-            facts=b"" if describe is None else describe(self.path, size, footer),
+            partition_values=dict(self.values),
+            facts=b"" if describe is None else describe(path, size, footer),
         )
 
     def _write_indexes(self) -> list[bytes]:

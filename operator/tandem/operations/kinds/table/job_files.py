@@ -88,7 +88,7 @@ def changes_of(view: SnapshotView, deletes: Mapping[str, FileDeletes]) -> FileCh
 
 
 def output_add(output: OutputFile, tags: Mapping[str, str], *, data_change: bool) -> AddFile:
-    """The `add` of an output. Our paths need no percent-encoding: the logged path is the path."""
+    """The `add` of an output, whose path is as it is logged."""
     return AddFile(
         logged_path=output.path,
         partition_values=dict(output.partition_values),

@@ -182,7 +182,10 @@ class BinFiles:
                 if not group.rows:
                     continue
                 if self._open is None:
-                    self._open = JoinedFile(self.store, self.prefix, self.table, footer, self.task)
+                    values = self.bin.partition_values
+                    self._open = JoinedFile(
+                        self.store, self.prefix, self.table, footer, self.task, values
+                    )
                 self._open.copy(source, footer, group, floats.summaries(number))
                 if self._open.is_full or 0 < self.target <= self._open.size:
                     self._finish()
@@ -190,7 +193,7 @@ class BinFiles:
     def _finish(self) -> None:
         if self._open is not None:
             joined, self._open = self._open, None
-            file = joined.close(self.bin.partition_values, self.describe)
+            file = joined.close(self.describe)
             self.files.append(file)
             self.rows += file.rows
             self.copied_in_store += joined.copied_in_store

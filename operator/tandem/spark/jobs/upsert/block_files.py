@@ -77,8 +77,7 @@ class BlocksWritten:
 class BlockFiles(RowFiles):
     """Writes rows that come sorted by key, so that equal keys follow each other."""
 
-    checksums = True
-    describes = False
+    are_blocks = True
 
     def __init__(self, control: Store, work: BlockWork) -> None:
         super().__init__(control, work, tuple(job_table_format(work.table).schema.names))

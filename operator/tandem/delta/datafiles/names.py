@@ -1,0 +1,46 @@
+"""Paths of new data files: in the folder of their attempt, and there in folders of their partition
+values, as Hive names them (decision 0197).
+
+Delta gives no meaning to the paths of data files, but readers that open them by a scan of Parquet
+files take partition values from such folders: Polars, for one.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Mapping
+from typing import Final
+from urllib.parse import quote
+
+NULL: Final = "__HIVE_DEFAULT_PARTITION__"
+_ESCAPED: Final = re.compile(r"""[\x00-\x1f"#%'*/:=?\\\x7f{\[\]^]""")
+"""What Hive and Spark escape in a folder's name (Spark's `ExternalCatalogUtils`)."""
+_LONGEST: Final = 255
+"""Bytes of a folder's name that file systems allow."""
+_LONGEST_OF_ALL: Final = 512
+"""Bytes of all of them: a key of S3 has 1,024 at most."""
+
+
+def new_path(prefix: str, values: Mapping[str, str | None], task: int) -> str:
+    """The path of a new file, relative to the root and decoded:
+    `<prefix>/<column>=<value>/part-<task>-<uuid4>.parquet`.
+
+    Args:
+        prefix: the folder of the attempt, without a slash at its end.
+        values: partition values as they will be logged; left out if they are too long for a path.
+    """
+    folders = [f"{_escaped(name)}={_escaped(value) or NULL}" for name, value in values.items()]
+    sizes = [len(folder.encode()) for folder in folders]
+    if any(size > _LONGEST for size in sizes) or sum(sizes) > _LONGEST_OF_ALL:
+        folders = []
+    return "/".join([prefix, *folders, f"part-{task:05d}-{uuid.uuid4()}.parquet"]).lstrip("/")
+
+
+def logged(path: str) -> str:
+    """How the log names the object at a path: percent-encoded (Delta's protocol, "Add File")."""
+    return quote(path, safe="/=:+,;@!$&'()*~")
+
+
+def _escaped(text: str | None) -> str:
+    return _ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}", text or "")
