@@ -33,7 +33,7 @@ READERS: tuple[tuple[str, str, tuple[Source, ...]], ...] = (
     (
         "Polars",
         "from 1.40, with `deltalake` 1.4.2, but in 2.1 not those of files of partition values with "
-        "a blank, a colon or a letter beyond ASCII; `use_pyarrow=True` refuses",
+        "a blank, a colon or a slash; `use_pyarrow=True` refuses",
         (TRIED,),
     ),
     (

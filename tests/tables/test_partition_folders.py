@@ -32,7 +32,7 @@ from tandem.storage.paths import object_path
 
 # fmt: off
 ODD = ["a", " b ", "c/d", "e=f", "50%", "100%25", "x:y", "ü", "{[^?#*'\"\\]}", "+&", None, "日本",
-       "."]
+       ".", "n\u00a0b", "l\u2028s", "😀", "`|<>~!$&'()*,;@"]
 # fmt: on
 PARTITIONS: Mapping[str, tuple[pa.DataType, list[Any]]] = {
     "text": (pa.string(), ODD),

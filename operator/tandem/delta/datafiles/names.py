@@ -16,6 +16,11 @@ from urllib.parse import quote
 NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 _ESCAPED: Final = re.compile(r"""[\x00-\x1f"#%'*/:=?\\\x7f{\[\]^]""")
 """What Hive and Spark escape in a folder's name (Spark's `ExternalCatalogUtils`)."""
+_QUOTED: Final = re.compile(
+    r"""[\x00-\x20"#%<>?\[\\\]^`{|}\x7f-\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]"""
+)
+"""What `java.net.URI` quotes in a path: all but its legal characters, and beyond ASCII control and
+space characters alone."""
 _LONGEST: Final = 255
 """Bytes of a folder's name that file systems allow."""
 _LONGEST_OF_ALL: Final = 512
@@ -38,8 +43,10 @@ def new_path(prefix: str, values: Mapping[str, str | None], task: int) -> str:
 
 
 def logged(path: str) -> str:
-    """How the log names the object at a path: percent-encoded (Delta's protocol, "Add File")."""
-    return quote(path, safe="/=:+,;@!$&'()*~")
+    """How the log names the object at a path: percent-encoded (Delta's protocol, "Add File"), just
+    where Java's `URI` encodes. Spark's VACUUM compares encoded paths: it deletes a live file that
+    the log spells in another way."""
+    return _QUOTED.sub(lambda found: quote(found[0], safe=""), path)
 
 
 def _escaped(text: str | None) -> str:
