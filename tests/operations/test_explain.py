@@ -123,7 +123,7 @@ def met(
             [
                 "2 commits since version 41, met in 2 rounds",
                 "12,000 rows evaluated as of version 44 by `delta-rs:py-1.6.6` (UPDATE)",
-                "2 matched rows deleted or changed first, as of version 44 by "
+                "2 matched rows deleted or rewritten first, as of version 44 by "
                 "`delta-rs:py-1.6.6` (UPDATE)",
                 "the whole statement executed again after version 46 by TableUpdate/late",
             ],

@@ -104,7 +104,7 @@ def test_an_update_says_what_it_evaluated_and_what_it_lost(lake: QuickLake) -> N
     first, second, third = explanation(done)
     assert first == "2 commits since version 4, met in 2 rounds"
     assert re.fullmatch(r"\d+ rows evaluated as of version 6 by `delta-rs:.*` \(DELETE\)", second)
-    assert re.fullmatch(r"\d matched rows deleted or changed first, as of version 6 .*", third)
+    assert re.fullmatch(r"\d matched rows deleted or rewritten first, as of version 6 .*", third)
     assert reconciled(done).rows_lost
 
 

@@ -636,6 +636,15 @@ def test_a_plan_of_a_delete_tells_an_upper_bound(tmp_path: Path) -> None:
     assert f"others are encoded, up to {size}. With enableDeletionVectors" in status.plan.edits
 
 
+def test_a_plan_does_not_tell_that_rows_that_move_are_copied(tmp_path: Path) -> None:
+    """They leave their file, whose row groups are encoded without them."""
+    lake = quick_lake.make(tmp_path, 4, properties={}, partition_by=["k"])
+    status = lake.do(lake.update("id = 7", k="3"))
+    assert status.plan is not None
+    assert status.plan.edits is not None
+    assert f"encoded, up to {human_bytes(status.plan.input_bytes)}." in status.plan.edits
+
+
 def in_kib(text: str) -> float:
     number, unit = text.split()
     return float(number) * {"B": 1 / 1024, "KiB": 1, "MiB": 1024}[unit]

@@ -10,7 +10,7 @@ _EFFECTS = {
     CommitEffect.MASKED: "{rows} masked because of {version}",
     CommitEffect.FOLLOWED: "{rows} followed into{onto} of {version}",
     CommitEffect.EVALUATED: "{rows} evaluated because of {version}",
-    CommitEffect.LOST: "{rows} already deleted by {version}",
+    CommitEffect.LOST: "{rows} deleted or rewritten by {version}",
     CommitEffect.AGAIN: "executed again after {version}",
 }
 

@@ -325,7 +325,7 @@ _VERBS = {
     CommitEffect.MASKED: "masked",
     CommitEffect.FOLLOWED: "followed",
     CommitEffect.EVALUATED: "evaluated",
-    CommitEffect.LOST: "already deleted",
+    CommitEffect.LOST: "deleted or rewritten",
     CommitEffect.AGAIN: "executed again",
 }
 

@@ -4,6 +4,7 @@ Depends on a file and a schema only: not on the log or on deletion vectors.
 
     reader           record batches of the table's schema
     writer           files cut at a target size, with statistics
+    names            paths of new files
     conform          converts arrays of a file to the table's types
     schema_mismatch  types and values of a file that a column cannot hold
     times            dates and times as Spark reads them, or an error

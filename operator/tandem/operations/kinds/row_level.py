@@ -161,7 +161,9 @@ class RowLevelKind(ABC, Generic[S]):
         updates = self.protocol_kind is protocol.OperationKind.UPDATE
         wanted = self.new_values(statement) if updates else None
         named, share = None, None
-        if wanted is not None:
+        # Rows that change to another partition leave their file.
+        moves = {name.lower() for name in work.snapshot.metadata.partition_columns}
+        if wanted is not None and moves.isdisjoint(wanted):
             fields = [each for each in work.snapshot.schema if each.name.lower() in wanted]
             named = [field.name for field in fields]
             largest = max(inputs, key=lambda file: file.size)

@@ -41,7 +41,7 @@ def sentences(
         runs = counted(found.runs_dropped, "run")
         lines.append(f"{runs} of blocks left out: a block was gone")
     if found.rows_lost and not any(met.rows_lost for met in found.met or ()):
-        lines.append(f"{counted(found.rows_lost, 'matched row')} already deleted by others")
+        lines.append(f"{counted(found.rows_lost, 'matched row')} deleted or rewritten by others")
     if len(lines) > MOST_SENTENCES:
         lines = [*lines[: MOST_SENTENCES - 1], f"and {len(lines) - MOST_SENTENCES + 1} more"]
     return tuple(lines)
@@ -127,7 +127,7 @@ def of_met(met: ReconciledCommit) -> list[str]:
         lines.append(f"{counted(met.rows_evaluated, 'row')} evaluated as of {who}")
     if met.rows_lost:
         rows = counted(met.rows_lost, "matched row")
-        lines.append(f"{rows} deleted or changed first, as of {who}")
+        lines.append(f"{rows} deleted or rewritten first, as of {who}")
     return lines
 
 
@@ -160,7 +160,8 @@ def of_statement_edits(
     if columns is None:
         how = f"row groups without one are copied, others are encoded, up to {bytes_}"
     else:
-        how = f"row groups without one are copied, of others, only {listed(columns)} is encoded"
+        are = "is" if len(columns) == 1 else "are"
+        how = f"row groups without one are copied, of others, only {listed(columns)} {are} encoded"
         if share is not None:
             encoded = human_bytes(round(share * size))
             kept = human_bytes(round((1 - share) * size))
