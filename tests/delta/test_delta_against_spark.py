@@ -11,25 +11,36 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
+from support.jobs import quick_lake
+from support.jobs.no_spark import NoSpark
 from support.some import every_case, some
 from tandem.delta.actions import Txn
+from tandem.delta.datafiles import names
 from tandem.delta.log.checkpoint_write import write_checkpoint
 from tandem.delta.log.commit import commit_info
 from tandem.delta.log.delta_log import DeltaLog
 from tandem.delta.log.snapshot import Snapshot
 from tandem.delta.protocol import OperationKind, features_in_use, refusals
 from tandem.json_types import Json
-from tandem.operations.ports import SystemClock, SystemNonces
+from tandem.locks.memory import InProcessLocks
+from tandem.operations.ports import Ports, SystemClock, SystemNonces
 from tandem.operations.tables.adopt import adopt, open_table
 from tandem.pruning.selection import Selection
+from tandem.spark.launch.in_process import InProcessJobs
 from tandem.spec import LakeTable, load_text
+from tandem.spec.status import Phase
 from tandem.statements import parse_where
 from tandem.storage import open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+ODD_VALUES = (
+    "ü 日本😀", "n\u00a0b", "l\u2028s", "\x01\x7f\x85", "50%25", "a/b=c:d",
+    "{[^?#*'\"\\]}", "`|<>~!$&'()*,;@+",
+)  # fmt: skip
 
 
 def _log(root: Path) -> DeltaLog:
@@ -365,3 +376,34 @@ def test_every_legacy_table_that_was_upgraded_is_read_and_written_by_spark(
         if name not in _NOT_DELTALAKE:
             found = pa.table(DeltaTable(root).scan()).column("id").to_pylist()
             assert set(found) == ids, name
+
+
+def test_new_files_are_logged_as_sparks_uris(delta_spark: SparkSession) -> None:
+    java = delta_spark.sparkContext._jvm
+    assert java is not None
+    for value in ODD_VALUES:
+        path = names.new_path("0123456789abcdef-1", {"p": value}, 0)
+        assert java.org.apache.hadoop.fs.Path(path).toUri().toString() == names.logged(path)
+        folder = java.org.apache.spark.sql.catalyst.catalog.ExternalCatalogUtils.escapePathName(
+            value
+        )
+        assert path.split("/")[1] == f"p={folder}"
+
+
+def test_a_vacuum_of_spark_keeps_new_files(delta_spark: SparkSession, tmp_path: Path) -> None:
+    """It compares the encoded paths of files with those that the log names."""
+    schema = pa.schema({"id": pa.int64(), "v": pa.int64(), "p": pa.string()})
+    lake = quick_lake.make(tmp_path, 0, schema=schema, properties={}, partition_by=["p"])
+    count = len(ODD_VALUES)
+    rows = pa.table({"id": range(count), "v": [0] * count, "p": ODD_VALUES}, schema=schema)
+    write_deltalake(lake.location, rows, mode="append")
+    ports = Ports(jobs=InProcessJobs(NoSpark()), locks=InProcessLocks())
+    assert lake.run(lake.update("v = 0", v="1"), ports=ports).phase is Phase.SUCCEEDED
+    check = "spark.databricks.delta.retentionDurationCheck.enabled"
+    delta_spark.conf.set(check, "false")
+    try:
+        delta_spark.sql(f"VACUUM delta.`{lake.path}` RETAIN 0 HOURS").collect()
+    finally:
+        delta_spark.conf.unset(check)
+    found = delta_spark.read.format("delta").load(str(lake.path)).orderBy("id").collect()
+    assert [tuple(row) for row in found] == [(i, 1, value) for i, value in enumerate(ODD_VALUES)]
