@@ -294,8 +294,8 @@ def test_every_command_is_tried_here() -> None:
     [
         (("compact", "--target-file-size", "3x"), "--target-file-size", "must be a size"),
         (("compact", "--option", "secret=x"), "--option", "must not contain secrets"),
-        (("zorder", "id,"), "A,B", "not a list of names"),
-        (("sort", "`id"), "A,B", "Put a name in backquotes"),
+        (("zorder", "id,"), "COLUMNS", "not a list of names"),
+        (("sort", "`id"), "COLUMNS", "Put a name in backquotes"),
         (("update", "--where", " ", "--set", "n=1"), "--where", "must not be empty"),
         (("update", "--where", "true", "--set", "n"), "--set", "not an assignment"),
         (("update", "--where", "true", "--set", "n=1", "--set", "N=2"), "--set", "twice"),

@@ -54,7 +54,7 @@ FileFilter = Annotated[
 Columns = Annotated[
     str,
     typer.Argument(
-        metavar="A,B",
+        metavar="COLUMNS",
         help="Columns to order by, separated by commas; in backquotes as in SQL.",
     ),
 ]
@@ -424,9 +424,13 @@ def _operation(
 def _laid_out(
     word: str, strategy: str, columns: str, where: str | None, size: str | None
 ) -> DirectOperation:
-    layout = {"strategy": strategy, "columns": names_in(columns, "A,B")}
+    layout = {"strategy": strategy, "columns": names_in(columns, "COLUMNS")}
     spec = {**_selection(where), "layout": layout, **_sizes(size)}
-    fields = {"spec.layout.columns": "A,B", "spec.layout": "A,B", "spec.custom.where": "--where"}
+    fields = {
+        "spec.layout.columns": "COLUMNS",
+        "spec.layout": "COLUMNS",
+        "spec.custom.where": "--where",
+    }
     return _operation(word, "TableCompaction", spec, fields)
 
 

@@ -105,7 +105,7 @@ class ReconciledCommit(StatusModel):
     rows_evaluated: int | None = None
     """Rows that a statement was evaluated on because of it and of those before it."""
     rows_lost: int | None = None
-    """Rows that a statement matched and that were deleted or changed until then."""
+    """Rows that a statement matched and that were deleted or rewritten until then."""
     executed_again: bool | None = None
     """The whole statement was executed again after it."""
 
@@ -140,7 +140,7 @@ class Reconciled(StatusModel):
     files_masked: int | None = None
     """Files onto which deletes were replayed."""
     rows_lost: int | None = None
-    """Rows that a statement matched and that others deleted or changed first."""
+    """Rows that a statement matched and that others deleted or rewritten first."""
     milliseconds: int | None = None
     """How long the last round took, from the decision to the commit's content."""
     met: tuple[ReconciledCommit, ...] | None = None

@@ -73,7 +73,7 @@ def require_vectors_or_edits(
         found="delta.enableDeletionVectors is not true, and vectors: Only",
         expected="a table with deletion vectors, or vectors: Auto",
         remedy="Set enableDeletionVectors: true in the LakeTable (old readers may then refuse the "
-        "table), or vectors: Auto, which rewrites files instead",
+        "table), or vectors: Auto there, which rewrites files instead",
     )
 
 
