@@ -390,6 +390,7 @@ def test_new_files_are_logged_as_sparks_uris(delta_spark: SparkSession) -> None:
         assert path.split("/")[1] == f"p={folder}"
 
 
+@pytest.mark.matrix
 def test_a_vacuum_of_spark_keeps_new_files(delta_spark: SparkSession, tmp_path: Path) -> None:
     """It compares the encoded paths of files with those that the log names."""
     schema = pa.schema({"id": pa.int64(), "v": pa.int64(), "p": pa.string()})

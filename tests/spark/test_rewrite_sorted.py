@@ -10,7 +10,6 @@ import random
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
@@ -116,7 +115,7 @@ def do(
     job_ = job.spec.job
     assert isinstance(job_, RewriteJob)
     values = {i.logged_path: i.partition_values for i in job_.inputs}
-    source = {p: content(job, unquote(p), dict(v)) for p, v in values.items()}
+    source = {p: content(job, p, dict(v)) for p, v in values.items()}
     written = {o.path: content(job, o.path, o.partition_values) for o in found.outputs}
     expected = 0
     for file in row_map.inputs:

@@ -6,7 +6,6 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
@@ -56,7 +55,7 @@ def do(job: Control) -> tuple[tuple[OutputFile, ...], RowMap]:
     written = {o.path: content(job, o.path, o.partition_values) for o in found.outputs}
     live = 0
     for input_ in inputs_of(job):
-        before = content(job, unquote(input_.logged_path), input_.partition_values)
+        before = content(job, input_.logged_path, input_.partition_values)
         outputs, places = row_map.locate(input_.logged_path, np.arange(input_.rows))
         for row, output, place in zip(before, outputs, places, strict=True):
             if output >= 0:
@@ -74,7 +73,7 @@ def modelled(job: Control, columns: Sequence[str], dead: Sequence[BitMap64]) -> 
         row
         for input_, gone in zip(inputs_of(job), dead, strict=True)
         for place, row in enumerate(
-            jobs.read_output(job, unquote(input_.logged_path), input_.partition_values).to_pylist()
+            jobs.read_output(job, input_.logged_path, input_.partition_values).to_pylist()
         )
         if place not in gone
     ]

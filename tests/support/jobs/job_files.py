@@ -18,6 +18,7 @@ from tandem.jobs.formats import AnyJob, InputFile, JobSpec, JobTable
 from tandem.jobs.results import JobFailure, JobResult, SidecarRef
 from tandem.spark.runtime.control import Control, encode
 from tandem.storage import Store, open_store
+from tandem.storage.paths import object_path
 
 OPERATION = "0123456789abcdef"
 
@@ -90,6 +91,7 @@ def matches(job: Control, round_: int = 0) -> list[dict[str, Any]]:
 
 
 def read_output(job: Control, path: str, values: Mapping[str, str | None]) -> pa.Table:
-    """All rows of a file that a job wrote."""
+    """All rows of a file that a job wrote, by the path that the log would name."""
+    path = object_path(path)
     with DataFileReader(job.store, path, job.table, partition_values=values) as reader:
         return pa.Table.from_batches(list(reader.batches()))
