@@ -1,13 +1,8 @@
-"""Changes of lineitem by deltalake, which `rewrites` measures in its own process, too:
-
-python -m benchmarks.of_deltalake update|delete|merge|z-order TABLE ROWS_TO_MERGE
-
-It imports what these need, and nothing else.
-"""
+"""Changes of lineitem by deltalake. `rewrites` measures them as whole processes, too: this module
+imports what they need, and nothing else."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 
 from deltalake import DeltaTable, WriterProperties
@@ -54,7 +49,3 @@ CHANGES: dict[str, Callable[[DeltaTable, str], None]] = {
 def change(name: str, table: str, rows: str) -> None:
     """Perform one of `CHANGES`; `rows` is the file of the rows to merge."""
     CHANGES[name](DeltaTable(table), rows)
-
-
-if __name__ == "__main__":
-    change(*sys.argv[1:])

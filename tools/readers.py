@@ -148,7 +148,7 @@ With or without vectors, by default settings:
 
 - Polars 2.1 takes partition values from folders, not from the log. Files of Tandem lie in such
   folders ([decision 0197](decisions/0197-folders-of-partition-values.md)), but not those of its
-  releases before November 2026: it reads NULL for these, until they are compacted.
+  releases before November 2026: it reads NULL for these, until they are rewritten.
 - `to_pandas(filters=…)`, `to_pyarrow_table(filters=…)` and `to_pyarrow_dataset()` of `deltalake`
   1.6 find no row of a file that has statistics, but no bounds of the column: of a decimal that a
   JSON number cannot hold, an infinity, NaN, a text with U+10FFFF as its 33rd character.

@@ -99,13 +99,9 @@ def show_edited(outcomes: Sequence[ResourceOutcome]) -> None:
     """What was copied and encoded of the files that were made again without deletion vectors."""
     for outcome in outcomes:
         result = outcome.status.result if isinstance(outcome.status, OperationStatus) else None
-        found = None if result is None else result.reconciled
-        if found is not None and found.edit_rounds:
-            console.print(
-                f"{outcome.resource.id} copied {human_bytes(found.bytes_copied or 0)} of the files "
-                f"that it made again, and encoded {human_bytes(found.bytes_encoded or 0)}.",
-                highlight=False,
-            )
+        for sentence in (result.summary or ()) if result is not None else ():
+            if " edited in " in sentence:
+                console.print(f"{outcome.resource.id}: {sentence}.", highlight=False)
 
 
 def show_sizes(before: Path, after: Path) -> None:

@@ -401,9 +401,11 @@ def test_a_vacuum_of_spark_keeps_new_files(delta_spark: SparkSession, tmp_path: 
     ports = Ports(jobs=InProcessJobs(NoSpark()), locks=InProcessLocks())
     assert lake.run(lake.update("v = 0", v="1"), ports=ports).phase is Phase.SUCCEEDED
     check = "spark.databricks.delta.retentionDurationCheck.enabled"
+    java, session = delta_spark.sparkContext._jvm, delta_spark._jsparkSession
+    assert java is not None
     delta_spark.conf.set(check, "false")
     try:
-        delta_spark.sql(f"VACUUM delta.`{lake.path}` RETAIN 0 HOURS").collect()
+        java.io.delta.tables.DeltaTable.forPath(session, str(lake.path)).vacuum(0.0)
     finally:
         delta_spark.conf.unset(check)
     found = delta_spark.read.format("delta").load(str(lake.path)).orderBy("id").collect()

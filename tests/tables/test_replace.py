@@ -20,9 +20,9 @@ from support.lake.timed import TimedLake, day, hours, interval, join, without
 from support.lake.timed import table as rows_of
 from tables.replaced import ALIGNED, DAY_2, MORE, REST, S1, SJ, SR, made
 from tandem.delta.actions import AddFile
+from tandem.delta.partition_text import NULL_PARTITION
 from tandem.locks.memory import InProcessLocks
 from tandem.operations.clean.categories import listed
-from tandem.operations.kinds.table.row_scope import NULL
 from tandem.operations.machine.effects import Point
 from tandem.planning.cleaning import FileCategory
 from tandem.spec.resources import Operation
@@ -405,7 +405,7 @@ def test_rows_without_a_time_are_in_no_interval_but_all(lakes: Lakes) -> None:
 
 def test_the_partition_of_null(lakes: Lakes) -> None:
     table = TimedLake.of(lakes, S1, {900: None, 901: None}, partitioned=True)
-    table.lake.do(table.replace(replaced={"partitions": [{"DAY": NULL}]}))
+    table.lake.do(table.replace(replaced={"partitions": [{"DAY": NULL_PARTITION}]}))
     table.assert_shows(S1)
 
 

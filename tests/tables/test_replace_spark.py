@@ -16,7 +16,7 @@ from support.jobs.inline_runner import InlineRunner
 from support.lake.lake import Lakes, result
 from support.lake.timed import TimedLake, hours, interval, join, without
 from tables.replaced import DAY_2, REST, S1, SR, made
-from tandem.operations.kinds.table.row_scope import NULL
+from tandem.delta.partition_text import NULL_PARTITION
 from tandem.spark.jobs.replace.source_rows import any_of
 from tandem.spec.resources import Operation
 from tandem.spec.status import Phase
@@ -102,7 +102,7 @@ def test_an_empty_text_of_the_source_is_in_the_partition_of_null(lakes: Lakes) -
 
     assert lake.run(replace("")).phase is Phase.FAILED
     for _ in range(2):
-        lake.do(replace(NULL))
+        lake.do(replace(NULL_PARTITION))
         assert sorted(pa.table(lake.foreign().scan())["id"].to_pylist()) == [1, 3, 4]
 
 

@@ -84,11 +84,12 @@ def removed_by_spark(lake: QuickLake, spelling: Spelling, number: int) -> dict[s
     return {"remove": {"path": path, "deletionTimestamp": 1, "dataChange": True}}
 
 
+@pytest.mark.parametrize("vectors", [True, False], ids=["vectors", "edits"])
 @pytest.mark.parametrize("name", SPELLINGS)
 def test_every_operation_takes_the_files_and_all_readers_see_its_rows(
-    name: str, tmp_path: Path
+    name: str, vectors: bool, tmp_path: Path
 ) -> None:
-    lake = lake_of(tmp_path, SPELLINGS[name])
+    lake = lake_of(tmp_path, SPELLINGS[name], DELETION_VECTORS if vectors else {})
     lake.assert_rows(ALL)
     lake.do(lake.delete("id = 3"))
     lake.do(lake.update("k = 1", v="v + 7"))
@@ -96,7 +97,7 @@ def test_every_operation_takes_the_files_and_all_readers_see_its_rows(
     lake.assert_rows(expected)
     done = lake.do(lake.compaction("Major"))
     assert done.result is not None
-    assert done.result.files_removed == 4
+    assert done.result.files_removed == (4 if vectors else 3)
     lake.assert_rows(expected)
 
 

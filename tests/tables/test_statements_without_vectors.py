@@ -633,7 +633,10 @@ def test_a_plan_of_a_delete_tells_an_upper_bound(tmp_path: Path) -> None:
     assert status.plan is not None
     size = human_bytes(status.plan.input_bytes)
     assert status.plan.edits is not None
-    assert f"others are encoded, up to {size}. With enableDeletionVectors" in status.plan.edits
+    assert (
+        f"others are encoded, up to {size}. With deletion vectors (enableDeletionVectors"
+        in status.plan.edits
+    )
 
 
 def test_a_plan_does_not_tell_that_rows_that_move_are_copied(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def blocks(
     return output.blocks(
         (
             f"{outcome.resource.id}: {commands.reworded(_headline(outcome), outcome.resource)}",
-            [*_lines(outcome, sources, commands), ("to repeat", _again(outcome, commands))],
+            [*_lines(outcome, sources), ("to repeat", _again(outcome, commands))],
         )
         for outcome in outcomes
     )
@@ -86,9 +86,7 @@ def _reason(status: OperationStatus) -> str:
     return status.conditions[0].reason if status.conditions else ""
 
 
-def _lines(
-    outcome: ResourceOutcome, sources: SourceSummaries, commands: RepeatCommands
-) -> list[tuple[str, str]]:
+def _lines(outcome: ResourceOutcome, sources: SourceSummaries) -> list[tuple[str, str]]:
     """The lines of a plan: name and value."""
     status, resource = outcome.status, outcome.resource
     if isinstance(status, TableStatus):
@@ -122,7 +120,7 @@ def _lines(
         ("steps", "\n".join(_some([_shortened_step(step) for step in steps]))),
         ("writes", "" if idle else output),
         ("copies", plan.copies or ""),
-        ("no vectors", commands.reworded(plan.edits or "", resource)),
+        ("no vectors", plan.edits or ""),
         ("runs", "" if idle else _where(resource, plan)),
         ("cost", "" if idle or plan.cost_bytes is None
          else f"about {human_bytes(plan.cost_bytes)} to read and write"),

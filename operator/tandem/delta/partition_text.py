@@ -7,7 +7,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 from decimal import Decimal, InvalidOperation
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -15,6 +15,8 @@ from tandem.delta.calendar import days_of
 from tandem.delta.schema import DataType, PrimitiveType, to_arrow_type
 from tandem.errors import CorruptLog
 
+NULL_PARTITION: Final = "__HIVE_DEFAULT_PARTITION__"
+"""How Hive and Spark name the partition of NULL, in folders and in statements."""
 _MOMENT = re.compile(
     r"([+-]?\d{4,6}-\d\d-\d\d)"
     r"(?:[ T](\d\d):(\d\d)(?::(\d\d)(?:\.(\d+))?)?(Z|[+-]\d\d:?\d\d)?)?"

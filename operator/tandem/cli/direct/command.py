@@ -20,7 +20,6 @@ from tandem.cli.report import RepeatCommands, locations_of, message_of
 from tandem.errors import Reason
 from tandem.spec import LakeTable, Operation, ResourceOutcome, TableStatus
 from tandem.spec.status import Phase
-from tandem.spec.update import TableUpdate
 
 _OF_A_RESOURCE: Final = "Fix the resource and run again"
 WORDING: Final = {
@@ -97,12 +96,6 @@ def _words_of(asked: DirectOperation, operation: Operation) -> dict[str, str]:
     """How messages name the fields of the operation: by the options that they come from."""
     fields = sorted(asked.options, key=len, reverse=True)
     words = {f"{operation.id}.{field}": asked.options[field] for field in fields}
-    vectors = (
-        "--enable-deletion-vectors"
-        if operation.kind_name == TableUpdate.kind_name
-        else "deletion vectors"
-    )
-    words["With enableDeletionVectors: true, "] = f"With {vectors}, "
     words["the table is refused because"] = f"{asked.word} is refused because"
     hidden = (".spec.tableRef: ", ".spec.", ".protocol: ")
     return {**words, **{f"{operation.id}{part}": "" for part in hidden}}

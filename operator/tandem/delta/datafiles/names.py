@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from typing import Final
 from urllib.parse import quote
 
-NULL: Final = "__HIVE_DEFAULT_PARTITION__"
+from tandem.delta.partition_text import NULL_PARTITION
+
 _ESCAPED: Final = re.compile(r"""[\x00-\x1f"#%'*/:=?\\\x7f{\[\]^]""")
 """What Hive and Spark escape in a folder's name (Spark's `ExternalCatalogUtils`)."""
 _QUOTED: Final = re.compile(
@@ -35,7 +36,10 @@ def new_path(prefix: str, values: Mapping[str, str | None], task: int) -> str:
         prefix: the folder of the attempt, without a slash at its end.
         values: partition values as they will be logged; left out if they are too long for a path.
     """
-    folders = [f"{_escaped(name)}={_escaped(value) or NULL}" for name, value in values.items()]
+    folders = [
+        f"{_escaped(name)}={NULL_PARTITION if value is None else _escaped(value)}"
+        for name, value in values.items()
+    ]
     sizes = [len(folder.encode()) for folder in folders]
     if any(size > _LONGEST for size in sizes) or sum(sizes) > _LONGEST_OF_ALL:
         folders = []
@@ -49,5 +53,5 @@ def logged(path: str) -> str:
     return _QUOTED.sub(lambda found: quote(found[0], safe=""), path)
 
 
-def _escaped(text: str | None) -> str:
-    return _ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}", text or "")
+def _escaped(text: str) -> str:
+    return _ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}", text)

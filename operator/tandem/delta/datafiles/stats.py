@@ -36,8 +36,8 @@ _PIECE = re.compile(r"\s*(?:`((?:[^`]|``)+)`|([^`.,\s](?:[^`.,]*[^`.,\s])?))\s*(
 """A part of a name, in backquotes or not, and what follows it."""
 
 _FLOATS = {"float", "double"}
-_BOUNDED = {"byte", "short", "integer", "long", "string", "date"}
-_BOUNDED_BY_OTHERS = {"boolean"}
+_BOUNDED = {"byte", "short", "integer", "long", "string", "date", "boolean"}
+_ONLY_DELTALAKE = {"boolean"}
 """Spark has no bounds of these. deltalake has, and its dataset finds no row of a file without."""
 _INSTANTS = {"timestamp", "timestamp_ntz"}
 _HIGHEST = "\U0010ffff"
@@ -99,7 +99,7 @@ def counted_leaves(schema: StructType) -> dict[int, CountedLeaf]:
     """The leaves of which `from_footer` takes statistics from the footer, by the index of their
     Parquet column, whatever the table's properties: all but floats."""
     return {
-        index: CountedLeaf(path[0].name, _has_bounds(type_))
+        index: CountedLeaf(path[0].name, _has_bounds(type_) and type_.name not in _ONLY_DELTALAKE)
         for index, (path, type_) in _columns(schema)
         if isinstance(type_, PrimitiveType) and type_.name not in _FLOATS
     }
@@ -233,7 +233,7 @@ def _has_bounds(type_: PrimitiveType) -> bool:
 
 
 def _lower(value: Any, type_: PrimitiveType) -> Any:
-    if not (_has_bounds(type_) or type_.name in _BOUNDED_BY_OTHERS):
+    if not _has_bounds(type_):
         return None
     if isinstance(value, str):
         return value[:PREFIX]
@@ -245,7 +245,7 @@ def _lower(value: Any, type_: PrimitiveType) -> Any:
 def _upper(value: Any, type_: PrimitiveType) -> Any:
     """The upper bound: a bound may be wide, never narrow. That of a time has all of its digits, as
     delta-rs writes them: rounded up to a millisecond it may lie in the next time chunk."""
-    if not (_has_bounds(type_) or type_.name in _BOUNDED_BY_OTHERS):
+    if not _has_bounds(type_):
         return None
     if isinstance(value, str):
         if len(value) <= PREFIX:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import replace
 from typing import ClassVar, Generic
-from urllib.parse import unquote
 
 import pyarrow as pa
 
@@ -48,6 +47,7 @@ from tandem.pruning.selection import Selection
 from tandem.reconcile import statement as rule
 from tandem.spec.status import Plan
 from tandem.spec.update import TableUpdate
+from tandem.storage.paths import object_path
 from tandem.timeline.segments import segment_name
 
 MERGES_FIRST = "a LogMerge: the statement has to see the records of the log"
@@ -169,7 +169,7 @@ class RowLevelKind(ABC, Generic[S]):
             largest = max(inputs, key=lambda file: file.size)
             share = share_of_columns(
                 work.table.store,
-                unquote(largest.logged_path),
+                object_path(largest.logged_path),
                 largest.size,
                 [field.physical_name for field in fields],
             )

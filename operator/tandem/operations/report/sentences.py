@@ -192,5 +192,7 @@ def of_rewrite_edits(*, sorts: bool, output_bytes: int | None) -> str:
     )
 
 
-_WITH_VECTORS: Final = "With enableDeletionVectors: true, "
-_READERS: Final = "readers must then support deletion vectors (docs/compatibility.md)"
+_WITH_VECTORS: Final = (
+    "With deletion vectors (enableDeletionVectors: true, or --enable-deletion-vectors), "
+)
+_READERS: Final = "readers must then support them (docs/compatibility.md)"

@@ -309,6 +309,8 @@ def _output(
         stats=file.stats,
         tags=dict(like.tags if tags is None else tags),
         deletion_vector=None,
+        # Without the log's own spelling of the path, which would name the old file.
+        extra={name: value for name, value in like.extra.items() if name != "path"},
     )
     return OutputFileChange(add, file.rows)
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
-from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
@@ -29,6 +28,7 @@ from tandem.rowmap.positions import Positions, span, to_bitmap
 from tandem.spark.runtime.control import Control, job_table_format, output_file
 from tandem.spark.runtime.ipc import to_file
 from tandem.spark.runtime.written_facts import FileDescriber, store_facts
+from tandem.storage.paths import object_path
 from tandem.storage.store import Store, side_by_side
 
 AT_ONCE: Final = 2
@@ -120,7 +120,7 @@ class EditMaker:
         if found is None:
             found = self._editors[source.logged_path] = FileEditor(
                 self.store,
-                unquote(source.logged_path),
+                object_path(source.logged_path),
                 source.size,
                 source.rows,
                 self.format,

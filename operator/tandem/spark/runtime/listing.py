@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from tandem.delta.datafiles.page_walk import PageDamaged
 from tandem.delta.datafiles.schema_mismatch import SchemaMismatch
-from tandem.delta.partition_text import to_scalar
+from tandem.delta.partition_text import NULL_PARTITION, to_scalar
 from tandem.delta.schema import PrimitiveType
 from tandem.delta.values import partition_texts
 from tandem.errors import (
@@ -35,7 +35,6 @@ from tandem.storage import ObjectInfo, Store, open_store
 from tandem.storage.paths import canonical_location, split_location
 
 _NEVER_EMPTY = (".parquet", ".gz", ".bz2", ".zst")
-NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 STRING: Final = "string"
 """The type of a column that the table lacks, as in a CSV file."""
 
@@ -173,7 +172,7 @@ def _split(folders: Sequence[str]) -> tuple[str, list[tuple[str, str | None]]]:
     found = []
     for folder in folders[start:end]:
         name, _, text = folder.partition("=")
-        found.append((_unescaped(name), None if text == NULL else _unescaped(text)))
+        found.append((_unescaped(name), None if text == NULL_PARTITION else _unescaped(text)))
     return "/".join(folders[:start]), found
 
 

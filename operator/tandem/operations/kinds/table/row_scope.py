@@ -16,7 +16,7 @@ from pyroaring import BitMap64
 from tandem.delta.actions import AddFile
 from tandem.delta.datafiles.reader import DataFileReader, TableFormat
 from tandem.delta.log.snapshot import Snapshot
-from tandem.delta.partition_text import to_scalar
+from tandem.delta.partition_text import NULL_PARTITION, to_scalar
 from tandem.delta.scan import table_format
 from tandem.delta.schema import PrimitiveType
 from tandem.delta.stats import num_records_of
@@ -36,8 +36,6 @@ from tandem.timeline.working_set.masks import TAG_MASKED, format_masked, parse_m
 
 MOST_NUMBERS = 16 << 20
 """Rows whose chunks are kept in memory, with four bytes each."""
-NULL = "__HIVE_DEFAULT_PARTITION__"
-"""How a spec names the partition of NULL, as Spark and Hive do."""
 
 
 def files_in_scope(
@@ -223,7 +221,7 @@ def partitions_of(
                 )
             assert isinstance(of_table.type, PrimitiveType)
             try:
-                to_scalar(None if text == NULL else text, of_table.type)
+                to_scalar(None if text == NULL_PARTITION else text, of_table.type)
             except CorruptLog:
                 raise InvalidSpec(
                     "the value has not the type of the partition column",
@@ -233,7 +231,10 @@ def partitions_of(
                     expected=f"a value of type {of_table.type.name}",
                     remedy="Write the value as the log of the table does",
                 ) from None
-            values[of_table.physical_name] = (of_table.type, None if text == NULL else text)
+            values[of_table.physical_name] = (
+                of_table.type,
+                None if text == NULL_PARTITION else text,
+            )
         found.append(values)
     return tuple(found)
 
@@ -247,7 +248,7 @@ def scope_of_job(
         time_column=time_name if pieces else "",
         intervals=tuple((piece.start_ms, piece.end_ms) for piece in pieces),
         partitions=tuple(
-            {column: None if text == NULL else text for column, text in partition.items()}
+            {column: None if text == NULL_PARTITION else text for column, text in partition.items()}
             for partition in partitions
         ),
     )
