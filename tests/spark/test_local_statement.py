@@ -31,6 +31,7 @@ from tandem.spark.jobs import statement
 from tandem.spark.jobs.local_statement import compiled, find_rows, joined
 from tandem.spark.runtime.control import Control, answer
 from tandem.spark.runtime.row_files import InputSplit
+from tandem.storage.paths import object_path
 
 LEAST, GREATEST = -(2**63), 2**63 - 1
 NUMBERS = [1.5, -0.0, 0.0, math.nan, math.inf, -math.inf, None, 1e308, -2.5]
@@ -87,7 +88,14 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return written_twice(tmp_path_factory.mktemp("odd") / "t")
 
 
-def job_for(path: Path, attempt: int, where: str, set_: dict[str, str] | None = None) -> Control:
+def job_for(
+    path: Path,
+    attempt: int,
+    where: str,
+    set_: dict[str, str] | None = None,
+    *,
+    set_only: bool = False,
+) -> Control:
     """A job on all files, of which every third has deleted rows."""
     store, snapshot = jobs.snapshot_of(path)
     dead = dv.to_base64(BitMap64([0, 3, 16, 17, 20]))
@@ -95,7 +103,9 @@ def job_for(path: Path, attempt: int, where: str, set_: dict[str, str] | None = 
         file.model_copy(update={"dv": dead}) if number % 3 == 0 and file.rows > 20 else file
         for number, file in enumerate(jobs.input_files(store, snapshot))
     )
-    job = StatementJob(where=where, set=set_ or {}, inputs=inputs, target_file_size=1 << 30)
+    job = StatementJob(
+        where=where, set=set_ or {}, inputs=inputs, target_file_size=1 << 30, set_only=set_only
+    )
     return jobs.control(store, snapshot, job, attempt)
 
 
@@ -168,6 +178,36 @@ def test_the_rows_are_those_that_spark_finds_and_writes(
     assert shown(rows_of(in_tasks)) == expected
     for job in (here, in_tasks):
         assert jobs.result(job).rows_read == jobs.result(on_spark).rows_read
+
+
+STAY = [(where, set_) for where, set_ in STATEMENTS if set_ and "p" not in set_]
+"""Updates whose rows stay in their partitions."""
+
+
+@pytest.mark.parametrize("number", range(len(STAY)))
+def test_for_edits_only_the_columns_that_are_set_are_written(
+    table: Path, spark: SparkSession, number: int
+) -> None:
+    where, set_ = STAY[number]
+    whole = job_for(table, 50 + number, where, set_)
+    here, on_spark = (
+        job_for(table, first + number, where, set_, set_only=True) for first in (60, 70)
+    )
+    on_spark.store.put(on_spark.path("done.json"), b"{}")
+    assert done_here(whole)
+    assert done_here(here)
+    assert answer(lambda c: statement.run(c, spark, local=False), on_spark) == 0
+    held = {*set_, "p"}
+    expected = shown([
+        (input_, position, {n: v if n in held else None for n, v in (row or {}).items()})
+        for input_, position, row in rows_of(whole)
+    ])  # fmt: skip
+    assert expected
+    for job in (here, on_spark):
+        assert shown(rows_of(job)) == expected
+        for output in jobs.result(job).outputs:
+            content = job.store.get(object_path(output.path))
+            assert {*pq.read_schema(pa.BufferReader(content)).names} == {*set_}
 
 
 WHERES: dict[str, Callable[[int, int], bool]] = {
@@ -268,6 +308,9 @@ def test_only_what_is_needed_is_read(tmp_path: Path) -> None:
     assert rows_of(changed) == [(0, 15, {"id": 15, "v": 16})]
     with pytest.raises(StorageError):
         done_here(job_for(tmp_path / "t", 3, "`id` = 5", {"v": "`v` + 1"}))
+    constant = job_for(tmp_path / "t", 4, "`id` = 5", {"v": "7"}, set_only=True)
+    assert done_here(constant)
+    assert rows_of(constant) == [(0, 5, {"id": None, "v": 7})]
 
 
 def test_a_row_that_needs_spark_leaves_no_result(tmp_path: Path) -> None:
@@ -279,16 +322,19 @@ def test_a_row_that_needs_spark_leaves_no_result(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("where", "set_", "here"),
+    ("where", "set_", "set_only", "here"),
     [
-        ("`id` = 1", {}, True),
-        ("`id` = 1 AND `v` = 'a'", {}, False),
-        ("`s`.`v` = 'a'", {}, False),
-        ("`id` = 1", {"id": "2"}, False),
+        ("`id` = 1", {}, False, True),
+        ("`id` = 1 AND `v` = 'a'", {}, False, False),
+        ("`s`.`v` = 'a'", {}, False, False),
+        ("`id` = 1", {"id": "2"}, False, False),
+        ("`id` = 1", {"id": "2"}, True, True),
+        ("`id` = 1", {"id": "2", "v": "'b'"}, True, False),
+        ("`v` = 'a'", {"id": "2"}, True, False),
     ],
 )
-def test_a_delete_is_done_here_if_its_condition_reads_no_text_of_a_maximal_length(
-    tmp_path: Path, where: str, set_: dict[str, str], here: bool
+def test_what_reads_or_writes_no_text_of_a_maximal_length_is_done_here(
+    tmp_path: Path, where: str, set_: dict[str, str], set_only: bool, here: bool
 ) -> None:
     text = Field(
         "v", PrimitiveType("string"), metadata={"__CHAR_VARCHAR_TYPE_STRING": "varchar(5)"}
@@ -297,8 +343,9 @@ def test_a_delete_is_done_here_if_its_condition_reads_no_text_of_a_maximal_lengt
     DeltaTable.create(tmp_path, Schema(fields))
     rows = pa.table({"id": [1, 2], "v": ["a", "b"], "s": [{"v": "a"}, {"v": "b"}]})
     write_deltalake(tmp_path, rows, mode="append")
-    job = job_for(tmp_path, 1, where, set_)
+    job = job_for(tmp_path, 1, where, set_, set_only=set_only)
     assert (compiled(job.spec) is not None) is here
     if here:
         assert done_here(job)
-        assert rows_of(job) == [(0, 0, None)]
+        new = {"id": 2, "v": None, "s": None} if set_ else None
+        assert rows_of(job) == [(0, 0, new)]

@@ -18,6 +18,8 @@ loses the race for `result.json`; the engine reads only what the winner lists.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Final, Literal, get_args
@@ -123,6 +125,14 @@ class JobTable(Format):
         if not self.bloom_filters:
             del content["bloomFilters" if "bloomFilters" in content else "bloom_filters"]
         return content
+
+    def with_columns(self, names: Collection[str]) -> JobTable:
+        """The table with these of its columns alone, by logical name."""
+        schema = json.loads(self.schema_string)
+        schema["fields"] = [field for field in schema["fields"] if field["name"] in names]
+        filters = {name: rate for name, rate in self.bloom_filters.items() if name in names}
+        update = {"schema_string": json.dumps(schema), "bloom_filters": filters}
+        return self.model_copy(update=update)
 
 
 class JobLayout(Format):
@@ -268,6 +278,10 @@ class StatementJob(FileJob):
     `where` and each `set` value are canonical Spark SQL generated from the typed tree by
     `tandem.statements`, never text as typed. `set` is empty for a delete. Keys of `set` are
     logical column names.
+
+    `set_only`: the files of new rows hold the columns of `set` and of partitions alone. Such a file
+    is only ever read by edits: it is not a data file of the table. Not written down if it is false:
+    earlier drivers know no such field.
     """
 
     app: ClassVar[str] = "statement"
@@ -275,6 +289,14 @@ class StatementJob(FileJob):
     where: str
     set: dict[str, str] = Field(default_factory=dict)
     target_file_size: int
+    set_only: bool = False
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, written: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        content: dict[str, Any] = written(self)
+        if not self.set_only:
+            del content["setOnly" if "setOnly" in content else "set_only"]
+        return content
 
     @property
     def serves_rounds(self) -> bool:
@@ -520,6 +542,13 @@ class JobSpec(Format):
     data_prefix: str
     control_prefix: str
     job: AnyJob
+
+    @property
+    def new_rows_table(self) -> JobTable:
+        """The table, with the columns that files of new rows hold."""
+        if not (isinstance(self.job, StatementJob) and self.job.set_only):
+            return self.table
+        return self.table.with_columns({*self.job.set, *self.table.partition_columns})
 
 
 class EditRound(Format):

@@ -24,7 +24,7 @@ from tandem.delta.protocol import (
     writes_deletion_vectors,
 )
 from tandem.errors import Reason
-from tandem.jobs.formats import AnyJob, JobSpec, RoundRequest
+from tandem.jobs.formats import AnyJob, JobSpec, RoundRequest, StatementJob
 from tandem.jobs.results import JobResult
 from tandem.locks.model import NOTHING, LockResources
 from tandem.operations.attempt import paths
@@ -310,6 +310,13 @@ class Work:
     def writes_vectors(self) -> bool:
         """Whether a commit on the version last read may add deletion vectors (R-2)."""
         return writes_deletion_vectors(self.snapshot.protocol, self.snapshot.metadata)
+
+    @property
+    def by_edits(self) -> bool:
+        """Whether the commit carries its change set out by edits: where it may not add deletion
+        vectors, and where the new rows of the job are parts of rows."""
+        job = self.frozen[1].job
+        return not self.writes_vectors or (isinstance(job, StatementJob) and job.set_only)
 
     @property
     def vectors_only(self) -> bool:

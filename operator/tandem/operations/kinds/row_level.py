@@ -83,7 +83,9 @@ class RowLevelKind(ABC, Generic[S]):
         """Selects the files that may hold rows that the statement affects."""
 
     @abstractmethod
-    def job(self, statement: S, inputs: tuple[InputFile, ...]) -> StatementJob | MergeJob:
+    def job(
+        self, work: Work, statement: S, inputs: tuple[InputFile, ...]
+    ) -> StatementJob | MergeJob:
         """The job that evaluates it, on these files first."""
 
     @abstractmethod
@@ -150,7 +152,7 @@ class RowLevelKind(ABC, Generic[S]):
                 nothing = ""  # the merge may add one
             return Planned(summary, None, NOTHING, nothing_to_do=nothing, prerequisite=prerequisite)
         record = {"statement": run.statement.to_json()}
-        job = self.job(run.statement, inputs)
+        job = self.job(work, run.statement, inputs)
         return Planned(summary, job, locks, record=record, prerequisite=prerequisite)
 
     def _edits_in_words(
@@ -275,7 +277,7 @@ class RowLevelKind(ABC, Generic[S]):
         inserted = sum(written[path].rows for path in run.commit.fresh)
         described = self.commit_description(run.statement, run.commit, inserted)
         isolation = self._resource.spec.isolation
-        if work.writes_vectors:
+        if not work.by_edits:
             return change_set(work, run, written, described, isolation)
         columns = self.new_values(run.statement)
         change = change_set_by_edits(work, run, written, described, isolation, columns)

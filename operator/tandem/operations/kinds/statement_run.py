@@ -13,7 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from pyroaring import BitMap64
 
 from tandem.delta.actions import AddFile
-from tandem.jobs.formats import InputFile, RoundRequest
+from tandem.jobs.formats import InputFile, RoundRequest, StatementJob
 from tandem.jobs.results import OutputFile
 from tandem.operations.kinds.table.commit_history import CommitHistory
 from tandem.operations.kinds.table.job_files import FileChanges, changes_of, output_add
@@ -120,10 +120,14 @@ def change_set_by_edits(
     latest.prefetch(agreed.deletes)
     physical = _physical(work, columns)
 
+    job = work.frozen[1].job
+    set_only = isinstance(job, StatementJob) and job.set_only
+
     def stays(path: str, insert: str) -> bool:
         add = latest.add(path)
         assert add is not None
-        return dict(written[insert].partition_values) == dict(add.partition_values)
+        # Parts of rows are no rows, even if a rewrite has spelled their partition in another way.
+        return set_only or dict(written[insert].partition_values) == dict(add.partition_values)
 
     edits, moved = rule.in_place(agreed, stays)
     removes, marked = [], []

@@ -217,7 +217,7 @@ class _Files:
         assert isinstance(job, StatementJob | MergeJob)
         new = {name.lower() for name in job.set} if isinstance(job, StatementJob) else set()
         to = WriteWork(
-            table=self.spec.table,
+            table=self.spec.new_rows_table,
             data_prefix=self.spec.data_prefix,
             target_file_size=job.target_file_size,
             logged_values=logged_partition_values(
@@ -259,10 +259,12 @@ class _Statement:
     @cached_property
     def _columns(self) -> list[str]:
         names = list(self.files.format.schema.names)
+        where, kept = self.statement.where, self.local.kept
+        read = set[str]() if where is None else _roots(where)
         if self.local.assignments:
-            return names
-        where = self.statement.where
-        read = set() if where is None else _roots(where)
+            if kept is None:
+                return names
+            read = read.union(kept, *(_roots(a.value) for a in self.statement.assignments))
         # A batch without columns would not have a number of rows.
         return [name for name in names if name in read] or names[:1]
 
@@ -364,8 +366,8 @@ def _written(clause: LocalClause, rows: LocalRows, table: pa.Table, places: Any)
     return found
 
 
-def _roots(where: tree.Expr) -> set[str]:
-    return {node.parts[0] for node in tree.walk(where) if isinstance(node, tree.ColumnRef)}
+def _roots(root: tree.Expr) -> set[str]:
+    return {node.parts[0] for node in tree.walk(root) if isinstance(node, tree.ColumnRef)}
 
 
 def _deleted(places: pa.Table, *, output: int | None = None) -> pa.Table:

@@ -444,7 +444,7 @@ class Performer:
             change = self._kind.change(work)
             took_ms = self._ports.clock.now_ms() - begun_ms
             work.change = self._explainer.change(work, change, took_ms)
-            if not work.writes_vectors:
+            if work.by_edits:
                 decision = work.decision = self._with_edits(work, change, decision)
         else:
             decision = self._explainer.decision(work, decision)
@@ -465,7 +465,7 @@ class Performer:
     def _write_sidecars(self, effect: Effect, _state: OperationState) -> Event:
         work = self.work
         assert work.change is not None
-        edited = not work.writes_vectors and carry_out.make_edits(work)
+        edited = work.by_edits and carry_out.make_edits(work)
         if edited or (self._table.base is None and work.rounds > 1):
             is_taken = self._committer.version_is_taken(work)
         else:
@@ -476,7 +476,7 @@ class Performer:
             # a log the version is always taken by now: only puts that follow one another win.)
             # Edits stay, and the next decision probably wants the same.
             return CommitLost()
-        as_allowed = carry_out.by_vectors if work.writes_vectors else carry_out.by_edits
+        as_allowed = carry_out.by_edits if work.by_edits else carry_out.by_vectors
         change = work.change = as_allowed(work, work.change)
         folder = paths.deletion_vectors(self._id, effect.attempt)
 

@@ -140,15 +140,17 @@ class EditMaker:
         if not wanted.new:
             return None
         positions = np.concatenate([each.positions for each in wanted.new])
-        rows = pa.concat_tables([self._read(each) for each in wanted.new])
+        rows = pa.concat_tables([self._read(each, wanted.columns) for each in wanted.new])
         order = np.argsort(positions, kind="stable")
         if len(wanted.new) > 1:
             positions, rows = positions[order], rows.take(pa.array(order))
         return NewValues(positions, rows, wanted.columns)
 
-    def _read(self, new: ReplacedRows) -> pa.Table:
-        """The rows of a replacement, in its order, with all columns that data files hold."""
-        names = self.format.data_schema.names
+    def _read(self, new: ReplacedRows, columns: frozenset[str] | None) -> pa.Table:
+        """The rows of a replacement, in its order, with these of the columns that data files
+        hold."""
+        fields = self.format.data_schema.fields
+        names = [f.name for f in fields if columns is None or f.physical_name in columns]
         order = np.argsort(new.rows, kind="stable")
         from tandem.spark.runtime.row_files import open_input  # of edits with new values alone
 

@@ -61,7 +61,7 @@ def compiled(spec: JobSpec) -> tuple[Statement, LocalStatement] | None:
     job = spec.job
     assert isinstance(job, StatementJob)
     special = _compared_by_spark(spec.table.schema_string)
-    if special and job.set:
+    if special and job.set and not job.set_only:
         return None  # whole rows are written again
     try:
         statement = parse_statement(
@@ -74,9 +74,11 @@ def compiled(spec: JobSpec) -> tuple[Statement, LocalStatement] | None:
         )
     except InvalidStatement:
         return None  # the engine has checked it, so it is a matter between two versions
-    if special & statement.columns:
+    if special & (statement.columns | job.set.keys()):
         return None
     local = compile_statement(statement)
+    if local is not None and job.set_only:
+        local = replace(local, kept=frozenset((*spec.table.partition_columns, POSITION)))
     return None if local is None else (statement, local)
 
 
@@ -111,9 +113,10 @@ def find_rows(
         raise NeedsSpark("an expression that only Spark evaluates")
     chosen = [name.lower() for name in job.set]
     table = job_table_format(spec.table)
-    names = (*table.schema.names, *HIDDEN) if chosen else HIDDEN
+    to = spec.new_rows_table
+    names = (*job_table_format(to).schema.names, *HIDDEN) if chosen else HIDDEN
     work = RowsWork(
-        table=spec.table,
+        table=to,
         data_prefix=spec.data_prefix,
         target_file_size=job.target_file_size,
         logged_values=logged_partition_values(spec.table, inputs, chosen),
@@ -186,13 +189,13 @@ class _Search:
 
     def changed(self, input_: InputFile, split: InputSplit) -> Iterator[pa.Table]:
         """For an update the new rows, with their positions; for a delete the positions only."""
-        names = self.table.schema.names
         where = self.statement.where
         named = frozenset() if where is None else referenced(where)
-        searched = [name for name in names if name in named]
+        searched = self._columns(named)
         updates = bool(self.local.assignments)
-        in_one_pass = not updates or not searched or len(searched) == len(names)
-        first = names if updates and in_one_pass else searched
+        names = self._of_new_rows() if updates else []
+        in_one_pass = not searched or named.issuperset(names)
+        first = self._columns(named.union(names)) if in_one_pass else searched
         with open_input(self.store, self.table, input_, first) as reader:
             groups = split.of(len(reader.row_groups))
             if in_one_pass:
@@ -209,6 +212,17 @@ class _Search:
         with open_input(self.store, self.table, input_, names) as reader:
             for together in runs(needed):
                 yield from self._whole_rows(reader, input_, together, matched)
+
+    def _of_new_rows(self) -> list[str]:
+        """The columns of which new rows are made."""
+        kept = self.local.kept
+        if kept is None:
+            return list(self.table.schema.names)
+        values = (referenced(item.value) for item in self.statement.assignments)
+        return self._columns(kept.union(*values))
+
+    def _columns(self, among: frozenset[str]) -> list[str]:
+        return [name for name in self.table.schema.names if name in among]
 
     def _positions(self, reader: DataFileReader, input_: InputFile, groups: range) -> Any:
         parts = [np.empty(0, np.int64)]

@@ -229,9 +229,9 @@ class _Spark:
         spec, job = control.spec, control.spec.job
         assert isinstance(job, StatementJob)
         schema = table_schema(spec.table)
-        columns = _columns_read(job, schema)
+        columns = _columns_read(job, schema, spec.table.partition_columns if job.set_only else ())
         rows = read_rows(control, self.session, inputs, columns, round_, hidden=True)
-        found = _statement(rows, job, schema)
+        found = _statement(rows, job, table_schema(spec.new_rows_table))
         chosen = [name.lower() for name in job.set]
         with reported_shares(control, "Evaluating", inputs, round_):
             answer = write_rows(
@@ -241,6 +241,7 @@ class _Spark:
                 round_,
                 logged_partition_values(spec.table, inputs, chosen),
                 new_columns=[name for name in schema.names if name.lower() in chosen],
+                table=spec.new_rows_table,
             )
         data = control.store.get(answer.matches)
         matches = SidecarRef(
@@ -250,6 +251,7 @@ class _Spark:
 
 
 def _statement(rows: DataFrame, job: StatementJob, schema: StructType) -> DataFrame:
+    """`schema`: of new rows."""
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
     found = rows.filter(F.expr(job.where))
@@ -267,9 +269,12 @@ def _statement(rows: DataFrame, job: StatementJob, schema: StructType) -> DataFr
     return found.select(*columns, *hidden)
 
 
-def _columns_read(job: StatementJob, schema: StructType) -> tuple[str, ...]:
-    """A delete reads the columns whose names occur in its text (extra ones do no harm)."""
-    if job.set:
+def _columns_read(
+    job: StatementJob, schema: StructType, partitions: Sequence[str]
+) -> tuple[str, ...]:
+    """Unless whole rows are written, the columns whose names occur in the texts, and those of
+    partitions (extra ones do no harm)."""
+    if job.set and not job.set_only:
         return tuple(schema.names)
-    text = job.where.lower().replace("``", "`")
-    return tuple(n for n in schema.names if n.lower().replace("``", "`") in text)
+    text = " ".join((job.where, *job.set.values())).lower().replace("``", "`")
+    return tuple(n for n in schema.names if n in partitions or n.lower().replace("``", "`") in text)

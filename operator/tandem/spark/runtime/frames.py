@@ -102,14 +102,16 @@ def write_rows(
     *,
     new_columns: Sequence[str],
     borders: TimeBorders | None = None,
+    table: JobTable | None = None,
 ) -> WriteResult:
     """Write rows as data files of the table; hidden columns become matches, and determine whose
-    logged partition values a row keeps. `new_columns`, `borders`: as in `RowsWork`."""
+    logged partition values a row keeps. `new_columns`, `borders`: as in `RowsWork`; `table`: the
+    job's, unless the rows have some of its columns alone."""
     from tandem.spark.runtime.datasource import NAME, WriteResult
     from tandem.spark.runtime.row_files import RowsWork
 
     work = RowsWork(
-        table=control.spec.table,
+        table=table or control.spec.table,
         data_prefix=control.spec.data_prefix,
         target_file_size=target_file_size,
         answer_path=control.round_path(round_, f"answer-{uuid.uuid4()}"),

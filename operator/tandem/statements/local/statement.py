@@ -17,8 +17,8 @@ from tandem.statements.statement import Statement
 @dataclass(frozen=True)
 class StatementResult:
     """The result of a statement. `matched`: the indexes of the affected rows, ascending, as an
-    int64 array; `written`: their new contents, in this order, with all columns of the given table,
-    or None for a delete."""
+    int64 array; `written`: their new contents, in this order, as of `LocalStatement.written`, or
+    None for a delete."""
 
     matched: Any
     written: pa.Table | None
@@ -26,11 +26,17 @@ class StatementResult:
 
 @dataclass(frozen=True)
 class LocalStatement:
-    """A statement that can be evaluated over Arrow. `where` None affects every row. `assignments`
-    by column; the value has the column's type. Empty for a delete."""
+    """A statement that can be evaluated over Arrow.
+
+    Attributes:
+        where: None affects every row.
+        assignments: by column; the value has the column's type. Empty for a delete.
+        kept: the other columns that new rows hold, with the values that they had; None for all.
+    """
 
     where: LocalExpression | None
     assignments: Mapping[str, LocalExpression]
+    kept: frozenset[str] | None = None
 
     def evaluate(self, table: pa.Table) -> StatementResult:
         """Apply it to all rows of a table: live rows, columns by the names of the schema. The table
@@ -51,8 +57,13 @@ class LocalStatement:
         return self.where.where(LocalRows.of(table))
 
     def written(self, affected: pa.Table) -> pa.Table:
-        """The new contents of affected rows. Raises: NeedsSpark; KeyError for a missing column."""
-        return rewritten(affected, self.assignments, LocalRows.of(affected))
+        """The new contents of affected rows: all columns of the given table, or those that are set
+        and kept. Raises: NeedsSpark; KeyError for a missing column."""
+        rows = LocalRows.of(affected)
+        if self.kept is None:
+            return rewritten(affected, self.assignments, rows)
+        found = {name: affected[name] for name in affected.column_names if name in self.kept}
+        return pa.table(found | {n: value.evaluate(rows) for n, value in self.assignments.items()})
 
 
 def rewritten(

@@ -28,9 +28,9 @@ class NewValues:
 
     Attributes:
         positions: of the rows in the file, ascending.
-        rows: the columns of `TableFormat.data_schema`; row k takes the place of that at position k.
-        columns: physical names of the top-level columns whose values may differ from those in the
-            file; None for all.
+        rows: row k takes the place of that at position k.
+        columns: physical names of the top-level columns that `rows` has: of those in
+            `TableFormat.data_schema` whose values may differ from those in the file; None for all.
     """
 
     positions: Positions
@@ -62,7 +62,8 @@ class Replacement:
             raise ValueError(f"{new.rows.num_rows} rows for {len(positions)} positions")
         names = {field.physical_name for field in schema}
         wanted = names if new.columns is None else new.columns
-        lacking = {*schema.names} - {*new.rows.column_names}
+        wanted_names = {field.name for field in schema if field.physical_name in wanted}
+        lacking = wanted_names - {*new.rows.column_names}
         if not wanted <= names or lacking:
             raise ValueError(f"columns {sorted({*(wanted - names), *lacking})} are not in both")
         if not wanted:
