@@ -287,4 +287,29 @@ EDITS = (
         "        if row_map is None:\n            return True\n        if add.data_change or",
         (Check.RULES,),
     ),
+    Mutant(
+        "edit-named-as-its-source",
+        "R-1: the log spells the path of an edit as its own",
+        _CARRY,
+        ' if name != "path"}',
+        "}",
+        (Check.PLAIN,),
+    ),
+    # Updates that stage the columns that are set.
+    Mutant(
+        "parts-of-rows-inserted",
+        "R-2: new rows without their other columns are only ever read by edits",
+        "operations/model.py",
+        "not self.writes_vectors or (isinstance(job, StatementJob) and job.set_only)",
+        "not self.writes_vectors",
+        (Check.PLAIN,),
+    ),
+    Mutant(
+        "parts-of-rows-moved",
+        "statements: a row that changes its partition is written whole",
+        "operations/kinds/update.py",
+        "set_only=bool(statement.set_sql) and stays and by_edits",
+        "set_only=bool(statement.set_sql) and by_edits",
+        (Check.PLAIN,),
+    ),
 )

@@ -73,6 +73,11 @@ class Check(Enum):
         "the tests of heirs",
         "-m pytest -q -x -p no:cacheprovider tests/operations/test_heirs.py",
     )
+    PLAIN = (
+        "the tests of tables without deletion vectors",
+        "-m pytest -q -x -p no:cacheprovider tests/tables/test_without_vectors.py "
+        "tests/tables/test_statements_without_vectors.py tests/tables/test_spelled_paths.py",
+    )
     EXCLUSIVE = (
         "the tests of exclusive attempts",
         "-m pytest -q -x -p no:cacheprovider tests/operations/test_step_yields.py "

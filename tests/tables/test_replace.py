@@ -27,6 +27,7 @@ from tandem.operations.machine.effects import Point
 from tandem.planning.cleaning import FileCategory
 from tandem.spec.resources import Operation
 from tandem.spec.status import OperationStatus, Phase
+from tandem.text import human_bytes
 from tandem.timeline.working_set.masks import TAG_MASKED, parse_masked
 
 LAYOUTS = pytest.mark.parametrize(
@@ -423,7 +424,10 @@ def test_a_file_that_cannot_go_whole_is_rewritten_without_vectors(lakes: Lakes) 
     table = TimedLake.of(lakes, S1, vectors=False)
     plan = table.lake.run(table.replace(DAY_2, dryRun=True)).plan
     assert plan is not None
-    assert "without deletion vectors, those that keep rows are rewritten" in str(plan.steps)
+    size = human_bytes(plan.input_bytes)
+    assert plan.edits is not None
+    assert plan.edits.startswith(f"rewrites up to 1 file ({size}), those with a row in scope: ")
+    assert f"others are encoded, up to {size}. With deletion vectors" in plan.edits
     assert replaced(table.lake.do(table.replace(DAY_2))) == (24, 0)
     table.assert_shows(REST)
 

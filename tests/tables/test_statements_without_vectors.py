@@ -539,6 +539,10 @@ def test_N19_a_log_is_merged_by_edits(tmp_path: Path, ordering: str) -> None:
     mergelog.ensure_log(log, mergelog.LogSettings(("id",), ordering), now_ms=0, nonce="made once")
     with mergelog.LogWriter(log, "w", pause=lambda _: None) as writer:
         writer.append(model.table(((3, 9, 900), (12, 9, 1), (50, 9, 5))), batch=0)
+    plan = lake.run(lake.compaction("LogMerge", dryRun=True)).plan
+    assert plan is not None
+    assert plan.edits is not None
+    assert plan.edits.startswith("rewrites up to 2 files (")
     held = lake.hold(lake.compaction("LogMerge"), Point.READ_RESULT)
     lake.foreign().delete("id = 13")  # makes the file of row 12 again
     lake.do(lake.compaction())

@@ -7,7 +7,7 @@ commit, by the rule in `tandem.reconcile.replace`, with the version fixed at the
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyroaring import BitMap64
@@ -51,7 +51,7 @@ from tandem.operations.kinds.table.table_changes import MOST_LOST_EDITS, verdict
 from tandem.operations.kinds.table.time_column import borders_of_load, shared_files
 from tandem.operations.machine.events import Verdict
 from tandem.operations.model import CommitContent, Decision, OutputFileChange, Planned, Work
-from tandem.operations.report.sentences import of_replace
+from tandem.operations.report.sentences import of_replace, of_row_edits
 from tandem.planning.custom import require_live
 from tandem.pruning.scope import Coverage, TimeScope, Values
 from tandem.reconcile.outcomes import StatementConflict
@@ -123,6 +123,7 @@ class ReplaceKind:
                 f"{counted(whole, 'file')} in which all rows are in scope",
                 _reads(len(read), by_job=by_job) + (_of_parts(work) if read else ""),
             ),
+            edits=_edits_in_words(work, read),
             locks=tuple(f"Replace in {each}" for each in locks),
         )
         if spec.source is None and not parts:
@@ -468,11 +469,17 @@ def _reads(files: int, *, by_job: bool) -> str:
 
 def _of_parts(work: Work) -> str:
     """What the plan says of files of which only a part is in scope."""
-    if work.table.will_write_vectors(work.snapshot):
-        return ""
-    if work.table.vectors_only:
+    if work.table.vectors_only and not work.table.will_write_vectors(work.snapshot):
         return ": without deletion vectors, they must go whole"
-    return ": without deletion vectors, those that keep rows are rewritten"
+    return ""
+
+
+def _edits_in_words(work: Work, read: Sequence[AddFile]) -> str | None:
+    """What becomes of such files without deletion vectors."""
+    table = work.table
+    if not read or table.vectors_only or table.will_write_vectors(work.snapshot):
+        return None
+    return of_row_edits(len(read), sum(add.size for add in read), of="a row in scope")
 
 
 def _is_named(snapshot: Snapshot, path: str) -> bool:

@@ -42,7 +42,7 @@ from tandem.operations.kinds.table.table_changes import (
 )
 from tandem.operations.machine.events import Verdict
 from tandem.operations.model import CommitContent, Decision, Planned, Work
-from tandem.operations.report.sentences import of_statement_edits
+from tandem.operations.report.sentences import of_row_edits
 from tandem.pruning.selection import Selection
 from tandem.reconcile import statement as rule
 from tandem.spec.status import Plan
@@ -176,7 +176,7 @@ class RowLevelKind(ABC, Generic[S]):
                 [field.physical_name for field in fields],
             )
         size = sum(file.size for file in inputs)
-        return of_statement_edits(len(inputs), size, named, share)
+        return of_row_edits(len(inputs), size, named, share)
 
     def plan_of_adopted(self, work: Work) -> Planned:
         summary = work.frozen[0].summary

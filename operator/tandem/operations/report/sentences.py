@@ -146,15 +146,21 @@ def gone_to(mets: Sequence[ReconciledCommit]) -> str:
     return "; ".join(sentence for met in bare for sentence in of_met(met))
 
 
-def of_statement_edits(
-    files: int, size: int, columns: Sequence[str] | None, share: float | None
+def of_row_edits(
+    files: int,
+    size: int,
+    columns: Sequence[str] | None = None,
+    share: float | None = None,
+    *,
+    of: str = "a match",
 ) -> str:
-    """What a statement costs on a table without deletion vectors.
+    """What an operation on some rows costs on a table without deletion vectors.
 
     Args:
-        files: those that may have a match, of `size` bytes.
+        files: those that may have such a row, of `size` bytes.
         columns: the names of those of which alone the values change; None if rows may be deleted.
         share: of the bytes that these columns have; None if that is not known.
+        of: such a row.
     """
     bytes_ = human_bytes(size)
     if columns is None:
@@ -167,7 +173,7 @@ def of_statement_edits(
             kept = human_bytes(round((1 - share) * size))
             how += f": about {encoded} at most, and {kept} copied"
     return (
-        f"rewrites up to {counted(files, 'file')} ({bytes_}), those with a match: their {how}. "
+        f"rewrites up to {counted(files, 'file')} ({bytes_}), those with {of}: their {how}. "
         f"{_WITH_VECTORS}no file is rewritten; {_READERS}"
     )
 
