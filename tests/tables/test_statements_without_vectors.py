@@ -38,6 +38,8 @@ from support.lake.timed import join as timed_join
 from support.lake.timed import without as timed_without
 from support.lake.vectors import encode_inline
 from tandem import mergelog
+from tandem.cli.history.model import entries
+from tandem.cli.history.phrases import rows
 from tandem.delta.actions import Commit
 from tandem.delta.log.commit import commit_info, remove_of
 from tandem.operations.machine.effects import Point
@@ -598,6 +600,14 @@ def test_what_is_logged_of_an_update_by_edits(tmp_path: Path) -> None:
     lake.do(lake.compaction())
     assert not any(data_changes(lake.commit()))
     assert lake.log.snapshot().protocol == PROTOCOL
+
+
+def test_the_history_counts_no_rows_that_edits_only_moved(tmp_path: Path) -> None:
+    lake = plain(tmp_path)
+    lake.do(lake.update("id = 3", v="v + 15"))
+    lake.do(lake.delete("id = 4"))
+    shown = [rows(entry) for entry in entries([lake.commit(lake.version - 1), lake.commit()])]
+    assert shown == ["+1 −1", "−1"]
 
 
 def data_changes(commit: Commit) -> list[bool]:

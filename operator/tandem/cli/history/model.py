@@ -158,6 +158,11 @@ def _entry(commit: Commit, changes: Mapping[int, _Change]) -> HistoryEntry:
     rows = [num_records_of(add.stats) for add in mine.added.values()]
     lost = [_rows_of(gone) for gone in mine.gone.values()]
     live = sum(row for row in rows if row is not None) - sum(map(_dead, mine.added.values()))
+    rows_added = None if None in rows else max(0, live)
+    rows_removed = None if None in lost else sum(row for row in lost if row is not None)
+    if rows_added is not None and rows_removed is not None:
+        moved = _moved_by_edits(result, rows_removed)
+        rows_added, rows_removed = max(0, rows_added - moved), rows_removed - moved
     return HistoryEntry(
         version=commit.version,
         time_ms=commit.timestamp_ms,
@@ -169,8 +174,8 @@ def _entry(commit: Commit, changes: Mapping[int, _Change]) -> HistoryEntry:
         files_added=len(mine.added),
         files_removed=len(mine.gone),
         files_marked=len(mine.marked),
-        rows_added=None if None in rows else max(0, live),
-        rows_removed=None if None in lost else sum(row for row in lost if row is not None),
+        rows_added=rows_added,
+        rows_removed=rows_removed,
         rows_deleted=sum(mine.marked.values()),
         read_version=read_version,
         segments=tuple(dict.fromkeys(mine.names[path] for path in mine.added)),
@@ -200,6 +205,14 @@ def _result(body: Mapping[str, Any]) -> OperationResult:
         return OperationResult.model_validate(body.get("result") or {})
     except ValidationError:
         return OperationResult()
+
+
+def _moved_by_edits(result: OperationResult, removed: int) -> int:
+    """How many rows of the removed files an operation of ours has only put into other files."""
+    rows, met = result.rows_affected, result.reconciled
+    if rows is None or met is None or not met.edit_rounds:
+        return 0
+    return min(removed, max(0, removed - rows.updated - rows.deleted))
 
 
 def _rows_of(gone: RemoveFile) -> int | None:
