@@ -1,11 +1,12 @@
-"""`make matrix`: every kind of operation, every point, every fault, whatever others do meanwhile.
+"""`make matrix`: every kind of operation at every point, with every fault; whatever others do
+meanwhile, with one fault at each point, in turn (decision 0199).
 
 `test_crash_points.py` has the part of it that `make test` can afford.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -28,22 +29,28 @@ RESTART_ONLY = (
     Point.END_ATTEMPT,
     Point.CLEAN_ATTEMPT,
 )
-PASSAGES = [
-    (kind, beside, passage)
-    for kind in KINDS
-    for beside in Beside
-    for passage in passages(kind, beside)
-]
 
 
-@pytest.mark.parametrize("fault", Fault)
-@pytest.mark.parametrize(("kind", "beside", "passage"), PASSAGES)
+def strikes(among: Sequence[Fault]) -> Iterator[tuple[str, Beside, Passage, Fault]]:
+    """Every passage of every operation with each of these faults if nothing happens beside it, and
+    with one of them, in turn, whatever else does."""
+    for first, kind in enumerate(KINDS):
+        for second, beside in enumerate(Beside):
+            for number, passage in enumerate(passages(kind, beside), first + second):
+                turn = (number + number // len(among)) % len(among)
+                for fault in among if beside is Beside.NOTHING else among[turn : turn + 1]:
+                    yield kind, beside, passage, fault
+
+
+STRIKE = ("kind", "beside", "passage", "fault")
+
+
+@pytest.mark.parametrize(STRIKE, list(strikes(tuple(Fault))))
 def test_C4_C5_C6_crash_anywhere(kind: str, beside: Beside, passage: Passage, fault: Fault) -> None:
     crash(kind, beside, passage, fault)
 
 
-@pytest.mark.parametrize("fault", DEATHS)
-@pytest.mark.parametrize(("kind", "beside", "passage"), PASSAGES)
+@pytest.mark.parametrize(STRIKE, list(strikes(DEATHS)))
 def test_C6_crash_anywhere_while_jobs_live_on(
     kind: str, beside: Beside, passage: Passage, fault: Fault
 ) -> None:
@@ -51,12 +58,15 @@ def test_C6_crash_anywhere_while_jobs_live_on(
 
 
 def restart_strikes(kind: str, first: Passage, lives: bool) -> Iterator[tuple[Passage, Fault]]:
-    """Every passage of the restart; points that only restarts reach, with every fault."""
+    """Every third passage of the restart, others after each first crash; points that only restarts
+    reach, with every fault."""
     faults = tuple(Fault)
+    begun = passages(kind, Beside.NOTHING).index(first)
     for number, passage in enumerate(restart_passages(kind, first, jobs_live_on=lives)):
-        rotating = (faults[(number + number // 4) % len(faults)],)
-        for fault in faults if passage[0] in RESTART_ONLY else rotating:
-            yield passage, fault
+        if passage[0] in RESTART_ONLY:
+            yield from ((passage, fault) for fault in faults)
+        elif number % 3 == begun % 3:
+            yield passage, faults[(number // 3 + begun // 3) % len(faults)]
 
 
 @pytest.mark.parametrize("lives", [False, True], ids=["jobs die", "jobs live on"])
@@ -77,14 +87,15 @@ def test_C6_crash_during_the_restart(kind: str, first: Passage, lives: bool) -> 
 def test_C6_crash_while_a_suspended_operation_is_stopped(
     kind: str, first: Passage, lives: bool
 ) -> None:
-    for passage in restart_passages(kind, first, jobs_live_on=lives, suspended=True):
+    faults, begun = tuple(Fault), passages(kind, Beside.NOTHING).index(first)
+    later = restart_passages(kind, first, jobs_live_on=lives, suspended=True)
+    for number, passage in enumerate(later, begun):
         if passage[0] in (Point.ABANDON_ATTEMPT, Point.CLEAN_ATTEMPT):
-            for fault in Fault:
-                strike = passage, fault
-                crash(
-                    kind, Beside.NOTHING, first, Fault.DIE_AFTER, again=strike,
-                    jobs_live_on=lives, suspended=True,
-                )  # fmt: skip
+            strike = passage, faults[number % len(faults)]
+            crash(
+                kind, Beside.NOTHING, first, Fault.DIE_AFTER, again=strike,
+                jobs_live_on=lives, suspended=True,
+            )  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", KINDS)
