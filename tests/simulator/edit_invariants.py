@@ -122,10 +122,11 @@ class Reader:
         return PublishedRowMaps(self.world.store, "simulated", lambda: MOST_ROWS)
 
     def is_lost(self, commit: Commit) -> bool:
-        """Whether it is a rewrite of ours whose map was removed or damaged."""
+        """Whether it is a rewrite of ours whose map is lost; an attempt that is adopted before its
+        commit writes its map again."""
         named = {add.tags.get(TAG_ROW_MAP) for add in commit.adds}
         is_rewrite = commit.info is not None and commit.info.operation == "OPTIMIZE"
-        return is_rewrite and bool(named & self.world.lost_maps)
+        return is_rewrite and any(self.world.is_lost(path) for path in named if path)
 
 
 def broken(seen: Seen, found: Evidence) -> Iterator[tuple[str, object]]:

@@ -86,12 +86,13 @@ def lose_row_map(world: World) -> None:
     found = [path for path in world.store.paths() if path.startswith("_tandem/rowmaps/")]
     if not found:
         return
-    path = world.rng.choice(found)
+    path, left = world.rng.choice(found), b""
     if world.rng.random() < 0.5:
         world.store.delete([path])
     else:
-        world.store.put(path, world.store.get(path)[:-7])
-    world.lost_maps.add(path)
+        left = world.store.get(path)[:-7]
+        world.store.put(path, left)
+    world.lost_maps[path] = left
     world.say(f"  the row map {path} is lost")
 
 

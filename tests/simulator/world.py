@@ -105,9 +105,16 @@ class World:
     edits: SimulatedEdits = field(init=False)
     reserved: set[int] = field(default_factory=set)
     """Identities of rows that a merge of ours may yet insert: no upsert makes rows of them."""
-    lost_maps: set[str] = field(default_factory=set)
+    lost_maps: dict[str, bytes] = field(default_factory=dict)
+    """Row maps that were removed (b"") or damaged, by path, with what is left of them."""
     sessions: Counter[str] = field(default_factory=Counter)
     """How many processes each operation has had."""
+
+    def is_lost(self, map_path: str) -> bool:
+        """Whether a row map was removed or damaged, and not written again since."""
+        left = self.lost_maps.get(map_path)
+        there = self.store.get(map_path) if map_path in self.store.paths() else b""
+        return left == there
 
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)
