@@ -31,7 +31,7 @@ pytest.register_assert_rewrite(
     "tables",
 )
 
-from support.order import ByFile, arrange  # noqa: E402
+from support.order import ByFile, arrange, require_named  # noqa: E402
 from support.some import every_case, few, left_to_matrix  # noqa: E402
 
 # PySpark forks to start its JVM. With gRPC's support for forks, the child starts threads of gRPC
@@ -58,6 +58,7 @@ if TYPE_CHECKING:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave to `make matrix` what is marked so, and arrange the others."""
+    require_named(items)  # also of those that are left: else `make matrix` would find it
     if not every_case():
         left = left_to_matrix(items)
         config.hook.pytest_deselected(items=[item for item in items if item in left])

@@ -44,16 +44,17 @@ def names_spark(file: Path) -> bool:
     return NAMES_SPARK.search(file.read_text()) is not None
 
 
-def arrange(items: list[pytest.Item]) -> None:
-    """Put files with tests that use Spark first, and spread the other files of each folder.
-
-    Raises: UsageError if a test uses Spark and its file does not say so.
-    """
+def require_named(items: Sequence[pytest.Item]) -> None:
+    """Raises: UsageError if a test uses Spark and its file does not say so."""
     for item in items:
         if _uses_spark(item) and not names_spark(item.path):
             raise pytest.UsageError(
                 f"{item.nodeid} uses Spark: name the type of the fixture, SparkSession"
             )
+
+
+def arrange(items: list[pytest.Item]) -> None:
+    """Put files with tests that use Spark first, and spread the other files of each folder."""
     places = _places(list(dict.fromkeys(item.path for item in items)))
     items.sort(key=lambda item: (not names_spark(item.path), places[item.path]))
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, convert_to_deltalake
+from pyspark.sql import SparkSession
 
 from delta_session import interpreting
 from rowgroups.editing import assert_true_bounds
@@ -176,12 +177,12 @@ def test_N17_files_of_other_writers_are_edited(tmp_path: Path, writer: str) -> N
 @pytest.mark.matrix
 @pytest.mark.parametrize("writer", FILES)
 def test_N17_spark_reads_edited_files_of_other_writers(
-    tmp_path: Path, writer: str, spark: Any
+    tmp_path: Path, writer: str, spark: SparkSession
 ) -> None:
     edited(tmp_path, writer, spark)
 
 
-def edited(folder: Path, writer: str, spark: Any = None) -> None:
+def edited(folder: Path, writer: str, spark: SparkSession | None = None) -> None:
     of = FILES[writer]
     lake, expected = made(folder, of)
     # Scattered values of one column.
