@@ -137,7 +137,7 @@ class EditMaker:
         return self._format
 
     def _values(self, wanted: WantedEdit) -> NewValues | None:
-        if not wanted.new:
+        if not wanted.new or wanted.columns == frozenset():
             return None
         positions = np.concatenate([each.positions for each in wanted.new])
         rows = pa.concat_tables([self._read(each, wanted.columns) for each in wanted.new])
